@@ -1,0 +1,156 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import gzip
+import json
+import lzma
+import unicodedata
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from training.corpora import find_files, is_held_out, is_hub_name, load_corpus, python_stdlib, unicode_names
+
+WORDS = [f"word {number}" for number in range(200)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join(WORDS) + "\n")
+    return path
+
+
+def test_unicode_names_are_phrases_without_numbered_families() -> None:
+    names = [text for _, text in unicode_names()]
+    assert len(names) == len(set(names)) > 26_000
+    assert {"LATIN SMALL LETTER A WITH ACUTE", "GREEK SMALL LETTER ETA WITH DASIA AND OXIA"} <= set(names)
+    for family in (
+        "CJK UNIFIED",
+        "CJK COMPATIBILITY IDEOGRAPH",
+        "HANGUL SYLLABLE",
+        "CUNEIFORM SIGN",
+        "EGYPTIAN HIEROGLYPH A",
+    ):
+        assert not [name for name in names if name.startswith(family)]
+    assert not [name for name in names if any(character.isdigit() for character in name)]
+
+
+@pytest.mark.skipif(unicodedata.unidata_version != "14.0.0", reason="counted with Unicode 14")
+def test_unicode_names_count() -> None:
+    splits = load_corpus()
+    assert (len(splits["train"]), len(splits["validation"])) == (25_534, 1_376)
+
+
+def test_python_stdlib_has_modules_and_no_tests() -> None:
+    paths = {path for path, _ in python_stdlib()}
+    assert {"argparse.py", "json/decoder.py"} <= paths
+    assert not [path for path in paths if "test" in path.split("/") or "site-packages" in path]
+
+
+def test_hold_out_depends_on_the_text_alone() -> None:
+    names = ["LATIN SMALL LETTER A", "LATIN SMALL LETTER B", "LATIN SMALL LETTER C", "LATIN SMALL LETTER D"]
+    assert [is_held_out(name, 0.5) for name in names] == [False, True, True, False]
+    kept = [word for word in WORDS if is_held_out(word, 0.2)]
+    assert 20 < len(kept) < 60
+    assert {word for word in WORDS if is_held_out(word, 0.05)} < set(kept)
+
+
+def test_text_file_splits_by_hash(lines: Path) -> None:
+    splits = load_corpus([str(lines)], validation_fraction=0.2)
+    assert splits["validation"]["text"][:] == [word for word in WORDS if is_held_out(word, 0.2)]
+    assert splits["train"]["text"][:] == [word for word in WORDS if not is_held_out(word, 0.2)]
+
+
+def test_validation_files_are_held_out_whole(lines: Path, tmp_path: Path) -> None:
+    (tmp_path / "held_out.txt").write_text("one\ntwo\n")
+    splits = load_corpus([str(lines)], validation_files=[str(tmp_path / "held_out.txt")])
+    assert splits["train"]["text"][:] == WORDS
+    assert splits["validation"]["text"][:] == ["one", "two"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "txt.xz", "txt.gz"])
+def test_kinds_of_files(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"corpus.{kind}"
+    plain = "".join(word + "\n" for word in WORDS)
+    if kind.startswith("jsonl"):
+        plain = "".join(json.dumps({"id": 1, "body": word}) + "\n" for word in WORDS)
+    if kind == "parquet":
+        pq.write_table(pa.table({"id": [1] * len(WORDS), "body": WORDS}), path)
+    else:
+        opener = {"gz": gzip.open, "xz": lzma.open}.get(kind.split(".")[-1], open)
+        with opener(path, "wt") as file:
+            file.write(plain)
+    splits = load_corpus([str(path)], text_column="text" if kind.startswith("txt") else "body", validation_fraction=0.3)
+    assert splits.column_names == {"train": ["text"], "validation": ["text"]}
+    assert sorted([*splits["train"]["text"], *splits["validation"]["text"]]) == sorted(WORDS)
+
+
+@pytest.mark.parametrize(("sample_by", "documents"), [("paragraph", ["a\nb", "c\n"]), ("document", ["a\nb\n\nc\n"])])
+def test_sample_by(sample_by: str, documents: list[str], tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a\nb\n\nc\n")
+    (tmp_path / "b.txt").write_text("held out")
+    splits = load_corpus([str(tmp_path / "a.txt")], validation_files=[str(tmp_path / "b.txt")], sample_by=sample_by)
+    assert splits["train"]["text"][:] == documents
+
+
+def test_patterns_are_sorted_and_each_file_is_read_once(tmp_path: Path) -> None:
+    for name in ("b.txt", "a.txt"):
+        (tmp_path / name).write_text(name)
+    assert find_files([str(tmp_path / "b.txt"), str(tmp_path / "*.txt")]) == [
+        str(tmp_path / "b.txt"),
+        str(tmp_path / "a.txt"),
+    ]
+
+
+def test_folder_of_a_data_set_with_its_own_validation_split(tmp_path: Path) -> None:
+    for split in ("train", "validation", "test"):
+        (tmp_path / "set").mkdir(exist_ok=True)
+        (tmp_path / "set" / f"{split}.jsonl").write_text(json.dumps({"text": split}) + "\n")
+    folder = str(tmp_path / "set")
+    assert load_corpus([folder])["validation"]["text"][:] == ["validation"]
+    assert load_corpus([folder], validation_split="test")["validation"]["text"][:] == ["test"]
+    with pytest.raises(ValueError, match="no split 'dev'; it has train, validation, test"):
+        load_corpus([folder], validation_split="dev")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_hub"),
+    [("wikitext", True), ("a/b", True), ("a/b/c", False), ("a.txt", False), ("*.x", False), ("./a", False)],
+)
+def test_is_hub_name(name: str, is_hub: bool) -> None:
+    assert is_hub_name(name) is is_hub
+
+
+def test_bad_input(lines: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").touch()
+    (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
+    (tmp_path / "broken.jsonl").write_text('{"text": \n')
+    (tmp_path / "one.jsonl").write_text('{"body": "a", "number": 1}\n')
+    (tmp_path / "one.txt").write_text("a\n")
+    at = {path.name: str(path) for path in tmp_path.iterdir()}
+    cases: list[tuple[str, list[str], dict]] = [
+        ("no file 'missing.txt'", ["missing.txt"], {}),
+        ("no file '.*missing.txt'", [str(lines)], {"validation_files": [str(tmp_path / "missing.txt")]}),
+        ("empty.txt is empty", [at["empty.txt"]], {}),
+        ("could not be read as text in UTF-8", [at["latin.txt"]], {}),
+        ("could not be read as json", [at["broken.jsonl"]], {}),
+        ("no column 'text'; set text_column to one of body, number", [at["one.jsonl"]], {}),
+        ("Column 'number' holds .*int64.*, no text", [at["one.jsonl"]], {"text_column": "number"}),
+        ("mixes kinds of files", [at["one.jsonl"], at["one.txt"]], {}),
+        ("split of .* has no documents", [at["one.txt"]], {}),
+        ("cannot be mixed", ["unicode-names", at["one.txt"]], {}),
+        ("neither a built-in corpus", ["unicode-name"], {}),
+        ("sample_by is 'word'", ["unicode-names"], {"sample_by": "word"}),
+        ("validation_fraction is 1", ["unicode-names"], {"validation_fraction": 1}),
+        ("corpus is empty", [], {}),
+    ]
+    for message, corpus, options in cases:
+        with pytest.raises(ValueError, match=message):
+            load_corpus(corpus, **options)

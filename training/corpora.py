@@ -152,8 +152,8 @@ def load_hub(
         available = load_dataset(name, config, revision=revision)
     except Exception as error:  # the library raises a dozen kinds, from no network to a bad configuration name
         raise ValueError(
-            f"{name!r} is neither a built-in corpus ({', '.join(sorted(BUILT_IN))}) nor a file, and could not be loaded "
-            f"as a Hub data set: {error}"
+            f"{name!r} is neither a built-in corpus ({', '.join(sorted(BUILT_IN))}) nor a file, and could not be "
+            f"loaded as a Hub data set: {error}"
         ) from error
     if validation is None and "validation" in available and train != "validation":
         validation = "validation"

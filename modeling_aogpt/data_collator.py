@@ -1,0 +1,99 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Batches for any-order training."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from .orders import mixed_orders
+
+
+@dataclass
+class DataCollatorForAnyOrderLM:
+    """
+    Pads sequences, draws an order for each and makes labels.
+
+    A feature is a mapping with `input_ids` and, optionally, `labels` (default: the ids) and `order_seed`, an integer
+    such as the running number of the sample. With it the order is a function of `(seed, order_seed)` alone, the same in
+    whatever batch, process or worker; without it orders are drawn one after another from one stream.
+
+    Args:
+        pad_token_id (`int`, *optional*): Pads sequences of unequal length; may be any valid id, since padding is
+            masked.
+        left_to_right_fraction (`float`): Share of left-to-right orders, the others are uniform (Finding 3: 0.1).
+        seed (`int`): Of the orders.
+        pad_to_multiple_of (`int`, *optional*): Rounds the length of a batch up.
+
+    Returns, when called with a list of features, a dict of `input_ids`, `orders`, `labels` (batch, n; -100 at padding)
+    and, if anything was padded, `attention_mask`. Padding stands on the right, and last in each order.
+
+    Raises:
+        ValueError: If lengths differ and there is no `pad_token_id`, a sequence is empty, or the fraction is none.
+    """
+
+    pad_token_id: int | None = None
+    left_to_right_fraction: float = 0.1
+    seed: int = 0
+    pad_to_multiple_of: int | None = None
+    _stream: torch.Generator | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.left_to_right_fraction <= 1:
+            raise ValueError(f"left_to_right_fraction={self.left_to_right_fraction} must lie between 0 and 1.")
+
+    def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
+        ids = [torch.as_tensor(feature["input_ids"], dtype=torch.long) for feature in features]
+        labels = [
+            torch.as_tensor(feature.get("labels", row), dtype=torch.long)
+            for feature, row in zip(features, ids, strict=True)
+        ]
+        lengths = [len(row) for row in ids]
+        if min(lengths) == 0:
+            raise ValueError(
+                f"Sequence {lengths.index(0)} of the batch is empty; leave empty texts out of the data set."
+            )
+        longest = self._padded_length(max(lengths))
+        if min(lengths) < longest and self.pad_token_id is None:
+            raise ValueError(
+                f"Sequences of {min(lengths)} to {longest} tokens cannot be stacked: give the collator a pad_token_id "
+                "(tokenizer.pad_token_id, or any valid id), or make them equally long."
+            )
+        orders = [self._order(feature, length, longest) for feature, length in zip(features, lengths, strict=True)]
+        batch = {
+            "input_ids": _pad(ids, longest, self.pad_token_id or 0),
+            "orders": torch.stack(orders),
+            "labels": _pad(labels, longest, -100),
+        }
+        if min(lengths) < longest:
+            batch["attention_mask"] = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long()
+        return batch
+
+    def _padded_length(self, length: int) -> int:
+        multiple = self.pad_to_multiple_of or 1
+        return -(-length // multiple) * multiple
+
+    def _order(self, feature: Mapping[str, object], length: int, padded_length: int) -> torch.LongTensor:
+        order = mixed_orders(1, length, self.left_to_right_fraction, self._generator(feature.get("order_seed")))[0]
+        return torch.cat((order, torch.arange(length, padded_length)))
+
+    def _generator(self, order_seed: object) -> torch.Generator:
+        if order_seed is not None:
+            return torch.Generator().manual_seed(_mix(self.seed, int(order_seed)))
+        if self._stream is None:
+            worker = torch.utils.data.get_worker_info()  # each worker holds a copy of the collator
+            self._stream = torch.Generator().manual_seed(_mix(self.seed, -1 - (worker.id if worker else 0)))
+        return self._stream
+
+
+def _mix(seed: int, number: int) -> int:
+    """One 64-bit seed of two numbers, so that neighbouring ones give unrelated streams (splitmix64)."""
+    value = (seed * 0x9E3779B97F4A7C15 + number) % 2**64
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        value = (value ^ (value >> shift)) * factor % 2**64
+    return (value ^ (value >> 31)) % 2**63
+
+
+def _pad(rows: Sequence[torch.Tensor], length: int, value: int) -> torch.Tensor:
+    return torch.stack([torch.nn.functional.pad(row, (0, length - len(row)), value=value) for row in rows])

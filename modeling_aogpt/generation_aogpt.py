@@ -1,0 +1,331 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Parallel any-order generation. It knows two verbs: *query* the positions that come next in the order, given all that is
+revealed, and *commit* tokens to them. What is queried when is data, drawn before the first pass (`schedule.py`).
+"""
+
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+
+import torch
+from transformers.generation import GenerationConfig, GenerationMixin
+from transformers.utils import ModelOutput
+
+from .cache_aogpt import AnyOrderCache
+from .orders import check_orders, group_order, in_order, in_place, left_to_right_orders, random_orders, token_positions
+from .rows import query_mask, rows_of
+from .sampling import choose_tokens, make_warpers
+from .schedule import REVEAL_RULES, SCHEDULES, draw_reveal_steps
+
+ORDERS = ("random", "left_to_right")
+
+
+@dataclass
+class AnyOrderGenerationOutput(ModelOutput):
+    """
+    What `generate(..., return_dict_in_generate=True)` returns, everything in place.
+
+    Args:
+        sequences (`torch.LongTensor` of shape `(batch, n)`): The filled sequences.
+        orders (`torch.LongTensor` of shape `(batch, n)`): The order in which tokens entered the context: given tokens,
+            then generated ones, then padding.
+        reveal_steps (`torch.LongTensor` of shape `(batch, n)`): The step, from 0, at which each position was revealed;
+            -1 for given tokens and padding.
+        token_logprobs (`torch.Tensor` of shape `(batch, n)`): Log-probability, in nats, of each generated token under
+            the (tempered, truncated) distribution it was chosen from; 0 for given tokens and padding.
+        num_forward_passes (`int`): Passes of the decoder.
+        num_rows (`int`): Rows computed, over all passes and sequences.
+    """
+
+    sequences: torch.LongTensor | None = None
+    orders: torch.LongTensor | None = None
+    reveal_steps: torch.LongTensor | None = None
+    token_logprobs: torch.FloatTensor | None = None
+    num_forward_passes: int | None = None
+    num_rows: int | None = None
+
+
+@dataclass
+class AnyOrderGenerationSettings:
+    """The arguments of `generate` that a generation config may hold, with their defaults."""
+
+    max_length: int | None = None
+    max_new_tokens: int | None = None
+    num_steps: int | None = None
+    schedule: str = "linear"
+    reveal: str = "bernoulli"
+    order: str | torch.LongTensor = "random"
+    do_sample: bool = True
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    num_return_sequences: int = 1
+    return_dict_in_generate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_length is not None and self.max_new_tokens is not None:
+            raise ValueError(
+                f"max_length={self.max_length} and max_new_tokens={self.max_new_tokens} are both given; give one."
+            )
+        for name, least in (("max_length", 1), ("max_new_tokens", 1), ("num_steps", 1), ("num_return_sequences", 1)):
+            value = getattr(self, name)
+            if value is not None and not (_is_integer(value) and value >= least):
+                raise ValueError(f"{name}={value!r} must be an integer of at least {least}.")
+        for name, allowed in (("schedule", SCHEDULES), ("reveal", REVEAL_RULES)):
+            _check_choice(name, getattr(self, name), allowed)
+        if not isinstance(self.order, torch.Tensor):
+            _check_choice("order", self.order, ORDERS, "or a (batch, n) tensor")
+        if not self.temperature > 0:
+            raise ValueError(
+                f"temperature={self.temperature!r} must be above 0; for the likeliest use do_sample=False."
+            )
+        if not (_is_integer(self.top_k) and self.top_k >= 0):
+            raise ValueError(f"top_k={self.top_k!r} must be an integer of at least 0 (0: no truncation).")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p={self.top_p!r} must be above 0 and at most 1 (1: no truncation).")
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _check_choice(name: str, value: object, allowed: tuple[str, ...], also: str = "") -> None:
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))} {also}".rstrip() + ".")
+
+
+class CachedDecoder:
+    """
+    Query and commit on a decoder with a cache.
+
+    A token's keys depend on the target that follows it, so the token committed last waits for the next query. One pass
+    per query enters the tokens committed since the last one, as a causal chain, and queries the next ranks in parallel,
+    each seeing the context and itself. The first of these rows is also that of the token committed first, and is kept.
+    """
+
+    def __init__(
+        self,
+        model: "AnyOrderGenerationMixin",
+        ids: torch.LongTensor,
+        positions: torch.LongTensor,
+        num_context: torch.LongTensor,
+    ) -> None:
+        """Tokens and positions (batch, n) in order; how many of each sequence are given, (batch,) on the CPU."""
+        self.model = model
+        self.ids, self.positions = ids, positions
+        self.num_context = num_context.clone()
+        self.num_cached = torch.zeros_like(num_context)
+        dtype = model.lm_head.weight.dtype
+        if torch.is_autocast_enabled(ids.device.type):
+            dtype = torch.get_autocast_dtype(ids.device.type)
+        self.cache = AnyOrderCache(model.config, *ids.shape, dtype=dtype, device=ids.device)
+        self.num_forward_passes = self.num_rows = 0
+
+    def query(self, num_queries: torch.LongTensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        """
+        Logits (queries, vocab) of the next `num_queries` (batch,) ranks of each sequence, one sequence after another,
+        and
+        the (sequence, rank) of each.
+        """
+        batch_size, length = self.ids.shape
+        num_rows = int((self.num_context + num_queries - self.num_cached).max())
+        ranks = (self.num_cached[:, None] + torch.arange(num_rows)).clamp(max=length - 1)
+        # Sequences that need fewer rows than others query some ranks in vain; past the end they repeat the last.
+        is_query = (ranks >= self.num_context[:, None]) & (ranks < (self.num_context + num_queries)[:, None])
+        is_query &= self.num_cached[:, None] + torch.arange(num_rows) < length
+        device = self.ids.device
+        num_visible = int(ranks.max()) + 1
+        start = int(self.num_cached[0])
+        in_step = bool((self.num_cached == start).all()) and start + num_rows <= length
+        device_ranks, num_context = ranks.to(device), self.num_context.to(device)
+        self.cache.write_to(slice(start, start + num_rows) if in_step else device_ranks, num_visible)
+        hidden_states = self.model.model(
+            **rows_of(self.ids, self.positions, num_context, device_ranks),
+            attention_mask=query_mask(device_ranks, num_context, num_visible),
+            past_key_values=self.cache,
+        ).last_hidden_state
+        self.num_cached = torch.minimum(self.num_context + 1, self.num_cached + num_rows).clamp(max=length)
+        self.num_forward_passes += 1
+        self.num_rows += batch_size * num_rows
+
+        sequences, rows = is_query.nonzero(as_tuple=True)
+        logits = self.model.lm_head(hidden_states[sequences.to(device), rows.to(device)])
+        return logits, (sequences.to(device), ranks[sequences, rows].to(device))
+
+    def commit(self, tokens: torch.LongTensor, where: tuple[torch.Tensor, torch.Tensor]) -> None:
+        """Puts the tokens (queries,) of the last query where it said."""
+        self.ids[where] = tokens
+        self.num_context += torch.bincount(where[0].cpu(), minlength=len(self.num_context))
+
+
+class AnyOrderGenerationMixin(GenerationMixin):
+    """`generate` for models that predict tokens in any order."""
+
+    @torch.no_grad()
+    def generate(
+        self,
+        inputs: torch.LongTensor | None = None,
+        *,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        generator: torch.Generator | None = None,
+        generation_config: GenerationConfig | None = None,
+        **kwargs: object,
+    ) -> torch.LongTensor | AnyOrderGenerationOutput:
+        """
+        Fills the masked positions of `inputs`, or makes whole sequences, revealing several positions per forward pass.
+
+        The result is a sample of the reverse process (Eq. 5) on the grid of `schedule` with `num_steps` steps:
+        positions of one step are drawn independently given all that was revealed before. Arguments that are not given
+        come from `generation_config`, which defaults to the model's own, and then from the defaults below.
+
+        Args:
+            inputs (`torch.LongTensor` of shape `(batch, l)`, *optional*): Tokens, with `config.mask_token_id` where
+                they are to be filled. Without it, generation is unconditional. Also taken as `input_ids`.
+            attention_mask (`torch.Tensor` of shape `(batch, l)`, *optional*): 0 at padding, anywhere; padding is
+                neither seen nor filled nor counted in positions.
+            generator (`torch.Generator`, *optional*): Makes the result reproducible.
+            generation_config (`GenerationConfig`, *optional*): Holds any of the following.
+            max_length (`int`, *optional*): Extends the inputs with masks to this length; the length of unconditional
+                sequences (default: `config.max_position_embeddings`).
+            max_new_tokens (`int`, *optional*): Extends the inputs by so many masks.
+            num_steps (`int`, *optional*): Steps T of the reverse process. Without it positions are revealed one at a
+                time, which samples p(x | order) exactly, and `schedule` and `reveal` have nothing to choose.
+            schedule (`str`): `"linear"` (default) or `"cosine"`, see [`masked_fractions`].
+            reveal (`str`): `"bernoulli"` (default): each position draws its own reveal step (Lemma 4.1); `"fixed"`: the
+                same number each time, see [`draw_reveal_steps`].
+            order (`str` or `torch.LongTensor` of shape `(batch * num_return_sequences, n)`): `"random"` (default),
+                `"left_to_right"`, or one given order per returned sequence. Given tokens enter the context first, in
+                the order's order.
+            do_sample (`bool`): Draw tokens (default) or take the likeliest.
+            temperature (`float`): Above 0. Divides the logits.
+            top_k (`int`): Draw from the k likeliest tokens only; 0 (default) from all.
+            top_p (`float`): Draw from the likeliest tokens that together reach this probability; 1 (default) from all.
+            num_return_sequences (`int`): Samples for each input; the batch of unconditional generation.
+            return_dict_in_generate (`bool`): Return an [`AnyOrderGenerationOutput`] instead of the ids.
+
+        Returns:
+            `torch.LongTensor` (batch * num_return_sequences, n), or an [`AnyOrderGenerationOutput`].
+
+        Raises:
+            ValueError: For an argument that is unknown or out of range, ids that are neither tokens nor the mask,
+                sequences longer than the model takes, nothing to fill, or a model whose logits are not finite.
+        """
+        if inputs is not None and input_ids is not None:
+            raise ValueError("Both inputs and input_ids are given; they are two names of one argument.")
+        settings = self._resolve_settings(generation_config, kwargs)
+        ids, is_padding = self._prepare_canvas(input_ids if inputs is None else inputs, attention_mask, settings)
+        is_hidden = (ids == self.config.mask_token_id) & ~is_padding
+
+        orders = self._draw_orders(settings.order, ids, generator)
+        orders = group_order(orders, torch.where(is_padding, 2, is_hidden.long()))
+        positions = in_order(token_positions(~is_padding), orders)
+        num_hidden = is_hidden.sum(dim=-1).cpu()
+        num_given = (~is_hidden & ~is_padding).sum(dim=-1).cpu()
+
+        one_at_a_time = settings.num_steps is None
+        num_steps = int(num_hidden.max()) if one_at_a_time else settings.num_steps
+        reveal = "fixed" if one_at_a_time else settings.reveal
+        steps = draw_reveal_steps(num_hidden, num_steps, settings.schedule, reveal, generator)
+
+        warpers = make_warpers(settings.temperature, settings.top_k, settings.top_p)
+        decoder = CachedDecoder(self, in_order(ids, orders), positions, num_given)
+        token_logprobs = torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
+        reveal_steps = torch.full_like(ids, -1)
+        for step in range(num_steps):
+            num_queries = (steps == step).sum(dim=-1)
+            if not num_queries.any():
+                continue  # nobody drew this step: it costs nothing
+            logits, where = decoder.query(num_queries)
+            logits[:, self.config.num_valid_tokens :] = float("-inf")
+            tokens, token_logprobs[where] = choose_tokens(logits, warpers, settings.do_sample, generator)
+            decoder.commit(tokens, where)
+            reveal_steps[where] = step
+
+        if not torch.isfinite(token_logprobs).all():
+            raise ValueError(
+                "The model's logits are not finite (NaN or infinity), so there is no distribution to draw from. Check "
+                f"the weights, and the dtype they were loaded in ({self.dtype})."
+            )
+        output = AnyOrderGenerationOutput(
+            sequences=in_place(decoder.ids, orders),
+            orders=orders,
+            reveal_steps=in_place(reveal_steps, orders),
+            token_logprobs=in_place(token_logprobs, orders),
+            num_forward_passes=decoder.num_forward_passes,
+            num_rows=decoder.num_rows,
+        )
+        return output if settings.return_dict_in_generate else output.sequences
+
+    def _resolve_settings(
+        self, generation_config: GenerationConfig | None, given: dict[str, object]
+    ) -> AnyOrderGenerationSettings:
+        known = [field.name for field in fields(AnyOrderGenerationSettings)]
+        unknown = sorted(set(given) - set(known))
+        if unknown:
+            close = get_close_matches(unknown[0], known, n=1)
+            raise ValueError(
+                f"generate() does not take {', '.join(unknown)}."
+                + (f" Is {close[0]} meant?" if close else f" It takes {', '.join(known)}.")
+            )
+        config = self.generation_config if generation_config is None else generation_config
+        values = {name: given.get(name) for name in known}
+        lengths_given = values["max_length"] is not None or values["max_new_tokens"] is not None
+        for name in known:
+            if values[name] is None and not (lengths_given and name in ("max_length", "max_new_tokens")):
+                values[name] = getattr(config, name, None)
+        return AnyOrderGenerationSettings(**{name: value for name, value in values.items() if value is not None})
+
+    def _prepare_canvas(
+        self,
+        inputs: torch.LongTensor | None,
+        attention_mask: torch.Tensor | None,
+        settings: AnyOrderGenerationSettings,
+    ) -> tuple[torch.LongTensor, torch.BoolTensor]:
+        """Ids (batch, n), extended by masks and repeated for every returned sequence, and where they are padding."""
+        longest, mask = self.config.max_position_embeddings, self.config.mask_token_id
+        if inputs is None:
+            if attention_mask is not None:
+                raise ValueError("attention_mask is given without inputs; unconditional sequences have no padding.")
+            length = settings.max_new_tokens or settings.max_length or longest
+            inputs = torch.full((1, 0), mask, dtype=torch.long, device=self.device)
+        else:
+            if inputs.dim() != 2 or len(inputs) == 0:
+                raise ValueError(
+                    f"inputs has shape {tuple(inputs.shape)}, but must be (batch, length) with batch >= 1."
+                )
+            length = settings.max_length or inputs.shape[1] + (settings.max_new_tokens or 0)
+            inputs = inputs.to(self.device)
+        num_added = length - inputs.shape[1]
+        if num_added < 0:
+            raise ValueError(
+                f"max_length={length} is shorter than the inputs, which have {inputs.shape[1]} tokens; raise it, or "
+                "give max_new_tokens."
+            )
+        ids = torch.nn.functional.pad(inputs, (0, num_added), value=mask)
+        self.check_ids(ids, mask_allowed=True)
+        is_padding = torch.zeros_like(ids, dtype=torch.bool)
+        if attention_mask is not None:
+            if attention_mask.shape != inputs.shape:
+                raise ValueError(
+                    f"attention_mask has shape {tuple(attention_mask.shape)}, but inputs {tuple(inputs.shape)}."
+                )
+            is_padding[:, : inputs.shape[1]] = attention_mask.to(self.device) == 0
+        if not ((ids == mask) & ~is_padding).any():
+            raise ValueError(
+                f"Nothing to generate: inputs holds no mask (id {mask}). Put it where tokens are to be filled in, or "
+                "give max_new_tokens or max_length to extend the inputs."
+            )
+        repeats = settings.num_return_sequences
+        return ids.repeat_interleave(repeats, dim=0), is_padding.repeat_interleave(repeats, dim=0)
+
+    def _draw_orders(
+        self, order: str | torch.LongTensor, ids: torch.LongTensor, generator: torch.Generator | None
+    ) -> torch.LongTensor:
+        if isinstance(order, torch.Tensor):
+            check_orders(order, *ids.shape)
+            return order.to(ids.device)
+        if order == "random":
+            return random_orders(*ids.shape, generator=generator, device=ids.device)
+        return left_to_right_orders(*ids.shape, device=ids.device)

@@ -1,0 +1,93 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Orders as data. `orders[b, k]` is the position of sequence b that is predicted at rank k, counted from 0; every row is a
+permutation of 0 ... n - 1. "In place" means aligned with positions, "in order" means aligned with ranks.
+"""
+
+import torch
+
+
+def left_to_right_orders(batch_size: int, length: int, device: torch.device | str | None = None) -> torch.LongTensor:
+    """The identity order for every sequence, (batch, n)."""
+    return torch.arange(length, device=device).expand(batch_size, length)
+
+
+def random_orders(
+    batch_size: int,
+    length: int,
+    generator: torch.Generator | None = None,
+    device: torch.device | str | None = None,
+) -> torch.LongTensor:
+    """
+    Independent uniform orders, (batch, n).
+
+    They are drawn on the generator's device (the CPU without one), so that a seed gives the same orders wherever the
+    model lives, and then moved to `device`.
+    """
+    draw_device = generator.device if generator is not None else "cpu"
+    # In float64 a tie, which the sort would break in favour of the lower position, has a chance of about n^2 / 2^54.
+    keys = torch.rand(batch_size, length, generator=generator, device=draw_device, dtype=torch.float64)
+    return keys.argsort(dim=-1).to(device or draw_device)
+
+
+def mixed_orders(
+    batch_size: int,
+    length: int,
+    left_to_right_fraction: float,
+    generator: torch.Generator | None = None,
+) -> torch.LongTensor:
+    """
+    The paper's training mixture, (batch, n): each sequence is left to right with probability `left_to_right_fraction`
+    and otherwise uniform (Finding 3: a tenth left to right helps both losses).
+    """
+    is_left_to_right = torch.rand(batch_size, 1, generator=generator) < left_to_right_fraction
+    return torch.where(
+        is_left_to_right, left_to_right_orders(batch_size, length), random_orders(batch_size, length, generator)
+    )
+
+
+def check_orders(orders: torch.Tensor, batch_size: int, length: int) -> None:
+    """Raises a `ValueError` unless `orders` is (batch, n), of integers, with a permutation in every row."""
+    if tuple(orders.shape) != (batch_size, length):
+        raise ValueError(
+            f"orders has shape {tuple(orders.shape)}, but must have one position for each token of input_ids: "
+            f"({batch_size}, {length})."
+        )
+    if orders.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"orders has dtype {orders.dtype}; positions must be integers: use orders.long().")
+    identity = torch.arange(length, device=orders.device)
+    wrong = (orders.sort(dim=-1).values != identity).any(dim=-1)
+    if wrong.any():
+        row = int(wrong.nonzero()[0])
+        raise ValueError(
+            f"orders[{row}] is not a permutation of 0 ... {length - 1}: each position must occur exactly once "
+            f"(torch.randperm({length}) makes one). Given: {orders[row].tolist()[:16]}{' ...' if length > 16 else ''}"
+        )
+
+
+def group_order(orders: torch.LongTensor, groups: torch.Tensor) -> torch.LongTensor:
+    """
+    Reorders each order so that positions of lower `groups` value (batch, n, in place) come first; within a group they
+    keep their relative order. Thus a uniform order stays uniform within every group.
+    """
+    return in_order(orders, in_order(groups, orders).argsort(dim=-1, stable=True))
+
+
+def in_order(values: torch.Tensor, orders: torch.LongTensor) -> torch.Tensor:
+    """Values (batch, n) in place -> in order: result[b, k] = values[b, orders[b, k]]."""
+    return values.gather(1, orders)
+
+
+def in_place(values: torch.Tensor, orders: torch.LongTensor) -> torch.Tensor:
+    """Values (batch, n, ...) in order -> in place: result[b, orders[b, k]] = values[b, k]."""
+    ranks = orders.argsort(dim=-1)
+    return values.gather(1, ranks.view(*ranks.shape, *[1] * (values.dim() - 2)).expand_as(values))
+
+
+def token_positions(attention_mask: torch.Tensor) -> torch.LongTensor:
+    """
+    The position of each token (batch, n) when padding, wherever it stands, is not counted: the first token that
+    `attention_mask` keeps is at 0. At padding the value is that of the token before it, or 0.
+    """
+    return (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)

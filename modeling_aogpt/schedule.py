@@ -1,0 +1,74 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Which rank of an order is revealed at which step of the reverse process."""
+
+import math
+
+import torch
+
+SCHEDULES = ("linear", "cosine")
+REVEAL_RULES = ("bernoulli", "fixed")
+
+
+def masked_fractions(num_steps: int, schedule: str) -> torch.Tensor:
+    """
+    The grid 1 = t_0 > t_1 > ... > t_T = 0 of expected masked fractions, float64 (T + 1,).
+
+    `"linear"`: t_k = 1 - k / T (the paper's). `"cosine"`: t_k = cos(pi k / 2T), which reveals few positions per step at
+    first and more when much is known (MaskGIT, arXiv 2202.04200, section 3.2).
+    """
+    progress = torch.arange(num_steps + 1, dtype=torch.float64) / num_steps
+    fractions = {"linear": 1 - progress, "cosine": torch.cos(progress * math.pi / 2)}[schedule]
+    fractions[-1] = 0.0
+    return fractions
+
+
+def draw_reveal_steps(
+    num_hidden: torch.LongTensor,
+    num_steps: int,
+    schedule: str,
+    reveal: str,
+    generator: torch.Generator | None = None,
+) -> torch.LongTensor:
+    """
+    The steps at which the hidden positions of each sequence are revealed, in order.
+
+    `"bernoulli"` is Lemma 4.1 over the whole grid: every hidden position draws its step on its own, step k (from 1)
+    with probability t_{k-1} - t_k; steps that nobody drew cost nothing. The positions being exchangeable under a
+    uniform order, sorting the draws and revealing in that order is the same, and gives a meaning to the rule under any
+    other. `"fixed"` reveals after step k the first floor(m (1 - t_k)) of m positions, at least one more than before,
+    until there are none (the authors' code).
+
+    Args:
+        num_hidden (`torch.LongTensor` of shape `(batch,)`): Hidden positions m of each sequence.
+        num_steps (`int`): Steps T of the grid.
+        schedule (`str`): One of `SCHEDULES`.
+        reveal (`str`): One of `REVEAL_RULES`.
+        generator (`torch.Generator`, *optional*): Of the draws, a CPU one.
+
+    Returns:
+        `torch.LongTensor` (batch, max(num_hidden)) on the CPU: row b holds m_b non-decreasing steps from 0 ... T - 1,
+        then T.
+    """
+    num_hidden = num_hidden.cpu()
+    longest = int(num_hidden.max())
+    fractions = masked_fractions(num_steps, schedule)
+    if reveal == "bernoulli":
+        draws = torch.rand(len(num_hidden), longest, generator=generator, dtype=torch.float64)
+        # Step k holds the draws in [1 - t_k, 1 - t_{k+1}).
+        steps = torch.bucketize(draws, 1 - fractions[1:-1], right=True)
+    else:
+        steps = torch.stack([_fixed_steps(int(hidden), fractions, longest) for hidden in num_hidden])
+    is_beyond = torch.arange(longest) >= num_hidden[:, None]
+    return steps.masked_fill(is_beyond, num_steps).sort(dim=-1).values
+
+
+def _fixed_steps(num_hidden: int, fractions: torch.Tensor, length: int) -> torch.LongTensor:
+    steps = torch.zeros(length, dtype=torch.long)
+    revealed = 0
+    for step, fraction in enumerate(fractions[1:].tolist()):
+        # Rounding errors of the grid must not push an exact count below itself.
+        after = min(num_hidden, max(math.floor(num_hidden * (1 - fraction) + 1e-9), revealed + 1))
+        steps[revealed:after] = step
+        revealed = after
+    return steps

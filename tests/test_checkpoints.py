@@ -1,0 +1,129 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from training.checkpoints import checkpoints_in, load_newest_checkpoint, restore_state, save_checkpoint, training_state
+from training.ema import ExponentialMovingAverage
+from training.optimization import create_optimizer
+
+TENSORS = {"weights.a": torch.arange(4, dtype=torch.bfloat16).view(2, 2), "losses": torch.tensor([1.5, 0.1 + 0.2])}
+
+
+def save(folder: Path, step: int, keep: int = 9) -> Path:
+    return save_checkpoint(folder, step, TENSORS, {"progress": {"step": step}}, keep)
+
+
+def cut_short(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip_a_bit(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+class Toy(nn.Module):
+    """Two layers that share a weight."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.ema = [ExponentialMovingAverage(nn.ModuleList([self.first, self.second]), 0.9)]  # in a list: no sub-module
+        self.optimizer = create_optimizer(self, 0.1, 0.1, (0.9, 0.95), 1e-8)
+
+    def train_steps(self, count: int) -> None:
+        for step in range(count):
+            generator = torch.Generator().manual_seed(step)
+            self.second(self.first(torch.randn(5, 3, generator=generator))).square().mean().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+
+def test_checkpoint_comes_back_exactly(tmp_path: Path) -> None:
+    path = save(tmp_path, 3)
+    checkpoint = load_newest_checkpoint(tmp_path)
+    assert checkpoint.path == path
+    assert checkpoint.metadata == {"progress": {"step": 3}}
+    assert checkpoint.tensors.keys() == TENSORS.keys()
+    for name, tensor in TENSORS.items():
+        torch.testing.assert_close(checkpoint.tensors[name], tensor, rtol=0, atol=0)
+
+
+def test_newest_are_kept_in_order_of_steps(tmp_path: Path) -> None:
+    assert load_newest_checkpoint(tmp_path) is None
+    for step in (9, 10, 100):
+        save(tmp_path, step, keep=2)
+    assert [path.name for path in checkpoints_in(tmp_path)] == [
+        "checkpoint-00000010.safetensors",
+        "checkpoint-00000100.safetensors",
+    ]
+    save(tmp_path, 101, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000101.safetensors"]
+
+
+@pytest.mark.parametrize("damage", [cut_short, flip_a_bit, empty])
+def test_damaged_checkpoint_is_passed_over_by_name(
+    damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path, 1)
+    damage(save(tmp_path, 2))
+    with caplog.at_level(logging.WARNING):
+        assert load_newest_checkpoint(tmp_path).metadata == {"progress": {"step": 1}}
+    assert "damaged" in caplog.text
+    assert "checkpoint-00000002.safetensors" in caplog.text
+
+
+def test_damaged_newer_checkpoint_does_not_displace_a_whole_one(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    cut_short(tmp_path / "checkpoint-00000003.safetensors")
+    save(tmp_path, 2, keep=1)
+    assert load_newest_checkpoint(tmp_path).metadata == {"progress": {"step": 2}}
+
+
+def test_foreign_file_is_passed_over(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    save_file(TENSORS, tmp_path / "checkpoint-00000001.safetensors")
+    assert load_newest_checkpoint(tmp_path) is None
+
+
+def test_failed_write_keeps_the_previous_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
+        Path(path).write_bytes(b"half")
+        raise OSError("No space left on device")
+
+    save(tmp_path, 1, keep=1)
+    monkeypatch.setattr("training.checkpoints.save_file", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save(tmp_path, 2, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001.safetensors"]
+
+
+def test_restored_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    whole = Toy(seed=0)
+    whole.train_steps(3)
+    with torch.no_grad():
+        whole.ema[0].model[0].weight.fill_(7.0)
+    save_checkpoint(tmp_path, 3, training_state(whole, whole.ema[0].model, whole.optimizer), {}, keep=1)
+    resumed = Toy(seed=1)
+    restore_state(load_newest_checkpoint(tmp_path).tensors, resumed, resumed.ema[0].model, resumed.optimizer)
+    for toy in (whole, resumed):
+        toy.train_steps(3)
+    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert resumed.ema[0].model[0].weight.eq(7.0).all()
+    assert resumed.ema[0].model[1].weight is resumed.ema[0].model[0].weight

@@ -1,0 +1,58 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import pytest
+
+from training.files import whole_file, whole_folder
+
+
+def content(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_file_appears_whole(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file.txt"
+    with whole_file(path) as temporary:
+        temporary.write_text("half")
+        assert not path.exists()
+        temporary.write_text("whole")
+    assert content(tmp_path) == {"deep/file.txt": "whole"}
+
+
+def test_failure_keeps_the_old_file_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file.txt").write_text("old")
+    with pytest.raises(RuntimeError), whole_file(tmp_path / "file.txt") as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert content(tmp_path) == {"file.txt": "old"}
+
+
+def test_folder_is_replaced_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    for name in ("old", "new"):
+        with whole_folder(folder) as temporary:
+            (temporary / "inner").mkdir()
+            (temporary / "inner" / name).write_text(name)
+            assert content(folder) == ({} if name == "old" else {"inner/old": "old"})
+    assert content(tmp_path) == {"model/inner/new": "new"}
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_failure_keeps_the_old_folder_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "old").write_text("old")
+    with pytest.raises(RuntimeError), whole_folder(tmp_path / "model") as temporary:
+        (temporary / "half").write_text("half")
+        raise RuntimeError
+    assert content(tmp_path) == {"model/old": "old"}
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_leftovers_of_a_killed_process_do_not_get_into_a_folder(tmp_path: Path) -> None:
+    leftover = tmp_path / ".model.incomplete"
+    leftover.mkdir()
+    (leftover / "half").write_text("half")
+    with whole_folder(tmp_path / "model") as temporary:
+        (temporary / "new").write_text("new")
+    assert content(tmp_path) == {"model/new": "new"}

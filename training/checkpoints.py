@@ -1,0 +1,104 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Checkpoints that a run is resumed from.
+
+One checkpoint is one safetensors file, named by its step: weights, their moving average, AdamW's moments and the losses
+so far as tensors, the rest as JSON in the metadata. No learning rate, data position or random state is stored: all are
+functions of the step and the seed.
+"""
+
+import json
+import logging
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import nn
+from torch.optim import Optimizer
+
+from training.files import whole_file
+
+logger = logging.getLogger(__name__)
+
+MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+@dataclass
+class Checkpoint:
+    """What a file held: tensors by name, and `metadata` (JSON)."""
+
+    path: Path
+    tensors: dict[str, torch.Tensor]
+    metadata: dict[str, Any]
+
+
+def save_checkpoint(
+    folder: Path, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any], keep: int
+) -> Path:
+    """Writes `checkpoint-STEP.safetensors`, whole or not at all, and then removes all older ones but `keep` - 1."""
+    path = folder / f"checkpoint-{step:08d}.safetensors"
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    with whole_file(path) as temporary:
+        save_file(tensors, temporary, metadata={"checksum": _checksum(tensors), "state": json.dumps(metadata)})
+    older = [other for other in checkpoints_in(folder) if other.name < path.name]
+    for other in older[: len(older) - (keep - 1)]:
+        other.unlink()
+    return path
+
+
+def load_newest_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that is whole; the damaged ones before it are passed over with a warning. None: no such."""
+    for path in reversed(checkpoints_in(folder)):
+        try:
+            return _load(path)
+        except (SafetensorError, ValueError, OSError) as error:
+            logger.warning("Passing over the damaged checkpoint %s: %s", path, error)
+    return None
+
+
+def checkpoints_in(folder: Path) -> list[Path]:
+    """Checkpoints of a run, oldest first."""
+    return sorted(folder.glob("checkpoint-????????.safetensors"))
+
+
+def _load(path: Path) -> Checkpoint:
+    with safe_open(path, framework="pt") as file:
+        header = file.metadata() or {}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}
+    if "state" not in header or _checksum(tensors) != header.get("checksum"):
+        raise ValueError("its content does not fit its checksum.")
+    return Checkpoint(path, tensors, json.loads(header["state"]))
+
+
+def _checksum(tensors: dict[str, torch.Tensor]) -> str:
+    """CRC-32 of all tensors: safetensors sees a file that was cut short, but not a flipped bit."""
+    checksum = 0
+    for name in sorted(tensors):
+        checksum = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy(), checksum)
+    return f"{checksum:08x}"
+
+
+def training_state(model: nn.Module, average: nn.Module, optimizer: Optimizer) -> dict[str, torch.Tensor]:
+    """Everything that training has changed: `weights.NAME`, `average.NAME`, and AdamW's state of NAME."""
+    tensors = {f"weights.{name}": weight for name, weight in model.named_parameters()}
+    tensors |= {f"average.{name}": weight for name, weight in average.named_parameters()}
+    for name, weight in model.named_parameters():
+        tensors |= {f"{key}.{name}": value for key, value in optimizer.state.get(weight, {}).items()}
+    return tensors
+
+
+@torch.no_grad()
+def restore_state(tensors: dict[str, torch.Tensor], model: nn.Module, average: nn.Module, optimizer: Optimizer) -> None:
+    """Undoes `training_state`, in place. The model must have the shape that it had then."""
+    for prefix, module in (("weights", model), ("average", average)):
+        for name, weight in module.named_parameters():
+            weight.copy_(tensors[f"{prefix}.{name}"])
+    for name, weight in model.named_parameters():
+        state = {key: tensors[f"{key}.{name}"] for key in MOMENTS if f"{key}.{name}" in tensors}
+        if state:
+            optimizer.state[weight] = {key: value.to(weight.device, copy=True) for key, value in state.items()}

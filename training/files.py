@@ -1,0 +1,67 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Files and folders that appear whole or not at all."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """
+    A temporary path in the folder of `path`, which replaces `path` when the block ends well.
+
+    Whoever reads `path` sees the old content or the new, never a part of it, even after a power cut or `kill -9`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary_beside(path)
+    try:
+        yield temporary
+        _sync(temporary)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """As `whole_file`, for a folder. An older folder at `path` goes only when the new one is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = _temporary_beside(path)
+    replaced = temporary.with_suffix(".replaced")
+    remove_leftovers(path)
+    temporary.mkdir()
+    try:
+        yield temporary
+        for inner in (*temporary.rglob("*"), temporary):
+            _sync(inner)
+        if path.exists():  # A folder cannot be renamed onto another: for an instant there is none, never half of one.
+            os.replace(path, replaced)
+        os.replace(temporary, path)
+        _sync(path.parent)
+    finally:
+        remove_leftovers(path)
+
+
+def remove_leftovers(path: Path) -> None:
+    """Removes what a killed process left of its attempt to write `path`."""
+    temporary = _temporary_beside(path)
+    temporary.unlink(missing_ok=True) if temporary.is_file() else shutil.rmtree(temporary, ignore_errors=True)
+    shutil.rmtree(temporary.with_suffix(".replaced"), ignore_errors=True)
+
+
+def _temporary_beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.incomplete")
+
+
+def _sync(path: Path) -> None:
+    """Asks the operating system to put a file, or the names in a folder, on the disk now."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

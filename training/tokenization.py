@@ -1,0 +1,102 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tokenizers for any-order models: every id below that of the mask token stands for text, none above it exists."""
+
+from collections.abc import Iterable
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from modeling_aogpt.configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCAB_SIZE
+
+END_OF_TEXT = "<|endoftext|>"
+# The blank before a mask belongs to it, as one belongs to every word: "LETTER <|mask|> WITH" fills as it reads.
+MASK = AddedToken("<|mask|>", lstrip=True, special=True)
+SMALLEST_VOCAB_SIZE = 257  # the bytes and end-of-text
+
+
+def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """Byte-level BPE as GPT-2's (merges stay inside words, any text can be written), learned from `documents`.
+
+    The same documents in the same order give the same tokenizer, byte for byte.
+
+    Args:
+        documents: the training split.
+        vocab_size: ids of the model's table: 256 bytes, `<|endoftext|>` (id 0) and merges; the mask token comes on top.
+
+    Raises:
+        ValueError: if the documents have no text for so many merges, or `vocab_size` is below `SMALLEST_VOCAB_SIZE`.
+    """
+    if vocab_size < SMALLEST_VOCAB_SIZE:
+        raise ValueError(f"vocab_size is {vocab_size}; byte-level BPE needs at least {SMALLEST_VOCAB_SIZE}.")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(documents, trainer)
+    if tokenizer.get_vocab_size() < vocab_size:
+        raise ValueError(
+            f"The corpus is too small for vocab_size={vocab_size}: its words are whole tokens at "
+            f"{tokenizer.get_vocab_size()}. Choose at most that."
+        )
+    # End-of-text pads, as is usual for GPT-2: batches carry an attention mask, so padding is never told by its id.
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, pad_token=END_OF_TEXT
+    )
+    return with_mask_token(wrapped)
+
+
+def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
+    """Any tokenizer of the Hub or of a folder, given a mask token of its own.
+
+    Raises:
+        ValueError: if there is none, or it has no end-of-text token.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"There is no tokenizer {name_or_path!r}, on the Hub or as a folder: {error}") from error
+    if tokenizer.eos_token_id is None:
+        raise ValueError(
+            f"The tokenizer {name_or_path!r} has no end-of-text token (eos_token); set it and save it first."
+        )
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return with_mask_token(tokenizer)
+
+
+def with_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Gives a tokenizer the mask token `<|mask|>` behind all its ids, unless its mask token already stands there.
+
+    A mask token among the others (as BERT's) will not do: ids below the mask are those that a model can predict.
+    """
+    last = max(tokenizer.get_vocab().values())
+    if tokenizer.mask_token_id != last:
+        tokenizer.add_special_tokens({"mask_token": MASK})
+        if tokenizer.mask_token_id != last + 1:
+            raise ValueError(
+                f"{MASK.content} is already a token of this tokenizer (id {tokenizer.mask_token_id} of {last})."
+            )
+    return tokenizer
+
+
+def vocabulary_arguments(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | None]:
+    """What `AOGPTConfig` must know about a tokenizer of this module.
+
+    The mask id lies just behind the valid tokens, and outside the model's table (a decoder never embeds it); GPT-2's
+    50257 ids get the table of 50304 of the released checkpoints.
+    """
+    valid = tokenizer.mask_token_id
+    return {
+        "vocab_size": GPT2_PADDED_VOCAB_SIZE if valid == GPT2_VOCAB_SIZE else valid,
+        "num_valid_tokens": valid,
+        "mask_token_id": valid,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }

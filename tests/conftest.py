@@ -1,0 +1,93 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What tests share: no network, one thread (small models gain nothing from more), a tiny model, and released files."""
+
+import os
+
+# Before torch and transformers are imported, which read them once; child processes inherit them.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, set_seed
+
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture
+def tiny_config() -> AOGPTConfig:
+    """A model of the released architecture with 16 ids and at most 12 positions."""
+    return AOGPTConfig(
+        vocab_size=16,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=12,
+        target_embedding_size=8,
+        initializer_range=0.5,  # so that every weight shows in the logits
+    )
+
+
+@pytest.fixture
+def tiny_model(tiny_config: AOGPTConfig) -> AOGPTForAnyOrderLM:
+    """That model with random weights, biases and norms included, ready to evaluate."""
+    set_seed(0)
+    model = AOGPTForAnyOrderLM(tiny_config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    return model
+
+
+@pytest.fixture
+def tiny_tokenizer() -> PreTrainedTokenizerFast:
+    """An id for each of the letters a to m, then end-of-text (13), padding (14), unknown (15) and the mask (16)."""
+    vocabulary = {letter: index for index, letter in enumerate("abcdefghijklm")}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary | {"<eos>": 13, "<pad>": 14, "<unk>": 15}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<eos>", pad_token="<pad>", unk_token="<unk>", mask_token="<mask>"
+    )
+
+
+@pytest.fixture(params=["aogpt", "sigmagpt"])
+def released_name(request: pytest.FixtureRequest) -> str:
+    """An architecture of which tests/fixtures holds moving averages and what the authors' code computed with them."""
+    return request.param
+
+
+@pytest.fixture
+def released(released_name: str) -> dict[str, Any]:
+    """
+    The content of a released checkpoint file. Its moving averages are those that the golden values were computed with;
+    its live weights, which the fixture does not hold, are those and noise.
+    """
+    with safe_open(FIXTURES / f"{released_name}_ema.safetensors", framework="pt") as file:
+        names = json.loads(file.metadata()["names"])
+        averages = [file.get_tensor(name) for name in names]
+        settings = json.loads(file.metadata()["model_args"])
+    generator = torch.Generator().manual_seed(0)
+    live = [average + 0.1 * torch.randn(average.shape, generator=generator) for average in averages]
+    weights = dict(zip(names, live, strict=True))
+    if released_name == "sigmagpt":
+        weights["lm_head.weight"] = weights["transformer.wte.weight"]
+    return {
+        "model": weights,
+        "ema_model": {"decay": 0.9999, "num_updates": 0, "shadow_params": averages},
+        "ema_rate": 0.9999,
+        "optimizer": {"state": {}, "param_groups": []},
+        "model_args": settings,
+        "iter_num": 250_000,
+        "config": {"random_ratio": 0.9},
+    }

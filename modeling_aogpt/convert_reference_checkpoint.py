@@ -176,7 +176,10 @@ def config_of(
     settings["target_embedding_size"] = tensors["transformer.wtpe.weight"].shape[-1]
     if settings["vocab_size"] == GPT2_PADDED_VOCAB_SIZE:  # GPT-2's only special token is its last one, <|endoftext|>
         settings["bos_token_id"] = settings["eos_token_id"] = GPT2_VOCAB_SIZE - 1
-    return AOGPTConfig(**settings)
+    try:
+        return AOGPTConfig(**settings)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{source} has model_args that make no model: {error}") from error
 
 
 def released_names(
@@ -215,7 +218,7 @@ def moving_averages(
 
 def check_tensors(tensors: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], what: str) -> None:
     """Raises a `ValueError`, beginning with `what`, unless there are exactly the tensors of `shapes`, all finite."""
-    problems = [f"{name} is missing" for name in shapes.keys() - tensors.keys()]
+    problems = [f"{name} is missing" for name in shapes if name not in tensors]
     for name, tensor in tensors.items():
         if name not in shapes:
             problems.append(f"{name} is unknown")
@@ -227,7 +230,7 @@ def check_tensors(tensors: dict[str, torch.Tensor], shapes: dict[str, tuple[int,
             problems.append(f"{name} holds values that are not finite")
     if problems:
         more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
-        raise ValueError(f"{what}: {'; '.join(sorted(problems)[:8])}{more}.")
+        raise ValueError(f"{what}: {'; '.join(problems[:8])}{more}.")
 
 
 def main() -> None:

@@ -95,9 +95,10 @@ def test_kinds_of_files(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(("sample_by", "documents"), [("paragraph", ["a\nb", "c\n"]), ("document", ["a\nb\n\nc\n"])])
 def test_sample_by(sample_by: str, documents: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\nb\n\nc\n")
-    (tmp_path / "b.txt").write_text("held out")
+    (tmp_path / "b.txt").write_text("held\n\nout")
     splits = load_corpus([str(tmp_path / "a.txt")], validation_files=[str(tmp_path / "b.txt")], sample_by=sample_by)
     assert splits["train"]["text"][:] == documents
+    assert len(splits["validation"]) == len(documents)
 
 
 def test_patterns_are_sorted_and_each_file_is_read_once(tmp_path: Path) -> None:

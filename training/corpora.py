@@ -134,7 +134,16 @@ def split_built_in(name: str, validation_fraction: float) -> dict[str, Dataset]:
     texts: dict[str, list[str]] = {"train": [], "validation": []}
     for key, text in BUILT_IN[name]():
         texts["validation" if is_held_out(key, validation_fraction) else "train"].append(text)
-    return {split: Dataset.from_dict({"text": documents}) for split, documents in texts.items()}
+    # Kept in the cache under the hash of the documents, so that what is made of them is cached too.
+    return {
+        split: Dataset.from_generator(to_rows, gen_kwargs={"documents": documents})
+        for split, documents in texts.items()
+        if documents
+    }
+
+
+def to_rows(documents: list[str]) -> Iterator[dict[str, str]]:
+    return ({"text": document} for document in documents)
 
 
 def is_hub_name(name: str) -> bool:

@@ -1,0 +1,191 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import HfArgumentParser, PreTrainedTokenizerFast
+
+from training.corpora import load_corpus
+from training.data import DataArguments, count_token_bytes, cut, load_data
+from training.tokenization import train_tokenizer
+
+LINES = [f"{word} {number} größer 🙂" for word in ("ein", "zwei", "drei") for number in range(40)]
+FRACTION = 0.25
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> DataArguments:
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join(LINES) + "\n\n\n")
+    return DataArguments([str(path)], validation_fraction=FRACTION, vocab_size=300, sequence_length=32)
+
+
+def splits(arguments: DataArguments) -> dict[str, list[str]]:
+    corpus = load_corpus(arguments.corpus, validation_fraction=FRACTION)
+    return {split: [text for text in dataset["text"] if text] for split, dataset in corpus.items()}
+
+
+def test_packed_rows_are_the_documents_end_to_end(arguments: DataArguments) -> None:
+    arguments.sequence_length = 31
+    data = load_data(arguments)
+    for split, rows in (("train", data.train), ("validation", data.validation)):
+        assert {len(ids) for ids in rows["input_ids"]} == {31}
+        written = data.tokenizer.decode([id for ids in rows["input_ids"] for id in ids])
+        whole = "".join(text + "<|endoftext|>" for text in splits(arguments)[split])
+        assert whole.startswith(written.rstrip("�"))  # the cut may fall inside a character
+        left_out = data.facts[split]["left_out_tokens"]
+        assert left_out == data.facts[split]["tokens"] - 31 * len(rows)
+        assert len(data.tokenizer.encode(whole)) == data.facts[split]["tokens"]
+        assert 0 < left_out < 31
+
+
+def test_bytes_of_packed_rows_are_exact(arguments: DataArguments) -> None:
+    arguments.sequence_length = 1
+    data = load_data(arguments)
+    held_out = splits(arguments)["validation"]
+    assert sum(data.validation["num_bytes"]) == sum(len(text.encode()) + 1 for text in held_out)
+    assert data.facts["validation"]["bytes"] == sum(data.validation["num_bytes"])
+    ends = [row["num_bytes"] for row in data.validation if row["input_ids"] == [data.tokenizer.eos_token_id]]
+    assert ends == [1] * len(held_out)
+    assert "num_bytes" not in data.train.column_names
+
+
+def test_documents_are_filled_with_end_of_text(arguments: DataArguments) -> None:
+    arguments.packing = "documents"
+    data = load_data(arguments)
+    held_out = splits(arguments)["validation"]
+    assert len(data.validation) == len(held_out)
+    for text, row in zip(held_out, data.validation, strict=True):
+        ids = data.tokenizer.encode(text)
+        assert row["input_ids"] == ids + [data.tokenizer.eos_token_id] * (32 - len(ids))
+        assert row["num_bytes"] == len(text.encode()) + 1
+    assert [data.tokenizer.decode(ids, skip_special_tokens=True) for ids in data.train["input_ids"]] == (
+        splits(arguments)["train"]
+    )
+
+
+def test_empty_documents_are_counted(arguments: DataArguments) -> None:
+    facts = load_data(arguments).facts
+    empty = [facts[split]["empty_documents"] for split in ("train", "validation")]
+    assert sorted(empty) == [0, 2]  # two blank lines, of one hash
+    assert facts["train"]["documents"] + facts["validation"]["documents"] == len(LINES)
+
+
+def test_long_documents_are_refused_or_counted(arguments: DataArguments, caplog: pytest.LogCaptureFixture) -> None:
+    arguments.packing = "documents"
+    lengths = [len(ids) + 1 for ids in train_tokenizer(splits(arguments)["train"], 300)(LINES)["input_ids"]]
+    arguments.sequence_length = max(lengths)
+    assert load_data(arguments).facts["train"]["left_out_documents"] == 0
+    arguments.sequence_length = max(lengths) - 1
+    with pytest.raises(ValueError, match=rf"of \d+ train documents do not fit .*the longest needs {max(lengths)}\."):
+        load_data(arguments)
+    arguments.drop_long_documents = True
+    with caplog.at_level(logging.WARNING):
+        facts = load_data(arguments).facts
+    left_out = facts["train"]["left_out_documents"]
+    assert left_out + facts["validation"]["left_out_documents"] == lengths.count(max(lengths))
+    assert facts["train"]["sequences"] == facts["train"]["documents"] - left_out
+    assert f"train: {left_out} of {facts['train']['documents']} documents are too long" in caplog.text
+
+
+def test_text_that_spells_special_tokens_is_text(arguments: DataArguments) -> None:
+    spelt = " <|mask|> and <|endoftext|>"
+    Path(arguments.corpus[0]).write_text("\n".join(line + spelt for line in LINES))
+    arguments.packing, arguments.sequence_length = "documents", 128
+    data = load_data(arguments)
+    for ids in data.train["input_ids"]:
+        assert data.tokenizer.mask_token_id not in ids
+        text = ids[: ids.index(data.tokenizer.eos_token_id)]
+        assert data.tokenizer.decode(text).endswith(spelt)
+
+
+def test_a_tokenizer_by_path(arguments: DataArguments, tmp_path: Path) -> None:
+    own = load_data(arguments)
+    own.tokenizer.save_pretrained(tmp_path / "tokenizer")
+    arguments.tokenizer = str(tmp_path / "tokenizer")
+    assert load_data(arguments).train["input_ids"][:] == own.train["input_ids"][:]
+
+
+def test_a_tokenizer_that_skips_blanks_loses_no_bytes(arguments: DataArguments, tmp_path: Path) -> None:
+    words = Tokenizer(models.WordLevel({"</s>": 0, "?": 1, "ein": 2, "zwei": 3, "drei": 4}, unk_token="?"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", unk_token="?").save_pretrained(tmp_path / "words")
+    arguments.tokenizer, arguments.sequence_length = str(tmp_path / "words"), 1
+    data = load_data(arguments)
+    assert sum(data.validation["num_bytes"]) == sum(len(text.encode()) + 1 for text in splits(arguments)["validation"])
+
+
+@pytest.mark.parametrize(
+    ("text", "offsets", "sizes"),
+    [
+        ("", [], [1]),
+        ("ab c", [(0, 2), (2, 4)], [2, 2, 1]),
+        ("ab c ", [(0, 2), (3, 4)], [2, 2, 2]),  # blanks that no token covers
+        ("🙂é", [(0, 1), (0, 1), (1, 2)], [4, 0, 2, 1]),  # a character of two tokens
+    ],
+)
+def test_count_token_bytes(text: str, offsets: list[tuple[int, int]], sizes: list[int]) -> None:
+    assert count_token_bytes(text, offsets) == sizes
+
+
+def test_cut_keeps_everything() -> None:
+    documents = [{"input_ids": [1, 2, 3], "token_bytes": [1, 1, 2]}, {"input_ids": [4] * 6, "token_bytes": [5] * 6}]
+    assert list(cut(documents, 4)) == [
+        {"input_ids": [1, 2, 3, 4], "num_bytes": 9},
+        {"input_ids": [4, 4, 4, 4], "num_bytes": 20},
+        {"input_ids": [4], "num_bytes": 5},
+    ]
+    assert list(cut([{"input_ids": [1, 2]}, {"input_ids": [3, 4]}], 2)) == [
+        {"input_ids": [1, 2]},
+        {"input_ids": [3, 4]},
+    ]
+
+
+def test_arguments_parse_from_command_line() -> None:
+    (arguments,) = HfArgumentParser(DataArguments).parse_args_into_dataclasses(
+        [
+            "--corpus",
+            "a.txt",
+            "b.txt",
+            "--packing",
+            "documents",
+            "--drop_long_documents",
+            "--validation_fraction",
+            "0.1",
+        ]
+    )
+    assert arguments == DataArguments(
+        ["a.txt", "b.txt"], packing="documents", drop_long_documents=True, validation_fraction=0.1
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sequence_length": 0}, "sequence_length is 0; it must be at least 1"),
+        ({"sequence_length": 10_000}, r"train split has \d+ tokens, less than one sequence of 10000"),
+        ({"packing": "documents", "sequence_length": 2, "drop_long_documents": True}, "do not fit"),
+        ({"vocab_size": 5000}, "too small for vocab_size=5000"),
+        ({"text_column": "body"}, "no column 'body'"),
+    ],
+)
+def test_bad_input(arguments: DataArguments, changes: dict[str, Any], message: str) -> None:
+    for name, value in changes.items():
+        setattr(arguments, name, value)
+    with pytest.raises(ValueError, match=message):
+        load_data(arguments)
+
+
+def test_blank_documents_alone_are_refused(arguments: DataArguments, tmp_path: Path) -> None:
+    (tmp_path / "blank.txt").write_text("\n\n")
+    arguments.validation_files = [str(tmp_path / "blank.txt")]
+    with pytest.raises(ValueError, match=r"\(validation\) are empty"):
+        load_data(arguments)

@@ -145,7 +145,8 @@ class CachedDecoder:
             attention_mask=query_mask(device_ranks, num_context, num_visible),
             past_key_values=self.cache,
         ).last_hidden_state
-        self.num_cached = torch.minimum(self.num_context + 1, self.num_cached + num_rows).clamp(max=length)
+        # The rows of all known tokens but the last, and that of the rank queried first, now lie where they belong.
+        self.num_cached = self.num_context + num_queries.clamp(max=1)
         self.num_forward_passes += 1
         self.num_rows += batch_size * num_rows
 

@@ -599,7 +599,7 @@ def cross_entropy(
     num_items_in_batch: torch.Tensor | int | None = None,
     **kwargs: object,
 ) -> torch.Tensor:
-    """Mean over labels other than -100, in at least float32; their sum over `num_items_in_batch` where that is given."""
+    """Mean over labels other than -100, in at least float32; or a sum over `num_items_in_batch`."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
 

@@ -1,0 +1,106 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Slow and plain computations, on nothing but the forward pass of whole sequences, to hold the fast ones up against."""
+
+import itertools
+
+import torch
+
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+
+Context = tuple[tuple[int, int], ...]  # (position, token), in the order in which they were revealed
+
+
+def random_model(**arguments: object) -> AOGPTForAnyOrderLM:
+    """A small float64 model whose predictions depend much on every token, position and order."""
+    sizes = {
+        "vocab_size": 11,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 12,
+        "target_embedding_size": 8,
+        "initializer_range": 0.6,
+    }
+    torch.manual_seed(0)
+    return AOGPTForAnyOrderLM(AOGPTConfig(**(sizes | arguments))).double().eval()
+
+
+@torch.no_grad()
+def conditional(model: AOGPTForAnyOrderLM, context: Context, target: int, length: int) -> torch.Tensor:
+    """p(x_target | context), (vocab,), by a full forward in an order where the target comes right after the context."""
+    revealed = [position for position, _ in context]
+    rest = [position for position in range(length) if position not in (*revealed, target)]
+    ids = torch.zeros(1, length, dtype=torch.long)
+    for position, token in context:
+        ids[0, position] = token
+    logits = model(ids, orders=torch.tensor([[*revealed, target, *rest]])).logits[0, target]
+    return logits[: model.config.num_valid_tokens].softmax(-1)
+
+
+class Enumeration:
+    """Distributions over all vocab^n sequences of a tiny model, as vectors indexed by itertools.product."""
+
+    def __init__(self, model: AOGPTForAnyOrderLM, length: int) -> None:
+        self.model, self.length = model, length
+        self.sequences = list(itertools.product(range(model.config.num_valid_tokens), repeat=length))
+        self._conditionals: dict[tuple[Context, int], list[float]] = {}
+
+    def _probability(self, sequence: tuple[int, ...], context: Context, target: int) -> float:
+        key = (context, target)
+        if key not in self._conditionals:
+            self._conditionals[key] = conditional(self.model, context, target, self.length).tolist()
+        return self._conditionals[key][sequence[target]]
+
+    def of_groups(self, groups: tuple[tuple[int, ...], ...]) -> torch.Tensor:
+        """Positions of one group are drawn independently given those of the groups before, in the order given."""
+        probabilities = []
+        for sequence in self.sequences:
+            context: Context = ()
+            probability = 1.0
+            for group in groups:
+                for target in group:
+                    probability *= self._probability(sequence, context, target)
+                context += tuple((position, sequence[position]) for position in group)
+            probabilities.append(probability)
+        return torch.tensor(probabilities, dtype=torch.float64)
+
+    def of_random_groups(self, sets: tuple[tuple[int, ...], ...]) -> torch.Tensor:
+        """As `of_groups`, averaged over the orders within each group."""
+        arrangements = list(itertools.product(*(itertools.permutations(group) for group in sets)))
+        return sum(self.of_groups(groups) for groups in arrangements) / len(arrangements)
+
+    def of_bernoulli(self, step_probabilities: list[float]) -> torch.Tensor:
+        """Lemma 4.1: each position draws its own step."""
+        total = torch.zeros(len(self.sequences), dtype=torch.float64)
+        for steps in itertools.product(range(len(step_probabilities)), repeat=self.length):
+            weight = torch.tensor([step_probabilities[step] for step in steps]).double().prod()
+            groups = tuple(
+                tuple(position for position in range(self.length) if steps[position] == step)
+                for step in range(len(step_probabilities))
+            )
+            total += weight * self.of_random_groups(tuple(group for group in groups if group))
+        return total
+
+    def of_fixed(self, counts: list[int]) -> torch.Tensor:
+        """Every order alike, cut into groups of given sizes."""
+        orders = list(itertools.permutations(range(self.length)))
+        return sum(self.of_groups(cut(order, counts)) for order in orders) / len(orders)
+
+    def counts_of(self, samples: torch.LongTensor) -> torch.Tensor:
+        base = self.model.config.num_valid_tokens ** torch.arange(self.length - 1, -1, -1)
+        return (samples * base).sum(1).bincount(minlength=len(self.sequences)).double()
+
+
+def cut(order: tuple[int, ...], counts: list[int]) -> tuple[tuple[int, ...], ...]:
+    ends = list(itertools.accumulate(counts))
+    return tuple(tuple(order[end - count : end]) for end, count in zip(ends, counts, strict=True))
+
+
+def chi_square(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
+    """Pearson's statistic over the bound that it exceeds once in 10,000 times (Wilson and Hilferty): below 1 is good."""
+    expected = probabilities * counts.sum()
+    assert expected.min() > 5, "too few samples for a chi-square test"
+    degrees = len(counts) - 1
+    bound = degrees * (1 - 2 / (9 * degrees) + 3.719 * (2 / (9 * degrees)) ** 0.5) ** 3
+    return ((counts - expected) ** 2 / expected).sum().item() / bound

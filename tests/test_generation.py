@@ -1,0 +1,276 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+from transformers import GenerationConfig
+
+from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput
+from tests.references import Enumeration, chi_square, conditional, cut, random_model
+
+ARCHITECTURES = [
+    {"target_injection": injection, "position_encoding": encoding}
+    for injection in ("adaln", "input", "shared", "per_layer")
+    for encoding in ("learned", "rotary")
+] + [{"norm": "layernorm", "qk_norm": False, "tie_word_embeddings": True, "lm_head_bias": False}]
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+# ------------------------------------------------------------------------------ the joint distribution of samples
+
+
+@pytest.fixture(scope="module")
+def tiny() -> Enumeration:
+    """Three positions, three tokens, predictions strong enough that every rule gives a distribution of its own."""
+    model = random_model(vocab_size=3, max_position_embeddings=3, position_encoding="rotary", initializer_range=0.3)
+    with torch.no_grad():
+        model.lm_head.weight *= 0.5  # so that no sequence is too rare to be counted
+    return Enumeration(model, length=3)
+
+
+def draw(tiny: Enumeration, num_samples: int = 30_000, **arguments: object) -> torch.Tensor:
+    samples = tiny.model.generate(num_return_sequences=num_samples, generator=seeded(), **arguments)
+    return tiny.counts_of(samples)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 3, 5])
+def test_bernoulli_samples_the_reverse_process(tiny: Enumeration, num_steps: int) -> None:
+    expected = tiny.of_bernoulli([1 / num_steps] * num_steps)
+    assert chi_square(draw(tiny, num_steps=num_steps, reveal="bernoulli"), expected) < 1
+
+
+def test_cosine_bernoulli_samples_the_reverse_process(tiny: Enumeration) -> None:
+    expected = tiny.of_bernoulli([1 - 0.75**0.5, 0.75**0.5 - 0.5, 0.5])
+    assert chi_square(draw(tiny, num_steps=3, reveal="bernoulli", schedule="cosine"), expected) < 1
+
+
+@pytest.mark.parametrize(("num_steps", "counts"), [(1, [3]), (2, [1, 2]), (3, [1, 1, 1]), (4, [1, 1, 1])])
+def test_fixed_counts_sample_random_groups(tiny: Enumeration, num_steps: int, counts: list[int]) -> None:
+    assert chi_square(draw(tiny, num_steps=num_steps, reveal="fixed"), tiny.of_fixed(counts)) < 1
+
+
+def test_without_steps_each_order_is_sampled_exactly(tiny: Enumeration) -> None:
+    assert chi_square(draw(tiny), tiny.of_fixed([1, 1, 1])) < 1
+    assert chi_square(draw(tiny, order="left_to_right"), tiny.of_groups(((0,), (1,), (2,)))) < 1
+
+
+def test_given_orders_are_followed(tiny: Enumeration) -> None:
+    order = (2, 0, 1)
+    given = torch.tensor([order]).expand(30_000, -1)
+    counts = draw(tiny, order=given, num_steps=2, reveal="fixed")
+    assert chi_square(counts, tiny.of_groups(cut(order, [1, 2]))) < 1
+
+
+def test_bernoulli_along_a_given_order_reveals_multinomial_counts(tiny: Enumeration) -> None:
+    """With two steps of probability 1/2 the first reveals 0 ... 3 of three positions with 1/8, 3/8, 3/8, 1/8."""
+    expected = sum(
+        weight / 8 * tiny.of_groups(cut((0, 1, 2), counts)) for weight, counts in ((2, [3]), (3, [1, 2]), (3, [2, 1]))
+    )
+    assert chi_square(draw(tiny, order="left_to_right", num_steps=2, reveal="bernoulli"), expected) < 1
+
+
+def test_the_test_tells_the_rules_apart(tiny: Enumeration) -> None:
+    counts = draw(tiny, num_steps=2, reveal="bernoulli")
+    others = [tiny.of_fixed([1, 2]), tiny.of_fixed([1, 1, 1]), tiny.of_fixed([3]), tiny.of_bernoulli([1 / 3] * 3)]
+    assert all(chi_square(counts, other) > 2 for other in others)
+
+
+def test_infilling_samples_the_conditional(tiny: Enumeration) -> None:
+    """The masked positions given the observed one, the joint of which is renormalised over matching sequences."""
+    mask = tiny.model.config.mask_token_id
+    inputs = torch.tensor([[mask, 2, mask]])
+    samples = tiny.model.generate(inputs, num_return_sequences=20_000, generator=seeded())
+    assert (samples[:, 1] == 2).all()
+    matching = torch.tensor([sequence[1] == 2 for sequence in tiny.sequences])
+    expected = (tiny.of_groups(((1,), (0,), (2,))) + tiny.of_groups(((1,), (2,), (0,))))[matching]
+    assert chi_square(tiny.counts_of(samples)[matching], expected / expected.sum()) < 1
+
+
+# -------------------------------------------------------------------------- the cache against forwards of whole orders
+
+
+def check_against_full_forwards(
+    model: AOGPTForAnyOrderLM, output: AnyOrderGenerationOutput, inputs: torch.LongTensor
+) -> None:
+    """Each generated token's log-probability is that of a full forward with just the context revealed before its step."""
+    for ids, order, steps, logprobs, given in zip(
+        output.sequences, output.orders, output.reveal_steps, output.token_logprobs, inputs, strict=True
+    ):
+        hidden = given == model.config.mask_token_id
+        assert torch.equal(ids[~hidden], given[~hidden])
+        for target in hidden.nonzero().flatten().tolist():
+            context = tuple((p, ids[p].item()) for p in order.tolist() if steps[p] < steps[target])
+            reference = conditional(model, context, target, len(ids))[ids[target]].log()
+            assert abs(logprobs[target] - reference) < 1e-10
+
+
+@pytest.mark.parametrize("arguments", ARCHITECTURES, ids=lambda arguments: "-".join(map(str, arguments.values())))
+@pytest.mark.parametrize("reveal", ["bernoulli", "fixed"])
+def test_cached_queries_equal_full_forwards(arguments: dict, reveal: str) -> None:
+    """In a ragged batch: nothing given, all but one given, some given; few steps, so that groups are large."""
+    model = random_model(**arguments)
+    mask = model.config.mask_token_id
+    inputs = torch.randint(0, 11, (3, 12), generator=seeded())
+    inputs[0] = mask
+    inputs[1, 5] = mask
+    inputs[2, [0, 3, 4, 8, 11]] = mask
+    output = model.generate(inputs, num_steps=4, reveal=reveal, generator=seeded(1), return_dict_in_generate=True)
+    assert output.num_forward_passes <= 4
+    check_against_full_forwards(model, output, inputs)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_both_attentions_generate_alike(implementation: str) -> None:
+    model = random_model()
+    model.set_attn_implementation(implementation)
+    inputs = torch.full((2, 12), model.config.mask_token_id)
+    output = model.generate(inputs, num_steps=5, generator=seeded(), return_dict_in_generate=True)
+    check_against_full_forwards(model, output, inputs)
+
+
+def test_padding_anywhere_changes_nothing() -> None:
+    model = random_model(position_encoding="rotary")
+    mask = model.config.mask_token_id
+    ids = torch.tensor([[3, mask, 5, mask, mask, 1]])
+    padded = torch.tensor([[0, 3, mask, 0, 5, mask, mask, 0, 1, mask]])
+    keep = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 0, 1, 0]])
+    order = torch.tensor([[4, 1, 3, 0, 5, 2]])
+    columns = keep[0].nonzero().flatten()
+    padded_order = torch.cat((columns[order[0]], (keep[0] == 0).nonzero().flatten()))[None]
+    plain = model.generate(ids, order=order, do_sample=False, return_dict_in_generate=True)
+    result = model.generate(
+        padded, attention_mask=keep, order=padded_order, do_sample=False, return_dict_in_generate=True
+    )
+    assert torch.equal(result.sequences[:, columns], plain.sequences)
+    assert torch.equal(result.sequences[keep == 0], padded[keep == 0])
+    torch.testing.assert_close(result.token_logprobs[:, columns], plain.token_logprobs, rtol=0, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------- the interface
+
+
+def test_a_generator_makes_it_reproducible() -> None:
+    model = random_model()
+    first, second = (model.generate(num_return_sequences=4, num_steps=6, generator=seeded(3)) for _ in range(2))
+    assert torch.equal(first, second)
+    assert not torch.equal(first, model.generate(num_return_sequences=4, num_steps=6, generator=seeded(4)))
+
+
+def test_lengths() -> None:
+    model, mask = random_model(), 11
+    assert model.generate().shape == (1, 12)
+    assert model.generate(max_length=5, num_return_sequences=3).shape == (3, 5)
+    prompt = torch.tensor([[1, 2], [3, 4]])
+    assert model.generate(prompt, max_new_tokens=3).shape == (2, 5)
+    longer = model.generate(prompt, max_length=7, num_return_sequences=2)
+    assert longer[:, :2].tolist() == [[1, 2], [1, 2], [3, 4], [3, 4]]
+    assert longer.shape == (4, 7)
+    assert (longer != mask).all()
+    assert model.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=1).shape == (2, 3)
+    assert model.generate(torch.empty(2, 0, dtype=torch.long), max_new_tokens=1).shape == (2, 1)
+
+
+def test_counts_passes_and_rows() -> None:
+    """For T fixed groups about 2n - T + 1 rows: here each of 3 passes enters the 3 tokens but one revealed last."""
+    output = random_model().generate(num_steps=3, reveal="fixed", return_dict_in_generate=True)
+    assert output.num_forward_passes == 3
+    assert output.num_rows == 4 + (3 + 4) + (3 + 4)
+    one_by_one = random_model().generate(return_dict_in_generate=True)
+    assert (one_by_one.num_forward_passes, one_by_one.num_rows) == (12, 12)
+
+
+def test_output_describes_what_happened() -> None:
+    model = random_model()
+    inputs = torch.tensor([[1, 11, 2, 11, 11, 3]])
+    output = model.generate(inputs, num_steps=2, reveal="fixed", generator=seeded(), return_dict_in_generate=True)
+    hidden = inputs == 11
+    assert (output.reveal_steps[~hidden] == -1).all()
+    assert sorted(output.reveal_steps[hidden].tolist()) == [0, 1, 1]
+    assert (output.token_logprobs[~hidden] == 0).all()
+    assert set(output.orders[0, :3].tolist()) == {0, 2, 5}
+    assert output.orders.sort().values.tolist() == [list(range(6))]
+
+
+def test_greedy_takes_the_likeliest() -> None:
+    model = random_model()
+    output = model.generate(do_sample=False, order="left_to_right", return_dict_in_generate=True)
+    ids, context = output.sequences[0].tolist(), ()
+    for position in range(12):
+        assert ids[position] == conditional(model, context, position, 12).argmax()
+        context += ((position, ids[position]),)
+
+
+def test_padding_of_the_table_is_never_sampled() -> None:
+    model = random_model(num_valid_tokens=2)
+    samples = model.generate(num_return_sequences=200, num_steps=3, temperature=5.0, generator=seeded())
+    assert samples.max() == 1
+
+
+def test_truncation_reaches_the_sampler() -> None:
+    model = random_model()
+    greedy = model.generate(do_sample=False, order="left_to_right")
+    for truncation in ({"top_k": 1}, {"top_p": 1e-6}, {"temperature": 1e-4}):
+        assert torch.equal(model.generate(order="left_to_right", **truncation), greedy)
+
+
+def test_generation_config_gives_defaults() -> None:
+    model = random_model()
+    model.generation_config = GenerationConfig(max_length=4, num_steps=2, order="left_to_right", do_sample=False)
+    output = model.generate(return_dict_in_generate=True)
+    assert output.sequences.shape == (1, 4)
+    assert output.num_forward_passes == 2
+    assert output.orders.tolist() == [[0, 1, 2, 3]]
+    assert model.generate(max_new_tokens=6).shape == (1, 6)
+    assert model.generate(generation_config=GenerationConfig(max_length=3)).shape == (1, 3)
+
+
+def test_training_mode_and_gradients_are_left_alone() -> None:
+    model = random_model().train()
+    assert not model.generate(num_steps=2).requires_grad
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_steps": 0}, "num_steps=0 must be an integer of at least 1"),
+        ({"num_steps": 2.5}, r"num_steps=2\.5 must be an integer"),
+        ({"temperature": 0}, "temperature=0 must be above 0; .* do_sample=False"),
+        ({"temperature": -1.0}, r"temperature=-1\.0 must be above 0"),
+        ({"temperature": float("nan")}, "temperature=nan must be above 0"),
+        ({"top_p": 0.0}, r"top_p=0\.0 must be above 0 and at most 1"),
+        ({"top_p": 1.1}, r"top_p=1\.1 must be above 0 and at most 1"),
+        ({"top_k": -1}, "top_k=-1 must be an integer of at least 0"),
+        ({"schedule": "square"}, "schedule='square' is not one of 'linear', 'cosine'"),
+        ({"reveal": "all"}, "reveal='all' is not one of 'bernoulli', 'fixed'"),
+        ({"order": "upwards"}, r"order='upwards' is not one of 'random', 'left_to_right' or a \(batch, n\) tensor"),
+        ({"order": torch.tensor([[0, 0, 1]]), "max_length": 3}, r"orders\[0\] is not a permutation"),
+        ({"order": torch.tensor([[0, 1]]), "max_length": 3}, r"shape \(1, 2\)"),
+        ({"max_length": 13}, "13 tokens per sequence, but this model takes 1 to 12"),
+        ({"max_length": 4, "max_new_tokens": 4}, "both given; give one"),
+        ({"num_return_sequences": 0}, "num_return_sequences=0 must be"),
+        ({"num_beam": 4}, "does not take num_beam"),
+        ({"temprature": 0.5}, "does not take temprature. Is temperature meant?"),
+        ({"inputs": torch.tensor([[1, 2]])}, r"Nothing to generate: inputs holds no mask \(id 11\)"),
+        ({"inputs": torch.tensor([[1, 12]]), "max_new_tokens": 1}, "input_ids holds 12, but ids go from 0 to 10"),
+        ({"inputs": torch.tensor([[1, 2, 11]]), "max_length": 2}, "max_length=2 is shorter than the inputs"),
+        ({"inputs": torch.tensor([1, 11])}, r"shape \(2,\), but must be \(batch, length\)"),
+        ({"inputs": torch.tensor([[1, 11]]), "input_ids": torch.tensor([[1, 11]])}, "two names of one argument"),
+        ({"inputs": torch.tensor([[1, 11]]), "attention_mask": torch.ones(1, 3)}, r"attention_mask has shape \(1, 3\)"),
+        ({"attention_mask": torch.ones(1, 3)}, "without inputs"),
+    ],
+)
+def test_refuses(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        random_model().generate(**arguments)
+
+
+def test_non_finite_logits_are_reported() -> None:
+    model = random_model()
+    with torch.no_grad():
+        model.lm_head.weight[3] = float("nan")
+    with pytest.raises(ValueError, match="logits are not finite"):
+        model.generate(num_steps=2)

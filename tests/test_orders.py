@@ -1,0 +1,66 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import itertools
+
+import pytest
+import torch
+
+from modeling_aogpt.orders import (
+    check_orders,
+    group_order,
+    in_order,
+    in_place,
+    left_to_right_orders,
+    mixed_orders,
+    random_orders,
+    token_positions,
+)
+
+
+def test_random_orders_are_uniform_and_seeded() -> None:
+    draw = random_orders(12_000, 3, torch.Generator().manual_seed(0))
+    assert torch.equal(draw, random_orders(12_000, 3, torch.Generator().manual_seed(0)))
+    counts = [(draw == torch.tensor(order)).all(1).sum().item() for order in itertools.permutations(range(3))]
+    assert sum(counts) == 12_000
+    assert sum((count - 2000) ** 2 / 2000 for count in counts) < 25.7  # chi-square, 5 degrees of freedom, 1e-4
+
+
+def test_mixture_has_its_share_of_left_to_right() -> None:
+    draw = mixed_orders(4000, 6, 0.1, torch.Generator().manual_seed(0))
+    share = (draw == left_to_right_orders(4000, 6)).all(1).float().mean().item()
+    assert abs(share - (0.1 + 0.9 / 720)) < 4 * (0.1 * 0.9 / 4000) ** 0.5
+    check_orders(draw, 4000, 6)
+
+
+@pytest.mark.parametrize(
+    ("orders", "message"),
+    [
+        (torch.tensor([[0, 1, 2], [0, 2, 2]]), r"orders\[1\] is not a permutation of 0 ... 2"),
+        (torch.tensor([[0, 1, 2], [1, 2, 3]]), r"orders\[1\] is not a permutation"),
+        (torch.tensor([[0, 1, 2]]), r"shape \(1, 3\), but must .* \(2, 3\)"),
+        (torch.zeros(2, 3), "positions must be integers"),
+    ],
+)
+def test_check_refuses(orders: torch.Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_orders(orders, 2, 3)
+
+
+def test_in_place_undoes_in_order() -> None:
+    orders = random_orders(5, 7, torch.Generator().manual_seed(0))
+    values = torch.arange(35).view(5, 7)
+    assert in_order(values, orders)[2, 3] == values[2, orders[2, 3]]
+    assert torch.equal(in_place(in_order(values, orders), orders), values)
+    vectors = torch.stack((values, -values), dim=-1)
+    gathered = torch.stack((in_order(values, orders), in_order(-values, orders)), dim=-1)
+    assert torch.equal(in_place(gathered, orders), vectors)
+
+
+def test_group_order_keeps_relative_order() -> None:
+    orders = torch.tensor([[4, 0, 3, 1, 2]])
+    groups = torch.tensor([[1, 0, 2, 0, 1]])
+    assert group_order(orders, groups).tolist() == [[3, 1, 4, 0, 2]]
+
+
+def test_positions_do_not_count_padding() -> None:
+    assert token_positions(torch.tensor([[0, 1, 0, 1, 1, 0]])).tolist() == [[0, 0, 0, 1, 2, 2]]

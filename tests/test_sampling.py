@@ -1,0 +1,67 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+
+from modeling_aogpt.sampling import choose_tokens, make_warpers
+
+LOGITS = torch.tensor([0.5, -1.0, 2.0, 0.0, float("-inf"), 1.0])
+
+
+def counts_of(draws: int, **warping: float) -> torch.Tensor:
+    arguments = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} | warping
+    generator = torch.Generator().manual_seed(0)
+    tokens, _ = choose_tokens(LOGITS.expand(draws, -1), make_warpers(**arguments), True, generator)
+    return tokens.bincount(minlength=len(LOGITS)).double()
+
+
+def chi_square(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
+    assert counts[probabilities == 0].sum() == 0
+    kept = probabilities > 0
+    expected = probabilities[kept] * counts.sum()
+    return ((counts[kept] - expected) ** 2 / expected).sum().item()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
+def test_draws_follow_the_tempered_softmax(temperature: float) -> None:
+    probabilities = (LOGITS.double() / temperature).softmax(0)
+    assert chi_square(counts_of(20_000, temperature=temperature), probabilities) < 23.5  # 4 degrees of freedom, 1e-4
+
+
+def test_top_k_keeps_the_k_likeliest() -> None:
+    probabilities = (
+        LOGITS.double().masked_fill(torch.tensor([True, True, False, True, True, False]), -torch.inf).softmax(0)
+    )
+    assert chi_square(counts_of(20_000, top_k=2), probabilities) < 15.1  # 1 degree of freedom, 1e-4
+
+
+def test_top_p_keeps_the_token_that_crosses_p() -> None:
+    """For probabilities .6, .3, .1 and p = .7 two tokens are kept, as in transformers; the authors' code keeps one."""
+    logits = torch.tensor([0.6, 0.3, 0.1]).log().expand(4000, 3)
+    tokens, _ = choose_tokens(logits, make_warpers(1.0, 0, 0.7), True, torch.Generator().manual_seed(0))
+    counts = tokens.bincount(minlength=3)
+    assert counts[2] == 0
+    assert abs(counts[1] / 4000 - 1 / 3) < 0.03
+
+
+def test_log_probabilities_are_those_of_the_distribution_drawn_from() -> None:
+    warpers = make_warpers(0.7, 3, 1.0)
+    tokens, logprobs = choose_tokens(LOGITS[None], warpers, False)
+    kept = (LOGITS.double() / 0.7)[[2, 5, 0]].softmax(0)
+    assert tokens.tolist() == [2]
+    assert logprobs.item() == pytest.approx(kept[0].log().item(), abs=1e-12)
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
+def test_the_extreme_uniforms_draw_tokens_with_mass(monkeypatch: pytest.MonkeyPatch, uniform: float) -> None:
+    logits = torch.randn(200, 100, generator=torch.Generator().manual_seed(0))
+    logits[:, 0] = logits[:, -1] = float("-inf")
+    monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.full(size, uniform, dtype=torch.float64))
+    tokens, logprobs = choose_tokens(logits, make_warpers(1.0, 0, 1.0), True)
+    assert (tokens == (98 if uniform else 1)).all()
+    assert torch.isfinite(logprobs).all()
+
+
+def test_nan_is_reported_not_drawn() -> None:
+    _, logprobs = choose_tokens(torch.tensor([[0.0, float("nan")]]), make_warpers(1.0, 0, 1.0), True)
+    assert not torch.isfinite(logprobs).any()

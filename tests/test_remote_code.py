@@ -1,0 +1,151 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""One folder loads through every Auto class where the package is not installed, and so does one saved from there."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import set_seed
+
+import modeling_aogpt
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM
+
+SCRIPT = Path(__file__).parent / "fixtures" / "load_remotely.py"
+PACKAGE = Path(modeling_aogpt.__file__).parent
+
+SIZES = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+VARIANTS = {
+    "released": {"target_injection": "adaln", "position_encoding": "learned"},
+    "tied": {"target_injection": "input", "norm": "layernorm", "tie_word_embeddings": True, "lm_head_bias": False},
+    "rotary": {"target_injection": "per_layer", "position_encoding": "rotary"},
+}
+FOLDERS = [*VARIANTS, "sharded"]
+RESAVED = ["released-any", "released-masked", "released-causal", "tied-any", "tied-masked", "tied-causal"]
+
+
+def variant_of(folder: str) -> str:
+    return "released" if folder == "sharded" else folder.partition("-")[0]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a saved model of each variant, one in shards, and inputs."""
+    root = tmp_path_factory.mktemp("remote")
+    for name, options in VARIANTS.items():
+        set_seed(0)
+        config = AOGPTConfig(**SIZES, max_position_embeddings=12, initializer_range=0.5, **options)
+        model = AOGPTForAnyOrderLM(config)
+        model.save_pretrained(root / name)
+        if name == "released":
+            model.save_pretrained(root / "sharded", max_shard_size="10kB")
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(16, (3, 12), generator=generator)
+    orders = torch.stack([torch.randperm(12, generator=generator) for _ in ids])
+    is_masked = torch.rand(ids.shape, generator=generator) < 0.5
+    inputs = {"input_ids": ids, "orders": orders, "masked_ids": ids.masked_fill(is_masked, config.mask_token_id)}
+    torch.save(inputs, root / "inputs.pt")
+    return root
+
+
+def load_remotely(root: Path, folders: list[Path], resaved: Path) -> dict[str, dict[str, Any]]:
+    """What a fresh process in an empty folder, with an empty cache of remote code, makes of the folders."""
+    empty, results = resaved / "empty", resaved / "results.pt"
+    empty.mkdir(parents=True)
+    command = [sys.executable, "-I", SCRIPT, root / "inputs.pt", results, resaved, *folders]
+    environment = os.environ | {"HF_MODULES_CACHE": str(resaved / "modules")}
+    process = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return torch.load(results)
+
+
+@pytest.fixture(scope="module")
+def first(root: Path) -> dict[str, dict[str, Any]]:
+    return load_remotely(root, [root / name for name in FOLDERS], root / "resaved")
+
+
+@pytest.fixture(scope="module")
+def second(root: Path, first: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return load_remotely(root, [root / "resaved" / name for name in RESAVED], root / "resaved_again")
+
+
+@pytest.fixture(params=[*FOLDERS, *RESAVED])
+def folder(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def results(folder: str, request: pytest.FixtureRequest) -> dict[str, Any]:
+    return request.getfixturevalue("first" if folder in FOLDERS else "second")[folder]
+
+
+@pytest.fixture
+def inputs(root: Path) -> dict[str, torch.Tensor]:
+    return torch.load(root / "inputs.pt")
+
+
+def load_here(auto_class: type, root: Path, folder: str) -> Any:
+    return auto_class.from_pretrained(root / variant_of(folder)).eval()
+
+
+def test_classes(results: dict[str, Any], folder: str) -> None:
+    assert results["config"] == "AOGPTConfig"
+    names = {"any": "AOGPTForAnyOrderLM", "masked": "AOGPTForMaskedLM", "causal": "AOGPTForCausalLM"}
+    assert results["class"] == names
+    assert set(results["is_tied"].values()) == {variant_of(folder) == "tied"}
+
+
+@torch.no_grad()
+def test_any_order(results: dict[str, Any], folder: str, root: Path, inputs: dict[str, torch.Tensor]) -> None:
+    model = load_here(AOGPTForAnyOrderLM, root, folder)
+    ids, orders, masked_ids = inputs["input_ids"], inputs["orders"], inputs["masked_ids"]
+    expected = model(ids, orders=orders).logits
+    torch.testing.assert_close(results["any"], model(ids).logits)
+    torch.testing.assert_close(results["given_order"], expected)
+    torch.testing.assert_close(results["log_likelihood"], model.log_likelihood(ids, orders=orders).log_likelihood)
+    generator = torch.Generator().manual_seed(0)
+    assert torch.equal(results["sequences"], model.generate(masked_ids, num_steps=3, generator=generator))
+    torch.testing.assert_close(results["device_map=cpu"], expected)
+    torch.testing.assert_close(results["device_map=auto"], expected, rtol=1e-3, atol=1e-3)  # wherever that is
+    assert results["bfloat16"].dtype == torch.bfloat16
+    assert (results["bfloat16"] - expected).abs().max() < 0.1 * expected.abs().max()
+    assert results["meta"] == {name: tensor.shape for name, tensor in model.state_dict().items()}
+
+
+@torch.no_grad()
+def test_masked(results: dict[str, Any], folder: str, root: Path, inputs: dict[str, torch.Tensor]) -> None:
+    model = load_here(AOGPTForMaskedLM, root, folder)
+    torch.testing.assert_close(results["masked"], model(inputs["masked_ids"]).logits)
+
+
+@torch.no_grad()
+def test_causal(results: dict[str, Any], folder: str, root: Path, inputs: dict[str, torch.Tensor]) -> None:
+    model = load_here(AOGPTForCausalLM, root, folder)
+    ids = inputs["input_ids"]
+    torch.testing.assert_close(results["causal"], model(ids).logits)
+    assert torch.equal(results["causal_sequences"], model.generate(ids[:, :3], max_length=12, do_sample=False))
+
+
+def test_code_in_the_folder(folder: str, root: Path, first: object) -> None:
+    """Every file of code is the package's, byte for byte, and the configuration names files of the folder itself."""
+    path = root / folder if folder in FOLDERS else root / "resaved" / folder
+    code = sorted(path.glob("*.py"))
+    assert {"configuration_aogpt.py", "modeling_aogpt.py"} <= {file.name for file in code}
+    assert all(file.read_bytes() == (PACKAGE / file.name).read_bytes() for file in code)
+    auto_map = json.loads((path / "config.json").read_text())["auto_map"]
+    assert auto_map == {
+        "AutoConfig": "configuration_aogpt.AOGPTConfig",
+        "AutoModel": "modeling_aogpt.AOGPTForAnyOrderLM",
+        "AutoModelForMaskedLM": "modeling_aogpt.AOGPTForMaskedLM",
+        "AutoModelForCausalLM": "modeling_aogpt.AOGPTForCausalLM",
+    }
+
+
+def test_sharded_folder_has_shards(root: Path) -> None:
+    assert len(list((root / "sharded").glob("model-*.safetensors"))) > 2
+    assert not (root / "sharded" / "model.safetensors").exists()

@@ -4,6 +4,7 @@ import gzip
 import json
 import lzma
 import unicodedata
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -40,6 +41,8 @@ def test_unicode_names_are_phrases_without_numbered_families() -> None:
     ):
         assert not [name for name in names if name.startswith(family)]
     assert not [name for name in names if any(character.isdigit() for character in name)]
+    neighbours = [(one.split()[0], other.split()[0]) for one, other in pairwise(names)]
+    assert sum(one == other for one, other in neighbours) < 0.1 * len(names)  # in code point order: 0.9
 
 
 @pytest.mark.skipif(unicodedata.unidata_version != "14.0.0", reason="counted with Unicode 14")

@@ -129,6 +129,7 @@ def test_a_tokenizer_that_skips_blanks_loses_no_bytes(arguments: DataArguments, 
         ("", [], [1]),
         ("ab c", [(0, 2), (2, 4)], [2, 2, 1]),
         ("ab c ", [(0, 2), (3, 4)], [2, 2, 2]),  # blanks that no token covers
+        ("abc", [(0, 2), (0, 0), (2, 3)], [2, 0, 1, 1]),  # a token that stands for nothing
         ("🙂é", [(0, 1), (0, 1), (1, 2)], [4, 0, 2, 1]),  # a character of two tokens
     ],
 )

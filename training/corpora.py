@@ -36,19 +36,24 @@ def is_held_out(key: str, fraction: float) -> bool:
     Decided by the SHA-256 of the key alone: the same on every machine, copies of a document stay on one side, a
     document keeps its side when others are added, and a larger fraction holds out what a smaller one does and more.
     """
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big") < fraction * 2**64
+    return int.from_bytes(sha256(key)[:8], "big") < fraction * 2**64
+
+
+def sha256(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
 
 
 def unicode_names() -> Iterator[tuple[str, str]]:
-    """Names of the Unicode characters, as (key, text), in code point order, without the numbered families.
+    """Names of the Unicode characters without the numbered families, as (name, name).
 
     Left out are names with a digit (ideographs by code point, hieroglyphs by catalogue number, ...), CJK compatibility
-    ideographs and Hangul syllables (named by an algorithm), and cuneiform signs (transliterations).
+    ideographs and Hangul syllables (named by an algorithm), and cuneiform signs (transliterations). They come in the
+    order of their hashes: in code point order most names differ from their neighbour by a word, and whoever reads them
+    end to end, a compressor or a model of packed text, would be told by the neighbour what to expect.
     """
-    for code_point in range(sys.maxunicode + 1):
-        name = unicodedata.name(chr(code_point), "")
-        if name and not name.startswith(UNNUMBERED_FAMILIES) and not re.search("[0-9]", name):
-            yield name, name
+    names = (unicodedata.name(chr(code_point), "") for code_point in range(sys.maxunicode + 1))
+    phrases = (name for name in names if not name.startswith(UNNUMBERED_FAMILIES) and not re.search("[0-9]", name))
+    return ((name, name) for name in sorted(filter(None, phrases), key=sha256))
 
 
 def python_stdlib() -> Iterator[tuple[str, str]]:

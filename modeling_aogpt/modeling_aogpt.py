@@ -528,6 +528,7 @@ class AOGPTForCausalLM(AOGPTPreTrainedModel, GenerationMixin):
         num_cached = 0 if past_key_values is None else past_key_values.get_seq_length()
         if position_ids is None:
             position_ids = self._positions(input_ids, attention_mask, num_cached)
+        self._check_positions(position_ids)
         visible = self._visible(input_ids, attention_mask, past_key_values, num_cached)
 
         is_start = torch.full_like(input_ids[:, :1], -1)
@@ -561,6 +562,14 @@ class AOGPTForCausalLM(AOGPTPreTrainedModel, GenerationMixin):
         if attention_mask is not None and attention_mask.dim() == 2:
             return token_positions(attention_mask)[:, -length:]
         return num_cached + torch.arange(length, device=input_ids.device)[None]
+
+    def _check_positions(self, position_ids: torch.LongTensor) -> None:
+        longest = self.config.max_position_embeddings
+        if not torch.compiler.is_compiling() and (last := int(position_ids.max())) >= longest:
+            raise ValueError(
+                f"A token at position {last} is beyond the table of {longest} positions "
+                "(config.max_position_embeddings): generate less, or shorten the prompt."
+            )
 
     def _visible(
         self,

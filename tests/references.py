@@ -98,7 +98,7 @@ def cut(order: tuple[int, ...], counts: list[int]) -> tuple[tuple[int, ...], ...
 
 
 def chi_square(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
-    """Pearson's statistic over the bound that it exceeds once in 10,000 times (Wilson and Hilferty): below 1 is good."""
+    """Pearson's statistic over the bound it exceeds once in 10,000 times (Wilson and Hilferty): below 1 is good."""
     expected = probabilities * counts.sum()
     assert expected.min() > 5, "too few samples for a chi-square test"
     degrees = len(counts) - 1

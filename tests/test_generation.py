@@ -95,7 +95,7 @@ def test_infilling_samples_the_conditional(tiny: Enumeration) -> None:
 def check_against_full_forwards(
     model: AOGPTForAnyOrderLM, output: AnyOrderGenerationOutput, inputs: torch.LongTensor
 ) -> None:
-    """Each generated token's log-probability is that of a full forward with just the context revealed before its step."""
+    """Each generated token's log-probability is that of a full forward with the context revealed before its step."""
     for ids, order, steps, logprobs, given in zip(
         output.sequences, output.orders, output.reveal_steps, output.token_logprobs, inputs, strict=True
     ):

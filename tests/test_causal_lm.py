@@ -1,0 +1,116 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast, pipeline
+
+from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM
+from tests.references import random_model
+
+
+@pytest.fixture(params=["learned", "rotary"])
+def any_order(request: pytest.FixtureRequest) -> AOGPTForAnyOrderLM:
+    return random_model(position_encoding=request.param)
+
+
+@pytest.fixture
+def causal(any_order: AOGPTForAnyOrderLM) -> AOGPTForCausalLM:
+    model = AOGPTForCausalLM(any_order.config).double().eval()
+    model.load_state_dict(any_order.state_dict())
+    return model
+
+
+@pytest.fixture
+def ids() -> torch.LongTensor:
+    return torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(1))
+
+
+def test_is_the_left_to_right_view_shifted(
+    any_order: AOGPTForAnyOrderLM, causal: AOGPTForCausalLM, ids: torch.LongTensor
+) -> None:
+    expected = any_order(ids).logits
+    output = causal(ids, labels=ids)
+    torch.testing.assert_close(output.logits[:, :-1], expected[:, 1:], rtol=0, atol=1e-12)
+    loss = torch.nn.functional.cross_entropy(expected[:, 1:].flatten(0, 1), ids[:, 1:].flatten())
+    torch.testing.assert_close(output.loss, loss)
+    torch.testing.assert_close(causal(ids, logits_to_keep=2).logits, output.logits[:, -2:])
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_cached_passes_equal_one(causal: AOGPTForCausalLM, ids: torch.LongTensor, implementation: str) -> None:
+    causal.set_attn_implementation(implementation)
+    whole = causal(ids).logits
+    cache, parts = None, []
+    for start, end in ((0, 5), (5, 6), (6, 9), (9, 12)):
+        output = causal(ids[:, start:end], past_key_values=cache, use_cache=True)
+        cache = output.past_key_values
+        parts.append(output.logits)
+    assert cache.get_seq_length() == 12
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-12)
+
+
+def test_padding_anywhere_changes_nothing(causal: AOGPTForCausalLM) -> None:
+    plain = causal(torch.tensor([[3, 7, 5, 1]])).logits
+    keep = torch.tensor([[0, 1, 0, 1, 1, 0, 1]])
+    padded = causal(torch.tensor([[9, 3, 9, 7, 5, 9, 1]]), attention_mask=keep).logits
+    torch.testing.assert_close(padded[keep == 1][None], plain, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_stock_greedy_generation_is_left_to_right_any_order_generation(
+    any_order: AOGPTForAnyOrderLM, causal: AOGPTForCausalLM, ids: torch.LongTensor, cache: str
+) -> None:
+    prompt = ids[:, :4]
+    expected = any_order.generate(prompt, max_length=12, order="left_to_right", do_sample=False)
+    result = causal.generate(
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        max_length=12,
+        do_sample=False,
+        cache_implementation=cache,
+        disable_compile=True,
+        pad_token_id=0,
+    )
+    assert torch.equal(result, expected)
+
+
+def test_stock_generation_with_left_padding(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+    prompt, keep = ids[:2, :5].clone(), torch.ones(2, 5, dtype=torch.long)
+    keep[1, :3] = 0
+    arguments = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
+    together = causal.generate(prompt, attention_mask=keep, **arguments)
+    apart = causal.generate(prompt[1:, 3:], attention_mask=keep[1:, 3:], **arguments)
+    assert torch.equal(together[1:, 3:], apart)
+
+
+def test_beam_search_finds_the_best_of_all(causal: AOGPTForCausalLM, any_order: AOGPTForAnyOrderLM) -> None:
+    """With as many beams as there are prefixes nothing is pruned."""
+    prompt = torch.tensor([[4]])
+    best = causal.generate(prompt, max_new_tokens=2, num_beams=121, do_sample=False, pad_token_id=0)
+    every = torch.cartesian_prod(torch.tensor([4]), torch.arange(11), torch.arange(11))
+    assert best.tolist() == [
+        every[any_order.log_likelihood(every).token_log_likelihood[:, 1:].sum(1).argmax()].tolist()
+    ]
+
+
+def test_text_generation_pipeline(
+    tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    tiny_model.save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    generate = pipeline("text-generation", model=str(tmp_path))
+    text = generate("abc", max_new_tokens=4, do_sample=False, return_full_text=False)[0]["generated_text"]
+    ids = tiny_model.generate(torch.tensor([[0, 1, 2]]), max_new_tokens=4, order="left_to_right", do_sample=False)
+    assert text == tiny_tokenizer.decode(ids[0, 3:], skip_special_tokens=True)
+
+
+def test_refuses_what_does_not_fit(causal: AOGPTForCausalLM) -> None:
+    with pytest.raises(ValueError, match="13 tokens per sequence"):
+        causal(torch.zeros(1, 13, dtype=torch.long))
+    with pytest.raises(ValueError, match="input_ids holds 11"):
+        causal(torch.tensor([[11]]))
+    cache = causal(torch.zeros(1, 12, dtype=torch.long), use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="position 12 is beyond the table"):
+        causal(torch.tensor([[1]]), past_key_values=cache)

@@ -1,0 +1,92 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import itertools
+import math
+
+import pytest
+import torch
+
+from modeling_aogpt import likelihood
+from modeling_aogpt.orders import random_orders
+from tests.references import random_model
+
+
+@pytest.fixture
+def ids() -> torch.LongTensor:
+    return torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(1))
+
+
+def test_is_the_chain_rule_along_the_order(ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(likelihood, "ROWS_PER_HEAD_CALL", 5)
+    model, orders = random_model(), random_orders(3, 12, torch.Generator().manual_seed(0))
+    for given, order in ((orders, orders), (None, None), ("left_to_right", None)):
+        expected = model(ids, order).logits.log_softmax(-1).gather(2, ids[..., None])[..., 0]
+        output = model.log_likelihood(ids, given)
+        torch.testing.assert_close(output.token_log_likelihood, expected, rtol=0, atol=1e-12)
+        torch.testing.assert_close(output.log_likelihood, expected.sum(1), rtol=0, atol=1e-12)
+        assert (output.standard_error == 0).all()
+
+
+def test_probabilities_of_all_sequences_sum_to_one() -> None:
+    model = random_model(vocab_size=3, max_position_embeddings=4)
+    every = torch.cartesian_prod(*[torch.arange(3)] * 4)
+    for order in ([0, 1, 2, 3], [2, 0, 3, 1]):
+        total = model.log_likelihood(every, torch.tensor(order).expand(81, 4)).log_likelihood.exp().sum()
+        assert total.item() == pytest.approx(1, abs=1e-12)
+
+
+def test_random_orders_average_to_the_any_order_likelihood() -> None:
+    """The mean over K orders lies within its standard error of the mean over all n! of them, as often as it should."""
+    model = random_model(max_position_embeddings=4)
+    ids = torch.randint(0, 11, (200, 4), generator=torch.Generator().manual_seed(0))
+    every = [torch.tensor(order).expand(200, 4) for order in itertools.permutations(range(4))]
+    exact = torch.stack([model.log_likelihood(ids, order).log_likelihood for order in every]).mean(0)
+    output = model.log_likelihood(ids, num_orders=64, generator=torch.Generator().manual_seed(0))
+    deviations = (output.log_likelihood - exact) / output.standard_error
+    assert abs(deviations.mean()) < 4 / math.sqrt(200)
+    assert 0.85 < deviations.std() < 1.15
+    torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
+
+
+def test_random_orders_are_seeded_and_one_has_no_spread(ids: torch.LongTensor) -> None:
+    model = random_model()
+    first, second = (model.log_likelihood(ids, "random", generator=torch.Generator().manual_seed(0)) for _ in range(2))
+    assert torch.equal(first.log_likelihood, second.log_likelihood)
+    assert not torch.equal(first.log_likelihood, model.log_likelihood(ids).log_likelihood)
+    assert first.standard_error.isnan().all()
+
+
+def test_padding_counts_for_nothing() -> None:
+    model = random_model()
+    plain = model.log_likelihood(torch.tensor([[3, 7, 5]]))
+    padded = model.log_likelihood(torch.tensor([[0, 3, 7, 0, 5]]), attention_mask=torch.tensor([[0, 1, 1, 0, 1]]))
+    torch.testing.assert_close(padded.log_likelihood, plain.log_likelihood, rtol=0, atol=1e-12)
+    torch.testing.assert_close(
+        padded.token_log_likelihood[:, [1, 2, 4]], plain.token_log_likelihood, rtol=0, atol=1e-12
+    )
+    assert (padded.token_log_likelihood[:, [0, 3]] == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_orders": 0}, "num_orders=0 must be at least 1"),
+        ({"orders": "sideways"}, "orders='sideways' is not"),
+        ({"orders": "left_to_right", "num_orders": 2}, "one order is fixed"),
+        ({"orders": torch.arange(12).expand(3, 12), "num_orders": 2}, "one order is fixed"),
+        ({"orders": torch.zeros(3, 12, dtype=torch.long)}, "is not a permutation"),
+    ],
+)
+def test_refuses(arguments: dict, message: str, ids: torch.LongTensor) -> None:
+    with pytest.raises(ValueError, match=message):
+        random_model().log_likelihood(ids, **arguments)
+
+
+def test_refuses_masks_and_broken_weights(ids: torch.LongTensor) -> None:
+    model = random_model()
+    with pytest.raises(ValueError, match="a likelihood needs whole text"):
+        model.log_likelihood(torch.tensor([[1, 11]]))
+    with torch.no_grad():
+        model.lm_head.bias[0] = float("nan")
+    with pytest.raises(ValueError, match="sequence 0 is not finite"):
+        model.log_likelihood(ids)

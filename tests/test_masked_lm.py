@@ -1,0 +1,70 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast, pipeline
+
+from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForMaskedLM
+from tests.references import conditional, random_model
+
+
+def masked_lm(model: AOGPTForAnyOrderLM) -> AOGPTForMaskedLM:
+    masked = AOGPTForMaskedLM(model.config).double().eval()
+    masked.load_state_dict(model.state_dict())
+    return masked
+
+
+@pytest.mark.parametrize("encoding", ["learned", "rotary"])
+def test_masked_positions_are_predicted_from_the_revealed_ones(encoding: str) -> None:
+    model = random_model(position_encoding=encoding)
+    mask = model.config.mask_token_id
+    inputs = torch.tensor([[mask, 3, mask, 5, mask], [1, 2, 3, 4, mask], [mask] * 5, [1, 2, 3, 4, 5]])
+    probabilities = masked_lm(model)(inputs).logits.softmax(-1)
+    for row, ids in zip(probabilities, inputs.tolist(), strict=True):
+        context = tuple((position, token) for position, token in enumerate(ids) if token != mask)
+        for position, token in enumerate(ids):
+            if token == mask:
+                expected = conditional(model, context, position, 5)
+                torch.testing.assert_close(row[position], expected, rtol=0, atol=1e-12)
+            else:
+                assert row[position, token] == 1
+
+
+def test_ids_beyond_the_valid_ones_have_no_mass() -> None:
+    model = random_model(num_valid_tokens=6)
+    probabilities = masked_lm(model)(torch.tensor([[1, 6, 6]])).logits.softmax(-1)
+    assert probabilities[..., 6:].sum() == 0
+    torch.testing.assert_close(probabilities[0, 1, :6], conditional(model, ((0, 1),), 1, 3), rtol=0, atol=1e-12)
+
+
+def test_padding_anywhere_changes_nothing() -> None:
+    model = masked_lm(random_model())
+    plain = model(torch.tensor([[3, 11, 5, 11]]), labels=torch.tensor([[-100, 4, -100, 2]]))
+    padded = model(
+        torch.tensor([[11, 3, 11, 0, 5, 11]]),
+        attention_mask=torch.tensor([[0, 1, 1, 0, 1, 1]]),
+        labels=torch.tensor([[7, -100, 4, 7, -100, 2]]),
+    )
+    torch.testing.assert_close(padded.logits[:, [1, 2, 4, 5]], plain.logits, rtol=0, atol=1e-12)
+    torch.testing.assert_close(padded.loss, plain.loss, rtol=0, atol=1e-12)
+
+
+def test_fill_mask_pipeline(
+    tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    tiny_model.save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    fill = pipeline("fill-mask", model=str(tmp_path), trust_remote_code=False)
+    assert isinstance(fill.model, AOGPTForMaskedLM)
+    answers = fill("ab<mask>d", top_k=3)
+    ids = torch.tensor([[0, 1, 16, 3]])
+    best = fill.model(ids).logits[0, 2].softmax(-1).topk(3)
+    assert [answer["token"] for answer in answers] == best.indices.tolist()
+    assert [answer["score"] for answer in answers] == pytest.approx(best.values.tolist())
+
+
+def test_refuses_what_is_neither_token_nor_mask() -> None:
+    with pytest.raises(ValueError, match="input_ids holds 12"):
+        masked_lm(random_model())(torch.tensor([[1, 12]]))

@@ -1,0 +1,232 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import copy
+import itertools
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
+
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM
+from modeling_aogpt.orders import random_orders
+from tests.references import random_model
+
+VARIANTS = [
+    {"target_injection": injection, "position_encoding": encoding}
+    for injection, encoding in itertools.product(("adaln", "input", "shared", "per_layer"), ("learned", "rotary"))
+] + [{"norm": "layernorm", "qk_norm": False, "use_bias": False, "tie_word_embeddings": True, "lm_head_bias": False}]
+variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values())))
+
+
+@pytest.fixture
+def ids() -> torch.LongTensor:
+    return torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def orders() -> torch.LongTensor:
+    return random_orders(3, 12, torch.Generator().manual_seed(2))
+
+
+@variants
+def test_a_prediction_depends_on_what_comes_before_it_in_its_order_and_no_more(
+    variant: dict, ids: torch.LongTensor, orders: torch.LongTensor
+) -> None:
+    model = random_model(**variant)
+    logits = model(ids, orders).logits
+    for rank in (0, 5, 11):
+        changed = ids.clone()
+        position = orders[0, rank]
+        changed[0, position] = (changed[0, position] + 1) % 11
+        differs = (model(changed, orders).logits - logits)[0].abs().amax(-1) > 1e-6
+        before, after = orders[0, : rank + 1], orders[0, rank + 1 :]
+        assert not differs[before].any()
+        assert differs[after].all()
+
+
+@variants
+def test_predictions_know_their_target_and_the_context_order(variant: dict, ids: torch.LongTensor) -> None:
+    model = random_model(**variant)
+    first = model(ids, torch.arange(12).expand(3, 12)).logits
+    swapped = model(ids, torch.tensor([1, 0, *range(2, 12)]).expand(3, 12)).logits
+    assert (first[:, 2:] - swapped[:, 2:]).abs().amax(-1).min() > 1e-6
+    assert (first[:, 0] - first[:, 1]).abs().max() > 1e-3
+
+
+def test_rotary_scores_depend_on_distances_alone(ids: torch.LongTensor) -> None:
+    """Without a target table, shifting all positions changes nothing."""
+    model = random_model(position_encoding="rotary", target_injection="input")
+    torch.nn.init.zeros_(model.model.target_embeddings.weight)
+    rows = {"input_ids": ids[:, :5], "positions": torch.tensor([[-1, 2, 0, 4, 1]]).expand(3, 5)}
+    rows["positions"] = rows["positions"].clone()
+    targets = torch.tensor([[2, 0, 4, 1, 3]]).expand(3, 5)
+    plain = model.model(**rows, target_positions=targets).last_hidden_state
+    rows["positions"][:, 1:] += 6
+    shifted = model.model(**rows, target_positions=targets + 6).last_hidden_state
+    # The start row stands before position 0 whatever the text's place, so rows see it from further away: compare scores
+    # among tokens only, through the eager weights of the first layer.
+    model.set_attn_implementation("eager")
+    of_shifted = model.model(**rows, target_positions=targets + 6, output_attentions=True).attentions[0]
+    rows["positions"][:, 1:] -= 6
+    of_plain = model.model(**rows, target_positions=targets, output_attentions=True).attentions[0]
+    among = [weights[..., 1:, 1:] / weights[..., 1:, 1:].sum(-1, keepdim=True) for weights in (of_plain, of_shifted)]
+    torch.testing.assert_close(*among, rtol=0, atol=1e-6)
+    assert (plain - shifted).abs().max() > 1e-3
+
+
+@variants
+@pytest.mark.parametrize("masked", [False, True])
+def test_eager_and_sdpa_agree(variant: dict, masked: bool, ids: torch.LongTensor) -> None:
+    model = AOGPTForMaskedLM(random_model(**variant).config).double() if masked else random_model(**variant)
+    inputs = ids.masked_fill(ids % 3 == 0, 11) if masked else ids
+    outputs = []
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        outputs.append(model(inputs).logits)
+    torch.testing.assert_close(*outputs, rtol=0, atol=1e-10)
+
+
+@variants
+def test_padding_anywhere_changes_nothing(variant: dict, orders: torch.LongTensor) -> None:
+    model = random_model(**variant)
+    ids, order = torch.tensor([[3, 7, 5, 1, 0]]), torch.tensor([[4, 1, 3, 0, 2]])
+    plain = model(ids, order, labels=ids)
+    keep = torch.tensor([[0, 1, 1, 0, 1, 0, 1, 1, 0]])
+    columns = keep[0].nonzero().flatten()
+    padded = torch.full((1, 9), 9).index_copy(1, columns, ids)
+    # Padding between the ranks, too: it is moved to the end of the order.
+    padded_order = torch.tensor([[0, *columns[order[0, :2]], 3, 5, *columns[order[0, 2:]], 8]])
+    result = model(padded, padded_order, attention_mask=keep, labels=padded)
+    torch.testing.assert_close(result.logits[:, columns], plain.logits, rtol=0, atol=1e-12)
+    torch.testing.assert_close(result.loss, plain.loss, rtol=0, atol=1e-12)
+
+
+def test_loss_is_the_mean_over_labels(ids: torch.LongTensor, orders: torch.LongTensor) -> None:
+    model = random_model()
+    labels = ids.masked_fill(ids > 6, -100)
+    output = model(ids, orders, labels=labels)
+    expected = -output.logits.log_softmax(-1).gather(2, ids[..., None])[labels != -100].mean()
+    torch.testing.assert_close(output.loss, expected)
+    total = model(ids, orders, labels=labels, num_items_in_batch=torch.tensor(7)).loss
+    torch.testing.assert_close(total, expected * (labels != -100).sum() / 7)
+
+
+@variants
+def test_gradient_checkpointing_gives_the_same_gradients(variant: dict, ids: torch.LongTensor) -> None:
+    gradients = []
+    for checkpointing in (False, True):
+        model = random_model(**variant).train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model(ids, labels=ids).loss.backward()
+        gradients.append({name: parameter.grad for name, parameter in model.named_parameters()})
+    assert all(gradient is not None for gradient in gradients[0].values())
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
+
+
+def test_many_rows_project_the_table_of_targets_and_few_rows_their_own(ids: torch.LongTensor) -> None:
+    """The two ways of computing a modulation are one function."""
+    model = random_model()
+    assert ids.numel() > 12 >= ids[:1].numel()
+    torch.testing.assert_close(model(ids).logits[:1], model(ids[:1]).logits, rtol=0, atol=1e-12)
+
+
+def test_initialisation_is_the_papers() -> None:
+    config = AOGPTConfig(vocab_size=500, hidden_size=64, num_hidden_layers=8, num_attention_heads=4)
+    model = AOGPTForAnyOrderLM(config)
+    for name, parameter in model.named_parameters():
+        residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+        std = 0.02 / math.sqrt(16) if residual else 0.02
+        if "norm" in name:
+            assert (parameter == 1).all()
+        elif name.endswith("bias"):
+            assert (parameter == 0).all()
+        else:
+            assert parameter.abs().max() <= 3 * std
+            assert parameter.std().item() == pytest.approx(0.987 * std, rel=0.1)  # a normal cut at three sigma
+
+
+def test_released_sizes() -> None:
+    """170.6 M and 425.8 M parameters."""
+    with torch.device("meta"):
+        small = AOGPTForAnyOrderLM(AOGPTConfig())
+        medium = AOGPTForAnyOrderLM(AOGPTConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16))
+    sizes = [sum(parameter.numel() for parameter in model.parameters()) for model in (small, medium)]
+    assert [round(size / 1e6, 1) for size in sizes] == [170.6, 425.8]
+
+
+def test_bfloat16_is_near_float64(ids: torch.LongTensor, orders: torch.LongTensor) -> None:
+    model = random_model(initializer_range=0.1)
+    expected = model(ids, orders).logits
+    result = copy.deepcopy(model).bfloat16()(ids, orders).logits
+    assert result.dtype == torch.bfloat16
+    assert (result.double() - expected).abs().max() < 0.03 * expected.abs().max()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model.float()(ids, orders, labels=ids).loss
+    assert loss.dtype == torch.float32
+
+
+def test_hidden_states_and_attentions(ids: torch.LongTensor) -> None:
+    model = random_model()
+    model.set_attn_implementation("eager")
+    output = model(ids, output_hidden_states=True, output_attentions=True)
+    assert [tuple(states.shape) for states in output.hidden_states] == [(3, 12, 16)] * 3
+    assert [tuple(weights.shape) for weights in output.attentions] == [(3, 2, 12, 12)] * 2
+    assert model(ids, return_dict=False)[0].shape == (3, 12, 11)
+
+
+def test_compiles_without_graph_breaks(ids: torch.LongTensor, orders: torch.LongTensor) -> None:
+    model = random_model(position_encoding="rotary")
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(ids, orders).logits, model(ids, orders).logits)
+
+
+# --------------------------------------------------------------------------------------------- saving and loading
+
+
+@variants
+def test_one_checkpoint_serves_all_classes(variant: dict, tmp_path: Path, ids: torch.LongTensor) -> None:
+    model = random_model(**variant)
+    model.save_pretrained(tmp_path, max_shard_size="5KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    for auto, expected in (
+        (AutoModel, AOGPTForAnyOrderLM),
+        (AutoModelForMaskedLM, AOGPTForMaskedLM),
+        (AutoModelForCausalLM, AOGPTForCausalLM),
+    ):
+        loaded, info = auto.from_pretrained(tmp_path, output_loading_info=True)
+        assert type(loaded) is expected
+        assert not any(info.values()), info
+        assert {tensor.dtype for tensor in loaded.state_dict().values()} == {torch.float64}
+    loaded = AutoModel.from_pretrained(tmp_path)
+    assert torch.equal(loaded(ids).logits, model(ids).logits)
+
+
+def test_device_map_and_dtype(tmp_path: Path, ids: torch.LongTensor) -> None:
+    random_model().save_pretrained(tmp_path)
+    loaded = AOGPTForAnyOrderLM.from_pretrained(tmp_path, device_map="cpu", dtype=torch.bfloat16)
+    assert loaded(ids).logits.dtype == torch.bfloat16
+    with torch.device("meta"):
+        assert AOGPTForAnyOrderLM(loaded.config).lm_head.weight.is_meta
+
+
+# ----------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"input_ids": torch.zeros(1, 13, dtype=torch.long)}, "13 tokens per sequence, but this model takes 1 to 12"),
+        ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, "0 tokens per sequence"),
+        ({"input_ids": torch.tensor([[0, 12]])}, "input_ids holds 12, but ids go from 0 to 10"),
+        ({"input_ids": torch.tensor([[0, -1]])}, "input_ids holds -1"),
+        ({"input_ids": torch.tensor([[0, 11]])}, "That is the mask: generate"),
+        ({"input_ids": torch.tensor([[0, 1]]), "orders": torch.tensor([[1, 1]])}, r"orders\[0\] is not a permutation"),
+        ({"input_ids": torch.tensor([[0, 1]]), "orders": torch.tensor([[0, 1, 2]])}, r"orders has shape \(1, 3\)"),
+    ],
+)
+def test_refuses(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        random_model()(**arguments)

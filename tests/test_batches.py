@@ -5,7 +5,7 @@ import torch
 from datasets import Dataset
 
 from modeling_aogpt import DataCollatorForAnyOrderLM
-from training.batches import pass_samples, rows_of_samples, training_batches
+from training.batches import Samples, pass_samples, rows_of_samples, training_batches
 
 ROWS = Dataset.from_dict({"input_ids": [[row, row, row, row] for row in range(7)], "num_bytes": [4] * 7})
 
@@ -29,6 +29,12 @@ def test_every_epoch_is_another_permutation_of_all_rows() -> None:
 def test_rows_are_a_function_of_the_sample_number() -> None:
     together = rows_of_samples(list(range(5, 30)), 7, seed=5)  # runs over the ends of four epochs
     assert together == [rows_of_samples([sample], 7, seed=5)[0] for sample in range(5, 30)]
+
+
+def test_order_is_seeded_by_the_sample_number() -> None:
+    features = Samples(ROWS, seed=5).__getitems__([3, 10, 10])
+    assert [feature["order_seed"] for feature in features] == [3, 10, 10]
+    assert [feature["input_ids"][0] for feature in features] == rows_of_samples([3, 10, 10], 7, seed=5)
 
 
 def test_run_can_begin_at_any_step() -> None:

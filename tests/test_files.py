@@ -1,5 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,12 @@ def content(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
+def write_half(writer: Callable[[Path], AbstractContextManager[Path]], path: Path, inner: str = "") -> None:
+    with writer(path) as temporary:
+        (temporary / inner).write_text("half")
+        raise InterruptedError
+
+
 def test_file_appears_whole(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "file.txt"
     with whole_file(path) as temporary:
@@ -20,11 +28,19 @@ def test_file_appears_whole(tmp_path: Path) -> None:
     assert content(tmp_path) == {"deep/file.txt": "whole"}
 
 
+def test_readers_of_the_old_file_are_not_disturbed(tmp_path: Path) -> None:
+    (tmp_path / "file.txt").write_text("old")
+    with (tmp_path / "file.txt").open() as reader:
+        with whole_file(tmp_path / "file.txt") as temporary:
+            temporary.write_text("new")
+        assert reader.read() == "old"
+    assert content(tmp_path) == {"file.txt": "new"}
+
+
 def test_failure_keeps_the_old_file_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("old")
-    with pytest.raises(RuntimeError), whole_file(tmp_path / "file.txt") as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
+    with pytest.raises(InterruptedError):
+        write_half(whole_file, tmp_path / "file.txt")
     assert content(tmp_path) == {"file.txt": "old"}
 
 
@@ -42,9 +58,8 @@ def test_folder_is_replaced_whole(tmp_path: Path) -> None:
 def test_failure_keeps_the_old_folder_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "old").write_text("old")
-    with pytest.raises(RuntimeError), whole_folder(tmp_path / "model") as temporary:
-        (temporary / "half").write_text("half")
-        raise RuntimeError
+    with pytest.raises(InterruptedError):
+        write_half(whole_folder, tmp_path / "model", inner="half")
     assert content(tmp_path) == {"model/old": "old"}
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 

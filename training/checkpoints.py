@@ -70,7 +70,7 @@ def _load(path: Path) -> Checkpoint:
     with safe_open(path, framework="pt") as file:
         header = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}
-    if "state" not in header or _checksum(tensors) != header.get("checksum"):
+    if _checksum(tensors) != header.get("checksum"):
         raise ValueError("its content does not fit its checksum.")
     return Checkpoint(path, tensors, json.loads(header["state"]))
 

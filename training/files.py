@@ -32,26 +32,18 @@ def whole_folder(path: Path) -> Iterator[Path]:
     """As `whole_file`, for a folder. An older folder at `path` goes only when the new one is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_beside(path)
-    replaced = temporary.with_suffix(".replaced")
-    remove_leftovers(path)
+    shutil.rmtree(temporary, ignore_errors=True)  # what a killed process left
     temporary.mkdir()
     try:
         yield temporary
         for inner in (*temporary.rglob("*"), temporary):
             _sync(inner)
-        if path.exists():  # A folder cannot be renamed onto another: for an instant there is none, never half of one.
-            os.replace(path, replaced)
+        if path.exists():  # A folder cannot be renamed onto another: for a moment there is none, but never half of one.
+            shutil.rmtree(path)
         os.replace(temporary, path)
         _sync(path.parent)
     finally:
-        remove_leftovers(path)
-
-
-def remove_leftovers(path: Path) -> None:
-    """Removes what a killed process left of its attempt to write `path`."""
-    temporary = _temporary_beside(path)
-    temporary.unlink(missing_ok=True) if temporary.is_file() else shutil.rmtree(temporary, ignore_errors=True)
-    shutil.rmtree(temporary.with_suffix(".replaced"), ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def _temporary_beside(path: Path) -> Path:

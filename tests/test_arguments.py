@@ -1,0 +1,170 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from modeling_aogpt import AOGPTConfig
+from training.arguments import (
+    FREE_TO_CHANGE,
+    ModelArguments,
+    TrainingArguments,
+    accumulation_steps,
+    as_json,
+    build_config,
+    check_same_run,
+    parse_arguments,
+)
+from training.data import DataArguments
+
+CONFIGS = sorted((Path(__file__).parents[1] / "training" / "configs").glob("*.yaml"))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "my_run.yaml"
+    path.write_text("corpus: [a.txt, b.txt]\nsequence_length: 32\nlearning_rate: 1e-3\nqk_norm: false\nseed: null\n")
+    return path
+
+
+def with_lines(config: Path, *lines: str) -> list[str]:
+    config.write_text(config.read_text() + "\n".join(lines))
+    return [str(config)]
+
+
+def test_yaml_gives_values_and_the_command_line_overrides(config: Path) -> None:
+    model, data, training = parse_arguments(
+        [str(config), "--seed", "3", "--learning-rate=1e-4", "--corpus", "c.txt", "--no_use_bias"]
+    )
+    assert data.corpus == ["c.txt"]
+    assert (data.sequence_length, model.qk_norm, model.use_bias, model.lm_head_bias) == (32, False, False, True)
+    assert (training.seed, training.learning_rate) == (3, 1e-4)  # 1e-3 without a point is a string to YAML
+    assert parse_arguments([str(config)])[1].corpus == ["a.txt", "b.txt"]
+    assert parse_arguments([str(config)])[2].learning_rate == 1e-3
+
+
+def test_dependent_defaults(config: Path) -> None:
+    model, _, training = parse_arguments([str(config)])
+    assert model.max_position_embeddings == 32
+    assert training.final_learning_rate == pytest.approx(1e-4)
+    assert training.output_dir == Path("runs/my_run")
+    model, _, training = parse_arguments(
+        [str(config), "--max_position_embeddings=64", "--final_learning_rate=0", "--output_dir=here"]
+    )
+    assert (model.max_position_embeddings, training.final_learning_rate, training.output_dir) == (64, 0, Path("here"))
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [("learnin_rate", "learning_rate"), ("num_layers", "num_hidden_layers"), ("warmup-step", "warmup_steps")],
+)
+def test_unknown_key_names_the_nearest(config: Path, key: str, nearest: str) -> None:
+    with pytest.raises(ValueError, match=rf"'--{key}=1' in the command line .* Did you mean '{nearest}'"):
+        parse_arguments([str(config), f"--{key}=1"])
+    with pytest.raises(ValueError, match=rf"'{key}' in .*my_run.yaml .* Did you mean '{nearest}'"):
+        parse_arguments(with_lines(config, f"{key}: 1"))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("max_position_embeddings: 16", "sequence_length=32 is longer than max_position_embeddings=16"),
+        ("num_attention_heads: 7", "num_attention_heads=7"),
+        ("max_steps: 50", r"warmup_steps=100 must lie in \[0, max_steps=50\)"),
+        ("batch_size: 0", "batch_size=0 must be at least 1"),
+        ("eval_sequences: 0", "eval_sequences=0 must be at least 1"),
+        ("final_learning_rate: 0.5", "final_learning_rate=0.5 between 0 and it"),
+        ("learning_rate: 0", "learning_rate=0.0 must be above 0"),
+        ("left_to_right_fraction: 1.5", r"left_to_right_fraction=1.5 must lie in \[0, 1\]"),
+        ("ema_decay: 1", r"ema_decay=1.0 must lie in \[0, 1\)"),
+        ("max_grad_norm: 0", "max_grad_norm=0.0 must be above 0"),
+        ("weight_decay: -1", "weight_decay=-1.0 at least 0"),
+    ],
+)
+def test_contradictions_are_refused(config: Path, line: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_arguments(with_lines(config, line))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read"),
+        ("a: [", "cannot be read as YAML"),
+        ("just words", "must hold lines"),
+        ("", "must hold"),
+    ],
+)
+def test_bad_file_is_refused_by_name(tmp_path: Path, content: str | None, message: str) -> None:
+    path = tmp_path / "bad.yaml"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(ValueError, match=rf"bad.yaml {message}"):
+        parse_arguments([str(path)])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"), [("position_encoding: rotatory", "choose from"), ("max_steps: 1.5", "invalid int value")]
+)
+def test_bad_value_is_refused_by_the_parser(
+    config: Path, line: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parse_arguments(with_lines(config, line))
+    assert message in capsys.readouterr().err
+
+
+def test_yaml_file_comes_first(config: Path) -> None:
+    for argv in ([], ["--seed", "1", str(config)]):
+        with pytest.raises((ValueError, SystemExit)):
+            parse_arguments(argv)
+
+
+def test_model_defaults_are_those_of_the_configuration() -> None:
+    ours = ModelArguments(max_position_embeddings=1024)
+    assert build_config(ours).to_dict() == AOGPTConfig().to_dict()
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "per_device", "processes", "expected"),
+    [(12, None, 1, 1), (12, None, 4, 1), (12, 2, 1, 6), (12, 2, 3, 2)],
+)
+def test_accumulation_fills_the_batch(batch_size: int, per_device: int | None, processes: int, expected: int) -> None:
+    training = TrainingArguments(batch_size=batch_size, per_device_batch_size=per_device)
+    assert accumulation_steps(training, processes) == expected
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "per_device", "processes"), [(12, 5, 1), (12, None, 5), (12, 4, 2), (2, None, 4)]
+)
+def test_uneven_batch_is_refused(batch_size: int, per_device: int | None, processes: int) -> None:
+    training = TrainingArguments(batch_size=batch_size, per_device_batch_size=per_device)
+    with pytest.raises(ValueError, match=rf"batch_size={batch_size} cannot be split over {processes} process"):
+        accumulation_steps(training, processes)
+
+
+def test_what_matters_may_not_change(config: Path) -> None:
+    saved = as_json(*parse_arguments([str(config)]))
+    check_same_run(saved, dict(saved), Path("run"))
+    for key in saved:
+        changed = saved | {key: "something else"}
+        if key in FREE_TO_CHANGE:
+            check_same_run(saved, changed, Path("run"))
+        else:
+            with pytest.raises(ValueError, match=rf"run belongs .*\({key}: .* there, 'something else' now\)"):
+                check_same_run(saved, changed, Path("run"))
+    assert {field.name for field in dataclasses.fields(TrainingArguments)} > FREE_TO_CHANGE
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_shipped_configurations_are_valid(path: Path) -> None:
+    model, data, training = parse_arguments([str(path)])
+    for num_processes in (1, 2, 8):
+        accumulation_steps(training, num_processes)
+    assert isinstance(data, DataArguments)
+    sizes = {"small": (12, 768, 12, 6e-4), "medium": (24, 1024, 16, 3e-4)}
+    if path.stem in sizes:
+        shape = (model.num_hidden_layers, model.hidden_size, model.num_attention_heads, training.learning_rate)
+        assert shape == sizes[path.stem]
+        assert training.batch_size * data.sequence_length == 2**19

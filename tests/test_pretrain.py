@@ -1,0 +1,369 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate.state import AcceleratorState, GradientState
+from safetensors.torch import load_file
+from torch.optim import AdamW
+from transformers import AutoTokenizer, set_seed
+
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
+from training.arguments import parse_arguments
+from training.batches import rows_of_samples
+from training.data import load_data
+from training.evaluation import ORDER_SEED
+from training.pretrain import Pretraining, main
+from training.tokenization import vocabulary_arguments
+
+ROOT = Path(__file__).parents[1]
+STEPS = 8
+RECIPE = f"""
+packing: documents
+sequence_length: 8
+vocab_size: 270
+validation_fraction: 0.3
+hidden_size: 16
+num_hidden_layers: 1
+num_attention_heads: 2
+target_embedding_size: 4
+position_encoding: rotary
+max_steps: {STEPS}
+batch_size: 12
+learning_rate: 0.05
+warmup_steps: 2
+weight_decay: 0.3
+max_grad_norm: 0.5
+ema_decay: 0.7
+logging_steps: 3
+eval_steps: 4
+save_steps: 3
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    words = [f"{first}{second} {end}" for first in "bdgkt" for second in "aeo" for end in ("so", "ma", "bu", "le")]
+    (folder / "words.txt").write_text("\n".join(words))
+    (folder / "config.yaml").write_text(f"corpus: {folder / 'words.txt'}\n{RECIPE}")
+    return folder / "config.yaml"
+
+
+def train(config: Path, out: Path, *options: str) -> None:
+    """A run in this process. Accelerate's states last as long as a process, so they are cleared first."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+    main([str(config), "--output_dir", str(out), *options])
+
+
+def final_state(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(out / f"checkpoint-{STEPS:08d}.safetensors")
+
+
+def losses(out: Path) -> torch.Tensor:
+    return final_state(out)["losses"]
+
+
+def results(out: Path) -> dict[str, Any]:
+    return json.loads((out / "results.json").read_text())
+
+
+def assert_same_training(one: Path, other: Path) -> None:
+    """Bit for bit: weights, their average, the optimizer's state and every loss; then evaluations too."""
+    expected, state = final_state(one), final_state(other)
+    assert state.keys() == expected.keys()
+    for name in expected:
+        assert torch.equal(state[name], expected[name]), name
+    for key in ("loss_curve", "steps", "tokens"):
+        assert results(one)[key] == results(other)[key]
+    assert scores(one) == scores(other)
+
+
+def scores(out: Path) -> list[tuple[int, float, float]]:
+    return [(scored["step"], scored["left_to_right"], scored["any_order"]) for scored in results(out)["evaluations"]]
+
+
+@pytest.fixture(scope="module")
+def finished(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an undisturbed run."""
+    out = tmp_path_factory.mktemp("runs") / "undisturbed"
+    train(config, out)
+    return out
+
+
+def test_training_is_what_a_plain_loop_does(config: Path, finished: Path) -> None:
+    data = load_data(parse_arguments([str(config)])[1])
+    set_seed(0)
+    model = AOGPTForAnyOrderLM(
+        AOGPTConfig(
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            target_embedding_size=4,
+            position_encoding="rotary",
+            max_position_embeddings=8,
+            **vocabulary_arguments(data.tokenizer),
+        )
+    )
+    names = dict(model.named_parameters())
+    average = {name: weight.detach().clone() for name, weight in names.items()}
+    decayed = [weight for weight in names.values() if weight.dim() > 1]
+    plain = [weight for weight in names.values() if weight.dim() < 2]
+    optimizer = AdamW(
+        [{"params": decayed, "weight_decay": 0.3}, {"params": plain, "weight_decay": 0}], betas=(0.9, 0.95)
+    )
+    collator = DataCollatorForAnyOrderLM(left_to_right_fraction=0.1, seed=0)
+    expected_losses = []
+    for step in range(STEPS):
+        rate = 0.05 * (step + 1) / 3 if step < 2 else 0.005 + 0.045 * (1 + math.cos(math.pi * (step - 2) / 6)) / 2
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        samples = list(range(12 * step, 12 * step + 12))
+        rows = data.train[rows_of_samples(samples, len(data.train), seed=0)]["input_ids"]
+        batch = collator([{"input_ids": ids, "order_seed": sample} for ids, sample in zip(rows, samples, strict=True)])
+        loss = model(**batch).loss
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        expected_losses.append(loss.item())
+        decay = min(0.7, (2 + step) / (11 + step))
+        for name, weight in names.items():
+            average[name] = decay * average[name] + (1 - decay) * weight.detach()
+    state = final_state(finished)
+    torch.testing.assert_close(state["losses"], torch.tensor(expected_losses, dtype=torch.float64), rtol=1e-4, atol=0)
+    for name, weight in names.items():
+        torch.testing.assert_close(state[f"weights.{name}"], weight.detach(), rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(state[f"average.{name}"], average[name], rtol=1e-3, atol=1e-4)
+
+
+def test_evaluation_weighs_rows_by_their_bytes(config: Path, finished: Path) -> None:
+    rows = load_data(parse_arguments([str(config)])[1]).validation
+    model = AOGPTForAnyOrderLM.from_pretrained(finished / "model")
+    collator = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)
+    batch = collator([{"input_ids": row["input_ids"], "order_seed": number} for number, row in enumerate(rows)])
+    bits = sum(rows["num_bytes"]) * math.log(2)
+    with torch.no_grad():
+        in_order = model(batch["input_ids"], labels=batch["labels"]).loss * batch["labels"].numel() / bits
+        any_order = model(**batch).loss * batch["labels"].numel() / bits
+    last = results(finished)["evaluations"][-1]
+    assert (last["step"], last["sequences"], last["bytes"]) == (STEPS, len(rows), sum(rows["num_bytes"]))
+    assert last["left_to_right"] == pytest.approx(in_order.item(), rel=1e-5)
+    assert last["any_order"] == pytest.approx(any_order.item(), rel=1e-5)
+    assert last["left_to_right"] != last["any_order"]
+
+
+def test_run_folder(config: Path, finished: Path) -> None:
+    written = sorted(path.name for path in finished.iterdir())
+    assert written == [
+        "checkpoint-00000006.safetensors",
+        "checkpoint-00000008.safetensors",
+        "loss.png",
+        "model",
+        "results.json",
+    ]
+    assert (finished / "loss.png").read_bytes().startswith(b"\x89PNG")
+    content = results(finished)
+    assert content["arguments"]["learning_rate"] == 0.05
+    assert content["arguments"]["corpus"] == [str(config.with_name("words.txt"))]
+    assert content["corpus"]["train"]["sequences"] + content["corpus"]["validation"]["sequences"] == 60
+    assert (content["steps"], content["sequences"], content["tokens"]) == (STEPS, 12 * STEPS, 12 * 8 * STEPS)
+    assert [scored["step"] for scored in content["evaluations"]] == [4, 8]
+    of_steps = losses(finished).tolist()
+    assert content["loss_curve"]["step"] == [3, 6, 8]
+    assert content["loss_curve"]["loss"] == pytest.approx(
+        [sum(of_steps[:3]) / 3, sum(of_steps[3:6]) / 3, sum(of_steps[6:]) / 2]
+    )
+    assert content["num_parameters"] == AOGPTForAnyOrderLM.from_pretrained(finished / "model").num_parameters()
+
+
+def test_model_folder_holds_the_average_and_loads_without_the_package(finished: Path, tmp_path: Path) -> None:
+    script = """
+import sys
+sys.modules["modeling_aogpt"] = None  # as where the package is not installed
+from transformers import AutoModel, AutoTokenizer
+model = AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)
+ids = AutoTokenizer.from_pretrained(sys.argv[1])(["bao so"], return_tensors="pt")["input_ids"]
+print(type(model).__name__, model.log_likelihood(ids).log_likelihood.item())
+"""
+    environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""}
+    command = [sys.executable, "-c", script, str(finished / "model")]
+    shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert shown.returncode == 0, shown.stderr
+    name, log_likelihood = shown.stdout.splitlines()[-1].split()
+    assert name == "AOGPTForAnyOrderLM"
+    model = AOGPTForAnyOrderLM.from_pretrained(finished / "model")
+    ids = AutoTokenizer.from_pretrained(finished / "model")(["bao so"], return_tensors="pt")["input_ids"]
+    assert model.log_likelihood(ids).log_likelihood.item() == pytest.approx(float(log_likelihood), rel=1e-6)
+    state = final_state(finished)
+    for weight_name, weight in model.named_parameters():
+        assert torch.equal(weight, state[f"average.{weight_name}"])
+        assert not torch.equal(weight, state[f"weights.{weight_name}"])
+
+
+KILLED_WHILE_SAVING = """
+import os, signal, sys
+from pathlib import Path
+import training.checkpoints
+from training.pretrain import main
+
+save_file = training.checkpoints.save_file
+
+def save_some(tensors, path, metadata):
+    save_file(tensors, path, metadata)
+    if "00000006" in str(path):
+        content = Path(path).read_bytes()
+        Path(path).write_bytes(content[: len(content) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+training.checkpoints.save_file = save_some
+main(sys.argv[1:])
+"""
+
+
+def test_run_killed_while_saving_goes_on_bit_for_bit(config: Path, finished: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED_WHILE_SAVING, str(config), "--output_dir", str(tmp_path / "run")]
+    killed = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    left = sorted(path.name for path in (tmp_path / "run").iterdir())
+    assert left == [".checkpoint-00000006.safetensors.incomplete", "checkpoint-00000003.safetensors"]
+    train(config, tmp_path / "run")
+    assert_same_training(finished, tmp_path / "run")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == sorted(
+        path.name for path in finished.iterdir()
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_run_asked_to_stop_saves_and_goes_on_bit_for_bit(
+    config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    step = Pretraining.step
+
+    def interrupted(run: Pretraining, *arguments: Any) -> tuple[float, int]:
+        if run.progress.step == 4:
+            os.kill(os.getpid(), number)
+        return step(run, *arguments)
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(Pretraining, "step", interrupted)
+    with pytest.raises(SystemExit) as stopped:
+        train(config, tmp_path)
+    assert stopped.value.code == 128 + number
+    assert signal.getsignal(number) is before
+    assert (tmp_path / "checkpoint-00000005.safetensors").exists()
+    assert not (tmp_path / "results.json").exists()
+    monkeypatch.undo()
+    train(config, tmp_path)
+    assert_same_training(finished, tmp_path)
+
+
+def test_damaged_checkpoint_costs_steps_and_nothing_else(
+    config: Path, finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in finished.glob("checkpoint-*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    newest = tmp_path / "checkpoint-00000008.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-10])
+    train(config, tmp_path)
+    assert "damaged checkpoint" in caplog.text
+    assert newest.name in caplog.text
+    assert_same_training(finished, tmp_path)
+
+
+def test_finished_run_does_nothing(config: Path, finished: Path, caplog: pytest.LogCaptureFixture) -> None:
+    before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
+    with caplog.at_level(logging.INFO):
+        train(config, finished)
+    assert "nothing to do" in caplog.text
+    assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
+
+
+def test_other_settings_are_refused(config: Path, finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"learning_rate: 0.05 there, 0.01 now"):
+        train(config, finished, "--learning_rate", "0.01")
+    (tmp_path / "checkpoint-00000006.safetensors").write_bytes(
+        (finished / "checkpoint-00000006.safetensors").read_bytes()
+    )
+    with pytest.raises(ValueError, match=r"checkpoint-00000006.safetensors belongs .*seed: 0 there, 1 now"):
+        train(config, tmp_path, "--seed", "1")
+    changed = config.with_name("words.txt").read_text()
+    config.with_name("words.txt").write_text(changed + "\nbaa na")
+    try:
+        with pytest.raises(ValueError, match=r"corpus: .* there, .* now"):
+            train(config, tmp_path)
+    finally:
+        config.with_name("words.txt").write_text(changed)
+
+
+def test_never_begins_anew(config: Path, finished: Path, tmp_path: Path) -> None:
+    train(config, tmp_path, "--seed", "1")
+    assert not torch.equal(losses(tmp_path), losses(finished))
+    train(config, tmp_path, "--resume", "never")
+    assert_same_training(finished, tmp_path)
+
+
+def test_passes_and_looks_change_nothing_but_rounding(config: Path, finished: Path, tmp_path: Path) -> None:
+    options = ("--per_device_batch_size=4", "--gradient_checkpointing", "--eval_steps=3", "--eval_batch_size=5")
+    train(config, tmp_path, *options, "--dataloader_num_workers=1")
+    torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=1e-3, atol=0)
+    assert [scored[0] for scored in scores(tmp_path)] == [3, 6, 8]
+    assert scores(tmp_path)[-1] == pytest.approx(scores(finished)[-1], rel=1e-3)
+
+
+def test_mixed_precision_is_used(config: Path, finished: Path, tmp_path: Path) -> None:
+    train(config, tmp_path, "--mixed_precision", "bf16")
+    torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=0.1, atol=0)
+    assert losses(tmp_path)[0] != losses(finished)[0]
+    assert all(tensor.dtype == torch.float32 for name, tensor in final_state(tmp_path).items() if name != "losses")
+    assert results(tmp_path)["hardware"]["mixed_precision"] == "bf16"
+
+
+def spoil_loss(run: Pretraining) -> None:
+    torch.nn.init.constant_(run.model.lm_head.bias, math.nan)
+
+
+def spoil_gradient(run: Pretraining) -> None:
+    run.model.lm_head.bias.register_hook(lambda gradient: gradient * math.inf)
+
+
+@pytest.mark.parametrize("spoil", [spoil_loss, spoil_gradient])
+def test_diverged_run_stops_and_keeps_its_checkpoint(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Pretraining], None]
+) -> None:
+    step = Pretraining.step
+
+    def spoiled(run: Pretraining, *arguments: Any) -> tuple[float, int]:
+        if run.progress.step == 5:
+            spoil(run)
+        return step(run, *arguments)
+
+    monkeypatch.setattr(Pretraining, "step", spoiled)
+    with pytest.raises(FloatingPointError, match="At step 5 "):
+        train(config, tmp_path, "--save_steps", "1")
+    checkpoint = load_file(tmp_path / "checkpoint-00000005.safetensors")
+    assert not (tmp_path / "checkpoint-00000006.safetensors").exists()
+    assert all(tensor.isfinite().all() for tensor in checkpoint.values())
+
+
+def test_two_processes_share_the_batch(config: Path, finished: Path, tmp_path: Path) -> None:
+    launch = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command = [sys.executable, "-m", *launch, str(ROOT / "training" / "pretrain.py"), str(config)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"}
+    options = ["--output_dir", str(tmp_path), "--per_device_batch_size", "3"]
+    shared = subprocess.run([*command, *options], env=environment, capture_output=True, text=True)
+    assert shared.returncode == 0, shared.stderr
+    assert results(tmp_path)["hardware"]["num_processes"] == 2
+    torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=1e-3, atol=0)
+    assert scores(tmp_path)[-1] == pytest.approx(scores(finished)[-1], rel=1e-3)

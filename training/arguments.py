@@ -1,0 +1,223 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What a run can be told: keys of a YAML file, each of which `--key value` on the command line overrides."""
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from transformers import HfArgumentParser
+
+from modeling_aogpt import AOGPTConfig
+from training.data import DataArguments, option
+
+
+@dataclass
+class ModelArguments:
+    """The architecture; names and defaults are those of `AOGPTConfig`, which explains them."""
+
+    hidden_size: int = option(768, "Width of the residual stream.")
+    num_hidden_layers: int = option(12, "Number of blocks.")
+    num_attention_heads: int = option(12, "Heads of each attention.")
+    intermediate_size: int | None = option(None, "Width of the MLP; unless given, four times hidden_size.")
+    max_position_embeddings: int | None = option(None, "Longest sequence; unless given, sequence_length.")
+    target_injection: Literal["adaln", "input", "shared", "per_layer"] = option(
+        "adaln", "How a row learns which position it predicts."
+    )
+    target_embedding_size: int = option(128, "Width of the target embedding under adaln.")
+    position_encoding: Literal["learned", "rotary"] = option("learned", "How positions are told.")
+    rope_theta: float = option(10000.0, "Base of the rotary angles.")
+    norm: Literal["rmsnorm", "layernorm"] = option("rmsnorm", "Kind of the norms.")
+    norm_eps: float = option(1e-5, "Epsilon of the norms.")
+    qk_norm: bool = option(True, "Whether queries and keys are normalised.")
+    use_bias: bool = option(True, "Biases in the blocks.")
+    lm_head_bias: bool = option(True, "A bias in the output head.")
+    tie_word_embeddings: bool = option(False, "Whether the head is the token table.")
+    initializer_range: float = option(0.02, "Standard deviation of the initial weights.")
+
+
+@dataclass
+class TrainingArguments:
+    """The recipe. A step is an update of the weights, a batch all sequences of one step over all processes."""
+
+    output_dir: Path | None = field(
+        default=None, metadata={"help": "Folder of the run; unless given, runs/ and the name of the YAML file."}
+    )
+    resume: Literal["auto", "never"] = option(
+        "auto", "auto: go on from the newest checkpoint in output_dir. never: remove those there and begin anew."
+    )
+    seed: int = option(0, "Fixes initial weights, data order and token orders.")
+    max_steps: int = option(1000, "Length of the run, in steps.")
+    batch_size: int = option(128, "Sequences per step, over all processes.")
+    per_device_batch_size: int | None = option(
+        None, "Sequences per forward pass and process; the rest is accumulated. Unless given: no accumulation."
+    )
+    left_to_right_fraction: float = option(0.1, "Share of sequences trained left to right; the others: uniform order.")
+    learning_rate: float = option(6e-4, "Peak of the schedule.")
+    final_learning_rate: float | None = option(None, "End of the cosine; unless given, a tenth of the peak.")
+    warmup_steps: int = option(100, "Steps of linear warm-up.")
+    weight_decay: float = option(0.05, "Decay of tensors of two or more dimensions.")
+    adam_beta1: float = option(0.9, "Decay of AdamW's first moment.")
+    adam_beta2: float = option(0.95, "Decay of AdamW's second moment.")
+    adam_epsilon: float = option(1e-8, "AdamW's epsilon.")
+    max_grad_norm: float = option(1.0, "Norm to which gradients are clipped.")
+    ema_decay: float = option(0.9999, "Decay of the moving average of the weights.")
+    mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
+        None, "Precision of the training passes; unless given, as `accelerate launch` says, or no."
+    )
+    gradient_checkpointing: bool = option(False, "Recompute activations in the backward pass to save memory.")
+    dataloader_num_workers: int = option(0, "Processes that prepare batches; 0: the training process itself.")
+    logging_steps: int = option(10, "Steps between points of the loss curve, each the mean since the last.")
+    eval_steps: int = option(500, "Steps between evaluations; there is always one at the end.")
+    eval_sequences: int | None = option(None, "Held-out sequences per evaluation; unless given, all.")
+    eval_batch_size: int = option(256, "Sequences per forward pass and process in evaluations.")
+    save_steps: int = option(500, "Steps between checkpoints; there is always one at the end.")
+    save_total_limit: int = option(2, "Checkpoints to keep.")
+
+
+# What may change between a checkpoint and its resumption: where and how fast the run goes, and what is looked at,
+# but not what is learned (up to rounding).
+FREE_TO_CHANGE = {
+    "output_dir",
+    "resume",
+    "per_device_batch_size",
+    "mixed_precision",
+    "gradient_checkpointing",
+    "dataloader_num_workers",
+    "logging_steps",
+    "eval_steps",
+    "eval_sequences",
+    "eval_batch_size",
+    "save_steps",
+    "save_total_limit",
+}
+
+
+def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, TrainingArguments]:
+    """
+    Reads `CONFIG.yaml [--key value ...]`.
+
+    Raises:
+        ValueError: If a key is not known (the nearest one is named), or the values contradict each other.
+    """
+    parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments), allow_abbrev=False)
+    parser.add_argument("config", type=Path, help="YAML file of keys and values, for instance configs/quickstart.yaml")
+    known = {item.name for kind in parser.dataclass_types for item in fields(kind)}
+    if not argv or argv[0].startswith("-"):
+        parser.parse_args(argv)  # --help, or the usage
+        raise ValueError("The first argument is the YAML file: pretrain.py CONFIG.yaml [--key value ...]")
+    settings = read_settings(Path(argv[0]), known)
+    *parsed, _, unknown = parser.parse_args_into_dataclasses(
+        [argv[0], *_as_options(settings), *argv[1:]], return_remaining_strings=True, look_for_args_file=False
+    )
+    if unknown:
+        raise ValueError(_unknown_key(unknown[0], known, "the command line"))
+    model, data, training = parsed
+    training.output_dir = training.output_dir or Path("runs") / Path(argv[0]).stem
+    _complete(model, data, training)
+    return model, data, training
+
+
+def read_settings(path: Path, known: set[str]) -> dict[str, Any]:
+    """Keys and values of a YAML file. Raises a `ValueError` that names the file."""
+    try:
+        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} cannot be read as YAML: {error}") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{path} must hold lines of the form `key: value`.")
+    for key in settings:
+        if key not in known:
+            raise ValueError(_unknown_key(str(key), known, str(path)))
+    return settings
+
+
+def _as_options(settings: dict[str, Any]) -> Iterable[str]:
+    """As if given on the command line, so that types and choices are checked in one place. null: not given."""
+    for key, value in settings.items():
+        if isinstance(value, list):
+            yield from (f"--{key}", *map(str, value))
+        elif value is not None:
+            yield f"--{key}={value}"
+
+
+def _unknown_key(given: str, known: set[str], place: str) -> str:
+    key = given.lstrip("-").partition("=")[0].replace("-", "_")
+    nearest = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)[0]
+    return f"{given!r} in {place} is not known. Did you mean {nearest!r}? `pretrain.py --help` lists all keys."
+
+
+def _complete(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> None:
+    """Fills in the defaults that depend on other values, and refuses contradictions."""
+    if training.final_learning_rate is None:
+        training.final_learning_rate = training.learning_rate / 10
+    if model.max_position_embeddings is None:
+        model.max_position_embeddings = data.sequence_length
+    if data.sequence_length > model.max_position_embeddings:
+        raise ValueError(
+            f"sequence_length={data.sequence_length} is longer than max_position_embeddings="
+            f"{model.max_position_embeddings}: shorten the first or raise the second."
+        )
+    for name in (
+        *("max_steps", "batch_size", "per_device_batch_size", "logging_steps", "eval_steps", "eval_sequences"),
+        *("eval_batch_size", "save_steps", "save_total_limit"),
+    ):
+        value = getattr(training, name)
+        if value is not None and value < 1:
+            raise ValueError(f"{name}={value} must be at least 1.")
+    if not 0 <= training.warmup_steps < training.max_steps:
+        raise ValueError(f"warmup_steps={training.warmup_steps} must lie in [0, max_steps={training.max_steps}).")
+    if not 0 <= training.final_learning_rate <= training.learning_rate or training.learning_rate == 0:
+        raise ValueError(
+            f"learning_rate={training.learning_rate} must be above 0, and final_learning_rate="
+            f"{training.final_learning_rate} between 0 and it."
+        )
+    if not 0 <= training.left_to_right_fraction <= 1:
+        raise ValueError(f"left_to_right_fraction={training.left_to_right_fraction} must lie in [0, 1].")
+    for name in ("adam_beta1", "adam_beta2", "ema_decay"):
+        if not 0 <= getattr(training, name) < 1:
+            raise ValueError(f"{name}={getattr(training, name)} must lie in [0, 1).")
+    if training.max_grad_norm <= 0 or training.weight_decay < 0:
+        raise ValueError(
+            f"max_grad_norm={training.max_grad_norm} must be above 0, weight_decay={training.weight_decay} at least 0."
+        )
+    build_config(model)  # AOGPTConfig checks the architecture
+
+
+def build_config(model: ModelArguments, **vocabulary: Any) -> AOGPTConfig:
+    """The model's configuration; `vocabulary` says what the tokenizer brings (sizes and special ids)."""
+    return AOGPTConfig(**asdict(model), **vocabulary)
+
+
+def accumulation_steps(training: TrainingArguments, num_processes: int) -> int:
+    """Forward passes per step in each process. Raises a `ValueError` when the batch cannot be split evenly."""
+    per_device = training.per_device_batch_size or max(training.batch_size // num_processes, 1)
+    if training.batch_size % (num_processes * per_device):
+        raise ValueError(
+            f"batch_size={training.batch_size} cannot be split over {num_processes} process(es) in passes of "
+            f"per_device_batch_size={per_device}: it must be a multiple of {num_processes * per_device}."
+        )
+    return training.batch_size // (num_processes * per_device)
+
+
+def as_json(*arguments: Any) -> dict[str, Any]:
+    """All keys and values of a run, for files."""
+    values = {key: value for group in arguments for key, value in asdict(group).items()}
+    return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
+
+
+def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) -> None:
+    """Raises a `ValueError` that names every key that must not change between a checkpoint and its resumption."""
+    changed = [
+        f"{key}: {saved.get(key)!r} there, {current.get(key)!r} now"
+        for key in sorted(saved.keys() | current.keys())
+        if key not in FREE_TO_CHANGE and saved.get(key) != current.get(key)
+    ]
+    if changed:
+        raise ValueError(
+            f"{place} belongs to a run with other settings ({'; '.join(changed)}). Restore them, choose another "
+            "output_dir, or remove the old run's checkpoints with `--resume never`."
+        )

@@ -1,0 +1,47 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The machine and the libraries of a run."""
+
+import os
+import platform
+from importlib import metadata
+from typing import Any
+
+import psutil
+import torch
+from accelerate import Accelerator
+
+PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy")
+
+
+def num_cores() -> int:
+    """Cores that this process may use; hyper-threads are not counted where the system tells."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(allowed, psutil.cpu_count(logical=False) or allowed)
+
+
+def use_all_cores(accelerator: Accelerator) -> None:
+    """
+    Undoes what `accelerate launch` does to a CPU: it sets OMP_NUM_THREADS=1 where nobody has set it.
+
+    Any other value, and `python` without a launcher, are left alone.
+    """
+    launched = "ACCELERATE_MIXED_PRECISION" in os.environ
+    if accelerator.device.type == "cpu" and launched and os.environ.get("OMP_NUM_THREADS") == "1":
+        torch.set_num_threads(max(num_cores() // accelerator.num_processes, 1))
+
+
+def hardware(accelerator: Accelerator) -> dict[str, Any]:
+    device = accelerator.device
+    return {
+        "device": device.type,
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "num_processes": accelerator.num_processes,
+        "num_threads": torch.get_num_threads(),
+        "num_cores": num_cores(),
+        "mixed_precision": accelerator.mixed_precision,
+    }
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}

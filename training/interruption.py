@@ -1,0 +1,31 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Requests to stop, which the training loop answers between two steps."""
+
+import signal
+from types import FrameType
+
+
+class StopRequest:
+    """
+    While entered, remembers SIGTERM (a scheduler) or SIGINT (Ctrl-C) instead of dying; a second one kills as usual.
+
+    Attributes:
+        signal (`int`): Number of the signal that came, 0 before.
+    """
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+    def __enter__(self) -> "StopRequest":
+        self._handlers = {number: signal.signal(number, self._remember) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        for known, handler in self._handlers.items():
+            signal.signal(known, handler)

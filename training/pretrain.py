@@ -1,0 +1,281 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Trains an AO-GPT from scratch:
+
+    accelerate launch training/pretrain.py training/configs/quickstart.yaml [--key value ...]
+
+A run that was interrupted, by whatever, goes on when the same command is given again, and ends with the same weights.
+"""
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import send_to_device, set_seed
+from tqdm import tqdm
+
+from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
+from training.arguments import (
+    ModelArguments,
+    TrainingArguments,
+    accumulation_steps,
+    as_json,
+    build_config,
+    check_same_run,
+    parse_arguments,
+)
+from training.batches import pass_samples, training_batches
+from training.checkpoints import checkpoints_in, load_newest_checkpoint, restore_state, save_checkpoint, training_state
+from training.data import Data, load_data
+from training.ema import ExponentialMovingAverage
+from training.evaluation import evaluate
+from training.files import whole_folder
+from training.hardware import hardware, use_all_cores, versions
+from training.interruption import StopRequest
+from training.optimization import create_optimizer, learning_rate_at, set_learning_rate
+from training.plots import plot_run
+from training.results import loss_curve, read_results, write_results
+from training.tokenization import vocabulary_arguments
+
+logger = logging.getLogger("pretrain")
+
+
+@dataclass
+class Progress:
+    """How far a run is; stored in its checkpoints."""
+
+    step: int = 0
+    losses: list[float] = field(default_factory=list)  # nats per token, of every step
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    train_seconds: float = 0.0
+
+
+def main(argv: list[str]) -> None:
+    model_arguments, data_arguments, training = parse_arguments(argv)
+    settings = as_json(model_arguments, data_arguments, training)
+    accelerator = Accelerator(mixed_precision=training.mixed_precision)
+    accelerator.gradient_accumulation_steps = accumulation_steps(training, accelerator.num_processes)
+    logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
+    use_all_cores(accelerator)
+
+    if training.resume == "never" and accelerator.is_main_process:
+        for old in (*checkpoints_in(training.output_dir), training.output_dir / "results.json"):
+            old.unlink(missing_ok=True)
+    accelerator.wait_for_everyone()
+    if (results := read_results(training.output_dir)) is not None:
+        check_same_run(results["arguments"], settings, training.output_dir)
+        logger.info("%s is finished (%d steps): nothing to do.", training.output_dir, results["steps"])
+        return
+
+    with accelerator.main_process_first():
+        data = load_data(data_arguments)
+    run = Pretraining(model_arguments, training, data, settings, accelerator)
+    run.resume()
+    run.train()
+    if accelerator.is_main_process:
+        run.publish()
+    accelerator.end_training()
+
+
+class Pretraining:
+    """
+    One run: model, moving average, optimizer and progress.
+
+    The data position, the orders and the learning rate are functions of the step (and the seed), so they need no state.
+    """
+
+    def __init__(
+        self,
+        model_arguments: ModelArguments,
+        training: TrainingArguments,
+        data: Data,
+        settings: dict[str, Any],
+        accelerator: Accelerator,
+    ) -> None:
+        self.training, self.data, self.settings, self.accelerator = training, data, settings, accelerator
+        self.progress = Progress()
+        set_seed(training.seed)
+        config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
+        self.model = AOGPTForAnyOrderLM(config).to(accelerator.device)
+        if training.gradient_checkpointing:
+            self.model.gradient_checkpointing_enable()
+        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)
+        self.optimizer = create_optimizer(
+            self.model,
+            learning_rate=training.learning_rate,
+            weight_decay=training.weight_decay,
+            betas=(training.adam_beta1, training.adam_beta2),
+            eps=training.adam_epsilon,
+        )
+        # Wrapped for several processes and mixed precision; the weights are those of self.model.
+        self.parallel_model, self.parallel_optimizer = accelerator.prepare(self.model, self.optimizer)
+
+    def resume(self) -> None:
+        """Goes on from the newest whole checkpoint in the output folder, if there is one."""
+        checkpoint = load_newest_checkpoint(self.training.output_dir)
+        if checkpoint is None:
+            return
+        check_same_run(checkpoint.metadata["settings"], self.settings, checkpoint.path)
+        check_same_run({"corpus": checkpoint.metadata["corpus"]}, {"corpus": self.data.facts}, checkpoint.path)
+        restore_state(checkpoint.tensors, self.model, self.ema.model, self.optimizer)
+        self.progress = Progress(**checkpoint.metadata["progress"], losses=checkpoint.tensors["losses"].tolist())
+        self.ema.num_updates = self.progress.step
+        if self.accelerator.scaler is not None and checkpoint.metadata["scaler"] is not None:
+            self.accelerator.scaler.load_state_dict(checkpoint.metadata["scaler"])
+        logger.info("Going on from %s.", checkpoint.path)
+
+    def save(self) -> None:
+        """Writes a checkpoint that the run can be resumed from."""
+        if not self.accelerator.is_main_process:
+            return
+        tensors = training_state(self.model, self.ema.model, self.optimizer)
+        progress = asdict(self.progress)
+        tensors["losses"] = torch.tensor(progress.pop("losses"), dtype=torch.float64)
+        scaler = self.accelerator.scaler
+        metadata = {
+            "settings": self.settings,
+            "corpus": self.data.facts,
+            "progress": progress,
+            "scaler": scaler and scaler.state_dict(),
+        }
+        save_checkpoint(self.training.output_dir, self.progress.step, tensors, metadata, self.training.save_total_limit)
+
+    def train(self) -> None:
+        """Runs the steps that are left. Raises a `FloatingPointError` when the loss is no number."""
+        training, progress = self.training, self.progress
+        bar = tqdm(
+            initial=progress.step,
+            total=training.max_steps,
+            unit="step",
+            disable=not self.accelerator.is_main_process,
+            mininterval=0.5 if sys.stderr.isatty() else 30,
+            dynamic_ncols=True,
+        )
+        with bar, StopRequest() as stop:
+            batches = self.batches()  # only now: worker processes inherit the handling of Ctrl-C
+            while progress.step < training.max_steps:
+                started = time.perf_counter()
+                loss, stop_signal = self.step(batches, stop)
+                progress.train_seconds += time.perf_counter() - started
+                progress.losses.append(loss)
+                progress.step += 1
+                bar.set_postfix_str(f"loss {loss:.3f}, {self.tokens_per_second():,.0f} tokens/s", refresh=False)
+                bar.update()
+
+                at_end = progress.step == training.max_steps
+                if progress.step % training.eval_steps == 0 or at_end:
+                    self.evaluate()
+                if progress.step % training.save_steps == 0 or at_end or stop_signal:
+                    self.save()
+                if stop_signal and not at_end:
+                    logger.info("Stopped by signal %d after step %d.", stop_signal, progress.step)
+                    sys.exit(128 + stop_signal)
+
+    def batches(self) -> Iterator[dict[str, torch.Tensor]]:
+        """This process's batches, one for each forward pass that is left."""
+        training, accelerator = self.training, self.accelerator
+        samples = pass_samples(
+            range(self.progress.step, training.max_steps),
+            training.batch_size,
+            accelerator.gradient_accumulation_steps,
+            accelerator.process_index,
+            accelerator.num_processes,
+        )
+        collator = DataCollatorForAnyOrderLM(left_to_right_fraction=training.left_to_right_fraction, seed=training.seed)
+        return training_batches(
+            self.data.train,
+            samples,
+            collator,
+            seed=training.seed,
+            num_workers=training.dataloader_num_workers,
+            pin_memory=accelerator.device.type == "cuda",
+        )
+
+    def step(self, batches: Iterator[dict[str, torch.Tensor]], stop: StopRequest) -> tuple[float, int]:
+        """One update of the weights. Returns the loss of the whole batch, and the signal that any process got, or 0."""
+        training, accelerator = self.training, self.accelerator
+        set_learning_rate(self.optimizer, self.learning_rate_at(self.progress.step))
+        loss = torch.zeros((), device=accelerator.device)
+        for _ in range(accelerator.gradient_accumulation_steps):
+            batch = send_to_device(next(batches), accelerator.device, non_blocking=True)
+            with accelerator.accumulate(self.parallel_model):
+                loss_of_pass = self.parallel_model(**batch).loss
+                accelerator.backward(loss_of_pass)
+            loss += loss_of_pass.detach() / accelerator.gradient_accumulation_steps
+        norm = accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm)
+
+        # Looked at before the update, so that the weights are still those of the step before.
+        status = accelerator.gather(torch.stack([loss, norm, loss.new_tensor(stop.signal)])[None])
+        mean_loss, norm, stop_signal = status[:, 0].mean().item(), status[0, 1].item(), int(status[:, 2].max())
+        if not math.isfinite(mean_loss) or (accelerator.scaler is None and not math.isfinite(norm)):
+            raise FloatingPointError(
+                f"At step {self.progress.step} the loss is {mean_loss} and the norm of its gradient {norm}: stopping. "
+                f"Checkpoints in {training.output_dir} are from before. Lower learning_rate or raise warmup_steps."
+            )
+        self.parallel_optimizer.step()
+        self.parallel_optimizer.zero_grad()
+        self.ema.update(self.model)
+        return mean_loss, stop_signal
+
+    def learning_rate_at(self, step: int) -> float:
+        training = self.training
+        return learning_rate_at(
+            step, training.learning_rate, training.final_learning_rate, training.warmup_steps, training.max_steps
+        )
+
+    def tokens_per_second(self) -> float:
+        tokens = self.progress.step * self.training.batch_size * self.settings["sequence_length"]
+        return tokens / self.progress.train_seconds
+
+    def evaluate(self) -> None:
+        """Scores held-out text with the averaged weights."""
+        scores = evaluate(
+            self.ema.model,
+            self.data.validation,
+            self.training.eval_sequences,
+            self.training.eval_batch_size,
+            self.accelerator,
+        )
+        self.progress.evaluations.append({"step": self.progress.step, **scores})
+        if self.accelerator.is_main_process:
+            tqdm.write(
+                f"step {self.progress.step}: held-out bits per byte {scores['left_to_right']:.3f} left to right, "
+                f"{scores['any_order']:.3f} in random orders",
+                file=sys.stderr,
+            )
+
+    def publish(self) -> None:
+        """Writes what the run was for: the model folder, the picture and, last, the results."""
+        training, progress = self.training, self.progress
+        with whole_folder(training.output_dir / "model") as folder:
+            self.ema.model.save_pretrained(folder)
+            self.data.tokenizer.save_pretrained(folder)
+        sequences = progress.step * training.batch_size
+        results = {
+            "arguments": self.settings,
+            "corpus": self.data.facts,
+            "num_parameters": self.model.num_parameters(),
+            "steps": progress.step,
+            "sequences": sequences,
+            "tokens": sequences * self.settings["sequence_length"],
+            "train_seconds": round(progress.train_seconds, 1),
+            "tokens_per_second": round(self.tokens_per_second(), 1),
+            "loss_curve": loss_curve(progress.losses, self.learning_rate_at, training.logging_steps),
+            "evaluations": progress.evaluations,
+            "hardware": hardware(self.accelerator),
+            "versions": versions(),
+        }
+        plot_run(results, training.output_dir / "loss.png")
+        write_results(results, training.output_dir)
+        logger.info("Written: %s (model, loss.png, results.json).", training.output_dir)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

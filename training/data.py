@@ -104,11 +104,18 @@ def load_data(arguments: DataArguments) -> Data:
         if arguments.packing == "packed":
             rows[split], left_out = pack(documents, arguments.sequence_length, split)
         else:
-            rows[split], left_out = fill(documents, arguments, tokenizer.eos_token_id, split)
+            rows[split], left_out = fill(
+                documents, arguments.sequence_length, tokenizer.eos_token_id, split, arguments.drop_long_documents
+            )
         facts[split] |= {"sequences": len(rows[split])} | left_out
     facts["tokenizer"] = arguments.tokenizer or "byte-level BPE of the training documents"
     facts["bytes_per_token"] = round(facts["train"]["bytes"] / facts["train"]["tokens"], 3)
-    return Data(rows["train"], rows["validation"], tokenizer, facts)
+    return Data(
+        rows["train"].select_columns("input_ids"),
+        rows["validation"].select_columns(["input_ids", "num_bytes"]),
+        tokenizer,
+        facts,
+    )
 
 
 def load_documents(arguments: DataArguments) -> DatasetDict:
@@ -216,24 +223,26 @@ def pack(documents: Dataset, sequence_length: int, split: str) -> tuple[Dataset,
     return rows, {"left_out_tokens": left_out}
 
 
-def fill(documents: Dataset, arguments: DataArguments, end_of_text: int, split: str) -> tuple[Dataset, dict[str, int]]:
+def fill(
+    documents: Dataset, sequence_length: int, end_of_text: int, split: str, drop_long_documents: bool = False
+) -> tuple[Dataset, dict[str, int]]:
     """One sequence per document, filled up with end-of-text; and how many documents were left out."""
-    length = arguments.sequence_length
-    fitting = documents.filter(lambda num_tokens: num_tokens <= length, input_columns="num_tokens")
+    fitting = documents.filter(lambda num_tokens: num_tokens <= sequence_length, input_columns="num_tokens")
     left_out = len(documents) - len(fitting)
-    if left_out and (not arguments.drop_long_documents or not len(fitting)):
+    if left_out and (not drop_long_documents or not len(fitting)):
         longest = int(documents.with_format("numpy")["num_tokens"][:].max())
         raise ValueError(
-            f"{left_out} of {len(documents)} {split} documents do not fit into sequence_length={length} with their "
-            f"end-of-text; the longest needs {longest}. Raise it, set drop_long_documents, or use packing=packed."
+            f"{left_out} of {len(documents)} {split} documents do not fit into sequence_length={sequence_length} with "
+            f"their end-of-text; the longest needs {longest}. Raise it, set drop_long_documents, or use packing=packed."
         )
     if left_out:
         logger.warning("%s: %d of %d documents are too long and left out.", split, left_out, len(documents))
     rows = fitting.map(
-        lambda ids: {"input_ids": [[*document, *[end_of_text] * (length - len(document))] for document in ids]},
+        lambda ids: {
+            "input_ids": [[*document, *[end_of_text] * (sequence_length - len(document))] for document in ids]
+        },
         batched=True,
         input_columns="input_ids",
         desc="Filling",
     )
-    columns = ["input_ids", "num_bytes"] if split == "validation" else ["input_ids"]
-    return rows.select_columns(columns), {"left_out_documents": left_out}
+    return rows, {"left_out_documents": left_out}

@@ -125,8 +125,7 @@ class CachedDecoder:
     def query(self, num_queries: torch.LongTensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
         """
         Logits (queries, vocab) of the next `num_queries` (batch,) ranks of each sequence, one sequence after another,
-        and
-        the (sequence, rank) of each.
+        and the (sequence, rank) of each.
         """
         batch_size, length = self.ids.shape
         num_rows = int((self.num_context + num_queries - self.num_cached).max())

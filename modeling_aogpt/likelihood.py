@@ -62,7 +62,11 @@ class AnyOrderLikelihoodMixin:
         kind = self._order_kind(orders, num_orders)
         totals, token_log_likelihood = [], 0.0
         for _ in range(num_orders):
-            drawn = random_orders(*input_ids.shape, generator, input_ids.device) if kind == "random" else orders
+            drawn = (
+                random_orders(*input_ids.shape, generator=generator, device=input_ids.device)
+                if kind == "random"
+                else orders
+            )
             tokens = self._score(input_ids, None if kind == "left_to_right" else drawn, attention_mask)
             token_log_likelihood = token_log_likelihood + tokens / num_orders
             totals.append(tokens.sum(dim=-1))

@@ -8,6 +8,17 @@ permutation of 0 ... n - 1. "In place" means aligned with positions, "in order" 
 import torch
 
 
+def draw_uniform(
+    *size: int, generator: torch.Generator | None = None, device: torch.device | str | None = None
+) -> torch.Tensor:
+    """
+    Uniform numbers in [0, 1), float64, drawn on the generator's device (the CPU without one) and moved to `device`, so
+    that a seed gives the same orders, reveal steps and tokens wherever the model lives.
+    """
+    draw_device = "cpu" if generator is None else generator.device
+    return torch.rand(*size, generator=generator, device=draw_device, dtype=torch.float64).to(device)
+
+
 def left_to_right_orders(batch_size: int, length: int, device: torch.device | str | None = None) -> torch.LongTensor:
     """The identity order for every sequence, (batch, n)."""
     return torch.arange(length, device=device).expand(batch_size, length)
@@ -19,16 +30,9 @@ def random_orders(
     generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
 ) -> torch.LongTensor:
-    """
-    Independent uniform orders, (batch, n).
-
-    They are drawn on the generator's device (the CPU without one), so that a seed gives the same orders wherever the
-    model lives, and then moved to `device`.
-    """
-    draw_device = generator.device if generator is not None else "cpu"
+    """Independent uniform orders, (batch, n)."""
     # In float64 a tie, which the sort would break in favour of the lower position, has a chance of about n^2 / 2^54.
-    keys = torch.rand(batch_size, length, generator=generator, device=draw_device, dtype=torch.float64)
-    return keys.argsort(dim=-1).to(device or draw_device)
+    return draw_uniform(batch_size, length, generator=generator, device=device).argsort(dim=-1)
 
 
 def mixed_orders(

@@ -10,6 +10,8 @@ from transformers.generation import (
     TopPLogitsWarper,
 )
 
+from .orders import draw_uniform
+
 
 def make_warpers(temperature: float, top_k: int, top_p: float) -> LogitsProcessorList:
     """Temperature, then top-k, then top-p as transformers defines them; those that change nothing are left out."""
@@ -39,10 +41,8 @@ def choose_tokens(
     probabilities = warpers(None, logits.double()).softmax(dim=-1)
     if do_sample:
         cumulative = probabilities.cumsum(dim=-1)
-        draw_device = generator.device if generator is not None else logits.device
-        uniform = torch.rand(len(logits), 1, generator=generator, device=draw_device, dtype=torch.float64)
         # A uniform below 1 times the total stays below the total, so the first token to exceed it exists and has mass.
-        threshold = uniform.to(logits.device) * cumulative[:, -1:]
+        threshold = draw_uniform(len(logits), 1, generator=generator, device=logits.device) * cumulative[:, -1:]
         tokens = torch.searchsorted(cumulative, threshold, right=True)
         tokens = tokens.clamp(max=logits.shape[1] - 1)  # reached with NaN alone, which the caller reports
     else:

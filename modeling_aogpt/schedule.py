@@ -6,6 +6,8 @@ import math
 
 import torch
 
+from .orders import draw_uniform
+
 SCHEDULES = ("linear", "cosine")
 REVEAL_RULES = ("bernoulli", "fixed")
 
@@ -44,7 +46,7 @@ def draw_reveal_steps(
         num_steps (`int`): Steps T of the grid.
         schedule (`str`): One of `SCHEDULES`.
         reveal (`str`): One of `REVEAL_RULES`.
-        generator (`torch.Generator`, *optional*): Of the draws, a CPU one.
+        generator (`torch.Generator`, *optional*): Of the draws.
 
     Returns:
         `torch.LongTensor` (batch, max(num_hidden)) on the CPU: row b holds m_b non-decreasing steps from 0 ... T - 1,
@@ -54,7 +56,7 @@ def draw_reveal_steps(
     longest = int(num_hidden.max())
     fractions = masked_fractions(num_steps, schedule)
     if reveal == "bernoulli":
-        draws = torch.rand(len(num_hidden), longest, generator=generator, dtype=torch.float64)
+        draws = draw_uniform(len(num_hidden), longest, generator=generator, device="cpu")
         # Step k holds the draws in [1 - t_k, 1 - t_{k+1}).
         steps = torch.bucketize(draws, 1 - fractions[1:-1], right=True)
     else:

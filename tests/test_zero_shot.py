@@ -10,11 +10,17 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from eval.zero_shot import ScoringArguments, main, ratio, zero_shot
+from eval.zero_shot import ScoringArguments, figures, main, ratio, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
 
-LINES = ["abcde", "fghijkl", "", "mlkj", "aaaaaaab"]  # with end-of-text 29 tokens: two sequences of 12 and one of 5
-END_OF_TEXT = 13
+LINES = [
+    "abcde",
+    "fghijkl",
+    "",
+    "mlké",
+    "aaaaaaab",
+]  # with end-of-text 29 tokens (two sequences of 12 and one of 5), 30 bytes
+END_OF_TEXT, UNKNOWN = 13, 15
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +42,7 @@ def arguments(tmp_path: Path) -> ScoringArguments:
 
 
 def encode(line: str) -> list[int]:
-    return [ord(letter) - ord("a") for letter in line] + [END_OF_TEXT]
+    return [ord(letter) - ord("a") if letter.isascii() else UNKNOWN for letter in line] + [END_OF_TEXT]
 
 
 def nats(model: AOGPTForAnyOrderLM, ids: list[int], **options: Any) -> float:
@@ -50,9 +56,9 @@ def test_packed_text_is_scored_to_its_last_token(
     total = nats(tiny_model, ids[:12]) + nats(tiny_model, ids[12:24]) + nats(tiny_model, ids[24:])
     results = zero_shot(folder, arguments)
     assert (results["documents"], results["sequences"], results["tokens"]) == (5, 3, 29)
-    assert results["bytes"] == Path(arguments.text_file[0]).stat().st_size == 29
+    assert results["bytes"] == Path(arguments.text_file[0]).stat().st_size == 30
     assert results["left_to_right"]["perplexity"] == pytest.approx(math.exp(total / 29), rel=1e-5)
-    assert results["left_to_right"]["bits_per_byte"] == pytest.approx(total / 29 / math.log(2), rel=1e-5)
+    assert results["left_to_right"]["bits_per_byte"] == pytest.approx(total / 30 / math.log(2), rel=1e-5)
 
 
 def test_documents_are_scored_with_their_filling(
@@ -62,7 +68,7 @@ def test_documents_are_scored_with_their_filling(
     filled = [encode(line) + [END_OF_TEXT] * (11 - len(line)) for line in LINES]
     total = sum(nats(tiny_model, ids) for ids in filled)
     results = zero_shot(folder, arguments)
-    assert (results["sequences"], results["tokens"], results["bytes"]) == (5, 29, 29)
+    assert (results["sequences"], results["tokens"], results["bytes"]) == (5, 29, 30)
     assert results["left_to_right"]["perplexity"] == pytest.approx(math.exp(total / 29), rel=1e-5)
 
 
@@ -76,7 +82,7 @@ def test_any_order_is_the_mean_over_orders(
     per_order = np.array([[nats(tiny_model, pair, orders=order) for order in orders] for pair in pairs])
     exact = per_order.mean(axis=1).sum() + nats(tiny_model, ids[28:])
     error = (per_order.std(axis=1) ** 2 / 400).sum() ** 0.5
-    found = zero_shot(folder, arguments)["any_order"]["bits_per_byte"] * 29 * math.log(2)
+    found = zero_shot(folder, arguments)["any_order"]["bits_per_byte"] * 30 * math.log(2)
     left_to_right, right_to_left = per_order.sum(axis=0)
     assert abs(found - exact) < 3 * error < 0.1 * abs(left_to_right - right_to_left)
 
@@ -89,7 +95,15 @@ def test_orders_come_from_the_seed_alone(folder: str, arguments: ScoringArgument
     for order in ("left_to_right", "any_order"):
         assert two[order] == pytest.approx(one[order], rel=1e-5)
     arguments.seed = 1
-    assert zero_shot(folder, arguments)["any_order"] != pytest.approx(two["any_order"], rel=1e-3)
+    three = zero_shot(folder, arguments)["any_order"]
+    assert three["perplexity"] != pytest.approx(two["any_order"]["perplexity"], rel=1e-3)
+
+
+def test_every_row_has_its_own_order(folder: str, arguments: ScoringArguments) -> None:
+    Path(arguments.text_file[0]).write_text("abcdefghijk\n" * 3)
+    results = zero_shot(folder, arguments)
+    assert results["left_to_right"]["bits_per_byte_standard_error"] == pytest.approx(0, abs=1e-6)
+    assert results["any_order"]["bits_per_byte_standard_error"] > 0.01
 
 
 def test_standard_error_over_rows() -> None:
@@ -100,6 +114,17 @@ def test_standard_error_over_rows() -> None:
     assert ratio(np.array([6.0]), np.array([3.0])) == (2, None)
 
 
+def test_figures_are_of_tokens_and_of_bytes() -> None:
+    nats, num_tokens, num_bytes = np.array([1.0, 4.0]), np.array([3, 1]), np.array([5, 6])
+    token_error, byte_error = ratio(nats, num_tokens)[1], ratio(nats, num_bytes)[1]
+    assert figures(nats, num_tokens, num_bytes) == {
+        "perplexity": pytest.approx(math.exp(5 / 4)),
+        "perplexity_standard_error": pytest.approx(math.exp(5 / 4) * token_error),
+        "bits_per_byte": pytest.approx(5 / 11 / math.log(2)),
+        "bits_per_byte_standard_error": pytest.approx(byte_error / math.log(2)),
+    }
+
+
 def test_command_prints_and_writes_the_figures(
     folder: str, arguments: ScoringArguments, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -108,7 +133,7 @@ def test_command_prints_and_writes_the_figures(
     main([*command, "--sequence-length", "12", "--packing", "packed"])
     results = json.loads(output.read_text())
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("5 documents, 29 tokens, 29 bytes, as 3 sequences of at most 12 tokens (packed)")
+    assert printed[0].startswith("5 documents, 29 tokens, 30 bytes, as 3 sequences of at most 12 tokens (packed)")
     for line, order in zip(printed[2:], ("left_to_right", "any_order"), strict=True):
         assert f"{results[order]['bits_per_byte']:.4f} ± {results[order]['bits_per_byte_standard_error']:.4f}" in line
         assert f"{results[order]['perplexity']:.2f} ± {results[order]['perplexity_standard_error']:.2f}" in line

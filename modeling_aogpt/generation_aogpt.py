@@ -128,20 +128,22 @@ class CachedDecoder:
         and the (sequence, rank) of each.
         """
         batch_size, length = self.ids.shape
+        known = self.num_context[:, None]
         num_rows = int((self.num_context + num_queries - self.num_cached).max())
-        ranks = (self.num_cached[:, None] + torch.arange(num_rows)).clamp(max=length - 1)
-        # Sequences that need fewer rows than others query some ranks in vain; past the end they repeat the last.
-        is_query = (ranks >= self.num_context[:, None]) & (ranks < (self.num_context + num_queries)[:, None])
-        is_query &= self.num_cached[:, None] + torch.arange(num_rows) < length
-        device = self.ids.device
+        # A sequence that needs fewer rows than another queries some ranks in vain; past its end it repeats the last.
+        ranks = self.num_cached[:, None] + torch.arange(num_rows)
+        is_query = (known <= ranks) & (ranks < known + num_queries[:, None])
+        all_alike = bool((ranks == ranks[0]).all()) and int(ranks[0, -1]) < length
+        slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if all_alike else None
+        ranks = ranks.clamp(max=length - 1)
         num_visible = int(ranks.max()) + 1
-        start = int(self.num_cached[0])
-        in_step = bool((self.num_cached == start).all()) and start + num_rows <= length
-        device_ranks, num_context = ranks.to(device), self.num_context.to(device)
-        self.cache.write_to(slice(start, start + num_rows) if in_step else device_ranks, num_visible)
+
+        device = self.ids.device
+        ranks, num_context, is_query = ranks.to(device), self.num_context.to(device), is_query.to(device)
+        self.cache.write_to(ranks if slots is None else slots, num_visible)
         hidden_states = self.model.model(
-            **rows_of(self.ids, self.positions, num_context, device_ranks),
-            attention_mask=query_mask(device_ranks, num_context, num_visible),
+            **rows_of(self.ids, self.positions, num_context, ranks),
+            attention_mask=query_mask(ranks, num_context, num_visible),
             past_key_values=self.cache,
         ).last_hidden_state
         # The rows of all known tokens but the last, and that of the rank queried first, now lie where they belong.
@@ -150,8 +152,7 @@ class CachedDecoder:
         self.num_rows += batch_size * num_rows
 
         sequences, rows = is_query.nonzero(as_tuple=True)
-        logits = self.model.lm_head(hidden_states[sequences.to(device), rows.to(device)])
-        return logits, (sequences.to(device), ranks[sequences, rows].to(device))
+        return self.model.lm_head(hidden_states[sequences, rows]), (sequences, ranks[sequences, rows])
 
     def commit(self, tokens: torch.LongTensor, where: tuple[torch.Tensor, torch.Tensor]) -> None:
         """Puts the tokens (queries,) of the last query where it said."""

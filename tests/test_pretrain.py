@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,16 @@ save_steps: 3
 
 
 @pytest.fixture(scope="module")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The YAML file of a run of 8 steps on 60 phrases; data sets are cached beside it."""
     folder = tmp_path_factory.mktemp("corpus")
     words = [f"{first}{second} {end}" for first in "bdgkt" for second in "aeo" for end in ("so", "ma", "bu", "le")]
     (folder / "words.txt").write_text("\n".join(words))
     (folder / "config.yaml").write_text(f"corpus: {folder / 'words.txt'}\n{RECIPE}")
-    return folder / "config.yaml"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", folder / "cache")
+        patch.setenv("HF_DATASETS_CACHE", str(folder / "cache"))  # for child processes
+        yield folder / "config.yaml"
 
 
 def train(config: Path, out: Path, *options: str) -> None:
@@ -194,17 +198,20 @@ import sys
 sys.modules["modeling_aogpt"] = None  # as where the package is not installed
 from transformers import AutoModel, AutoTokenizer
 model = AutoModel.from_pretrained(sys.argv[1], trust_remote_code=True)
-ids = AutoTokenizer.from_pretrained(sys.argv[1])(["bao so"], return_tensors="pt")["input_ids"]
+tokenizer = AutoTokenizer.from_pretrained(sys.argv[1], trust_remote_code=True)
+ids = tokenizer(["bao so"], return_tensors="pt")["input_ids"]
 print(type(model).__name__, model.log_likelihood(ids).log_likelihood.item())
 """
     environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules"), "PYTHONPATH": ""}
     command = [sys.executable, "-c", script, str(finished / "model")]
-    shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    shown = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert shown.returncode == 0, shown.stderr
-    name, log_likelihood = shown.stdout.splitlines()[-1].split()
+    name, log_likelihood = shown.stdout.split()
     assert name == "AOGPTForAnyOrderLM"
     model = AOGPTForAnyOrderLM.from_pretrained(finished / "model")
-    ids = AutoTokenizer.from_pretrained(finished / "model")(["bao so"], return_tensors="pt")["input_ids"]
+    tokenizer = AutoTokenizer.from_pretrained(finished / "model")
+    assert tokenizer.model_max_length == 8
+    ids = tokenizer(["bao so"], return_tensors="pt")["input_ids"]
     assert model.log_likelihood(ids).log_likelihood.item() == pytest.approx(float(log_likelihood), rel=1e-6)
     state = final_state(finished)
     for weight_name, weight in model.named_parameters():
@@ -234,7 +241,9 @@ main(sys.argv[1:])
 
 def test_run_killed_while_saving_goes_on_bit_for_bit(config: Path, finished: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED_WHILE_SAVING, str(config), "--output_dir", str(tmp_path / "run")]
-    killed = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    killed = subprocess.run(
+        command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     left = sorted(path.name for path in (tmp_path / "run").iterdir())
     assert left == [".checkpoint-00000006.safetensors.incomplete", "checkpoint-00000003.safetensors"]
@@ -362,7 +371,7 @@ def test_two_processes_share_the_batch(config: Path, finished: Path, tmp_path: P
     command = [sys.executable, "-m", *launch, str(ROOT / "training" / "pretrain.py"), str(config)]
     environment = os.environ | {"PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"}
     options = ["--output_dir", str(tmp_path), "--per_device_batch_size", "3"]
-    shared = subprocess.run([*command, *options], env=environment, capture_output=True, text=True)
+    shared = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, timeout=300)
     assert shared.returncode == 0, shared.stderr
     assert results(tmp_path)["hardware"]["num_processes"] == 2
     torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=1e-3, atol=0)

@@ -78,10 +78,13 @@ def main(argv: list[str]) -> None:
         data = load_data(data_arguments)
     run = Pretraining(model_arguments, training, data, settings, accelerator)
     run.resume()
-    run.train()
-    if accelerator.is_main_process:
+    stop_signal = run.train()
+    if not stop_signal and accelerator.is_main_process:
         run.publish()
+    accelerator.wait_for_everyone()  # a process that leaves while others still talk to it can hang
     accelerator.end_training()
+    if stop_signal:
+        sys.exit(128 + stop_signal)
 
 
 class Pretraining:
@@ -147,8 +150,13 @@ class Pretraining:
         }
         save_checkpoint(self.training.output_dir, self.progress.step, tensors, metadata, self.training.save_total_limit)
 
-    def train(self) -> None:
-        """Runs the steps that are left. Raises a `FloatingPointError` when the loss is no number."""
+    def train(self) -> int:
+        """
+        Runs the steps that are left. Returns the number of the signal that stopped it early, or 0.
+
+        Raises:
+            FloatingPointError: If the loss or its gradient is no number.
+        """
         training, progress = self.training, self.progress
         bar = tqdm(
             initial=progress.step,
@@ -176,7 +184,8 @@ class Pretraining:
                     self.save()
                 if stop_signal and not at_end:
                     logger.info("Stopped by signal %d after step %d.", stop_signal, progress.step)
-                    sys.exit(128 + stop_signal)
+                    return stop_signal
+        return 0
 
     def batches(self) -> Iterator[dict[str, torch.Tensor]]:
         """This process's batches, one for each forward pass that is left."""
@@ -256,6 +265,7 @@ class Pretraining:
         training, progress = self.training, self.progress
         with whole_folder(training.output_dir / "model") as folder:
             self.ema.model.save_pretrained(folder)
+            self.data.tokenizer.model_max_length = self.model.config.max_position_embeddings
             self.data.tokenizer.save_pretrained(folder)
         sequences = progress.step * training.batch_size
         results = {

@@ -1,0 +1,144 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from transformers import set_seed
+
+from eval import quickstart_report
+from eval.compression_baselines import compression_bits_per_byte
+from eval.quickstart_report import main, make_report, to_markdown
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from tests.test_tokenization import DOCUMENTS
+from training.data import DataArguments, load_data
+from training.tokenization import vocabulary_arguments
+
+LONG = "ABCDEFGHIJKLMNOPQRSTUVWXYZ 0123456789"  # no two letters alike: no merges
+
+
+@pytest.fixture(autouse=True)
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+    monkeypatch.setattr(quickstart_report, "NUM_SAMPLES", 20)
+    monkeypatch.setattr(quickstart_report, "NUM_INFILLS", 10)
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> DataArguments:
+    (tmp_path / "names.txt").write_text("\n".join([*DOCUMENTS[:40], LONG]) + "\n")
+    (tmp_path / "held_out.txt").write_text("\n".join([*DOCUMENTS[40:], LONG]) + "\n")
+    return DataArguments(
+        [str(tmp_path / "names.txt")],
+        validation_files=[str(tmp_path / "held_out.txt")],
+        vocab_size=310,
+        packing="documents",
+        sequence_length=20,
+        drop_long_documents=True,
+    )
+
+
+@pytest.fixture
+def run(arguments: DataArguments, tmp_path: Path) -> Path:
+    """A run as training/pretrain.py leaves it, of a model that was not trained."""
+    data = load_data(arguments)
+    set_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 20}
+    model = AOGPTForAnyOrderLM(AOGPTConfig(**sizes, **vocabulary_arguments(data.tokenizer)))
+    model.save_pretrained(tmp_path / "run" / "model")
+    data.tokenizer.save_pretrained(tmp_path / "run" / "model")
+    results = {
+        "arguments": {"hidden_size": 16, "max_steps": 30} | asdict(arguments),
+        "num_parameters": model.num_parameters(),
+        "steps": 30,
+        "tokens": 30 * 16 * 8,
+        "train_seconds": 66.0,
+        "loss_curve": {"step": [10, 20, 30], "loss": [5.0, 3.0, 2.0], "learning_rate": [0.1, 0.1, 0.1]},
+        "hardware": {"device_name": "x86_64", "num_threads": 2},
+    }
+    (tmp_path / "run" / "results.json").write_text(json.dumps(results))
+    return tmp_path / "run"
+
+
+def test_bits_per_byte_are_of_the_documents_that_fit(run: Path, arguments: DataArguments) -> None:
+    report = make_report(run)
+    assert report["documents"] == {"train": 40, "held_out": 14, "held_out_left_out": 1}
+    bits = report["bits_per_byte"]
+    for name, value in compression_bits_per_byte(DOCUMENTS[:40], DOCUMENTS[40:]).items():
+        assert bits[name] == value
+    data = load_data(arguments)
+    model = AOGPTForAnyOrderLM.from_pretrained(run / "model").eval()
+    nats = -model.log_likelihood(torch.tensor(data.validation["input_ids"][:])).log_likelihood.sum().item()
+    num_bytes = sum(len(text) + 1 for text in DOCUMENTS[40:])
+    assert bits["left_to_right"] == pytest.approx(nats / num_bytes / math.log(2), rel=1e-5)
+    assert bits["any_order"] == pytest.approx(bits["left_to_right"], rel=0.2)
+    assert bits["any_order"] != bits["left_to_right"]
+    assert 0 < bits["left_to_right_standard_error"] < bits["left_to_right"]
+
+
+def test_infills_and_samples_are_counted(run: Path) -> None:
+    report = make_report(run)
+    groups = [report["samples"], report["infilling"]["letters"], report["infilling"]["words"]]
+    assert [group["count"] for group in groups] == [20, 10, 10]
+    for group in groups:
+        assert sum(group["shares"].values()) == pytest.approx(1)
+    assert report == make_report(run)  # seeded
+
+
+def test_documents_without_letters_have_no_such_group(run: Path, arguments: DataArguments) -> None:
+    Path(arguments.validation_files[0]).write_text("ONE TWO THREE FOUR\nTWO THREE FOUR\n")
+    report = make_report(run)
+    assert list(report["infilling"]) == ["words"]
+    assert "LETTER _ WITH _" not in "\n".join(to_markdown(report))
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")  # an untrained model writes in many scripts
+def test_files_hold_what_was_found(run: Path, capsys: pytest.CaptureFixture) -> None:
+    main([str(run)])
+    printed = capsys.readouterr().out
+    report = json.loads((run / "report.json").read_text())
+    markdown = (run / "report.md").read_text()
+    bits = report["bits_per_byte"]
+    for value in (f"{bits['any_order']:.3f} ± {bits['any_order_standard_error']:.3f}", f"{bits['zlib']:.3f}"):
+        assert value in markdown
+        assert value in printed
+    assert "30 steps" in markdown
+    assert "1.1 minutes on x86_64" in markdown
+    example = report["infilling"]["letters"]["examples"][0]
+    assert example["before"].replace("_", "\\_") in markdown
+    with Image.open(run / "quickstart.png") as picture:
+        assert picture.size[0] >= 1200
+        assert len(picture.convert("RGB").resize((60, 40)).getcolors(maxcolors=2400)) > 20  # not a blank sheet
+    assert {path.name for path in run.iterdir()} == {
+        *("model", "results.json"),
+        *("report.json", "report.md", "quickstart.png"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (None, "has no results.json; finish the run first"),
+        ({"packing": "packed"}, "packing=packed; this report needs packing=documents"),
+    ],
+)
+def test_bad_input(run: Path, changes: dict[str, Any] | None, message: str) -> None:
+    if changes is None:
+        (run / "results.json").unlink()
+    else:
+        results = json.loads((run / "results.json").read_text())
+        results["arguments"] |= changes
+        (run / "results.json").write_text(json.dumps(results))
+    with pytest.raises(ValueError, match=message):
+        main([str(run)])
+    assert not (run / "report.json").exists()
+
+
+def test_usage() -> None:
+    with pytest.raises(ValueError, match="Usage"):
+        main([])

@@ -7,7 +7,17 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from eval.infilling import KINDS, decode, infill, kind_of, letter_and_mark, make_holes, one_or_two_words, sample
+from eval.infilling import (
+    KINDS,
+    decode,
+    infill,
+    kind_of,
+    letter_and_mark,
+    make_holes,
+    one_or_two_words,
+    printable,
+    sample,
+)
 from tests.test_tokenization import DOCUMENTS
 from training.tokenization import train_tokenizer
 
@@ -77,11 +87,14 @@ def test_only_hidden_words_are_filled(tokenizer: PreTrainedTokenizerBase, sequen
 def test_a_text_that_ends_early_is_shown_to_its_end(
     tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]
 ) -> None:
-    holes = make_holes(tokenizer, DOCUMENTS, sequences, letter_and_mark, limit=1, seed=0)
-    ends = torch.full((1, len(sequences[0])), tokenizer.eos_token_id)
-    (example,) = infill(model_that_writes(ends, tokenizer.mask_token_id), tokenizer, holes, KNOWN, None)["examples"]
-    assert example["after"][-1] == (" WITH", False)  # the last word was filled with end-of-text alone
-    assert set(example["after"][-2][0].split("<|endoftext|>")) == {""}  # inside, it stays in sight
+    (hole,) = make_holes(tokenizer, DOCUMENTS, sequences, letter_and_mark, limit=1, seed=0)
+    *_, (last_word, _) = hole.tokens_of_words()
+    assert last_word.stop - last_word.start > 1
+    for last_token, shown in ((last_word.start, (" WITH", False)), (last_word.start + 1, ("!", True))):
+        written = torch.full((1, len(hole.ids)), tokenizer.eos_token_id)
+        written[:, :last_token] = tokenizer.encode("!")[0]
+        found = infill(model_that_writes(written, tokenizer.mask_token_id), tokenizer, [hole], KNOWN, None)
+        assert found["examples"][0]["after"][-1] == shown
 
 
 def test_shares_tell_originals_from_other_names(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
@@ -107,3 +120,7 @@ def test_samples(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]])
 def test_decode_shows_end_of_text_inside(tokenizer: PreTrainedTokenizerBase) -> None:
     a, end = tokenizer.encode("A")[0], tokenizer.eos_token_id
     assert decode(tokenizer, [[a, end, end], [a, end, a], [a, a, a]]) == ["A", "A<|endoftext|>A", "AAA"]
+
+
+def test_printable() -> None:
+    assert printable("größer 漢\n\t\x1b[1m") == "größer 漢���[1m"

@@ -238,6 +238,20 @@ def test_other_files_of_torch(checkpoint: Any, tmp_path: Path) -> None:
     refusal(checkpoint, tmp_path)
 
 
+class Trap:
+    """An object that runs code when it is unpickled: it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
+    refusal({"model": {}, "model_args": {}, "trap": Trap(tmp_path / "trap")}, tmp_path)
+
+
 @AOGPT_ONLY
 @pytest.mark.parametrize("offset", [0.3, 0.6, 0.9])
 def test_file_with_a_wrong_byte(released: Checkpoint, tmp_path: Path, offset: float) -> None:

@@ -19,31 +19,47 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, AO
 SCRIPT = Path(__file__).parent / "fixtures" / "load_remotely.py"
 PACKAGE = Path(modeling_aogpt.__file__).parent
 
+CLASSES = {"released": AOGPTForAnyOrderLM, "tied": AOGPTForMaskedLM, "rotary": AOGPTForCausalLM}
 SIZES = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
 VARIANTS = {
     "released": {"target_injection": "adaln", "position_encoding": "learned"},
     "tied": {"target_injection": "input", "norm": "layernorm", "tie_word_embeddings": True, "lm_head_bias": False},
     "rotary": {"target_injection": "per_layer", "position_encoding": "rotary"},
 }
-FOLDERS = [*VARIANTS, "sharded"]
-RESAVED = ["released-any", "released-masked", "released-causal", "tied-any", "tied-masked", "tied-causal"]
+FOLDERS = [*VARIANTS, "sharded", "hub"]
+RESAVED = ["released-any", "released-masked", "released-causal", "tied-any", "tied-masked", "tied-causal", "hub-any"]
+
+# A Hub repository as it lies in the cache once it was downloaded: names of code then come with that of the repository.
+REPOSITORY = "somebody/hub"
+SNAPSHOT = Path("cache", "models--somebody--hub", "snapshots", "0" * 40)
 
 
 def variant_of(folder: str) -> str:
-    return "released" if folder == "sharded" else folder.partition("-")[0]
+    name = folder.partition("-")[0]
+    return name if name in VARIANTS else "released"
+
+
+def path_of(root: Path, folder: str) -> Path:
+    if folder in RESAVED:
+        return root / "resaved" / folder
+    return root / (SNAPSHOT if folder == "hub" else folder)
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a saved model of each variant, one in shards, and inputs."""
+    """A folder with a saved model of each variant and class, one also in shards and as a Hub repository, and inputs."""
     root = tmp_path_factory.mktemp("remote")
     for name, options in VARIANTS.items():
         set_seed(0)
         config = AOGPTConfig(**SIZES, max_position_embeddings=12, initializer_range=0.5, **options)
-        model = AOGPTForAnyOrderLM(config)
+        model = CLASSES[name](config)
         model.save_pretrained(root / name)
         if name == "released":
             model.save_pretrained(root / "sharded", max_shard_size="10kB")
+            model.save_pretrained(root / SNAPSHOT)
+            main = root / SNAPSHOT.parents[1] / "refs" / "main"
+            main.parent.mkdir()
+            main.write_text(SNAPSHOT.name)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(16, (3, 12), generator=generator)
     orders = torch.stack([torch.randperm(12, generator=generator) for _ in ids])
@@ -53,12 +69,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def load_remotely(root: Path, folders: list[Path], resaved: Path) -> dict[str, dict[str, Any]]:
+def load_remotely(root: Path, folders: list[Path | str], resaved: Path) -> dict[str, dict[str, Any]]:
     """What a fresh process in an empty folder, with an empty cache of remote code, makes of the folders."""
     empty, results = resaved / "empty", resaved / "results.pt"
     empty.mkdir(parents=True)
     command = [sys.executable, "-I", SCRIPT, root / "inputs.pt", results, resaved, *folders]
-    environment = os.environ | {"HF_MODULES_CACHE": str(resaved / "modules")}
+    environment = os.environ | {"HF_MODULES_CACHE": str(resaved / "modules"), "HF_HUB_CACHE": str(root / "cache")}
     process = subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     return torch.load(results)
@@ -66,12 +82,13 @@ def load_remotely(root: Path, folders: list[Path], resaved: Path) -> dict[str, d
 
 @pytest.fixture(scope="module")
 def first(root: Path) -> dict[str, dict[str, Any]]:
-    return load_remotely(root, [root / name for name in FOLDERS], root / "resaved")
+    folders = [REPOSITORY if name == "hub" else root / name for name in FOLDERS]
+    return load_remotely(root, folders, root / "resaved")
 
 
 @pytest.fixture(scope="module")
 def second(root: Path, first: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    return load_remotely(root, [root / "resaved" / name for name in RESAVED], root / "resaved_again")
+    return load_remotely(root, [path_of(root, name) for name in RESAVED], root / "resaved_again")
 
 
 @pytest.fixture(params=[*FOLDERS, *RESAVED])
@@ -133,7 +150,7 @@ def test_causal(results: dict[str, Any], folder: str, root: Path, inputs: dict[s
 
 def test_code_in_the_folder(folder: str, root: Path, first: object) -> None:
     """Every file of code is the package's, byte for byte, and the configuration names files of the folder itself."""
-    path = root / folder if folder in FOLDERS else root / "resaved" / folder
+    path = path_of(root, folder)
     code = sorted(path.glob("*.py"))
     assert {"configuration_aogpt.py", "modeling_aogpt.py"} <= {file.name for file in code}
     assert all(file.read_bytes() == (PACKAGE / file.name).read_bytes() for file in code)

@@ -17,6 +17,7 @@ from accelerate.state import AcceleratorState, GradientState
 from safetensors.torch import load_file
 from torch.optim import AdamW
 from transformers import AutoTokenizer, set_seed
+from transformers.modeling_outputs import MaskedLMOutput
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from training.arguments import parse_arguments
@@ -340,7 +341,12 @@ def test_mixed_precision_is_used(config: Path, finished: Path, tmp_path: Path) -
 
 
 def spoil_loss(run: Pretraining) -> None:
-    torch.nn.init.constant_(run.model.lm_head.bias, math.nan)
+    """The loss alone: adding a constant leaves the gradient as it is."""
+
+    def add_infinity(module: torch.nn.Module, inputs: Any, output: MaskedLMOutput) -> None:
+        output.loss = output.loss + math.inf
+
+    run.model.register_forward_hook(add_infinity)
 
 
 def spoil_gradient(run: Pretraining) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from training.files import whole_file
 
@@ -21,10 +22,10 @@ def plot_run(results: dict[str, Any], path: Path) -> None:
     training.plot(curve["step"], curve["loss"], color=GREY, linewidth=1.2)
     training.set_title("Training loss", loc="left", fontsize=11)
     training.set_ylabel("nats per token")
-    # The first points, near the logarithm of the vocabulary size, would flatten the rest.
-    later = sorted(curve["loss"][len(curve["loss"]) // 20 :])
-    margin = 0.05 * (later[-1] - later[0]) or 0.1
-    training.set_ylim(later[0] - margin, later[-1] + margin)
+    training.set_yscale("log")  # the first steps fall by far more than all others
+    training.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
+    training.yaxis.set_major_formatter("{x:g}")
+    training.yaxis.set_minor_locator(NullLocator())
 
     steps = [evaluation["step"] for evaluation in results["evaluations"]]
     for key, label, color in (("any_order", "random orders", ORANGE), ("left_to_right", "left to right", BLUE)):

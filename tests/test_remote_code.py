@@ -29,7 +29,7 @@ VARIANTS = {
 FOLDERS = [*VARIANTS, "sharded", "hub"]
 RESAVED = ["released-any", "released-masked", "released-causal", "tied-any", "tied-masked", "tied-causal", "hub-any"]
 
-# A Hub repository as it lies in the cache once it was downloaded: names of code then come with that of the repository.
+# A Hub repository as it lies in the cache once it was downloaded.
 REPOSITORY = "somebody/hub"
 SNAPSHOT = Path("cache", "models--somebody--hub", "snapshots", "0" * 40)
 

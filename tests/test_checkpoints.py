@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from training.arguments import TrainingArguments
 from training.checkpoints import checkpoints_in, load_newest_checkpoint, restore_state, save_checkpoint, training_state
 from training.ema import ExponentialMovingAverage
 from training.optimization import create_optimizer
@@ -42,7 +43,7 @@ class Toy(nn.Module):
         self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
         self.second.weight = self.first.weight
         self.ema = [ExponentialMovingAverage(nn.ModuleList([self.first, self.second]), 0.9)]  # in a list: no sub-module
-        self.optimizer = create_optimizer(self, 0.1, 0.1, (0.9, 0.95), 1e-8)
+        self.optimizer = create_optimizer(self, TrainingArguments())
 
     def train_steps(self, count: int) -> None:
         for step in range(count):

@@ -22,7 +22,7 @@ from transformers.modeling_outputs import MaskedLMOutput
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from training.arguments import parse_arguments
 from training.batches import rows_of_samples
-from training.data import load_data
+from training.data import DataArguments, load_data
 from training.evaluation import ORDER_SEED
 from training.pretrain import Pretraining, main
 from training.tokenization import vocabulary_arguments
@@ -300,7 +300,13 @@ def test_finished_run_does_nothing(config: Path, finished: Path, caplog: pytest.
     assert {path: path.stat().st_mtime_ns for path in finished.rglob("*")} == before
 
 
-def test_other_settings_are_refused(config: Path, finished: Path, tmp_path: Path) -> None:
+def test_other_settings_are_refused_at_once(
+    config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(arguments: DataArguments) -> None:
+        raise AssertionError("The corpus was loaded first.")
+
+    monkeypatch.setattr("training.pretrain.load_data", fail)
     with pytest.raises(ValueError, match=r"learning_rate: 0.05 there, 0.01 now"):
         train(config, finished, "--learning_rate", "0.01")
     (tmp_path / "checkpoint-00000006.safetensors").write_bytes(
@@ -308,13 +314,20 @@ def test_other_settings_are_refused(config: Path, finished: Path, tmp_path: Path
     )
     with pytest.raises(ValueError, match=r"checkpoint-00000006.safetensors belongs .*seed: 0 there, 1 now"):
         train(config, tmp_path, "--seed", "1")
-    changed = config.with_name("words.txt").read_text()
-    config.with_name("words.txt").write_text(changed + "\nbaa na")
+
+
+def test_other_corpus_is_refused(config: Path, finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-00000006.safetensors").write_bytes(
+        (finished / "checkpoint-00000006.safetensors").read_bytes()
+    )
+    corpus = config.with_name("words.txt")
+    content = corpus.read_text()
+    corpus.write_text(content + "\nbaa na")
     try:
         with pytest.raises(ValueError, match=r"corpus: .* there, .* now"):
             train(config, tmp_path)
     finally:
-        config.with_name("words.txt").write_text(changed)
+        corpus.write_text(content)
 
 
 def test_never_begins_anew(config: Path, finished: Path, tmp_path: Path) -> None:
@@ -382,3 +395,5 @@ def test_two_processes_share_the_batch(config: Path, finished: Path, tmp_path: P
     assert results(tmp_path)["hardware"]["num_processes"] == 2
     torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=1e-3, atol=0)
     assert scores(tmp_path)[-1] == pytest.approx(scores(finished)[-1], rel=1e-3)
+    for key in ("sequences", "bytes"):
+        assert results(tmp_path)["evaluations"][-1][key] == results(finished)["evaluations"][-1][key]

@@ -32,7 +32,14 @@ from training.arguments import (
     parse_arguments,
 )
 from training.batches import pass_samples, training_batches
-from training.checkpoints import checkpoints_in, load_newest_checkpoint, restore_state, save_checkpoint, training_state
+from training.checkpoints import (
+    Checkpoint,
+    checkpoints_in,
+    load_newest_checkpoint,
+    restore_state,
+    save_checkpoint,
+    training_state,
+)
 from training.data import Data, load_data
 from training.ema import ExponentialMovingAverage
 from training.evaluation import evaluate
@@ -73,11 +80,15 @@ def main(argv: list[str]) -> None:
         check_same_run(results["arguments"], settings, training.output_dir)
         logger.info("%s is finished (%d steps): nothing to do.", training.output_dir, results["steps"])
         return
+    checkpoint = load_newest_checkpoint(training.output_dir)
+    if checkpoint is not None:
+        check_same_run(checkpoint.metadata["settings"], settings, checkpoint.path)
 
     with accelerator.main_process_first():
         data = load_data(data_arguments)
     run = Pretraining(model_arguments, training, data, settings, accelerator)
-    run.resume()
+    if checkpoint is not None:
+        run.resume(checkpoint)
     stop_signal = run.train()
     if not stop_signal and accelerator.is_main_process:
         run.publish()
@@ -110,22 +121,12 @@ class Pretraining:
         if training.gradient_checkpointing:
             self.model.gradient_checkpointing_enable()
         self.ema = ExponentialMovingAverage(self.model, training.ema_decay)
-        self.optimizer = create_optimizer(
-            self.model,
-            learning_rate=training.learning_rate,
-            weight_decay=training.weight_decay,
-            betas=(training.adam_beta1, training.adam_beta2),
-            eps=training.adam_epsilon,
-        )
+        self.optimizer = create_optimizer(self.model, training)
         # Wrapped for several processes and mixed precision; the weights are those of self.model.
         self.parallel_model, self.parallel_optimizer = accelerator.prepare(self.model, self.optimizer)
 
-    def resume(self) -> None:
-        """Goes on from the newest whole checkpoint in the output folder, if there is one."""
-        checkpoint = load_newest_checkpoint(self.training.output_dir)
-        if checkpoint is None:
-            return
-        check_same_run(checkpoint.metadata["settings"], self.settings, checkpoint.path)
+    def resume(self, checkpoint: Checkpoint) -> None:
+        """Puts the run where it was. Raises a `ValueError` if the corpus is not the same any more."""
         check_same_run({"corpus": checkpoint.metadata["corpus"]}, {"corpus": self.data.facts}, checkpoint.path)
         restore_state(checkpoint.tensors, self.model, self.ema.model, self.optimizer)
         self.progress = Progress(**checkpoint.metadata["progress"], losses=checkpoint.tensors["losses"].tolist())
@@ -210,7 +211,7 @@ class Pretraining:
     def step(self, batches: Iterator[dict[str, torch.Tensor]], stop: StopRequest) -> tuple[float, int]:
         """One update of the weights. Returns the loss of the whole batch, and the signal that any process got, or 0."""
         training, accelerator = self.training, self.accelerator
-        set_learning_rate(self.optimizer, self.learning_rate_at(self.progress.step))
+        set_learning_rate(self.optimizer, learning_rate_at(self.progress.step, training))
         loss = torch.zeros((), device=accelerator.device)
         for _ in range(accelerator.gradient_accumulation_steps):
             batch = send_to_device(next(batches), accelerator.device, non_blocking=True)
@@ -233,25 +234,13 @@ class Pretraining:
         self.ema.update(self.model)
         return mean_loss, stop_signal
 
-    def learning_rate_at(self, step: int) -> float:
-        training = self.training
-        return learning_rate_at(
-            step, training.learning_rate, training.final_learning_rate, training.warmup_steps, training.max_steps
-        )
-
     def tokens_per_second(self) -> float:
         tokens = self.progress.step * self.training.batch_size * self.settings["sequence_length"]
         return tokens / self.progress.train_seconds
 
     def evaluate(self) -> None:
         """Scores held-out text with the averaged weights."""
-        scores = evaluate(
-            self.ema.model,
-            self.data.validation,
-            self.training.eval_sequences,
-            self.training.eval_batch_size,
-            self.accelerator,
-        )
+        scores = evaluate(self.ema.model, self.data.validation, self.training, self.accelerator)
         self.progress.evaluations.append({"step": self.progress.step, **scores})
         if self.accelerator.is_main_process:
             tqdm.write(
@@ -277,7 +266,7 @@ class Pretraining:
             "tokens": sequences * self.settings["sequence_length"],
             "train_seconds": round(progress.train_seconds, 1),
             "tokens_per_second": round(self.tokens_per_second(), 1),
-            "loss_curve": loss_curve(progress.losses, self.learning_rate_at, training.logging_steps),
+            "loss_curve": loss_curve(progress.losses, training),
             "evaluations": progress.evaluations,
             "hardware": hardware(self.accelerator),
             "versions": versions(),

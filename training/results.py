@@ -3,20 +3,22 @@
 """results.json: what a finished run was and how it went. Only finished runs have one."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from training.arguments import TrainingArguments
 from training.files import whole_file
+from training.optimization import learning_rate_at
 
 
-def loss_curve(losses: list[float], learning_rate_at: Callable[[int], float], window: int) -> dict[str, list[float]]:
-    """The mean loss of every `window` steps, placed at the last of them, with the learning rate of that step."""
+def loss_curve(losses: list[float], training: TrainingArguments) -> dict[str, list[float]]:
+    """The mean loss of every `logging_steps` steps, placed at the last of them, with the learning rate of that step."""
+    window = training.logging_steps
     ends = [*range(window, len(losses), window), len(losses)]
     return {
         "step": ends,
         "loss": [sum(losses[start:end]) / (end - start) for start, end in zip([0, *ends], ends, strict=False)],
-        "learning_rate": [learning_rate_at(end - 1) for end in ends],
+        "learning_rate": [learning_rate_at(end - 1, training) for end in ends],
     }
 
 

@@ -345,12 +345,16 @@ def test_passes_and_looks_change_nothing_but_rounding(config: Path, finished: Pa
     assert scores(tmp_path)[-1] == pytest.approx(scores(finished)[-1], rel=1e-3)
 
 
-def test_mixed_precision_is_used(config: Path, finished: Path, tmp_path: Path) -> None:
-    train(config, tmp_path, "--mixed_precision", "bf16")
+def test_mixed_precision_and_fewer_rows_to_evaluate(config: Path, finished: Path, tmp_path: Path) -> None:
+    train(config, tmp_path, "--mixed_precision=bf16", "--eval_sequences=5")
     torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=0.1, atol=0)
     assert losses(tmp_path)[0] != losses(finished)[0]
     assert all(tensor.dtype == torch.float32 for name, tensor in final_state(tmp_path).items() if name != "losses")
     assert results(tmp_path)["hardware"]["mixed_precision"] == "bf16"
+    num_bytes = load_data(parse_arguments([str(config)])[1]).validation["num_bytes"]
+    spread = [num_bytes[number * len(num_bytes) // 5] for number in range(5)]
+    last = results(tmp_path)["evaluations"][-1]
+    assert (last["sequences"], last["bytes"]) == (5, sum(spread))
 
 
 def spoil_loss(run: Pretraining) -> None:

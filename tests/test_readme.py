@@ -23,7 +23,7 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[list[str]]:
-    lines = "\n".join(blocks("console")).splitlines()
+    lines = "\n".join(blocks("console")).replace("\\\n", " ").splitlines()
     return [shlex.split(line.removeprefix("$ "), comments=True) for line in lines if line.startswith("$ ")]
 
 

@@ -78,6 +78,7 @@ class AOGPTConfig(PreTrainedConfig):
         "layers.*.mlp.up_proj": "colwise",
         "layers.*.mlp.down_proj": "rowwise",
     }
+    choices = CHOICES
 
     vocab_size: int = GPT2_PADDED_VOCAB_SIZE
     hidden_size: int = 768
@@ -115,14 +116,23 @@ class AOGPTConfig(PreTrainedConfig):
         # One checkpoint serves every Auto class. Set after the rest, so that a file read from the Hub, where
         # transformers prefixes these names with the repository, is written back with names of the files beside it.
         self.auto_map = dict(AUTO_MAP)
-        self._check()
+        self.validate()
 
     @property
     def head_dim(self) -> int:
         return self.hidden_size // self.num_attention_heads
 
-    def _check(self) -> None:
-        for name, allowed in CHOICES.items():
+    def validate(self) -> None:
+        """
+        Raises a `ValueError` if a value is not allowed. It replaces the checks of transformers, which runs it before
+        saving, because these warn of a mask outside the token table, where it belongs.
+        """
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < self.vocab_size:
+                raise ValueError(f"{name}={value!r} is no id of the token table: 0 to {self.vocab_size - 1}, or None.")
+
+        for name, allowed in self.choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(map(repr, allowed))}.")
         for name in POSITIVE_INTEGERS:

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batches for any-order training."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,9 +16,11 @@ class DataCollatorForAnyOrderLM:
     """
     Pads sequences, draws an order for each and makes labels.
 
-    A feature is a mapping with `input_ids` and, optionally, `labels` (default: the ids) and `order_seed`, an integer
-    such as the running number of the sample. With it the order is a function of `(seed, order_seed)` alone, the same in
-    whatever batch, process or worker; without it orders are drawn one after another from one stream.
+    A feature is a mapping with `input_ids` and, optionally, `labels` (default: the ids), `attention_mask` (0 at
+    padding, which is taken off) and `order_seed`, an integer such as the running number of the sample. With an
+    `order_seed` the order is a function of `(seed, order_seed)` alone, the same in whatever batch, process or worker;
+    without it orders are drawn one after another from a stream of each process and worker. (The `Trainer` drops a
+    column `order_seed` unless `remove_unused_columns=False`.)
 
     Args:
         pad_token_id (`int`, *optional*): Pads sequences of unequal length; may be any valid id, since padding is
@@ -30,25 +33,22 @@ class DataCollatorForAnyOrderLM:
     and, if anything was padded, `attention_mask`. Padding stands on the right, and last in each order.
 
     Raises:
-        ValueError: If lengths differ and there is no `pad_token_id`, a sequence is empty, or the fraction is none.
+        ValueError: If lengths differ and there is no `pad_token_id`, a sequence is empty or no list of integers, its
+            labels are not as long, or the fraction is none.
     """
 
     pad_token_id: int | None = None
     left_to_right_fraction: float = 0.1
     seed: int = 0
     pad_to_multiple_of: int | None = None
-    _stream: torch.Generator | None = field(default=None, init=False, repr=False)
+    _stream: tuple[tuple[int, int], torch.Generator] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 <= self.left_to_right_fraction <= 1:
             raise ValueError(f"left_to_right_fraction={self.left_to_right_fraction} must lie between 0 and 1.")
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
-        ids = [torch.as_tensor(feature["input_ids"], dtype=torch.long) for feature in features]
-        labels = [
-            torch.as_tensor(feature.get("labels", row), dtype=torch.long)
-            for feature, row in zip(features, ids, strict=True)
-        ]
+        ids, labels = zip(*(_read(feature, index) for index, feature in enumerate(features)), strict=True)
         lengths = [len(row) for row in ids]
         if min(lengths) == 0:
             raise ValueError(
@@ -81,10 +81,12 @@ class DataCollatorForAnyOrderLM:
     def _generator(self, order_seed: object) -> torch.Generator:
         if order_seed is not None:
             return torch.Generator().manual_seed(_mix(self.seed, int(order_seed)))
-        if self._stream is None:
-            worker = torch.utils.data.get_worker_info()  # each worker holds a copy of the collator
-            self._stream = torch.Generator().manual_seed(_mix(self.seed, -1 - (worker.id if worker else 0)))
-        return self._stream
+        # Every process and, in every epoch, every worker of a loader has a stream of its own.
+        worker = torch.utils.data.get_worker_info()
+        place = (int(os.environ.get("RANK", "0")), worker.seed if worker else -1)
+        if self._stream is None or self._stream[0] != place:
+            self._stream = place, torch.Generator().manual_seed(_mix(_mix(self.seed, place[0]), place[1]))
+        return self._stream[1]
 
 
 def _mix(seed: int, number: int) -> int:
@@ -93,6 +95,21 @@ def _mix(seed: int, number: int) -> int:
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         value = (value ^ (value >> shift)) * factor % 2**64
     return (value ^ (value >> 31)) % 2**63
+
+
+def _read(feature: Mapping[str, object], index: int) -> tuple[torch.LongTensor, torch.LongTensor]:
+    """Ids and labels of a feature, without its padding."""
+    ids = torch.as_tensor(feature["input_ids"])
+    labels = torch.as_tensor(feature.get("labels", ids))
+    keep = torch.as_tensor(feature.get("attention_mask", torch.ones_like(ids)))
+    if ids.dim() != 1 or ids.shape != labels.shape or ids.shape != keep.shape:
+        raise ValueError(
+            f"Feature {index} has input_ids of shape {tuple(ids.shape)}, labels of {tuple(labels.shape)} and "
+            f"attention_mask of {tuple(keep.shape)}: each must be one sequence, all equally long."
+        )
+    if len(ids) and (ids.is_floating_point() or labels.is_floating_point()):
+        raise ValueError(f"Feature {index} has input_ids or labels that are no integers ({ids.dtype}, {labels.dtype}).")
+    return ids[keep != 0].long(), labels[keep != 0].long()
 
 
 def _pad(rows: Sequence[torch.Tensor], length: int, value: int) -> torch.Tensor:

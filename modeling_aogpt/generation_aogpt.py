@@ -7,6 +7,7 @@ revealed, and *commit* tokens to them. What is queried when is data, drawn befor
 
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from numbers import Integral
 
 import torch
 from transformers.generation import GenerationConfig, GenerationMixin
@@ -19,6 +20,18 @@ from .sampling import choose_tokens, make_warpers
 from .schedule import REVEAL_RULES, SCHEDULES, draw_reveal_steps
 
 ORDERS = ("random", "left_to_right")
+
+# What a generation config may hold that is no wish about how to generate.
+NEUTRAL_CONFIG_FIELDS = (
+    "transformers_version",
+    "_from_model_config",
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "output_attentions",
+    "output_hidden_states",
+    "use_cache",
+)
 
 
 @dataclass
@@ -76,9 +89,9 @@ class AnyOrderGenerationSettings:
             _check_choice(name, getattr(self, name), allowed)
         if not isinstance(self.order, torch.Tensor):
             _check_choice("order", self.order, ORDERS, "or a (batch, n) tensor")
-        if not self.temperature > 0:
+        if not 0 < self.temperature < float("inf"):
             raise ValueError(
-                f"temperature={self.temperature!r} must be above 0; for the likeliest use do_sample=False."
+                f"temperature={self.temperature!r} must be above 0 and finite; for the likeliest use do_sample=False."
             )
         if not (_is_integer(self.top_k) and self.top_k >= 0):
             raise ValueError(f"top_k={self.top_k!r} must be an integer of at least 0 (0: no truncation).")
@@ -87,11 +100,11 @@ class AnyOrderGenerationSettings:
 
 
 def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...], also: str = "") -> None:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))} {also}".rstrip() + ".")
 
 
@@ -216,7 +229,23 @@ class AnyOrderGenerationMixin(GenerationMixin):
         if inputs is not None and input_ids is not None:
             raise ValueError("Both inputs and input_ids are given; they are two names of one argument.")
         settings = self._resolve_settings(generation_config, kwargs)
-        ids, is_padding = self._prepare_canvas(input_ids if inputs is None else inputs, attention_mask, settings)
+        inputs = input_ids if inputs is None else inputs
+        was_training = self.training
+        self.eval()  # gradient checkpointing, in training mode, would take the cache away
+        try:
+            output = self._generate(inputs, attention_mask, settings, generator)
+        finally:
+            self.train(was_training)
+        return output if settings.return_dict_in_generate else output.sequences
+
+    def _generate(
+        self,
+        inputs: torch.LongTensor | None,
+        attention_mask: torch.Tensor | None,
+        settings: AnyOrderGenerationSettings,
+        generator: torch.Generator | None,
+    ) -> AnyOrderGenerationOutput:
+        ids, is_padding = self._prepare_canvas(inputs, attention_mask, settings)
         is_hidden = (ids == self.config.mask_token_id) & ~is_padding
 
         orders = self._draw_orders(settings.order, ids, generator)
@@ -249,7 +278,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 "The model's logits are not finite (NaN or infinity), so there is no distribution to draw from. Check "
                 f"the weights, and the dtype they were loaded in ({self.dtype})."
             )
-        output = AnyOrderGenerationOutput(
+        return AnyOrderGenerationOutput(
             sequences=in_place(decoder.ids, orders),
             orders=orders,
             reveal_steps=in_place(reveal_steps, orders),
@@ -257,7 +286,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
             num_forward_passes=decoder.num_forward_passes,
             num_rows=decoder.num_rows,
         )
-        return output if settings.return_dict_in_generate else output.sequences
 
     def _resolve_settings(
         self, generation_config: GenerationConfig | None, given: dict[str, object]
@@ -271,6 +299,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 + (f" Is {close[0]} meant?" if close else f" It takes {', '.join(known)}.")
             )
         config = self.generation_config if generation_config is None else generation_config
+        unused = sorted(config.to_diff_dict().keys() - {*known, *NEUTRAL_CONFIG_FIELDS})
+        if unused:
+            raise ValueError(f"The generation config sets {', '.join(unused)}, which this generate() does not know.")
         values = {name: given.get(name) for name in known}
         lengths_given = values["max_length"] is not None or values["max_new_tokens"] is not None
         for name in known:
@@ -297,7 +328,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                     f"inputs has shape {tuple(inputs.shape)}, but must be (batch, length) with batch >= 1."
                 )
             length = settings.max_length or inputs.shape[1] + (settings.max_new_tokens or 0)
-            inputs = inputs.to(self.device)
+            inputs = inputs.to(self.device, torch.long)
         num_added = length - inputs.shape[1]
         if num_added < 0:
             raise ValueError(

@@ -45,6 +45,9 @@ class AnyOrderLikelihoodMixin:
         Log-likelihood of whole sequences: log p(x | order), or its mean over uniform random orders, whose negative is
         the any-order loss (Eq. 7) and so the masked-diffusion bound (Eq. 1) on -log p(x).
 
+        Probabilities are normalised over the whole token table, as in training and in the authors' code. Generation
+        leaves out ids that are no text (`config.num_valid_tokens` on), which a trained model gives next to nothing.
+
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
             orders (`torch.LongTensor` of shape `(batch, n)` or `str`, *optional*): Given orders, `"left_to_right"` or
@@ -59,6 +62,7 @@ class AnyOrderLikelihoodMixin:
         Raises:
             ValueError: If the ids, orders or their number are not allowed, or a result is not finite.
         """
+        input_ids = input_ids.long()
         kind = self._order_kind(orders, num_orders)
         totals, token_log_likelihood = [], 0.0
         for _ in range(num_orders):

@@ -9,7 +9,9 @@ whose position is -1. Training, scoring, prefill and parallel decoding are the s
 which rows see which.
 """
 
+import inspect
 from collections.abc import Callable
+from difflib import get_close_matches
 
 import torch
 import torch.nn.functional as F
@@ -232,7 +234,7 @@ class AOGPTPreTrainedModel(PreTrainedModel):
 
     def check_ids(self, input_ids: torch.LongTensor, mask_allowed: bool = False) -> None:
         """
-        Raises a `ValueError` for ids that no table row stands for or sequences longer than the position table. Values
+        Raises a `ValueError` for ids that stand for no text or sequences longer than the position table. Values
         are looked at only where that costs nothing much: not in a compiled graph, nor on an accelerator in training.
         """
         length, longest = input_ids.shape[1], self.config.max_position_embeddings
@@ -243,7 +245,7 @@ class AOGPTPreTrainedModel(PreTrainedModel):
             )
         if torch.compiler.is_compiling() or (self.training and not input_ids.is_cpu):
             return
-        wrong = (input_ids < 0) | (input_ids >= self.config.vocab_size)
+        wrong = (input_ids < 0) | (input_ids >= self.config.num_valid_tokens)
         if mask_allowed:
             wrong &= input_ids != self.config.mask_token_id
         if wrong.any():
@@ -251,7 +253,10 @@ class AOGPTPreTrainedModel(PreTrainedModel):
             hint = ""
             if given == self.config.mask_token_id:
                 hint = " That is the mask: generate() and AOGPTForMaskedLM fill masks, a likelihood needs whole text."
-            raise ValueError(f"input_ids holds {given}, but ids go from 0 to {self.config.vocab_size - 1}.{hint}")
+            raise ValueError(
+                f"input_ids holds {given}, but ids of text go from 0 to {self.config.num_valid_tokens - 1} "
+                f"(config.num_valid_tokens).{hint}"
+            )
 
 
 class AOGPTModel(AOGPTPreTrainedModel):
@@ -332,17 +337,39 @@ class AOGPTModel(AOGPTPreTrainedModel):
         return BaseModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
 
 
-class AOGPTForAnyOrderLM(AOGPTPreTrainedModel, AnyOrderGenerationMixin, AnyOrderLikelihoodMixin):
-    """AO-GPT with its language-model head, predicting every token given those before it in an order."""
+# What transformers, its trainer, tokenizers and PEFT may hand to any model's forward.
+COMMON_ARGUMENTS = frozenset(
+    {*TransformersKwargs.__annotations__, "num_items_in_batch", "token_type_ids", "return_dict", "use_cache"}
+)
+
+
+class AOGPTWithHead(AOGPTPreTrainedModel):
+    """The decoder and its language-model head, which is one and the same in all views of a checkpoint."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-    _auto_class = "AutoModel"
 
     def __init__(self, config: AOGPTConfig) -> None:
         super().__init__(config)
         self.model = AOGPTModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
+
+    def refuse_unknown(self, arguments: dict[str, object]) -> None:
+        """Raises a `ValueError` for a misspelt argument of `forward`, which would have no effect."""
+        unknown = [name for name, value in arguments.items() if value is not None and name not in COMMON_ARGUMENTS]
+        if unknown:
+            known = list(inspect.signature(type(self).forward).parameters)
+            close = get_close_matches(unknown[0], known, n=1)
+            raise ValueError(
+                f"{type(self).__name__} does not take {', '.join(unknown)}."
+                + (f" Is {close[0]} meant?" if close else "")
+            )
+
+
+class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelihoodMixin):
+    """AO-GPT with its language-model head, predicting every token given those before it in an order."""
+
+    _auto_class = "AutoModel"
 
     def predict_in_order(
         self,
@@ -358,6 +385,7 @@ class AOGPTForAnyOrderLM(AOGPTPreTrainedModel, AnyOrderGenerationMixin, AnyOrder
         which padding comes last: so it is seen by nothing and needs no mask.
         """
         self.check_ids(input_ids)
+        input_ids = input_ids.long()
         batch_size, length = input_ids.shape
         if orders is None:
             orders = left_to_right_orders(batch_size, length, device=input_ids.device)
@@ -398,6 +426,7 @@ class AOGPTForAnyOrderLM(AOGPTPreTrainedModel, AnyOrderGenerationMixin, AnyOrder
         Raises:
             ValueError: If an id is out of range, a sequence is too long, or an order is no permutation.
         """
+        self.refuse_unknown(kwargs)
         output, orders = self.predict_in_order(input_ids, orders, attention_mask, **kwargs)
         logits = self.lm_head(in_place(output.last_hidden_state, orders))
         if labels is not None and attention_mask is not None:
@@ -410,21 +439,14 @@ class AOGPTForAnyOrderLM(AOGPTPreTrainedModel, AnyOrderGenerationMixin, AnyOrder
         )
 
 
-class AOGPTForMaskedLM(AOGPTPreTrainedModel):
+class AOGPTForMaskedLM(AOGPTWithHead):
     """
     AO-GPT as a masked language model: all masked positions are predicted at once, each given the revealed tokens.
 
     The revealed tokens enter left to right: a decoder's prediction depends on the order of its context.
     """
 
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _auto_class = "AutoModelForMaskedLM"
-
-    def __init__(self, config: AOGPTConfig) -> None:
-        super().__init__(config)
-        self.model = AOGPTModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
-        self.post_init()
 
     @can_return_tuple
     def forward(
@@ -443,12 +465,16 @@ class AOGPTForMaskedLM(AOGPTPreTrainedModel):
 
         Returns:
             `MaskedLMOutput` with `logits` (batch, n, vocab_size): at masked positions those of q_{0|t}(. | x_t) (Eq. 5)
-            over the valid tokens, at revealed ones all mass on the token itself.
+            over the valid tokens, at revealed ones all mass on the token itself. Hidden states, where asked for, are in
+            order: revealed positions, masked ones, padding.
 
         Raises:
-            ValueError: If an id is neither a token nor the mask, or a sequence is too long.
+            ValueError: If an id is neither a token nor the mask, a sequence is too long, or a label differs from a
+                revealed token.
         """
+        self.refuse_unknown(kwargs)
         self.check_ids(input_ids, mask_allowed=True)
+        input_ids = input_ids.long()
         is_masked = input_ids == self.config.mask_token_id
         is_padding = torch.zeros_like(is_masked) if attention_mask is None else attention_mask == 0
         positions = token_positions(~is_padding)
@@ -464,6 +490,7 @@ class AOGPTForMaskedLM(AOGPTPreTrainedModel):
         logits = torch.where(is_masked[..., None], logits, certain)
         if labels is not None:
             labels = labels.masked_fill(is_padding, -100)
+            self._check_labels(labels, input_ids, is_masked)
         return MaskedLMOutput(
             loss=None if labels is None else cross_entropy(logits, labels, **kwargs),
             logits=logits,
@@ -471,8 +498,15 @@ class AOGPTForMaskedLM(AOGPTPreTrainedModel):
             attentions=output.attentions,
         )
 
+    def _check_labels(self, labels: torch.LongTensor, input_ids: torch.LongTensor, is_masked: torch.BoolTensor) -> None:
+        if not torch.compiler.is_compiling() and ((labels != -100) & ~is_masked & (labels != input_ids)).any():
+            raise ValueError(
+                "labels differ from revealed tokens, which have all mass on themselves: mask what is to be predicted "
+                "(with DataCollatorForLanguageModeling: mask_replace_prob=1), or set these labels to -100."
+            )
 
-class AOGPTForCausalLM(AOGPTPreTrainedModel, GenerationMixin):
+
+class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
     """
     AO-GPT left to right with the usual shift, so that whatever works with a causal language model of transformers works
     with it: the stock `generate`, caches, pipelines, PEFT, evaluation harnesses.
@@ -481,14 +515,7 @@ class AOGPTForCausalLM(AOGPTPreTrainedModel, GenerationMixin):
     holds exactly one entry per token, as the stock code expects.
     """
 
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _auto_class = "AutoModelForCausalLM"
-
-    def __init__(self, config: AOGPTConfig) -> None:
-        super().__init__(config)
-        self.model = AOGPTModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
-        self.post_init()
 
     @can_return_tuple
     def forward(
@@ -517,17 +544,27 @@ class AOGPTForCausalLM(AOGPTPreTrainedModel, GenerationMixin):
 
         Returns:
             `CausalLMOutputWithPast` with `logits[b, i]` predicting the token after position i. After the last position
-            of the table there is none: logits there mean nothing.
+            of the table there is none: logits there mean nothing. Ids that are no text have no mass. Attentions have a
+            first row and slot for the start.
 
         Raises:
             ValueError: If an id is out of range, or a sequence is too long.
         """
+        self.refuse_unknown(kwargs)
         self.check_ids(input_ids)
+        input_ids = input_ids.long()
+        if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
+            raise ValueError(f"labels need the logits of all positions, but logits_to_keep={logits_to_keep} is given.")
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         num_cached = 0 if past_key_values is None else past_key_values.get_seq_length()
         if position_ids is None:
             position_ids = self._positions(input_ids, attention_mask, num_cached)
+        elif attention_mask is None and not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
+            raise ValueError(
+                "position_ids do not count up by one. Several texts packed into one sequence would see each other: "
+                "give each a row of its own, and an attention_mask where rows are padded."
+            )
         self._check_positions(position_ids)
         visible = self._visible(input_ids, attention_mask, past_key_values, num_cached)
 
@@ -544,6 +581,8 @@ class AOGPTForCausalLM(AOGPTPreTrainedModel, GenerationMixin):
         hidden_states = output.last_hidden_state[:, 1:]
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.lm_head(hidden_states[:, kept])
+        # The stock generate would draw what is no text.
+        logits[..., self.config.num_valid_tokens :] = torch.finfo(logits.dtype).min
         loss = None
         if labels is not None:
             loss = cross_entropy(logits, F.pad(labels[:, 1:], (0, 1), value=-100), **kwargs)
@@ -551,7 +590,7 @@ class AOGPTForCausalLM(AOGPTPreTrainedModel, GenerationMixin):
             loss=loss,
             logits=logits,
             past_key_values=past_key_values,
-            hidden_states=output.hidden_states,
+            hidden_states=output.hidden_states and tuple(states[:, 1:] for states in output.hidden_states),
             attentions=output.attentions,
         )
 
@@ -589,6 +628,11 @@ class AOGPTForCausalLM(AOGPTPreTrainedModel, GenerationMixin):
             rows = num_cached + torch.arange(length, device=device)
             visible = (torch.arange(num_slots, device=device) <= rows[:, None])[None, None]
             if attention_mask is not None:
+                if not num_cached + length <= attention_mask.shape[1] <= num_slots:
+                    raise ValueError(
+                        f"attention_mask has {attention_mask.shape[1]} columns for {int(num_cached)} cached and "
+                        f"{length} new tokens: it must cover both."
+                    )
                 kept = F.pad(attention_mask.bool(), (0, num_slots - attention_mask.shape[1]))
                 visible = visible & kept[:, None, None, :]
         # The start row sees itself, and every row sees it.
@@ -610,7 +654,7 @@ def cross_entropy(
 ) -> torch.Tensor:
     """Mean over labels other than -100, in at least float32; or a sum over `num_items_in_batch`."""
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
+    return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten().long(), num_items_in_batch)
 
 
 __all__ = ["AOGPTForAnyOrderLM", "AOGPTForCausalLM", "AOGPTForMaskedLM", "AOGPTModel", "AOGPTPreTrainedModel"]

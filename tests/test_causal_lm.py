@@ -35,7 +35,20 @@ def test_is_the_left_to_right_view_shifted(
     torch.testing.assert_close(output.logits[:, :-1], expected[:, 1:], rtol=0, atol=1e-12)
     loss = torch.nn.functional.cross_entropy(expected[:, 1:].flatten(0, 1), ids[:, 1:].flatten())
     torch.testing.assert_close(output.loss, loss)
-    torch.testing.assert_close(causal(ids, logits_to_keep=2).logits, output.logits[:, -2:])
+    for kept, columns in ((2, [10, 11]), (torch.tensor([3, 7]), [3, 7])):
+        torch.testing.assert_close(causal(ids, logits_to_keep=kept).logits, output.logits[:, columns])
+    states = causal(ids, output_hidden_states=True).hidden_states
+    assert [tuple(state.shape) for state in states] == [(3, 12, 16)] * 3
+    torch.testing.assert_close(causal.lm_head(states[-1]), output.logits)
+
+
+def test_what_is_no_text_is_never_generated() -> None:
+    model = AOGPTForCausalLM(random_model(vocab_size=16, num_valid_tokens=3).config).eval()
+    prompt = torch.tensor([[1]]).expand(50, 1)
+    samples = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_length=12, do_sample=True, pad_token_id=0
+    )
+    assert samples.max() <= 2
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
@@ -111,6 +124,15 @@ def test_refuses_what_does_not_fit(causal: AOGPTForCausalLM) -> None:
         causal(torch.zeros(1, 13, dtype=torch.long))
     with pytest.raises(ValueError, match="input_ids holds 11"):
         causal(torch.tensor([[11]]))
+    with pytest.raises(ValueError, match="packed into one sequence would see each other"):
+        causal(torch.zeros(1, 6, dtype=torch.long), position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
+    with pytest.raises(ValueError, match="labels need the logits of all positions"):
+        causal(torch.tensor([[1, 2]]), labels=torch.tensor([[1, 2]]), logits_to_keep=1)
+    with pytest.raises(ValueError, match="does not take orders"):
+        causal(torch.tensor([[1, 2]]), orders=torch.tensor([[0, 1]]))
+    cache = causal(torch.zeros(1, 4, dtype=torch.long), use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="3 columns for 4 cached and 2 new tokens"):
+        causal(torch.tensor([[1, 2]]), past_key_values=cache, attention_mask=torch.ones(1, 3))
     cache = causal(torch.zeros(1, 12, dtype=torch.long), use_cache=True).past_key_values
     with pytest.raises(ValueError, match="position 12 is beyond the table"):
         causal(torch.tensor([[1]]), past_key_values=cache)

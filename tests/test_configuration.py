@@ -1,5 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
 import pytest
 
 from modeling_aogpt import AOGPTConfig
@@ -15,6 +17,13 @@ def test_all_auto_classes_are_mapped_whatever_a_file_says() -> None:
     config = AOGPTConfig(auto_map={"AutoModel": "somebody/model--modeling_aogpt.AOGPTForAnyOrderLM"})
     assert set(config.auto_map) == {"AutoConfig", "AutoModel", "AutoModelForMaskedLM", "AutoModelForCausalLM"}
     assert not any("--" in name for name in config.auto_map.values())
+
+
+def test_a_mask_outside_the_table_is_nothing_to_warn_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = AOGPTConfig(vocab_size=77)
+    config.save_pretrained(tmp_path)
+    assert AOGPTConfig.from_pretrained(tmp_path).mask_token_id == 77
+    assert not [record for record in caplog.records if "mask_token_id" in record.getMessage()]
 
 
 def test_survives_json() -> None:
@@ -41,6 +50,7 @@ def test_survives_json() -> None:
         ({"vocab_size": 10, "num_valid_tokens": 11}, "num_valid_tokens=11 exceeds the token table"),
         ({"vocab_size": 10, "mask_token_id": 9}, "mask_token_id=9 is a real token"),
         ({"tie_word_embeddings": True}, "lm_head_bias=False"),
+        ({"vocab_size": 10, "eos_token_id": 10}, "eos_token_id=10 is no id of the token table: 0 to 9"),
     ],
 )
 def test_refuses(arguments: dict, message: str) -> None:

@@ -51,12 +51,40 @@ def test_without_seeds_a_stream_goes_on() -> None:
     assert all(torch.equal(order, second(samples)["orders"]) for order in drawn)
 
 
+def test_streams_of_processes_workers_and_epochs_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    samples = [{"input_ids": list(range(30))}] * 8
+    drawn = set()
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        torch.manual_seed(0)  # processes share it, and it seeds their loaders' workers
+        collator = DataCollatorForAnyOrderLM(left_to_right_fraction=0)
+        collator(samples)  # a collator that was used before its loader copies it to the workers
+        loader = torch.utils.data.DataLoader(samples, batch_size=4, collate_fn=collator, num_workers=2)
+        for _ in range(2):
+            drawn |= {tuple(order) for batch in loader for order in batch["orders"].tolist()}
+    assert len(drawn) == 2 * 2 * 8
+
+
+def test_padding_of_features_is_taken_off() -> None:
+    padded = [{"input_ids": [0, 5, 6, 0], "attention_mask": [0, 1, 1, 0]}, {"input_ids": [1, 2, 3]}]
+    batch = DataCollatorForAnyOrderLM(pad_token_id=0)(padded)
+    assert batch["input_ids"].tolist() == [[5, 6, 0], [1, 2, 3]]
+    assert batch["labels"].tolist() == [[5, 6, -100], [1, 2, 3]]
+
+
 @pytest.mark.parametrize(
     ("arguments", "samples", "message"),
     [
         ({}, [{"input_ids": [1]}, {"input_ids": [1, 2]}], "give the collator a pad_token_id"),
         ({"pad_token_id": 0}, [{"input_ids": [1]}, {"input_ids": []}], "Sequence 1 of the batch is empty"),
         ({"left_to_right_fraction": 1.5}, [], "must lie between 0 and 1"),
+        (
+            {},
+            [{"input_ids": [1, 2, 3], "labels": [1, 2]}],
+            r"Feature 0 has input_ids of shape \(3,\), labels of \(2,\)",
+        ),
+        ({}, [{"input_ids": [[1, 2]]}], "each must be one sequence"),
+        ({}, [{"input_ids": [1.7, 2.2]}], "no integers"),
     ],
 )
 def test_refuses(arguments: dict, samples: list[dict], message: str) -> None:

@@ -1,11 +1,12 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import numpy as np
 import pytest
 import torch
 from transformers import GenerationConfig
 
 from modeling_aogpt import AOGPTForAnyOrderLM
-from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput
+from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput, CachedDecoder
 from tests.references import Enumeration, chi_square, conditional, cut, random_model
 
 ARCHITECTURES = [
@@ -229,8 +230,45 @@ def test_generation_config_gives_defaults() -> None:
 
 def test_training_mode_and_gradients_are_left_alone() -> None:
     model = random_model().train()
-    assert not model.generate(num_steps=2).requires_grad
+    model.gradient_checkpointing_enable()
+    result = model.generate(num_steps=6, generator=seeded())
+    assert not result.requires_grad
     assert model.training
+    assert torch.equal(result, random_model().generate(num_steps=6, generator=seeded()))
+
+
+def test_each_returned_sequence_keeps_its_padding() -> None:
+    model, mask = random_model(), 11
+    inputs, keep = torch.tensor([[1, mask, 9], [2, 9, mask]]), torch.tensor([[1, 1, 0], [1, 0, 1]])
+    samples = model.generate(inputs, attention_mask=keep, num_return_sequences=2)
+    for row, given, kept in zip(samples, inputs.repeat_interleave(2, 0), keep.repeat_interleave(2, 0), strict=True):
+        assert torch.equal(row[kept == 0], given[kept == 0])
+        assert row[0] == given[0]
+        assert (row != mask).all()
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_bfloat16_generates_near_what_it_scores(autocast: bool) -> None:
+    model = random_model(initializer_range=0.1)
+    model = model.float() if autocast else model.bfloat16()
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        output = model.generate(num_return_sequences=3, generator=seeded(), return_dict_in_generate=True)
+        scores = model.log_likelihood(output.sequences, output.orders).log_likelihood
+    torch.testing.assert_close(output.token_logprobs.sum(1), scores, rtol=0, atol=0.2)
+
+
+def test_the_cache_holds_what_attention_computes_with() -> None:
+    """So that no pass converts it."""
+    model, start = random_model().float(), torch.zeros(1, 12, dtype=torch.long)
+    arguments = model, start, start, torch.zeros(1, dtype=torch.long)
+    assert CachedDecoder(*arguments).cache.keys.dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert CachedDecoder(*arguments).cache.keys.dtype == torch.bfloat16
+
+
+def test_integers_of_any_kind_will_do() -> None:
+    inputs = torch.tensor([[1, 11, 11]], dtype=torch.int32)
+    assert random_model().generate(inputs, num_steps=np.int64(2)).dtype == torch.long
 
 
 @pytest.mark.parametrize(
@@ -238,7 +276,7 @@ def test_training_mode_and_gradients_are_left_alone() -> None:
     [
         ({"num_steps": 0}, "num_steps=0 must be an integer of at least 1"),
         ({"num_steps": 2.5}, r"num_steps=2\.5 must be an integer"),
-        ({"temperature": 0}, "temperature=0 must be above 0; .* do_sample=False"),
+        ({"temperature": 0}, "temperature=0 must be above 0 and finite; .* do_sample=False"),
         ({"temperature": -1.0}, r"temperature=-1\.0 must be above 0"),
         ({"temperature": float("nan")}, "temperature=nan must be above 0"),
         ({"top_p": 0.0}, r"top_p=0\.0 must be above 0 and at most 1"),
@@ -253,9 +291,15 @@ def test_training_mode_and_gradients_are_left_alone() -> None:
         ({"max_length": 4, "max_new_tokens": 4}, "both given; give one"),
         ({"num_return_sequences": 0}, "num_return_sequences=0 must be"),
         ({"num_beam": 4}, "does not take num_beam"),
+        ({"generation_config": GenerationConfig(num_beams=4)}, "generation config sets num_beams"),
+        ({"temperature": float("inf")}, "temperature=inf must be above 0 and finite"),
+        ({"order": np.zeros((1, 12))}, "is not one of 'random', 'left_to_right'"),
         ({"temprature": 0.5}, "does not take temprature. Is temperature meant?"),
         ({"inputs": torch.tensor([[1, 2]])}, r"Nothing to generate: inputs holds no mask \(id 11\)"),
-        ({"inputs": torch.tensor([[1, 12]]), "max_new_tokens": 1}, "input_ids holds 12, but ids go from 0 to 10"),
+        (
+            {"inputs": torch.tensor([[1, 12]]), "max_new_tokens": 1},
+            "input_ids holds 12, but ids of text go from 0 to 10",
+        ),
         ({"inputs": torch.tensor([[1, 2, 11]]), "max_length": 2}, "max_length=2 is shorter than the inputs"),
         ({"inputs": torch.tensor([1, 11])}, r"shape \(2,\), but must be \(batch, length\)"),
         ({"inputs": torch.tensor([[1, 11]]), "input_ids": torch.tensor([[1, 11]])}, "two names of one argument"),

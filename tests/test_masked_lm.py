@@ -65,6 +65,14 @@ def test_fill_mask_pipeline(
     assert [answer["score"] for answer in answers] == pytest.approx(best.values.tolist())
 
 
+def test_refuses_labels_that_a_revealed_token_contradicts() -> None:
+    model = masked_lm(random_model())
+    ids = torch.tensor([[1, 11, 3]])
+    assert model(ids, labels=torch.tensor([[1, 4, 3]])).loss.isfinite()
+    with pytest.raises(ValueError, match="labels differ from revealed tokens"):
+        model(ids, labels=torch.tensor([[2, 4, 3]]))
+
+
 def test_refuses_what_is_neither_token_nor_mask() -> None:
     with pytest.raises(ValueError, match="input_ids holds 12"):
         masked_lm(random_model())(torch.tensor([[1, 12]]))

@@ -103,6 +103,42 @@ def test_padding_anywhere_changes_nothing(variant: dict, orders: torch.LongTenso
     torch.testing.assert_close(result.loss, plain.loss, rtol=0, atol=1e-12)
 
 
+def test_shared_targets_are_added_at_every_block(ids: torch.LongTensor) -> None:
+    """With one embedding added once, blocks after the first cannot tell targets but through the stream."""
+    model = random_model(target_injection="shared")
+    model.model.layers[0].register_forward_hook(lambda module, arguments, output: torch.zeros_like(output))
+    states = model(ids).logits[0]
+    assert (states[1:] - states[:1]).abs().amax(-1).min() > 1e-6
+
+
+def test_a_misspelt_argument_is_refused(ids: torch.LongTensor, orders: torch.LongTensor) -> None:
+    with pytest.raises(ValueError, match=r"AOGPTForAnyOrderLM does not take order\. Is orders meant\?"):
+        random_model()(ids, order=orders)
+    random_model()(ids, token_type_ids=torch.zeros_like(ids), inputs_embeds=None)  # tokenizers and PEFT pass these
+
+
+def test_any_integers_will_do(ids: torch.LongTensor, orders: torch.LongTensor) -> None:
+    model = random_model()
+    expected = model(ids, orders, labels=ids)
+    result = model(ids.int(), orders, labels=ids.int())
+    assert torch.equal(result.logits, expected.logits)
+    assert torch.equal(result.loss, expected.loss)
+
+
+def test_the_mask_is_no_text_even_inside_the_table() -> None:
+    model = random_model(vocab_size=16, num_valid_tokens=11)
+    with pytest.raises(ValueError, match=r"input_ids holds 11, .* That is the mask"):
+        model(torch.tensor([[1, 11]]))
+
+
+def test_loss_is_computed_in_float32(ids: torch.LongTensor) -> None:
+    model = random_model(initializer_range=0.1).bfloat16()
+    output = model(ids, labels=ids)
+    assert output.loss.dtype == torch.float32
+    expected = torch.nn.functional.cross_entropy(output.logits.float().flatten(0, 1), ids.flatten())
+    assert torch.equal(output.loss, expected)
+
+
 def test_loss_is_the_mean_over_labels(ids: torch.LongTensor, orders: torch.LongTensor) -> None:
     model = random_model()
     labels = ids.masked_fill(ids > 6, -100)
@@ -220,7 +256,7 @@ def test_device_map_and_dtype(tmp_path: Path, ids: torch.LongTensor) -> None:
     [
         ({"input_ids": torch.zeros(1, 13, dtype=torch.long)}, "13 tokens per sequence, but this model takes 1 to 12"),
         ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, "0 tokens per sequence"),
-        ({"input_ids": torch.tensor([[0, 12]])}, "input_ids holds 12, but ids go from 0 to 10"),
+        ({"input_ids": torch.tensor([[0, 12]])}, "input_ids holds 12, but ids of text go from 0 to 10"),
         ({"input_ids": torch.tensor([[0, -1]])}, "input_ids holds -1"),
         ({"input_ids": torch.tensor([[0, 11]])}, "That is the mask: generate"),
         ({"input_ids": torch.tensor([[0, 1]]), "orders": torch.tensor([[1, 1]])}, r"orders\[0\] is not a permutation"),

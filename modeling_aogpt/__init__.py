@@ -5,16 +5,21 @@
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from .configuration_aogpt import AOGPTConfig
+from .configuration_mdm_encoder import MDMEncoderConfig
 from .data_collator import DataCollatorForAnyOrderLM
 from .generation_aogpt import AnyOrderGenerationOutput
 from .likelihood import LogLikelihoodOutput
 from .modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, AOGPTModel
+from .modeling_mdm_encoder import MDMEncoderForMaskedLM, MDMEncoderModel
 
-# With the package imported, the Auto classes know the model without trust_remote_code.
+# With the package imported, the Auto classes know the models without trust_remote_code.
 AutoConfig.register(AOGPTConfig.model_type, AOGPTConfig)
 AutoModel.register(AOGPTConfig, AOGPTForAnyOrderLM)
 AutoModelForMaskedLM.register(AOGPTConfig, AOGPTForMaskedLM)
 AutoModelForCausalLM.register(AOGPTConfig, AOGPTForCausalLM)
+AutoConfig.register(MDMEncoderConfig.model_type, MDMEncoderConfig)
+AutoModel.register(MDMEncoderConfig, MDMEncoderForMaskedLM)
+AutoModelForMaskedLM.register(MDMEncoderConfig, MDMEncoderForMaskedLM)
 
 __all__ = [
     "AOGPTConfig",
@@ -25,4 +30,7 @@ __all__ = [
     "AnyOrderGenerationOutput",
     "DataCollatorForAnyOrderLM",
     "LogLikelihoodOutput",
+    "MDMEncoderConfig",
+    "MDMEncoderForMaskedLM",
+    "MDMEncoderModel",
 ]

@@ -337,6 +337,17 @@ def test_never_begins_anew(config: Path, finished: Path, tmp_path: Path) -> None
     assert_same_training(finished, tmp_path)
 
 
+def test_resumed_run_may_save_and_look_otherwise(config: Path, finished: Path, tmp_path: Path) -> None:
+    name = "checkpoint-00000006.safetensors"
+    (tmp_path / name).write_bytes((finished / name).read_bytes())
+    train(config, tmp_path, "--save_steps=1", "--save_total_limit=3", "--logging_steps=1", "--eval_steps=7")
+    for key, tensor in final_state(finished).items():
+        assert torch.equal(final_state(tmp_path)[key], tensor)
+    assert sorted(path.name[-13] for path in tmp_path.glob("checkpoint-*")) == ["6", "7", "8"]
+    assert results(tmp_path)["loss_curve"]["loss"] == losses(finished).tolist()
+    assert [scored[0] for scored in scores(tmp_path)] == [4, 7, 8]
+
+
 def test_passes_and_looks_change_nothing_but_rounding(config: Path, finished: Path, tmp_path: Path) -> None:
     options = ("--per_device_batch_size=4", "--gradient_checkpointing", "--eval_steps=3", "--eval_batch_size=5")
     train(config, tmp_path, *options, "--dataloader_num_workers=1")

@@ -13,13 +13,14 @@ import torch
 from transformers.generation import GenerationConfig, GenerationMixin
 from transformers.utils import ModelOutput
 
-from .cache_aogpt import AnyOrderCache
+from .cached_decoder import CachedDecoder
 from .orders import check_orders, group_order, in_order, in_place, left_to_right_orders, random_orders, token_positions
-from .rows import query_mask, rows_of
 from .sampling import choose_tokens, make_warpers
 from .schedule import REVEAL_RULES, SCHEDULES, draw_reveal_steps
+from .speculative import SpeculativeSampler
 
 ORDERS = ("random", "left_to_right")
+STRATEGIES = ("parallel", "speculative")
 
 # What a generation config may hold that is no wish about how to generate.
 NEUTRAL_CONFIG_FIELDS = (
@@ -49,6 +50,8 @@ class AnyOrderGenerationOutput(ModelOutput):
             the (tempered, truncated) distribution it was chosen from; 0 for given tokens and padding.
         num_forward_passes (`int`): Passes of the decoder.
         num_rows (`int`): Rows computed, over all passes and sequences.
+        acceptance_rate (`float`): Of `strategy="speculative"`: the share of drafts that were kept, the first of each
+            round, which always is, left out.
     """
 
     sequences: torch.LongTensor | None = None
@@ -57,6 +60,7 @@ class AnyOrderGenerationOutput(ModelOutput):
     token_logprobs: torch.FloatTensor | None = None
     num_forward_passes: int | None = None
     num_rows: int | None = None
+    acceptance_rate: float | None = None
 
 
 @dataclass
@@ -73,6 +77,8 @@ class AnyOrderGenerationSettings:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    strategy: str = "parallel"
+    draft_length: int = 4
     num_return_sequences: int = 1
     return_dict_in_generate: bool = False
 
@@ -81,12 +87,24 @@ class AnyOrderGenerationSettings:
             raise ValueError(
                 f"max_length={self.max_length} and max_new_tokens={self.max_new_tokens} are both given; give one."
             )
-        for name, least in (("max_length", 1), ("max_new_tokens", 1), ("num_steps", 1), ("num_return_sequences", 1)):
+        for name, least in (
+            ("max_length", 1),
+            ("max_new_tokens", 1),
+            ("num_steps", 1),
+            ("draft_length", 2),
+            ("num_return_sequences", 1),
+        ):
             value = getattr(self, name)
             if value is not None and not (_is_integer(value) and value >= least):
                 raise ValueError(f"{name}={value!r} must be an integer of at least {least}.")
         for name, allowed in (("schedule", SCHEDULES), ("reveal", REVEAL_RULES)):
             _check_choice(name, getattr(self, name), allowed)
+        _check_choice("strategy", self.strategy, STRATEGIES)
+        if self.strategy == "speculative" and (self.num_steps is not None or not self.do_sample):
+            raise ValueError(
+                "strategy='speculative' samples p(x | order) in as many steps as it needs: it takes neither num_steps "
+                "nor do_sample=False. Give draft_length instead."
+            )
         if not isinstance(self.order, torch.Tensor):
             _check_choice("order", self.order, ORDERS, "or a (batch, n) tensor")
         if not 0 < self.temperature < float("inf"):
@@ -106,71 +124,6 @@ def _is_integer(value: object) -> bool:
 def _check_choice(name: str, value: object, allowed: tuple[str, ...], also: str = "") -> None:
     if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))} {also}".rstrip() + ".")
-
-
-class CachedDecoder:
-    """
-    Query and commit on a decoder with a cache.
-
-    A token's keys depend on the target that follows it, so the token committed last waits for the next query. One pass
-    per query enters the tokens committed since the last one, as a causal chain, and queries the next ranks in parallel,
-    each seeing the context and itself. The first of these rows is also that of the token committed first, and is kept.
-    """
-
-    def __init__(
-        self,
-        model: "AnyOrderGenerationMixin",
-        ids: torch.LongTensor,
-        positions: torch.LongTensor,
-        num_context: torch.LongTensor,
-    ) -> None:
-        """Tokens and positions (batch, n) in order; how many of each sequence are given, (batch,) on the CPU."""
-        self.model = model
-        self.ids, self.positions = ids, positions
-        self.num_context = num_context.clone()
-        self.num_cached = torch.zeros_like(num_context)
-        dtype = model.lm_head.weight.dtype
-        if torch.is_autocast_enabled(ids.device.type):
-            dtype = torch.get_autocast_dtype(ids.device.type)
-        self.cache = AnyOrderCache(model.config, *ids.shape, dtype=dtype, device=ids.device)
-        self.num_forward_passes = self.num_rows = 0
-
-    def query(self, num_queries: torch.LongTensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """
-        Logits (queries, vocab) of the next `num_queries` (batch,) ranks of each sequence, one sequence after another,
-        and the (sequence, rank) of each.
-        """
-        batch_size, length = self.ids.shape
-        known = self.num_context[:, None]
-        num_rows = int((self.num_context + num_queries - self.num_cached).max())
-        # A sequence that needs fewer rows than another queries some ranks in vain; past its end it repeats the last.
-        ranks = self.num_cached[:, None] + torch.arange(num_rows)
-        is_query = (known <= ranks) & (ranks < known + num_queries[:, None])
-        all_alike = bool((ranks == ranks[0]).all()) and int(ranks[0, -1]) < length
-        slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if all_alike else None
-        ranks = ranks.clamp(max=length - 1)
-        num_visible = int(ranks.max()) + 1
-
-        device = self.ids.device
-        ranks, num_context, is_query = ranks.to(device), self.num_context.to(device), is_query.to(device)
-        self.cache.write_to(ranks if slots is None else slots, num_visible)
-        hidden_states = self.model.model(
-            **rows_of(self.ids, self.positions, num_context, ranks),
-            attention_mask=query_mask(ranks, num_context, num_visible),
-            past_key_values=self.cache,
-        ).last_hidden_state
-        # The rows of all known tokens but the last, and that of the rank queried first, now lie where they belong.
-        self.num_cached = self.num_context + num_queries.clamp(max=1)
-        self.num_forward_passes += 1
-        self.num_rows += batch_size * num_rows
-
-        sequences, rows = is_query.nonzero(as_tuple=True)
-        return self.model.lm_head(hidden_states[sequences, rows]), (sequences, ranks[sequences, rows])
-
-    def commit(self, tokens: torch.LongTensor, where: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Puts the tokens (queries,) of the last query where it said."""
-        self.ids[where] = tokens
-        self.num_context += torch.bincount(where[0].cpu(), minlength=len(self.num_context))
 
 
 class AnyOrderGenerationMixin(GenerationMixin):
@@ -216,6 +169,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
             temperature (`float`): Above 0. Divides the logits.
             top_k (`int`): Draw from the k likeliest tokens only; 0 (default) from all.
             top_p (`float`): Draw from the likeliest tokens that together reach this probability; 1 (default) from all.
+            strategy (`str`): `"parallel"` (default), as above, or `"speculative"`: draws from p(x | order) exactly, as
+                without `num_steps`, but in fewer passes, by drafting several tokens and verifying them.
+            draft_length (`int`): Tokens that are drafted at once, at least 2 (default: 4).
             num_return_sequences (`int`): Samples for each input; the batch of unconditional generation.
             return_dict_in_generate (`bool`): Return an [`AnyOrderGenerationOutput`] instead of the ids.
 
@@ -254,13 +210,19 @@ class AnyOrderGenerationMixin(GenerationMixin):
         num_hidden = is_hidden.sum(dim=-1).cpu()
         num_given = (~is_hidden & ~is_padding).sum(dim=-1).cpu()
 
+        warpers = make_warpers(settings.temperature, settings.top_k, settings.top_p)
+        decoder = CachedDecoder(self, in_order(ids, orders), positions, num_given)
+        if settings.strategy == "speculative":
+            sampler = SpeculativeSampler(decoder, num_given + num_hidden, settings.draft_length, warpers, generator)
+            sampler.run()
+            acceptance = sampler.num_accepted / max(sampler.num_drafts, 1)
+            return self._describe(decoder, orders, sampler.reveal_steps, sampler.token_logprobs, acceptance)
+
         one_at_a_time = settings.num_steps is None
         num_steps = int(num_hidden.max()) if one_at_a_time else settings.num_steps
         reveal = "fixed" if one_at_a_time else settings.reveal
         steps = draw_reveal_steps(num_hidden, num_steps, settings.schedule, reveal, generator)
 
-        warpers = make_warpers(settings.temperature, settings.top_k, settings.top_p)
-        decoder = CachedDecoder(self, in_order(ids, orders), positions, num_given)
         token_logprobs = torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
         reveal_steps = torch.full_like(ids, -1)
         for step in range(num_steps):
@@ -268,11 +230,20 @@ class AnyOrderGenerationMixin(GenerationMixin):
             if not num_queries.any():
                 continue  # nobody drew this step: it costs nothing
             logits, where = decoder.query(num_queries)
-            logits[:, self.config.num_valid_tokens :] = float("-inf")
             tokens, token_logprobs[where] = choose_tokens(logits, warpers, settings.do_sample, generator)
             decoder.commit(tokens, where)
             reveal_steps[where] = step
+        return self._describe(decoder, orders, reveal_steps, token_logprobs)
 
+    def _describe(
+        self,
+        decoder: CachedDecoder,
+        orders: torch.LongTensor,
+        reveal_steps: torch.LongTensor,
+        token_logprobs: torch.Tensor,
+        acceptance_rate: float | None = None,
+    ) -> AnyOrderGenerationOutput:
+        """The output, from steps and log-probabilities in order."""
         if not torch.isfinite(token_logprobs).all():
             raise ValueError(
                 "The model's logits are not finite (NaN or infinity), so there is no distribution to draw from. Check "
@@ -285,6 +256,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             token_logprobs=in_place(token_logprobs, orders),
             num_forward_passes=decoder.num_forward_passes,
             num_rows=decoder.num_rows,
+            acceptance_rate=acceptance_rate,
         )
 
     def _resolve_settings(

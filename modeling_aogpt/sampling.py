@@ -25,6 +25,26 @@ def make_warpers(temperature: float, top_k: int, top_p: float) -> LogitsProcesso
     return warpers
 
 
+def distribution_of(logits: torch.Tensor, warpers: LogitsProcessorList) -> torch.Tensor:
+    """
+    The distribution (rows, vocab), float64, that tokens are drawn from. Float32 would lower the effective temperature
+    (paper, section 4.3).
+    """
+    return warpers(None, logits.double()).softmax(dim=-1)
+
+
+def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None) -> torch.LongTensor:
+    """
+    One token for each row of float64 weights (rows, vocab), with probability in proportion to its weight. A row costs
+    one uniform number, by inversion of the cumulative distribution.
+    """
+    cumulative = weights.cumsum(dim=-1)
+    # A uniform below 1 times the total stays below the total, so the first token to exceed it exists and has mass.
+    threshold = draw_uniform(len(weights), 1, generator=generator, device=weights.device) * cumulative[:, -1:]
+    tokens = torch.searchsorted(cumulative, threshold, right=True)
+    return tokens.clamp(max=weights.shape[1] - 1).squeeze(1)  # clamped with NaN alone, which the caller reports
+
+
 def choose_tokens(
     logits: torch.Tensor,
     warpers: LogitsProcessorList,
@@ -34,17 +54,7 @@ def choose_tokens(
     """
     A token for each row of logits (rows, vocab), drawn or, without `do_sample`, the likeliest; and its log-probability
     in nats (rows,) under the warped distribution, NaN where the logits were not finite enough to give one.
-
-    All in float64: float32 noise lowers the effective temperature (paper, section 4.3). Each row costs one uniform
-    number, by inversion of the cumulative distribution.
     """
-    probabilities = warpers(None, logits.double()).softmax(dim=-1)
-    if do_sample:
-        cumulative = probabilities.cumsum(dim=-1)
-        # A uniform below 1 times the total stays below the total, so the first token to exceed it exists and has mass.
-        threshold = draw_uniform(len(logits), 1, generator=generator, device=logits.device) * cumulative[:, -1:]
-        tokens = torch.searchsorted(cumulative, threshold, right=True)
-        tokens = tokens.clamp(max=logits.shape[1] - 1)  # reached with NaN alone, which the caller reports
-    else:
-        tokens = probabilities.argmax(dim=-1, keepdim=True)
-    return tokens.squeeze(1), probabilities.gather(1, tokens).log().squeeze(1)
+    probabilities = distribution_of(logits, warpers)
+    tokens = draw_tokens(probabilities, generator) if do_sample else probabilities.argmax(dim=-1)
+    return tokens, probabilities.gather(1, tokens[:, None]).log().squeeze(1)

@@ -6,7 +6,8 @@ import torch
 from transformers import GenerationConfig
 
 from modeling_aogpt import AOGPTForAnyOrderLM
-from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput, CachedDecoder
+from modeling_aogpt.cached_decoder import CachedDecoder
+from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput
 from tests.references import Enumeration, chi_square, conditional, cut, random_model
 
 ARCHITECTURES = [

@@ -1,0 +1,46 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The stock Trainer trains the model."""
+
+from pathlib import Path
+
+import torch
+from transformers import Trainer, TrainingArguments
+
+from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
+from tests.references import random_model
+
+ROWS = [{"input_ids": [3, 1, 4, 1, 5, 9, 2, 6][: 4 + index % 5], "order_seed": index} for index in range(64)]
+COLLATOR = DataCollatorForAnyOrderLM(pad_token_id=0)
+
+
+def train(model: AOGPTForAnyOrderLM, folder: Path, **arguments: object) -> list[float]:
+    """Losses of each step."""
+    arguments = TrainingArguments(
+        folder,
+        logging_steps=1,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        use_cpu=True,
+        remove_unused_columns=False,
+        **arguments,
+    )
+    trainer = Trainer(model.float(), arguments, train_dataset=ROWS, data_collator=COLLATOR)
+    trainer.train()
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+
+def test_learns_a_sequence_in_every_order(tmp_path: Path) -> None:
+    model = random_model(initializer_range=0.1)
+    losses = train(model, tmp_path, max_steps=80, per_device_train_batch_size=16, learning_rate=2e-2)
+    assert losses[-1] < 0.3 < 2 < losses[0]
+    filled = model.generate(torch.tensor([[3, 11, 4, 11, 5, 11, 2, 11]]), do_sample=False)
+    assert filled.tolist() == [[3, 1, 4, 1, 5, 9, 2, 6]]
+
+
+def test_accumulated_passes_make_the_loss_of_one_batch(tmp_path: Path) -> None:
+    """The Trainer divides by the labels of all passes together, which differ in number."""
+    one = train(random_model(), tmp_path, max_steps=3, per_device_train_batch_size=16)
+    four = train(random_model(), tmp_path, max_steps=3, per_device_train_batch_size=4, gradient_accumulation_steps=4)
+    torch.testing.assert_close(torch.tensor(four), torch.tensor(one), rtol=1e-3, atol=1e-3)

@@ -25,7 +25,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast, MaskedLMOutput
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs, can_return_tuple
+from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .cache_aogpt import StartRowCache
@@ -208,6 +208,12 @@ class AOGPTBlock(GradientCheckpointingLayer):
 # ---------------------------------------------------------------------------------------------------------- models
 
 
+# What transformers, its trainer, tokenizers and PEFT may hand to any model's forward.
+COMMON_ARGUMENTS = frozenset(
+    {*TransformersKwargs.__annotations__, "num_items_in_batch", "token_type_ids", "return_dict", "use_cache"}
+)
+
+
 class AOGPTPreTrainedModel(PreTrainedModel):
     config: AOGPTConfig
     config_class = AOGPTConfig
@@ -257,6 +263,51 @@ class AOGPTPreTrainedModel(PreTrainedModel):
                 f"input_ids holds {given}, but ids of text go from 0 to {self.config.num_valid_tokens - 1} "
                 f"(config.num_valid_tokens).{hint}"
             )
+
+    def refuse_unknown(self, arguments: dict[str, object]) -> None:
+        """Raises a `ValueError` for a misspelt argument of `forward`, which would have no effect."""
+        unknown = [name for name, value in arguments.items() if value is not None and name not in COMMON_ARGUMENTS]
+        if unknown:
+            known = list(inspect.signature(type(self).forward).parameters)
+            close = get_close_matches(unknown[0], known, n=1)
+            raise ValueError(
+                f"{type(self).__name__} does not take {', '.join(unknown)}."
+                + (f" Is {close[0]} meant?" if close else "")
+            )
+
+    def masked_lm_output(
+        self,
+        logits: torch.Tensor,
+        input_ids: torch.LongTensor,
+        attention_mask: torch.Tensor | None,
+        labels: torch.LongTensor | None,
+        output: ModelOutput,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        """
+        A masked language model's output: `logits` (batch, n, vocab_size) of the head stay at masked positions, without
+        ids that are no text; at revealed ones all mass goes to the token itself.
+        """
+        is_masked = input_ids == self.config.mask_token_id
+        never = torch.finfo(logits.dtype).min
+        logits[..., self.config.num_valid_tokens :] = never
+        certain = torch.full_like(logits, never).scatter(2, input_ids.masked_fill(is_masked, 0)[..., None], 0.0)
+        logits = torch.where(is_masked[..., None], logits, certain)
+        if labels is not None:
+            if attention_mask is not None:
+                labels = labels.masked_fill(attention_mask == 0, -100)
+            contradicted = (labels != -100) & ~is_masked & (labels != input_ids)
+            if not torch.compiler.is_compiling() and contradicted.any():
+                raise ValueError(
+                    "labels differ from revealed tokens, which have all mass on themselves: mask what is to be "
+                    "predicted (with DataCollatorForLanguageModeling: mask_replace_prob=1), or set the label to -100."
+                )
+        return MaskedLMOutput(
+            loss=None if labels is None else cross_entropy(logits, labels, **kwargs),
+            logits=logits,
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
+        )
 
 
 class AOGPTModel(AOGPTPreTrainedModel):
@@ -337,12 +388,6 @@ class AOGPTModel(AOGPTPreTrainedModel):
         return BaseModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
 
 
-# What transformers, its trainer, tokenizers and PEFT may hand to any model's forward.
-COMMON_ARGUMENTS = frozenset(
-    {*TransformersKwargs.__annotations__, "num_items_in_batch", "token_type_ids", "return_dict", "use_cache"}
-)
-
-
 class AOGPTWithHead(AOGPTPreTrainedModel):
     """The decoder and its language-model head, which is one and the same in all views of a checkpoint."""
 
@@ -353,17 +398,6 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         self.model = AOGPTModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
-
-    def refuse_unknown(self, arguments: dict[str, object]) -> None:
-        """Raises a `ValueError` for a misspelt argument of `forward`, which would have no effect."""
-        unknown = [name for name, value in arguments.items() if value is not None and name not in COMMON_ARGUMENTS]
-        if unknown:
-            known = list(inspect.signature(type(self).forward).parameters)
-            close = get_close_matches(unknown[0], known, n=1)
-            raise ValueError(
-                f"{type(self).__name__} does not take {', '.join(unknown)}."
-                + (f" Is {close[0]} meant?" if close else "")
-            )
 
 
 class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelihoodMixin):
@@ -484,26 +518,7 @@ class AOGPTForMaskedLM(AOGPTWithHead):
         rows = rows_of(in_order(input_ids, orders), in_order(positions, orders), num_context)
         output = self.model(**rows, attention_mask=query_mask(ranks, num_context, ranks.shape[1]), **kwargs)
         logits = self.lm_head(in_place(output.last_hidden_state, orders))
-        never = torch.finfo(logits.dtype).min
-        logits[..., self.config.num_valid_tokens :] = never
-        certain = torch.full_like(logits, never).scatter(2, input_ids.masked_fill(is_masked, 0)[..., None], 0.0)
-        logits = torch.where(is_masked[..., None], logits, certain)
-        if labels is not None:
-            labels = labels.masked_fill(is_padding, -100)
-            self._check_labels(labels, input_ids, is_masked)
-        return MaskedLMOutput(
-            loss=None if labels is None else cross_entropy(logits, labels, **kwargs),
-            logits=logits,
-            hidden_states=output.hidden_states,
-            attentions=output.attentions,
-        )
-
-    def _check_labels(self, labels: torch.LongTensor, input_ids: torch.LongTensor, is_masked: torch.BoolTensor) -> None:
-        if not torch.compiler.is_compiling() and ((labels != -100) & ~is_masked & (labels != input_ids)).any():
-            raise ValueError(
-                "labels differ from revealed tokens, which have all mass on themselves: mask what is to be predicted "
-                "(with DataCollatorForLanguageModeling: mask_replace_prob=1), or set these labels to -100."
-            )
+        return self.masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
 
 
 class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):

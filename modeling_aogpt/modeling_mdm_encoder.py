@@ -23,7 +23,6 @@ from .modeling_aogpt import (
     AOGPTBlock,
     AOGPTPreTrainedModel,
     TargetModulation,
-    cross_entropy,
     has_padding,
     make_norm,
     modulate,
@@ -239,23 +238,14 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel):
             over labels in nats.
 
         Raises:
-            ValueError: If an id is out of range, a sequence is too long, or `sigma` does not fit.
+            ValueError: If an id is out of range, a sequence is too long, a label differs from a revealed token, or
+                `sigma` does not fit.
         """
+        self.refuse_unknown(kwargs)
+        input_ids = input_ids.long()
         output = self._encode(input_ids, attention_mask, sigma, **kwargs)
         logits = self.lm_head(output.last_hidden_state)
-        is_masked = input_ids == self.config.mask_token_id
-        never = torch.finfo(logits.dtype).min
-        logits[..., self.config.num_valid_tokens :] = never
-        certain = torch.full_like(logits, never).scatter(2, input_ids[..., None], 0.0)
-        logits = torch.where(is_masked[..., None], logits, certain)
-        if labels is not None and attention_mask is not None:
-            labels = labels.masked_fill(attention_mask == 0, -100)
-        return MaskedLMOutput(
-            loss=None if labels is None else cross_entropy(logits, labels, **kwargs),
-            logits=logits,
-            hidden_states=output.hidden_states,
-            attentions=output.attentions,
-        )
+        return self.masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
 
     def network_output(
         self,

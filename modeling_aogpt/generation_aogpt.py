@@ -293,14 +293,15 @@ class AnyOrderGenerationMixin(GenerationMixin):
             if attention_mask is not None:
                 raise ValueError("attention_mask is given without inputs; unconditional sequences have no padding.")
             length = settings.max_new_tokens or settings.max_length or longest
-            inputs = torch.full((1, 0), mask, dtype=torch.long, device=self.device)
+            inputs = torch.full((1, 0), mask, dtype=torch.long)
         else:
             if inputs.dim() != 2 or len(inputs) == 0:
                 raise ValueError(
                     f"inputs has shape {tuple(inputs.shape)}, but must be (batch, length) with batch >= 1."
                 )
             length = settings.max_length or inputs.shape[1] + (settings.max_new_tokens or 0)
-            inputs = inputs.to(self.device, torch.long)
+        # The weights of an offloaded model are nowhere; its inputs stay where they are.
+        inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)
         num_added = length - inputs.shape[1]
         if num_added < 0:
             raise ValueError(
@@ -315,7 +316,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 raise ValueError(
                     f"attention_mask has shape {tuple(attention_mask.shape)}, but inputs {tuple(inputs.shape)}."
                 )
-            is_padding[:, : inputs.shape[1]] = attention_mask.to(self.device) == 0
+            is_padding[:, : inputs.shape[1]] = attention_mask.to(ids.device) == 0
         if not ((ids == mask) & ~is_padding).any():
             raise ValueError(
                 f"Nothing to generate: inputs holds no mask (id {mask}). Put it where tokens are to be filled in, or "

@@ -249,7 +249,7 @@ class AOGPTPreTrainedModel(PreTrainedModel):
                 f"input_ids has {length} tokens per sequence, but this model takes 1 to {longest} "
                 "(config.max_position_embeddings): cut or split the text, or train a model with a longer table."
             )
-        if torch.compiler.is_compiling() or (self.training and not input_ids.is_cpu):
+        if torch.compiler.is_compiling() or input_ids.is_meta or (self.training and not input_ids.is_cpu):
             return
         wrong = (input_ids < 0) | (input_ids >= self.config.num_valid_tokens)
         if mask_allowed:
@@ -329,8 +329,9 @@ class AOGPTModel(AOGPTPreTrainedModel):
         self.post_init()
 
     def _embed(self, input_ids: torch.LongTensor, positions: torch.LongTensor) -> torch.Tensor:
-        is_start = (positions < 0).unsqueeze(-1)
-        embeddings = torch.where(is_start, self.start_embedding.weight, self.embed_tokens(input_ids))
+        # Tables are called, not read, here and below: weights that are offloaded come when a module is called.
+        start = self.start_embedding(torch.zeros_like(positions[:, :1]))
+        embeddings = torch.where((positions < 0).unsqueeze(-1), start, self.embed_tokens(input_ids))
         if self.position_embeddings is not None:
             embeddings = embeddings + self.position_embeddings(positions + 1)
         return embeddings
@@ -365,7 +366,8 @@ class AOGPTModel(AOGPTPreTrainedModel):
 
         conditions, added = None, None
         if self.modulation is not None:
-            conditions = F.silu(self.target_embeddings.weight)
+            every_position = torch.arange(self.config.max_position_embeddings, device=positions.device)
+            conditions = F.silu(self.target_embeddings(every_position))
         elif self.target_embeddings is not None:
             added = self.target_embeddings(target_positions)
 

@@ -139,7 +139,8 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel):
             conditions = F.silu(self.sigma_embedding(sigma))
             targets = torch.arange(len(sigma), device=sigma.device)[:, None].expand_as(input_ids)
         elif self.modulation is not None:
-            conditions = F.silu(self.target_embeddings.weight)
+            every_position = torch.arange(self.config.max_position_embeddings, device=input_ids.device)
+            conditions = F.silu(self.target_embeddings(every_position))
         elif self.target_embeddings is not None:
             added = self.target_embeddings(positions)
 

@@ -220,7 +220,9 @@ def test_truncation_reaches_the_sampler() -> None:
 
 def test_generation_config_gives_defaults() -> None:
     model = random_model()
-    model.generation_config = GenerationConfig(max_length=4, num_steps=2, order="left_to_right", do_sample=False)
+    model.generation_config = GenerationConfig(
+        max_length=4, num_steps=2, reveal="fixed", order="left_to_right", do_sample=False
+    )
     output = model.generate(return_dict_in_generate=True)
     assert output.sequences.shape == (1, 4)
     assert output.num_forward_passes == 2

@@ -240,6 +240,20 @@ def test_one_checkpoint_serves_all_classes(variant: dict, tmp_path: Path, ids: t
     assert torch.equal(loaded(ids).logits, model(ids).logits)
 
 
+@pytest.mark.parametrize("injection", ["adaln", "input", "shared", "per_layer"])
+def test_weights_on_disk_come_when_they_are_needed(injection: str, tmp_path: Path, ids: torch.LongTensor) -> None:
+    model = random_model(target_injection=injection).float()
+    model.save_pretrained(tmp_path / "model")
+    offloaded = AOGPTForAnyOrderLM.from_pretrained(
+        tmp_path / "model", device_map={"": "disk"}, offload_folder=tmp_path / "offload"
+    )
+    assert offloaded.device.type == "meta"
+    assert torch.equal(offloaded(ids).logits, model(ids).logits)
+    prompt = ids[:, :5]
+    arguments = {"max_length": 12, "do_sample": False, "order": "left_to_right"}
+    assert torch.equal(offloaded.generate(prompt, **arguments), model.generate(prompt, **arguments))
+
+
 def test_device_map_and_dtype(tmp_path: Path, ids: torch.LongTensor) -> None:
     random_model().save_pretrained(tmp_path)
     loaded = AOGPTForAnyOrderLM.from_pretrained(tmp_path, device_map="cpu", dtype=torch.bfloat16)

@@ -76,6 +76,26 @@ def test_rotary_scores_depend_on_distances_alone(ids: torch.LongTensor) -> None:
     assert (plain - shifted).abs().max() > 1e-3
 
 
+def test_rotary_turns_queries_by_the_target_and_keys_by_the_tokens_own_position(ids: torch.LongTensor) -> None:
+    """Scores of the first layer, from its projections: q . k, turned by (position of the key - target)."""
+    model = random_model(position_encoding="rotary", target_injection="input", qk_norm=False)
+    torch.nn.init.zeros_(model.model.target_embeddings.weight)
+    model.set_attn_implementation("eager")
+    rows = {"input_ids": ids[:1, :4], "positions": torch.tensor([[-1, 7, 0, 9]])}
+    targets = torch.tensor([[7, 0, 9, 4]])
+    weights = model.model(**rows, target_positions=targets, output_attentions=True).attentions[0][0]
+
+    layer = model.model.layers[0]
+    stream = model.model._embed(**rows)
+    query, key, _ = layer.attention.qkv_proj(layer.input_norm(stream))[0].view(4, 3, 2, 8).unbind(1)
+    pairs = [torch.complex(states[..., :4], states[..., 4:]) for states in (query, key)]
+    distances = rows["positions"] - targets.T
+    turns = torch.polar(torch.ones(4, 4, 4).double(), distances[..., None] * 10000.0 ** -(torch.arange(4) / 4).double())
+    scores = torch.einsum("rhc,shc,rsc->hrs", pairs[0].conj(), pairs[1], turns).real / 8**0.5
+    expected = scores.masked_fill(~torch.ones(4, 4).tril().bool(), float("-inf")).softmax(-1)
+    torch.testing.assert_close(weights, expected, rtol=0, atol=1e-6)
+
+
 @variants
 @pytest.mark.parametrize("masked", [False, True])
 def test_eager_and_sdpa_agree(variant: dict, masked: bool, ids: torch.LongTensor) -> None:

@@ -64,14 +64,12 @@ class AnyOrderLikelihoodMixin:
         """
         input_ids = input_ids.long()
         kind = self._order_kind(orders, num_orders)
+        orders = orders if kind == "given" else None  # None is left to right
         totals, token_log_likelihood = [], 0.0
         for _ in range(num_orders):
-            drawn = (
-                random_orders(*input_ids.shape, generator=generator, device=input_ids.device)
-                if kind == "random"
-                else orders
-            )
-            tokens = self._score(input_ids, None if kind == "left_to_right" else drawn, attention_mask)
+            if kind == "random":
+                orders = random_orders(*input_ids.shape, generator=generator, device=input_ids.device)
+            tokens = self._score(input_ids, orders, attention_mask)
             token_log_likelihood = token_log_likelihood + tokens / num_orders
             totals.append(tokens.sum(dim=-1))
         totals = torch.stack(totals)

@@ -637,7 +637,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         """Which slots (start row, cached and new tokens) each row (start row, new tokens) sees; None is causal."""
         length, device = input_ids.shape[1], input_ids.device
         num_slots = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
-        if num_slots == length and (attention_mask is None or not has_padding(attention_mask)):
+        if num_slots == length and not has_padding(attention_mask):
             return None
         if attention_mask is not None and attention_mask.dim() == 4:
             visible = attention_mask if attention_mask.dtype == torch.bool else attention_mask == 0
@@ -658,8 +658,10 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         return torch.cat((start_row, visible), dim=2)
 
 
-def has_padding(attention_mask: torch.Tensor) -> bool:
-    """Whether a (batch, n) mask masks anything; yes where looking would break a compiled graph."""
+def has_padding(attention_mask: torch.Tensor | None) -> bool:
+    """Whether a (batch, n) mask, if there is one, masks anything; yes where looking would break a compiled graph."""
+    if attention_mask is None:
+        return False
     return attention_mask.dim() != 2 or torch.compiler.is_compiling() or not attention_mask.all()
 
 

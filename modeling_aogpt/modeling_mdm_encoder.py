@@ -181,7 +181,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel):
 
     def _visible(self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.BoolTensor | None:
         """Which rows every row sees, (batch or 1, 1, 1, rows); None is all."""
-        if attention_mask is None or not has_padding(attention_mask):
+        if not has_padding(attention_mask):
             is_eager = self.config._attn_implementation == "eager"  # where None would be causal
             return torch.ones_like(input_ids[:1], dtype=torch.bool)[:, None, None] if is_eager else None
         is_token = attention_mask != 0

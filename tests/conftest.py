@@ -20,8 +20,15 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, set_seed
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from tests.references import perturb_vectors
 
 FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture
+def datasets_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache of its own: `datasets` knows functions by name, and would give back what an older version computed."""
+    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 @pytest.fixture
@@ -43,10 +50,7 @@ def tiny_model(tiny_config: AOGPTConfig) -> AOGPTForAnyOrderLM:
     """That model with random weights, biases and norms included, ready to evaluate."""
     set_seed(0)
     model = AOGPTForAnyOrderLM(tiny_config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    perturb_vectors(model)
     return model
 
 

@@ -27,6 +27,14 @@ def random_model(**arguments: object) -> AOGPTForAnyOrderLM:
 
 
 @torch.no_grad()
+def perturb_vectors(model: torch.nn.Module) -> None:
+    """Moves biases and norms, which begin at 0 and 1, so that they show in what the model computes."""
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            parameter.add_(torch.randn_like(parameter), alpha=0.3)
+
+
+@torch.no_grad()
 def conditional(model: AOGPTForAnyOrderLM, context: Context, target: int, length: int) -> torch.Tensor:
     """p(x_target | context), (vocab,), by a full forward in an order where the target comes right after the context."""
     revealed = [position for position, _ in context]

@@ -3,7 +3,6 @@
 import lzma
 import random
 import zlib
-from pathlib import Path
 
 import pytest
 
@@ -33,10 +32,7 @@ def test_nothing_to_compress() -> None:
         compression_bits_per_byte(["a"], [])
 
 
-def test_command_prints_three_figures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path)
+def test_command_prints_three_figures(datasets_cache: None, capsys: pytest.CaptureFixture) -> None:
     main([])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["zlib", "xz", "xz_after_training"]

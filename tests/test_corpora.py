@@ -13,12 +13,9 @@ import pytest
 
 from training.corpora import find_files, is_held_out, is_hub_name, load_corpus, python_stdlib, unicode_names
 
+pytestmark = pytest.mark.usefixtures("datasets_cache")
+
 WORDS = [f"word {number}" for number in range(200)]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 @pytest.fixture

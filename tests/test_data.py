@@ -12,13 +12,10 @@ from training.corpora import load_corpus
 from training.data import DataArguments, count_token_bytes, cut, load_data
 from training.tokenization import train_tokenizer
 
+pytestmark = pytest.mark.usefixtures("datasets_cache")
+
 LINES = [f"{word} {number} größer 🙂" for word in ("ein", "zwei", "drei") for number in range(40)]
 FRACTION = 0.25
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 @pytest.fixture

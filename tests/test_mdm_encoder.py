@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrained
 import modeling_aogpt
 from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.convert_reference_checkpoint import convert, load_released
-from tests.references import random_model
+from tests.references import perturb_vectors, random_model
 
 FIXTURES = Path(__file__).parent / "fixtures"
 MASK = 11
@@ -51,10 +51,7 @@ def random_encoder(form: str = "adaln-rotary", **arguments: object) -> MDMEncode
     more = {"max_position_embeddings": 12, "target_embedding_size": 8, "initializer_range": 0.6}
     torch.manual_seed(0)
     model = MDMEncoderForMaskedLM(MDMEncoderConfig(**(sizes | more | FORMS[form] | arguments))).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 1:
-                parameter.add_(torch.randn_like(parameter), alpha=0.3)
+    perturb_vectors(model)
     return model
 
 

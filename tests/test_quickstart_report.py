@@ -23,8 +23,7 @@ LONG = "ABCDEFGHIJKLMNOPQRSTUVWXYZ 0123456789"  # no two letters alike: no merge
 
 
 @pytest.fixture(autouse=True)
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
+def small(datasets_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quickstart_report, "NUM_SAMPLES", 20)
     monkeypatch.setattr(quickstart_report, "NUM_INFILLS", 10)
 

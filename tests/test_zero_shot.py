@@ -13,6 +13,8 @@ from transformers import PreTrainedTokenizerFast
 from eval.zero_shot import ScoringArguments, figures, main, ratio, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
 
+pytestmark = pytest.mark.usefixtures("datasets_cache")
+
 LINES = [
     "abcde",
     "fghijkl",
@@ -21,11 +23,6 @@ LINES = [
     "aaaaaaab",
 ]  # with end-of-text 29 tokens (two sequences of 12 and one of 5), 30 bytes
 END_OF_TEXT, UNKNOWN = 13, 15
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 @pytest.fixture

@@ -35,6 +35,32 @@ def random_orders(
     return draw_uniform(batch_size, length, generator=generator, device=device).argsort(dim=-1)
 
 
+def blocks_of(
+    positions: torch.LongTensor, block_length: int | None = None, stride: int | None = None
+) -> torch.LongTensor:
+    """
+    The block of each position, in the shape of `positions`: contiguous blocks of `block_length`, or strided ones, which
+    hold every position that leaves the same rest modulo `stride`; a single block without either.
+    """
+    if block_length is not None:
+        return positions // block_length
+    return positions % stride if stride is not None else torch.zeros_like(positions)
+
+
+def block_orders(
+    batch_size: int,
+    length: int,
+    block_length: int | None = None,
+    stride: int | None = None,
+    generator: torch.Generator | None = None,
+    device: torch.device | str | None = None,
+) -> torch.LongTensor:
+    """Independent orders, (batch, n), block after block (see [`blocks_of`]) and uniform within each."""
+    orders = random_orders(batch_size, length, generator=generator, device=device)
+    positions = left_to_right_orders(batch_size, length, device=device)
+    return group_order(orders, blocks_of(positions, block_length, stride))
+
+
 def mixed_orders(
     batch_size: int,
     length: int,

@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from modeling_aogpt.orders import (
+    block_orders,
+    blocks_of,
     check_orders,
     group_order,
     in_order,
@@ -30,6 +32,25 @@ def test_mixture_has_its_share_of_left_to_right() -> None:
     share = (draw == left_to_right_orders(4000, 6)).all(1).float().mean().item()
     assert abs(share - (0.1 + 0.9 / 720)) < 4 * (0.1 * 0.9 / 4000) ** 0.5
     check_orders(draw, 4000, 6)
+
+
+def test_blocks_come_one_after_the_other_and_are_uniform_within() -> None:
+    contiguous = block_orders(6000, 5, block_length=3, generator=torch.Generator().manual_seed(0))
+    assert (contiguous[:, :3].sort().values == torch.tensor([0, 1, 2])).all()
+    counts = [(contiguous[:, :3] == torch.tensor(order)).all(1).sum() for order in itertools.permutations(range(3))]
+    assert sum((count - 1000) ** 2 / 1000 for count in counts) < 25.7  # chi-square, 5 degrees of freedom, 1e-4
+    strided = block_orders(200, 5, stride=3, generator=torch.Generator().manual_seed(0))
+    blocks = [strided[:, :2], strided[:, 2:4], strided[:, 4:]]
+    assert [sorted({tuple(row) for row in block.tolist()}) for block in blocks] == [
+        [(0, 3), (3, 0)],
+        [(1, 4), (4, 1)],
+        [(2,)],
+    ]
+    assert blocks_of(torch.arange(5)).tolist() == [0, 0, 0, 0, 0]
+    assert torch.equal(
+        block_orders(3, 5, generator=torch.Generator().manual_seed(1)),
+        random_orders(3, 5, torch.Generator().manual_seed(1)),
+    )
 
 
 @pytest.mark.parametrize(

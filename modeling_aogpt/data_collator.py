@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .orders import mixed_orders
+from .seeded_orders import OrderDistribution, stream_of
 
 
 @dataclass
@@ -25,8 +25,12 @@ class DataCollatorForAnyOrderLM:
     Args:
         pad_token_id (`int`, *optional*): Pads sequences of unequal length; may be any valid id, since padding is
             masked.
-        left_to_right_fraction (`float`): Share of left-to-right orders, the others are uniform (Finding 3: 0.1).
+        left_to_right_fraction (`float`): Share of left-to-right orders, the others are `orders` (Finding 3: 0.1).
         seed (`int`): Of the orders.
+        orders (`str`): What the other orders are drawn from: `"uniform"`, all alike; `"blocks-N"`, contiguous blocks of
+            N positions one after the other, and uniform within; `"strided-N"`, as well, with blocks of every N-th
+            position; `"fixed"`, `"fixed-blocks-N"`, `"fixed-strided-N"`, one such order for all sequences, the same
+            within each block (Finding 2); `"left_to_right"`.
         pad_to_multiple_of (`int`, *optional*): Rounds the length of a batch up.
 
     Returns, when called with a list of features, a dict of `input_ids`, `orders`, `labels` (batch, n; -100 at padding)
@@ -34,18 +38,18 @@ class DataCollatorForAnyOrderLM:
 
     Raises:
         ValueError: If lengths differ and there is no `pad_token_id`, a sequence is empty or no list of integers, its
-            labels are not as long, or the fraction is none.
+            labels are not as long, or the fraction or the name of the orders is none.
     """
 
     pad_token_id: int | None = None
     left_to_right_fraction: float = 0.1
     seed: int = 0
     pad_to_multiple_of: int | None = None
+    orders: str = "uniform"
     _stream: tuple[tuple[int, int], torch.Generator] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.left_to_right_fraction <= 1:
-            raise ValueError(f"left_to_right_fraction={self.left_to_right_fraction} must lie between 0 and 1.")
+        self._distribution = OrderDistribution.named(self.orders, self.left_to_right_fraction)
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
         ids, labels = zip(*(_read(feature, index) for index, feature in enumerate(features)), strict=True)
@@ -60,10 +64,10 @@ class DataCollatorForAnyOrderLM:
                 f"Sequences of {min(lengths)} to {longest} tokens cannot be stacked: give the collator a pad_token_id "
                 "(tokenizer.pad_token_id, or any valid id), or make them equally long."
             )
-        orders = [self._order(feature, length, longest) for feature, length in zip(features, lengths, strict=True)]
+        samples = torch.tensor([self._order_seed(feature) for feature in features])
         batch = {
             "input_ids": _pad(ids, longest, self.pad_token_id or 0),
-            "orders": torch.stack(orders),
+            "orders": self._distribution.draw(self.seed, samples, torch.tensor(lengths), longest),
             "labels": _pad(labels, longest, -100),
         }
         if min(lengths) < longest:
@@ -74,27 +78,18 @@ class DataCollatorForAnyOrderLM:
         multiple = self.pad_to_multiple_of or 1
         return -(-length // multiple) * multiple
 
-    def _order(self, feature: Mapping[str, object], length: int, padded_length: int) -> torch.LongTensor:
-        order = mixed_orders(1, length, self.left_to_right_fraction, self._generator(feature.get("order_seed")))[0]
-        return torch.cat((order, torch.arange(length, padded_length)))
-
-    def _generator(self, order_seed: object) -> torch.Generator:
-        if order_seed is not None:
-            return torch.Generator().manual_seed(_mix(self.seed, int(order_seed)))
+    def _order_seed(self, feature: Mapping[str, object]) -> int:
+        """That of the feature, as torch's signed integers hold it, or the next of this process's and worker's stream."""
+        given = feature.get("order_seed")
+        if given is not None:
+            return (int(given) + 2**63) % 2**64 - 2**63
         # Every process and, in every epoch, every worker of a loader has a stream of its own.
         worker = torch.utils.data.get_worker_info()
         place = (int(os.environ.get("RANK", "0")), worker.seed if worker else -1)
         if self._stream is None or self._stream[0] != place:
-            self._stream = place, torch.Generator().manual_seed(_mix(_mix(self.seed, place[0]), place[1]))
-        return self._stream[1]
-
-
-def _mix(seed: int, number: int) -> int:
-    """One 64-bit seed of two numbers, so that neighbouring ones give unrelated streams (splitmix64)."""
-    value = (seed * 0x9E3779B97F4A7C15 + number) % 2**64
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        value = (value ^ (value >> shift)) * factor % 2**64
-    return (value ^ (value >> 31)) % 2**63
+            seed = stream_of(int(stream_of(self.seed, torch.tensor(place[0]))), torch.tensor(place[1]))
+            self._stream = place, torch.Generator().manual_seed(int(seed) % 2**63)
+        return int(torch.randint(-(2**63), 2**63 - 1, (), generator=self._stream[1]))
 
 
 def _read(feature: Mapping[str, object], index: int) -> tuple[torch.LongTensor, torch.LongTensor]:

@@ -61,22 +61,6 @@ def block_orders(
     return group_order(orders, blocks_of(positions, block_length, stride))
 
 
-def mixed_orders(
-    batch_size: int,
-    length: int,
-    left_to_right_fraction: float,
-    generator: torch.Generator | None = None,
-) -> torch.LongTensor:
-    """
-    The paper's training mixture, (batch, n): each sequence is left to right with probability `left_to_right_fraction`
-    and otherwise uniform (Finding 3: a tenth left to right helps both losses).
-    """
-    is_left_to_right = torch.rand(batch_size, 1, generator=generator) < left_to_right_fraction
-    return torch.where(
-        is_left_to_right, left_to_right_orders(batch_size, length), random_orders(batch_size, length, generator)
-    )
-
-
 def check_orders(orders: torch.Tensor, batch_size: int, length: int) -> None:
     """Raises a `ValueError` unless `orders` is (batch, n), of integers, with a permutation in every row."""
     if tuple(orders.shape) != (batch_size, length):

@@ -40,6 +40,12 @@ def test_a_tenth_is_left_to_right() -> None:
     assert (DataCollatorForAnyOrderLM(left_to_right_fraction=1)(features([5]))["orders"] == torch.arange(5)).all()
 
 
+def test_orders_are_drawn_from_what_is_named() -> None:
+    orders = DataCollatorForAnyOrderLM(left_to_right_fraction=0, orders="blocks-3")(features([6] * 50))["orders"]
+    assert (orders[:, :3] < 3).all()
+    assert len({tuple(order) for order in orders.tolist()}) > 10
+
+
 def test_without_seeds_a_stream_goes_on() -> None:
     samples = [{"input_ids": list(range(30))}]
     first, second = (
@@ -78,6 +84,7 @@ def test_padding_of_features_is_taken_off() -> None:
         ({}, [{"input_ids": [1]}, {"input_ids": [1, 2]}], "give the collator a pad_token_id"),
         ({"pad_token_id": 0}, [{"input_ids": [1]}, {"input_ids": []}], "Sequence 1 of the batch is empty"),
         ({"left_to_right_fraction": 1.5}, [], "must lie between 0 and 1"),
+        ({"orders": "block-3"}, [], "'block-3' is no distribution of orders"),
         (
             {},
             [{"input_ids": [1, 2, 3], "labels": [1, 2]}],

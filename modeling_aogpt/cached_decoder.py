@@ -1,18 +1,17 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Query and commit, the two verbs of generation, on a decoder with a cache."""
+"""A canvas on a decoder with a cache: every revealed token passes once, whatever the order."""
 
 import torch
 from transformers import PreTrainedModel
 
 from .cache_aogpt import AnyOrderCache
+from .canvas import Answer, Canvas
 from .rows import query_mask, rows_of
 
 
-class CachedDecoder:
+class CachedDecoder(Canvas):
     """
-    The sequences that are being generated, in order.
-
     A token's keys depend on the target that follows it, so the token committed last waits for the next query. One pass
     per query enters the tokens committed since the last one, as a causal chain, and queries the next ranks in parallel,
     each seeing the context and itself. The first of these rows is also that of the token committed first, and is kept.
@@ -22,53 +21,55 @@ class CachedDecoder:
         self,
         model: PreTrainedModel,
         ids: torch.LongTensor,
-        positions: torch.LongTensor,
-        num_context: torch.LongTensor,
+        orders: torch.LongTensor,
+        blocks: torch.LongTensor,
+        is_padding: torch.BoolTensor,
     ) -> None:
-        """Tokens and positions (batch, n) in order; how many of each sequence are given, (batch,) on the CPU."""
-        self.model = model
-        self.ids, self.positions = ids, positions
-        self.num_context = num_context.clone()
-        self.num_cached = torch.zeros_like(num_context)
+        super().__init__(model, ids, orders, blocks, is_padding)
+        self.num_cached = torch.zeros_like(self.num_context)
         dtype = model.lm_head.weight.dtype
         if torch.is_autocast_enabled(ids.device.type):
             dtype = torch.get_autocast_dtype(ids.device.type)
         self.cache = AnyOrderCache(model.config, *ids.shape, dtype=dtype, device=ids.device)
-        self.num_forward_passes = self.num_rows = 0
 
-    def query(self, num_queries: torch.LongTensor) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """
-        Logits (queries, vocab) of the next `num_queries` (batch,) ranks of each sequence, one sequence after another,
-        and the (sequence, rank) of each.
-        """
+    def query(self, num_queries: torch.LongTensor) -> Answer:
         known = self.num_context[:, None]
         ranks = self._ranks_from_cache(self.num_context + num_queries)
         is_query = (known <= ranks) & (ranks < known + num_queries[:, None])
-        logits, where = self._run(ranks, self.num_context, is_query)
+        answer = self._run(ranks, self.num_context, is_query)
         # The rows of all known tokens but the last, and that of the rank queried first, now lie where they belong.
         self.num_cached = self.num_context + num_queries.clamp(max=1)
-        return logits, where
+        return answer
 
-    def verify(
-        self, num_drafts: torch.LongTensor, ends: torch.LongTensor
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+    def verify(self, num_drafts: torch.LongTensor, is_first_asked: bool = False) -> Answer:
         """
         As `query`, for the ranks that follow each of the `num_drafts` (batch,) tokens that stand, uncommitted, in `ids`
-        behind the context, up to rank `ends` (batch,): every one given the drafts before it, as if these were known.
+        behind the context: every one given the drafts before it, as if these were known. The rank of the first draft,
+        of which a query has told, is asked for too if `is_first_asked`.
         """
         known = self.num_context + num_drafts
-        ranks = self._ranks_from_cache(torch.minimum(known + 1, ends))
-        is_asked = (self.num_context[:, None] < ranks) & (ranks <= known[:, None]) & (ranks < ends[:, None])
+        ranks = self._ranks_from_cache(torch.minimum(known + 1, self.ends))
+        first = self.num_context[:, None] + (0 if is_first_asked else 1)
+        is_asked = (first <= ranks) & (ranks <= known[:, None]) & (ranks < self.ends[:, None])
         return self._run(ranks, known, is_asked)
+
+    def keep(self) -> None:
+        """Says that the committed tokens were verified as they are: all their rows but that of the last are cached."""
+        self.num_cached = self.num_context.clone()
+
+    def reorder(self, ranks: torch.LongTensor) -> None:
+        super().reorder(ranks)
+        is_same = ranks == torch.arange(ranks.shape[1], device=ranks.device)
+        # A row carries the token before its rank and its rank's position, and saw the tokens before.
+        num_same = is_same.long().cumprod(dim=-1).sum(dim=-1).cpu()
+        self.num_cached = torch.minimum(self.num_cached, torch.minimum(num_same, self.num_context + 1))
 
     def _ranks_from_cache(self, ends: torch.LongTensor) -> torch.LongTensor:
         """Ranks (batch, rows) from the first that is not cached; as many as the neediest sequence has up to `ends`."""
         return self.num_cached[:, None] + torch.arange(int((ends - self.num_cached).max()))
 
-    def _run(
-        self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_asked: torch.BoolTensor
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """One pass: the rows of `ranks` (batch, rows) given `num_context` tokens, and the logits of those asked for."""
+    def _run(self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_asked: torch.BoolTensor) -> Answer:
+        """One pass: the rows of `ranks` (batch, rows) given `num_context` tokens, and what those asked for came to."""
         length = self.ids.shape[1]
         # A sequence that needs fewer rows than another computes some in vain; past its end it repeats the last.
         all_alike = bool((ranks == ranks[0]).all()) and int(ranks[0, -1]) < length
@@ -87,16 +88,4 @@ class CachedDecoder:
             past_key_values=self.cache,
         ).last_hidden_state
         sequences, rows = is_asked.nonzero(as_tuple=True)
-        logits = self.model.lm_head(hidden_states[sequences, rows])
-        logits[:, self.model.config.num_valid_tokens :] = float("-inf")
-        return logits, (sequences, ranks[sequences, rows])
-
-    def commit(self, tokens: torch.LongTensor, where: tuple[torch.Tensor, torch.Tensor]) -> None:
-        """Puts the tokens (queries,) of the last query where it said."""
-        self.ids[where] = tokens
-        self.num_context += torch.bincount(where[0].cpu(), minlength=len(self.num_context))
-
-    def keep(self, num_tokens: torch.LongTensor) -> None:
-        """Commits the next `num_tokens` (batch,) ranks of `ids`, whose rows, but of the last token, were verified."""
-        self.num_context += num_tokens
-        self.num_cached = self.num_context.clone()
+        return hidden_states[sequences, rows], (sequences, ranks[sequences, rows])

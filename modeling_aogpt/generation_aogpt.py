@@ -1,38 +1,37 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Parallel any-order generation. It knows two verbs: *query* the positions that come next in the order, given all that is
-revealed, and *commit* tokens to them. What is queried when is data, drawn before the first pass (`schedule.py`).
+Any-order generation, for every architecture. It knows two verbs (`canvas.py`): *query* the positions that come next,
+given all that is revealed, and *commit* tokens to them.
 """
 
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
-from numbers import Integral
+from dataclasses import dataclass
 
 import torch
-from transformers.generation import GenerationConfig, GenerationMixin
+from transformers.generation import BaseStreamer, GenerationConfig, GenerationMixin, LogitsProcessorList
 from transformers.utils import ModelOutput
 
-from .cached_decoder import CachedDecoder
-from .orders import check_orders, group_order, in_order, in_place, left_to_right_orders, random_orders, token_positions
-from .sampling import choose_tokens, make_warpers
-from .schedule import REVEAL_RULES, SCHEDULES, draw_reveal_steps
-from .speculative import SpeculativeSampler
-
-ORDERS = ("random", "left_to_right")
-STRATEGIES = ("parallel", "speculative")
-
-# What a generation config may hold that is no wish about how to generate.
-NEUTRAL_CONFIG_FIELDS = (
-    "transformers_version",
-    "_from_model_config",
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "output_attentions",
-    "output_hidden_states",
-    "use_cache",
+from .canvas import Canvas
+from .end_of_text import clear_after_ends, stop_at_ends
+from .generation_settings import AnyOrderGenerationSettings, resolve_settings
+from .ngram_drafts import NgramDrafts
+from .orders import (
+    blocks_of,
+    check_orders,
+    group_order,
+    in_place,
+    left_to_right_orders,
+    random_orders,
+    token_positions,
 )
+from .parallel import ParallelSampler
+from .refinement import draw_blocks
+from .reveal_rules import EntropyBoundedReveal, PlannedReveal, RevealRule, ScoreReveal
+from .sampling import make_warpers
+from .schedule import SCORE_RULES
+from .speculative import ModelDrafts, SpeculativeSampler
+from .streaming import Progress
+from .token_drawer import TokenDrawer
 
 
 @dataclass
@@ -48,10 +47,12 @@ class AnyOrderGenerationOutput(ModelOutput):
             -1 for given tokens and padding.
         token_logprobs (`torch.Tensor` of shape `(batch, n)`): Log-probability, in nats, of each generated token under
             the (tempered, truncated) distribution it was chosen from; 0 for given tokens and padding.
-        num_forward_passes (`int`): Passes of the decoder.
+        num_forward_passes (`int`): Passes of the model.
         num_rows (`int`): Rows computed, over all passes and sequences.
-        acceptance_rate (`float`): Of `strategy="speculative"`: the share of drafts that were kept, the first of each
-            round, which always is, left out.
+        acceptance_rate (`float`): Of `strategy="speculative"`: the share of drafts that were kept; the model's first of
+            each round, which always is, left out.
+        history (`torch.LongTensor` of shape `(steps + 1, batch, n)`): With `output_history`: the sequences, masks where
+            they are hidden, before the first step and after each that revealed something.
     """
 
     sequences: torch.LongTensor | None = None
@@ -61,73 +62,13 @@ class AnyOrderGenerationOutput(ModelOutput):
     num_forward_passes: int | None = None
     num_rows: int | None = None
     acceptance_rate: float | None = None
-
-
-@dataclass
-class AnyOrderGenerationSettings:
-    """The arguments of `generate` that a generation config may hold, with their defaults."""
-
-    max_length: int | None = None
-    max_new_tokens: int | None = None
-    num_steps: int | None = None
-    schedule: str = "linear"
-    reveal: str = "bernoulli"
-    order: str | torch.LongTensor = "random"
-    do_sample: bool = True
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    strategy: str = "parallel"
-    draft_length: int = 4
-    num_return_sequences: int = 1
-    return_dict_in_generate: bool = False
-
-    def __post_init__(self) -> None:
-        if self.max_length is not None and self.max_new_tokens is not None:
-            raise ValueError(
-                f"max_length={self.max_length} and max_new_tokens={self.max_new_tokens} are both given; give one."
-            )
-        for name, least in (
-            ("max_length", 1),
-            ("max_new_tokens", 1),
-            ("num_steps", 1),
-            ("draft_length", 2),
-            ("num_return_sequences", 1),
-        ):
-            value = getattr(self, name)
-            if value is not None and not (_is_integer(value) and value >= least):
-                raise ValueError(f"{name}={value!r} must be an integer of at least {least}.")
-        for name, allowed in (("schedule", SCHEDULES), ("reveal", REVEAL_RULES)):
-            _check_choice(name, getattr(self, name), allowed)
-        _check_choice("strategy", self.strategy, STRATEGIES)
-        if self.strategy == "speculative" and (self.num_steps is not None or not self.do_sample):
-            raise ValueError(
-                "strategy='speculative' samples p(x | order) in as many steps as it needs: it takes neither num_steps "
-                "nor do_sample=False. Give draft_length instead."
-            )
-        if not isinstance(self.order, torch.Tensor):
-            _check_choice("order", self.order, ORDERS, "or a (batch, n) tensor")
-        if not 0 < self.temperature < float("inf"):
-            raise ValueError(
-                f"temperature={self.temperature!r} must be above 0 and finite; for the likeliest use do_sample=False."
-            )
-        if not (_is_integer(self.top_k) and self.top_k >= 0):
-            raise ValueError(f"top_k={self.top_k!r} must be an integer of at least 0 (0: no truncation).")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p={self.top_p!r} must be above 0 and at most 1 (1: no truncation).")
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _check_choice(name: str, value: object, allowed: tuple[str, ...], also: str = "") -> None:
-    if not isinstance(value, str) or value not in allowed:
-        raise ValueError(f"{name}={value!r} is not one of {', '.join(map(repr, allowed))} {also}".rstrip() + ".")
+    history: torch.LongTensor | None = None
 
 
 class AnyOrderGenerationMixin(GenerationMixin):
-    """`generate` for models that predict tokens in any order."""
+    """`generate` for models that predict tokens in any order; `canvas_class` says how they are queried."""
+
+    canvas_class: type[Canvas]
 
     @torch.no_grad()
     def generate(
@@ -137,6 +78,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         generator: torch.Generator | None = None,
+        logits_processor: LogitsProcessorList | None = None,
+        streamer: BaseStreamer | None = None,
         generation_config: GenerationConfig | None = None,
         **kwargs: object,
     ) -> torch.LongTensor | AnyOrderGenerationOutput:
@@ -153,43 +96,70 @@ class AnyOrderGenerationMixin(GenerationMixin):
             attention_mask (`torch.Tensor` of shape `(batch, l)`, *optional*): 0 at padding, anywhere; padding is
                 neither seen nor filled nor counted in positions.
             generator (`torch.Generator`, *optional*): Makes the result reproducible.
+            logits_processor (`LogitsProcessorList`, *optional*): Changes logits (queries, vocab) before temperature and
+                truncation, seeing the sequences (queries, n) in place with masks where they are hidden.
+            streamer (`BaseStreamer`, *optional*): Is put every token once all before it in the text are known; one with
+                `put_draft`, as transformers' `TextDiffusionStreamer`, also the rest of the text after every step.
             generation_config (`GenerationConfig`, *optional*): Holds any of the following.
             max_length (`int`, *optional*): Extends the inputs with masks to this length; the length of unconditional
                 sequences (default: `config.max_position_embeddings`).
             max_new_tokens (`int`, *optional*): Extends the inputs by so many masks.
             num_steps (`int`, *optional*): Steps T of the reverse process. Without it positions are revealed one at a
-                time, which samples p(x | order) exactly, and `schedule` and `reveal` have nothing to choose.
+                time, which samples p(x | order) exactly, and `schedule` has nothing to choose.
             schedule (`str`): `"linear"` (default) or `"cosine"`, see [`masked_fractions`].
-            reveal (`str`): `"bernoulli"` (default): each position draws its own reveal step (Lemma 4.1); `"fixed"`: the
-                same number each time, see [`draw_reveal_steps`].
+            reveal (`str`): How many positions a step reveals. With `num_steps`, `"bernoulli"` (default): each position
+                draws its own reveal step (Lemma 4.1); `"fixed"`: the same number each time, see [`draw_reveal_steps`];
+                of SEDD only, `"euler"` and `"analytic"`: by the score, see [`ScoreReveal`] (`"bernoulli"` and `"fixed"`
+                take it as a denoiser). Without, `"entropy_bounded"`: as many as are nearly independent, see
+                [`EntropyBoundedReveal`].
+            entropy_bound (`float`): Of `reveal="entropy_bounded"`, in nats (default: 0.1).
             order (`str` or `torch.LongTensor` of shape `(batch * num_return_sequences, n)`): `"random"` (default),
                 `"left_to_right"`, or one given order per returned sequence. Given tokens enter the context first, in
-                the order's order.
+                the order's order. Or adaptive: all hidden positions are queried, and revealed in the order of the
+                `"confidence"`, `"margin"` or `"entropy"` of their predictions, the most certain first (see
+                `certainty.py`). That samples another distribution than the model's under any fixed order.
+            block_length (`int`, *optional*): Reveals blocks of so many positions one after the other, left to right, in
+                `order` within each.
+            stride (`int`, *optional*): The same with strided blocks: first positions 0, stride, 2 stride, ...
+            window (`int`, *optional*): Candidates of adaptive orders (the first hidden positions of the text) and of
+                `"entropy_bounded"` (the next of the order); all of the block if not given.
             do_sample (`bool`): Draw tokens (default) or take the likeliest.
             temperature (`float`): Above 0. Divides the logits.
             top_k (`int`): Draw from the k likeliest tokens only; 0 (default) from all.
             top_p (`float`): Draw from the likeliest tokens that together reach this probability; 1 (default) from all.
+            top_p_rule (`str`): `"inclusive"` (default): the token that crosses `top_p` is kept, as in transformers;
+                `"exclusive"`: it is not, as in the released code, which made Table 1 of the paper.
             strategy (`str`): `"parallel"` (default), as above, or `"speculative"`: draws from p(x | order) exactly, as
-                without `num_steps`, but in fewer passes, by drafting several tokens and verifying them.
+                without `num_steps`, but in fewer passes, by drafting several tokens and verifying them. Decoders only.
+            draft (`str`): Who drafts: the `"model"` (default), or `"ngram"`: the text revealed so far, for nothing.
             draft_length (`int`): Tokens that are drafted at once, at least 2 (default: 4).
+            stop_at_eos (`bool`): End a sequence with the first end-of-text that is generated, and pad what follows it;
+                under `order="left_to_right"` or with `block_length`.
+            refine_rounds (`int`): Rounds of block-Gibbs refinement (default: 0): each hides `refine_length` generated
+                tokens in a row and draws them again, given all the rest, in the way of the first time.
+            refine_length (`int`, *optional*): See there.
             num_return_sequences (`int`): Samples for each input; the batch of unconditional generation.
+            output_history (`bool`): Keep the sequences as they were before and after every step.
             return_dict_in_generate (`bool`): Return an [`AnyOrderGenerationOutput`] instead of the ids.
 
         Returns:
             `torch.LongTensor` (batch * num_return_sequences, n), or an [`AnyOrderGenerationOutput`].
 
         Raises:
-            ValueError: For an argument that is unknown or out of range, ids that are neither tokens nor the mask,
-                sequences longer than the model takes, nothing to fill, or a model whose logits are not finite.
+            ValueError: For an argument that is unknown, out of range or at odds with another, ids that are neither
+                tokens nor the mask, sequences longer than the model takes, nothing to fill, or a model whose logits are
+                not finite.
         """
         if inputs is not None and input_ids is not None:
             raise ValueError("Both inputs and input_ids are given; they are two names of one argument.")
-        settings = self._resolve_settings(generation_config, kwargs)
+        config = self.generation_config if generation_config is None else generation_config
+        settings = resolve_settings(config, kwargs)
+        self._check_architecture(settings)
         inputs = input_ids if inputs is None else inputs
         was_training = self.training
         self.eval()  # gradient checkpointing, in training mode, would take the cache away
         try:
-            output = self._generate(inputs, attention_mask, settings, generator)
+            output = self._generate(inputs, attention_mask, settings, generator, logits_processor, streamer)
         finally:
             self.train(was_training)
         return output if settings.return_dict_in_generate else output.sequences
@@ -200,86 +170,96 @@ class AnyOrderGenerationMixin(GenerationMixin):
         attention_mask: torch.Tensor | None,
         settings: AnyOrderGenerationSettings,
         generator: torch.Generator | None,
+        logits_processor: LogitsProcessorList | None,
+        streamer: BaseStreamer | None,
     ) -> AnyOrderGenerationOutput:
         ids, is_padding = self._prepare_canvas(inputs, attention_mask, settings)
-        is_hidden = (ids == self.config.mask_token_id) & ~is_padding
+        blocks = blocks_of(token_positions(~is_padding), settings.block_length, settings.stride)
+        orders = self._draw_orders(settings.order, ids, blocks, generator)
+        canvas = self.canvas_class(self, ids, orders, blocks, is_padding)
+        progress = Progress(canvas, streamer, settings.output_history, settings.refine_rounds > 0)
+        eos_token_ids, pad_token_id = self._end_tokens() if settings.stop_at_eos else (None, None)
 
-        orders = self._draw_orders(settings.order, ids, generator)
-        orders = group_order(orders, torch.where(is_padding, 2, is_hidden.long()))
-        positions = in_order(token_positions(~is_padding), orders)
-        num_hidden = is_hidden.sum(dim=-1).cpu()
-        num_given = (~is_hidden & ~is_padding).sum(dim=-1).cpu()
+        def after_step(step: int) -> None:
+            if eos_token_ids is not None:
+                stop_at_ends(canvas, eos_token_ids)
+            progress.after_step(step)
 
-        warpers = make_warpers(settings.temperature, settings.top_k, settings.top_p)
-        decoder = CachedDecoder(self, in_order(ids, orders), positions, num_given)
+        sampler = self._make_sampler(canvas, settings, logits_processor, generator)
+        step = sampler.run(0, after_step)
+        for _ in range(settings.refine_rounds):
+            orders = self._draw_orders(settings.order, ids, blocks, generator)
+            canvas.hide(draw_blocks(canvas, settings.refine_length, generator), orders)
+            step = sampler.run(step, after_step)
+        if eos_token_ids is not None:
+            clear_after_ends(canvas, eos_token_ids, pad_token_id)
+        progress.end()
+        return self._describe(canvas, sampler, progress)
+
+    def _make_sampler(
+        self,
+        canvas: Canvas,
+        settings: AnyOrderGenerationSettings,
+        logits_processor: LogitsProcessorList | None,
+        generator: torch.Generator | None,
+    ) -> ParallelSampler | SpeculativeSampler:
+        processors = LogitsProcessorList() if logits_processor is None else logits_processor
+        warpers = make_warpers(settings.temperature, settings.top_k, settings.top_p, settings.top_p_rule)
         if settings.strategy == "speculative":
-            sampler = SpeculativeSampler(decoder, num_given + num_hidden, settings.draft_length, warpers, generator)
-            sampler.run()
-            acceptance = sampler.num_accepted / max(sampler.num_drafts, 1)
-            return self._describe(decoder, orders, sampler.reveal_steps, sampler.token_logprobs, acceptance)
-
-        one_at_a_time = settings.num_steps is None
-        num_steps = int(num_hidden.max()) if one_at_a_time else settings.num_steps
-        reveal = "fixed" if one_at_a_time else settings.reveal
-        steps = draw_reveal_steps(num_hidden, num_steps, settings.schedule, reveal, generator)
-
-        token_logprobs = torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
-        reveal_steps = torch.full_like(ids, -1)
-        for step in range(num_steps):
-            num_queries = (steps == step).sum(dim=-1)
-            if not num_queries.any():
-                continue  # nobody drew this step: it costs nothing
-            logits, where = decoder.query(num_queries)
-            tokens, token_logprobs[where] = choose_tokens(logits, warpers, settings.do_sample, generator)
-            decoder.commit(tokens, where)
-            reveal_steps[where] = step
-        return self._describe(decoder, orders, reveal_steps, token_logprobs)
+            drawer = TokenDrawer(canvas, processors, warpers, generator=generator)
+            drafter = ModelDrafts(drawer) if settings.draft == "model" else NgramDrafts(canvas)
+            return SpeculativeSampler(canvas, drawer, drafter, settings.draft_length)
+        rule = make_reveal_rule(settings, generator)
+        certainty = settings.order if settings.is_adaptive else None
+        measures = tuple({name for name in (certainty, rule.measure) if name is not None})
+        drawer = TokenDrawer(canvas, processors, warpers, settings.do_sample, generator, measures)
+        return ParallelSampler(canvas, rule, drawer, certainty, settings.window)
 
     def _describe(
-        self,
-        decoder: CachedDecoder,
-        orders: torch.LongTensor,
-        reveal_steps: torch.LongTensor,
-        token_logprobs: torch.Tensor,
-        acceptance_rate: float | None = None,
+        self, canvas: Canvas, sampler: ParallelSampler | SpeculativeSampler, progress: Progress
     ) -> AnyOrderGenerationOutput:
-        """The output, from steps and log-probabilities in order."""
-        if not torch.isfinite(token_logprobs).all():
+        if not torch.isfinite(canvas.token_logprobs).all():
             raise ValueError(
                 "The model's logits are not finite (NaN or infinity), so there is no distribution to draw from. Check "
                 f"the weights, and the dtype they were loaded in ({self.dtype})."
             )
+        is_speculative = isinstance(sampler, SpeculativeSampler)
         return AnyOrderGenerationOutput(
-            sequences=in_place(decoder.ids, orders),
-            orders=orders,
-            reveal_steps=in_place(reveal_steps, orders),
-            token_logprobs=in_place(token_logprobs, orders),
-            num_forward_passes=decoder.num_forward_passes,
-            num_rows=decoder.num_rows,
-            acceptance_rate=acceptance_rate,
+            sequences=canvas.sequences(),
+            orders=canvas.orders,
+            reveal_steps=in_place(canvas.reveal_steps, canvas.orders),
+            token_logprobs=in_place(canvas.token_logprobs, canvas.orders),
+            num_forward_passes=canvas.num_forward_passes,
+            num_rows=canvas.num_rows,
+            acceptance_rate=sampler.num_accepted / max(sampler.num_drafts, 1) if is_speculative else None,
+            history=None if progress.history is None else torch.stack(progress.history),
         )
 
-    def _resolve_settings(
-        self, generation_config: GenerationConfig | None, given: dict[str, object]
-    ) -> AnyOrderGenerationSettings:
-        known = [field.name for field in fields(AnyOrderGenerationSettings)]
-        unknown = sorted(set(given) - set(known))
-        if unknown:
-            close = get_close_matches(unknown[0], known, n=1)
+    def _check_architecture(self, settings: AnyOrderGenerationSettings) -> None:
+        if settings.strategy == "speculative" and not hasattr(self.canvas_class, "verify"):
             raise ValueError(
-                f"generate() does not take {', '.join(unknown)}."
-                + (f" Is {close[0]} meant?" if close else f" It takes {', '.join(known)}.")
+                "strategy='speculative' verifies drafts as a causal chain in one pass, which only a decoder can: leave "
+                "it out."
             )
-        config = self.generation_config if generation_config is None else generation_config
-        unused = sorted(config.to_diff_dict().keys() - {*known, *NEUTRAL_CONFIG_FIELDS})
-        if unused:
-            raise ValueError(f"The generation config sets {', '.join(unused)}, which this generate() does not know.")
-        values = {name: given.get(name) for name in known}
-        lengths_given = values["max_length"] is not None or values["max_new_tokens"] is not None
-        for name in known:
-            if values[name] is None and not (lengths_given and name in ("max_length", "max_new_tokens")):
-                values[name] = getattr(config, name, None)
-        return AnyOrderGenerationSettings(**{name: value for name, value in values.items() if value is not None})
+        if settings.reveal in SCORE_RULES and self.config.target_injection != "sigma":
+            raise ValueError(
+                f"reveal={settings.reveal!r} samples from the score of a SEDD, and this model gives none: take "
+                "'bernoulli' or 'fixed'."
+            )
+
+    def _end_tokens(self) -> tuple[torch.LongTensor, int]:
+        """The ids of end-of-text, and what to pad with."""
+        configs = self.generation_config, self.config
+        eos, pad = (
+            next((getattr(config, name) for config in configs if getattr(config, name, None) is not None), None)
+            for name in ("eos_token_id", "pad_token_id")
+        )
+        if eos is None:
+            raise ValueError(
+                "stop_at_eos needs the id of end-of-text: set model.generation_config.eos_token_id (the tokenizer's)."
+            )
+        eos = torch.as_tensor(eos).view(-1)
+        return eos, int(eos[0]) if pad is None else pad
 
     def _prepare_canvas(
         self,
@@ -326,11 +306,25 @@ class AnyOrderGenerationMixin(GenerationMixin):
         return ids.repeat_interleave(repeats, dim=0), is_padding.repeat_interleave(repeats, dim=0)
 
     def _draw_orders(
-        self, order: str | torch.LongTensor, ids: torch.LongTensor, generator: torch.Generator | None
+        self,
+        order: str | torch.LongTensor,
+        ids: torch.LongTensor,
+        blocks: torch.LongTensor,
+        generator: torch.Generator | None,
     ) -> torch.LongTensor:
         if isinstance(order, torch.Tensor):
             check_orders(order, *ids.shape)
             return order.to(ids.device)
         if order == "random":
-            return random_orders(*ids.shape, generator=generator, device=ids.device)
-        return left_to_right_orders(*ids.shape, device=ids.device)
+            orders = random_orders(*ids.shape, generator=generator, device=ids.device)
+        else:  # adaptive orders look at windows from the left
+            orders = left_to_right_orders(*ids.shape, device=ids.device)
+        return group_order(orders, blocks)
+
+
+def make_reveal_rule(settings: AnyOrderGenerationSettings, generator: torch.Generator | None) -> RevealRule:
+    if settings.reveal == "entropy_bounded":
+        return EntropyBoundedReveal(settings.entropy_bound)
+    if settings.reveal in SCORE_RULES:
+        return ScoreReveal(settings.num_steps, settings.schedule, settings.reveal, generator)
+    return PlannedReveal(settings.num_steps, settings.schedule, settings.reveal, generator)

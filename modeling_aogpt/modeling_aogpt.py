@@ -29,6 +29,7 @@ from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .cache_aogpt import StartRowCache
+from .cached_decoder import CachedDecoder
 from .configuration_aogpt import AOGPTConfig
 from .generation_aogpt import AnyOrderGenerationMixin
 from .likelihood import AnyOrderLikelihoodMixin
@@ -406,6 +407,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
     """AO-GPT with its language-model head, predicting every token given those before it in an order."""
 
     _auto_class = "AutoModel"
+    canvas_class = CachedDecoder
 
     def predict_in_order(
         self,

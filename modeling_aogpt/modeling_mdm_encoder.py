@@ -18,6 +18,8 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_mdm_encoder import MDMEncoderConfig
+from .full_pass_encoder import FullPassEncoder
+from .generation_aogpt import AnyOrderGenerationMixin
 from .modeling_aogpt import (
     AOGPTAttention,
     AOGPTBlock,
@@ -29,11 +31,10 @@ from .modeling_aogpt import (
     rotation_of,
 )
 from .orders import token_positions
+from .schedule import log_linear_noise
 
 # SEDD: noise levels are embedded by so many sinusoids, of wavelengths up to 2 pi times this period.
 NUM_SINUSOIDS, MAX_PERIOD = 256, 10000.0
-# SEDD is trained on noise that masks at most this share of the tokens (log-linear noise with eps = 1e-3).
-LARGEST_MASKED_SHARE = 1 - 1e-3
 
 
 def without_bias(*modules: nn.Module) -> None:
@@ -169,7 +170,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel):
             is_token = torch.ones_like(input_ids) if attention_mask is None else (attention_mask != 0).long()
             num_masked = ((input_ids == self.config.mask_token_id) * is_token).sum(dim=-1)
             share = num_masked.double() / is_token.sum(dim=-1).clamp(min=1)
-            return -torch.log1p(-LARGEST_MASKED_SHARE * share)
+            return log_linear_noise(share)
         if sigma.shape != input_ids.shape[:1]:
             raise ValueError(
                 f"sigma has shape {tuple(sigma.shape)}, but must have one noise level for each sequence of input_ids: "
@@ -189,7 +190,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel):
         return (is_token | ~is_token.any(dim=-1, keepdim=True))[:, None, None]
 
 
-class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel):
+class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AnyOrderGenerationMixin):
     """
     Encoder-only masked diffusion model: all masked positions are predicted at once, each given the revealed tokens.
 
@@ -205,6 +206,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel):
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _auto_class = "AutoModelForMaskedLM"
+    canvas_class = FullPassEncoder
 
     def __init__(self, config: MDMEncoderConfig) -> None:
         super().__init__(config)

@@ -4,6 +4,7 @@
 
 import torch
 from transformers.generation import (
+    LogitsProcessor,
     LogitsProcessorList,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -12,16 +13,38 @@ from transformers.generation import (
 
 from .orders import draw_uniform
 
+TOP_P_RULES = ("inclusive", "exclusive")
 
-def make_warpers(temperature: float, top_k: int, top_p: float) -> LogitsProcessorList:
-    """Temperature, then top-k, then top-p as transformers defines them; those that change nothing are left out."""
+
+class ExclusiveTopPWarper(LogitsProcessor):
+    """
+    Top-p as the released code of AO-GPT has it: the token that crosses p is removed too, unless it is the likeliest. Of
+    probabilities .6, .3, .1 and p = .7 it keeps one token, transformers' keeps two. Table 1 of the paper was made so.
+    """
+
+    def __init__(self, top_p: float) -> None:
+        self.top_p = top_p
+
+    def __call__(self, input_ids: torch.LongTensor | None, scores: torch.Tensor) -> torch.Tensor:
+        ordered, tokens = scores.sort(dim=-1, descending=True)
+        is_removed = ordered.softmax(dim=-1).cumsum(dim=-1) > self.top_p
+        is_removed[..., 0] = False
+        return scores.masked_fill(torch.zeros_like(is_removed).scatter(-1, tokens, is_removed), float("-inf"))
+
+
+def make_warpers(temperature: float, top_k: int, top_p: float, top_p_rule: str = "inclusive") -> LogitsProcessorList:
+    """
+    Temperature, then top-k, then top-p as transformers defines them; those that change nothing are left out. Top-p by
+    the `"exclusive"` rule is that of [`ExclusiveTopPWarper`].
+    """
     warpers = LogitsProcessorList()
     if temperature != 1.0:
         warpers.append(TemperatureLogitsWarper(float(temperature)))
     if top_k > 0:
         warpers.append(TopKLogitsWarper(top_k))
     if top_p < 1.0:
-        warpers.append(TopPLogitsWarper(float(top_p)))
+        make = TopPLogitsWarper if top_p_rule == "inclusive" else ExclusiveTopPWarper
+        warpers.append(make(float(top_p)))
     return warpers
 
 
@@ -55,6 +78,12 @@ def choose_tokens(
     A token for each row of logits (rows, vocab), drawn or, without `do_sample`, the likeliest; and its log-probability
     in nats (rows,) under the warped distribution, NaN where the logits were not finite enough to give one.
     """
-    probabilities = distribution_of(logits, warpers)
+    return choose_from(distribution_of(logits, warpers), do_sample, generator)
+
+
+def choose_from(
+    probabilities: torch.Tensor, do_sample: bool, generator: torch.Generator | None = None
+) -> tuple[torch.LongTensor, torch.Tensor]:
+    """As [`choose_tokens`], from the distributions (rows, vocab) themselves."""
     tokens = draw_tokens(probabilities, generator) if do_sample else probabilities.argmax(dim=-1)
     return tokens, probabilities.gather(1, tokens[:, None]).log().squeeze(1)

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank of an order is revealed at which step of the reverse process."""
+"""Which rank of an order is revealed at which step of the reverse process, and how noisy each step is."""
 
 import math
 
@@ -9,7 +9,19 @@ import torch
 from .orders import draw_uniform
 
 SCHEDULES = ("linear", "cosine")
-REVEAL_RULES = ("bernoulli", "fixed")
+SCORE_RULES = ("euler", "analytic")
+REVEAL_RULES = ("bernoulli", "fixed", "entropy_bounded", *SCORE_RULES)
+
+# The log-linear noise of SEDD masks at most this share of the tokens.
+LARGEST_MASKED_SHARE = 1 - 1e-3
+
+
+def log_linear_noise(times: torch.Tensor) -> torch.Tensor:
+    """
+    The noise level sigma(t) = -log(1 - (1 - eps) t) at times from 0 to 1, eps = 1e-3: a token is masked with
+    probability 1 - e^-sigma = (1 - eps) t (SEDD, arXiv 2310.16834).
+    """
+    return -torch.log1p(-LARGEST_MASKED_SHARE * times)
 
 
 def masked_fractions(num_steps: int, schedule: str) -> torch.Tensor:
@@ -45,7 +57,7 @@ def draw_reveal_steps(
         num_hidden (`torch.LongTensor` of shape `(batch,)`): Hidden positions m of each sequence.
         num_steps (`int`): Steps T of the grid.
         schedule (`str`): One of `SCHEDULES`.
-        reveal (`str`): One of `REVEAL_RULES`.
+        reveal (`str`): `"bernoulli"` or `"fixed"`.
         generator (`torch.Generator`, *optional*): Of the draws.
 
     Returns:

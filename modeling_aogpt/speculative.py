@@ -1,99 +1,125 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Exact speculative decoding in any order: the model drafts for itself.
+Exact speculative decoding in any order.
 
-A parallel query drafts the next tokens, each from q, as if the others of its round were unknown. One pass over them as
-a causal chain gives p, what each should have been drawn from. Accepting a draft with probability min(1, p / q), and
-drawing the first that is rejected anew from the positive part of p - q, samples p(x | order) exactly (Leviathan et al.,
-arXiv 2211.17192, appendix A.1). The first draft of a round is never rejected, since its q is its p.
+Somebody drafts the next tokens of the order, each from some q. One pass over them as a causal chain gives p, what each
+should have been drawn from. Accepting a draft with probability min(1, p / q), and drawing the first that is rejected
+anew from the positive part of p - q, samples p(x | order) exactly, whatever q (Leviathan et al., arXiv 2211.17192,
+appendix A.1).
 """
 
+from collections.abc import Callable
+
 import torch
-from transformers.generation import LogitsProcessorList
 
 from .cached_decoder import CachedDecoder
 from .orders import draw_uniform
-from .sampling import distribution_of, draw_tokens
+from .sampling import draw_tokens
+from .token_drawer import TokenDrawer
+
+
+class ModelDrafts:
+    """
+    The model drafts for itself: a parallel query of the next ranks, as if none of them knew of the others.
+
+    The first draft of a round is never rejected, since its q is its p: the pass is not in vain.
+    """
+
+    def __init__(self, drawer: TokenDrawer) -> None:
+        self.drawer = drawer
+
+    def draft(self, num_drafts: torch.LongTensor) -> tuple[torch.LongTensor, torch.Tensor, torch.LongTensor]:
+        """
+        Drafts (batch, width) for up to `num_drafts` (batch,) ranks of each sequence; what they were drawn from (batch,
+        width + 1, vocab), zero where nothing was drafted; and how many there are, (batch,) on the CPU.
+        """
+        canvas, width = self.drawer.canvas, int(num_drafts.max())
+        answer = canvas.query(num_drafts)
+        drafted = in_columns(canvas, self.drawer.distributions(answer), answer[1], width + 1)
+        is_draft = torch.arange(width) < num_drafts[:, None]
+        is_draft = is_draft.to(drafted.device)
+        drafts = torch.zeros(is_draft.shape, dtype=torch.long, device=drafted.device)
+        drafts[is_draft] = draw_tokens(drafted[:, :width][is_draft], self.drawer.generator)
+        return drafts, drafted, num_drafts
 
 
 class SpeculativeSampler:
     """
-    Fills the sequences of a decoder up to rank `ends` (batch,), at most `draft_length` drafts per round.
+    Fills the sequences of a decoder, at most `draft_length` drafts per round.
 
-    A round takes two passes and reveals at least two tokens while two are left, so there are never more passes than
-    tokens.
+    A round takes one pass to verify, another where the model drafts, and reveals at least one token, at least two of
+    those that are left where the model drafts: so there are never more passes than tokens.
 
     Attributes:
         num_drafts (`int`): Tokens that could have been rejected, over all sequences and rounds.
         num_accepted (`int`): Those that were not.
     """
 
-    def __init__(
-        self,
-        decoder: CachedDecoder,
-        ends: torch.LongTensor,
-        draft_length: int,
-        warpers: LogitsProcessorList,
-        generator: torch.Generator | None,
-    ) -> None:
-        self.decoder, self.ends, self.draft_length = decoder, ends, draft_length
-        self.warpers, self.generator = warpers, generator
+    def __init__(self, canvas: CachedDecoder, drawer: TokenDrawer, drafter: object, draft_length: int) -> None:
+        self.canvas, self.drawer, self.drafter, self.draft_length = canvas, drawer, drafter, draft_length
+        self.num_sure = 1 if isinstance(drafter, ModelDrafts) else 0  # drafts of a round that cannot be rejected
         self.num_drafts = self.num_accepted = 0
-        self.token_logprobs = torch.zeros(decoder.ids.shape, dtype=torch.float64, device=decoder.ids.device)
-        self.reveal_steps = torch.full_like(decoder.ids, -1)
 
-    def run(self) -> None:
-        """Round after round until all is revealed; log-probabilities and rounds, in order, are then attributes."""
-        step = 0
-        while (num_drafts := (self.ends - self.decoder.num_context).clamp(max=self.draft_length)).any():
-            self._round(num_drafts, step)
+    def run(self, first_step: int, after_step: Callable[[int], None]) -> int:
+        """Counts rounds from `first_step`, tells of each, and returns the number of the next."""
+        step = first_step
+        while self.canvas.num_hidden.any():
+            self._round(step)
+            after_step(step)
             step += 1
+        return step
 
-    def _round(self, num_drafts: torch.LongTensor, step: int) -> None:
-        decoder, device = self.decoder, self.decoder.ids.device
-        context, width = decoder.num_context.clone(), int(num_drafts.max())
-        # Column j of what follows is rank context + j; a column more than drafts, since all may be accepted.
-        columns = torch.arange(width + 1, device=device)
+    def _round(self, step: int) -> None:
+        canvas, device = self.canvas, self.canvas.ids.device
+        context = canvas.num_context.clone()
+        drafts, drafted, num_drafts = self.drafter.draft(canvas.num_hidden.clamp(max=self.draft_length))
+        # Column j is rank context + j; a column more than drafts, since all may be accepted.
+        columns = torch.arange(drafted.shape[1], device=device)
         ranks = context.to(device)[:, None] + columns
+        tokens = torch.nn.functional.pad(drafts, (0, 1))
         is_draft = columns < num_drafts.to(device)[:, None]
-        drafted = self._distributions(decoder.query(num_drafts), context, width + 1)
-        drafts = torch.zeros_like(ranks)
-        drafts[is_draft] = draw_tokens(drafted[is_draft], self.generator)
-        sequences, offsets = is_draft.nonzero(as_tuple=True)
-        decoder.ids[sequences, ranks[sequences, offsets]] = drafts[is_draft]
+        canvas.ids[is_draft.nonzero(as_tuple=True)[0], ranks[is_draft]] = tokens[is_draft]
 
-        verified = drafted
-        if width > 1:
-            verified = self._distributions(decoder.verify(num_drafts, self.ends), context, width + 1)
-            verified[:, 0] = drafted[:, 0]
-        ratio = (verified / drafted).gather(2, drafts[..., None]).squeeze(2)  # NaN where nothing was drafted
-        is_accepted = is_draft & (draw_uniform(*ratio.shape, generator=self.generator, device=device) < ratio)
+        verified = self._verify(drafted, num_drafts)
+        p, q = (distributions.gather(2, tokens[..., None]).squeeze(2) for distributions in (verified, drafted))
+        is_accepted = is_draft & (draw_uniform(*p.shape, generator=self.drawer.generator, device=device) < p / q)
         num_accepted = is_accepted.long().cumprod(dim=1).sum(dim=1)
 
         # After the accepted drafts one more token: in place of the first rejected one, or of the rank that follows.
-        has_more = (num_accepted.cpu() > 0) & (context + num_accepted.cpu() < self.ends)
+        has_more = (canvas.num_hidden > num_accepted.cpu()) & ((num_accepted.cpu() > 0) | (self.num_sure == 0))
         where = has_more.to(device).nonzero().squeeze(1)
         rejected = num_accepted[where]
         weights = (verified[where, rejected] - drafted[where, rejected]).clamp(min=0)
-        drafts[where, rejected] = draw_tokens(weights, self.generator)
+        tokens[where, rejected] = draw_tokens(weights, self.drawer.generator)
 
         num_revealed = num_accepted + has_more.to(device)
         sequences, offsets = (columns < num_revealed[:, None]).nonzero(as_tuple=True)
-        at = sequences, ranks[sequences, offsets]
-        tokens = drafts[sequences, offsets]
-        decoder.ids[at] = tokens
-        self.token_logprobs[at] = verified[sequences, offsets].gather(1, tokens[:, None]).log().squeeze(1)
-        self.reveal_steps[at] = step
-        decoder.keep(num_revealed.cpu())
-        self.num_drafts += int((num_drafts - 1).clamp(min=0).sum())
-        self.num_accepted += int((num_accepted - 1).clamp(min=0).sum())
+        tokens = tokens[sequences, offsets]
+        logprobs = verified[sequences, offsets].gather(1, tokens[:, None]).log().squeeze(1)
+        canvas.commit(tokens, (sequences, ranks[sequences, offsets]), logprobs, step)
+        canvas.keep()
+        self.num_drafts += int((num_drafts - self.num_sure).clamp(min=0).sum())
+        self.num_accepted += int((num_accepted - self.num_sure).clamp(min=0).sum())
 
-    def _distributions(
-        self, answer: tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]], context: torch.LongTensor, width: int
-    ) -> torch.Tensor:
-        """A query's or verification's answer as (batch, width, vocab): column j is rank context + j; zero elsewhere."""
-        logits, (sequences, ranks) = answer
-        probabilities = torch.zeros(len(context), width, logits.shape[1], dtype=torch.float64, device=logits.device)
-        probabilities[sequences, ranks - context.to(logits.device)[sequences]] = distribution_of(logits, self.warpers)
-        return probabilities
+    def _verify(self, drafted: torch.Tensor, num_drafts: torch.LongTensor) -> torch.Tensor:
+        """p (batch, columns, vocab) of every draft and of the rank that follows, each given the drafts before."""
+        if self.num_sure and int(num_drafts.max()) == 1:
+            return drafted
+        answer = self.canvas.verify(num_drafts, is_first_asked=self.num_sure == 0)
+        _, ranks = answer[1]
+        verified = in_columns(self.canvas, self.drawer.distributions(answer, ranks), answer[1], drafted.shape[1])
+        if self.num_sure:
+            verified[:, 0] = drafted[:, 0]
+        return verified
+
+
+def in_columns(
+    canvas: CachedDecoder, distributions: torch.Tensor, where: tuple[torch.Tensor, torch.Tensor], width: int
+) -> torch.Tensor:
+    """Distributions (queries, vocab) as (batch, width, vocab): column j is rank context + j; zero elsewhere."""
+    sequences, ranks = where
+    columns = ranks - canvas.num_context.to(ranks.device)[sequences]
+    result = distributions.new_zeros(len(canvas.num_context), width, distributions.shape[1])
+    result[sequences, columns] = distributions
+    return result

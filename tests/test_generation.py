@@ -262,8 +262,8 @@ def test_bfloat16_generates_near_what_it_scores(autocast: bool) -> None:
 
 def test_the_cache_holds_what_attention_computes_with() -> None:
     """So that no pass converts it."""
-    model, start = random_model().float(), torch.zeros(1, 12, dtype=torch.long)
-    arguments = model, start, start, torch.zeros(1, dtype=torch.long)
+    model, zeros = random_model().float(), torch.zeros(1, 12, dtype=torch.long)
+    arguments = model, zeros, torch.arange(12)[None], zeros, zeros.bool()
     assert CachedDecoder(*arguments).cache.keys.dtype == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
         assert CachedDecoder(*arguments).cache.keys.dtype == torch.bfloat16
@@ -287,7 +287,10 @@ def test_integers_of_any_kind_will_do() -> None:
         ({"top_k": -1}, "top_k=-1 must be an integer of at least 0"),
         ({"schedule": "square"}, "schedule='square' is not one of 'linear', 'cosine'"),
         ({"reveal": "all"}, "reveal='all' is not one of 'bernoulli', 'fixed'"),
-        ({"order": "upwards"}, r"order='upwards' is not one of 'random', 'left_to_right' or a \(batch, n\) tensor"),
+        (
+            {"order": "upwards"},
+            "order='upwards' is not one of 'random', 'left_to_right', 'confidence', .* or a .batch, n. tensor",
+        ),
         ({"order": torch.tensor([[0, 0, 1]]), "max_length": 3}, r"orders\[0\] is not a permutation"),
         ({"order": torch.tensor([[0, 1]]), "max_length": 3}, r"shape \(1, 2\)"),
         ({"max_length": 13}, "13 tokens per sequence, but this model takes 1 to 12"),

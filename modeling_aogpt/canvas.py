@@ -1,0 +1,118 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What generation works on, whatever the architecture: sequences in order, of which the first ranks are revealed."""
+
+import torch
+from transformers import PreTrainedModel
+
+from .orders import group_order, in_order, in_place, token_positions
+
+# Asked hidden states (queries, hidden_size), and the (sequence, rank) of each.
+Where = tuple[torch.Tensor, torch.Tensor]
+Answer = tuple[torch.Tensor, Where]
+
+IN_ORDER = ("ids", "orders", "positions", "blocks", "reveal_steps", "token_logprobs")
+
+
+class Canvas:
+    """
+    The sequences that are being generated, in order: what is revealed, what is hidden, padding.
+
+    An architecture adds `query`; all that generation does to a sequence is to query hidden ranks, given all that is
+    revealed, and to commit tokens to them.
+
+    Attributes:
+        ids, positions (`torch.LongTensor` of shape `(batch, n)`): Tokens and their positions, in order. What stands in
+            `ids` at a hidden rank means nothing.
+        orders (`torch.LongTensor` of shape `(batch, n)`): Where each rank lies.
+        blocks (`torch.LongTensor` of shape `(batch, n)`): In order; blocks are revealed one after the other.
+        reveal_steps, token_logprobs (`torch.Tensor` of shape `(batch, n)`): Of committed tokens, in order; -1 and 0.
+        num_context (`torch.LongTensor` of shape `(batch,)`, on the CPU): Revealed ranks, the first ones.
+        ends (`torch.LongTensor` of shape `(batch,)`, on the CPU): The rank at which each sequence ends.
+        num_forward_passes, num_rows (`int`): Of the model, so far.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        ids: torch.LongTensor,
+        orders: torch.LongTensor,
+        blocks: torch.LongTensor,
+        is_padding: torch.BoolTensor,
+    ) -> None:
+        """Ids, with masks where they are hidden, blocks and padding (batch, n) in place; padding is hidden from all."""
+        self.model = model
+        is_hidden = (ids == model.config.mask_token_id) & ~is_padding
+        self.orders = group_order(orders, torch.where(is_padding, 2, is_hidden.long()))
+        self.ids = in_order(ids, self.orders)
+        self.positions = in_order(token_positions(~is_padding), self.orders)
+        self.blocks = in_order(blocks, self.orders)
+        self.reveal_steps = torch.full_like(ids, -1)
+        self.token_logprobs = torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
+        self.num_context = (~is_hidden & ~is_padding).sum(dim=-1).cpu()
+        self.num_given = self.num_context.clone()
+        self.num_tokens = (~is_padding).sum(dim=-1).cpu()
+        self.ends = self.num_tokens.clone()
+        self.num_forward_passes = self.num_rows = 0
+
+    @property
+    def num_hidden(self) -> torch.LongTensor:
+        """Ranks of each sequence that are still to be revealed, (batch,) on the CPU."""
+        return self.ends - self.num_context
+
+    def query(self, num_queries: torch.LongTensor) -> Answer:
+        """
+        The last hidden states (queries, hidden_size) for the next `num_queries` (batch,) ranks of each sequence, one
+        sequence after another, and the (sequence, rank) of each.
+        """
+        raise NotImplementedError
+
+    def logits_of(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Logits (queries, vocab); ids that are no text have none."""
+        logits = self.model.lm_head(hidden_states)
+        logits[:, self.model.config.num_valid_tokens :] = float("-inf")
+        return logits
+
+    def commit(self, tokens: torch.LongTensor, where: Where, token_logprobs: torch.Tensor, step: int) -> None:
+        """Reveals tokens (queries,) at (sequence, rank), the next ranks of their sequences."""
+        self.ids[where] = tokens
+        self.token_logprobs[where] = token_logprobs
+        self.reveal_steps[where] = step
+        self.num_context += torch.bincount(where[0].cpu(), minlength=len(self.num_context))
+
+    def reorder(self, ranks: torch.LongTensor) -> None:
+        """Puts at rank k what was at rank `ranks[b, k]`, (batch, n)."""
+        for name in IN_ORDER:
+            setattr(self, name, getattr(self, name).gather(1, ranks))
+
+    def hide(self, is_hidden: torch.BoolTensor, orders: torch.LongTensor) -> None:
+        """Hides generated tokens again, (batch, n) in place, to be revealed as their order in `orders` has it."""
+        priority = in_place(torch.arange(orders.shape[1], device=orders.device).expand_as(orders), orders)
+        is_moved, priority = in_order(is_hidden, self.orders), in_order(priority, self.orders)
+        ranks = torch.arange(is_moved.shape[1], device=is_moved.device)
+        is_padding = ranks >= self.num_tokens.to(ranks.device)[:, None]
+        key = torch.where(is_moved, len(ranks) + priority, ranks).masked_fill(is_padding, 3 * len(ranks))
+        self.num_context -= is_moved.sum(dim=-1).cpu()
+        self.reorder(key.argsort(dim=-1, stable=True))
+
+    def is_hidden(self) -> torch.BoolTensor:
+        """Where nothing is revealed, (batch, n) in place."""
+        ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
+        known, total = (counts.to(ranks.device)[:, None] for counts in (self.num_context, self.num_tokens))
+        return in_place((ranks >= known) & (ranks < total), self.orders)
+
+    def sequences(self) -> torch.LongTensor:
+        """The sequences (batch, n) in place, with masks where they are hidden."""
+        return in_place(self.ids, self.orders).masked_fill(self.is_hidden(), self.model.config.mask_token_id)
+
+    def seen_by(self, where: Where, num_known: torch.LongTensor | None = None) -> torch.LongTensor:
+        """The sequence (queries, n) that each query sees, in place with masks: `num_known` (queries,) ranks, or all."""
+        sequences, _ = where
+        if num_known is None:
+            return self.sequences()[sequences]
+        ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
+        total = self.num_tokens.to(ranks.device)[sequences]
+        is_hidden = (ranks >= num_known[:, None]) & (ranks < total[:, None])
+        return in_place(
+            self.ids[sequences].masked_fill(is_hidden, self.model.config.mask_token_id), self.orders[sequences]
+        )

@@ -1,0 +1,35 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A canvas on an encoder, which computes every sequence anew whenever something in it was revealed."""
+
+import torch
+
+from .canvas import Answer, Canvas
+from .orders import in_place
+
+
+class FullPassEncoder(Canvas):
+    """One pass over whole sequences per query, of those sequences alone that are asked."""
+
+    def query(self, num_queries: torch.LongTensor, sigma: torch.Tensor | None = None) -> Answer:
+        """As for any canvas; `sigma` (batch,) is the noise level, for encoders that take one, unless as masked."""
+        device = self.ids.device
+        active = (num_queries > 0).nonzero().squeeze(1).to(device)
+        ids = self.sequences()[active]
+        num_tokens = self.num_tokens.to(device)[active]
+        is_token = torch.arange(ids.shape[1], device=device) < num_tokens[:, None]
+        hidden_states = self.model.model(
+            ids,
+            attention_mask=in_place(is_token, self.orders[active]),
+            sigma=None if sigma is None else sigma[active],
+        ).last_hidden_state
+        self.num_forward_passes += 1
+        self.num_rows += ids.numel()
+
+        known = self.num_context.to(device)[:, None]
+        ranks = torch.arange(ids.shape[1], device=device)
+        is_query = (known <= ranks) & (ranks < known + num_queries.to(device)[:, None])
+        sequences, ranks = is_query.nonzero(as_tuple=True)
+        rows = torch.zeros(len(num_queries), dtype=torch.long, device=device)
+        rows[active] = torch.arange(len(active), device=device)
+        return hidden_states[rows[sequences], self.orders[sequences, ranks]], (sequences, ranks)

@@ -1,0 +1,32 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Block-Gibbs refinement: hide a part of what was generated, and draw it again given all the rest."""
+
+import torch
+
+from .canvas import Canvas
+from .orders import draw_uniform, in_place
+
+
+def draw_blocks(canvas: Canvas, length: int, generator: torch.Generator | None = None) -> torch.BoolTensor:
+    """
+    What to hide, (batch, n) in place: of each sequence `length` generated positions in a row (given ones between them
+    are skipped, and the first follows the last), from a uniformly drawn one on. So all are hidden equally often.
+
+    Raises:
+        ValueError: If a sequence has fewer generated positions.
+    """
+    num_generated = canvas.ends - canvas.num_given
+    fewest = int(num_generated.min())
+    if length > fewest:
+        raise ValueError(
+            f"refine_length={length}, but a sequence has {fewest} generated tokens; hide at most so many at once."
+        )
+    device = canvas.ids.device
+    given, ends = canvas.num_given.to(device)[:, None], canvas.ends.to(device)[:, None]
+    ranks = torch.arange(canvas.ids.shape[1], device=device)
+    is_generated = in_place((ranks >= given) & (ranks < ends), canvas.orders)
+    number = is_generated.long().cumsum(dim=1) - 1  # from the left, of each generated position
+    count = (ends - given).clamp(min=1)
+    start = (draw_uniform(len(count), 1, generator=generator, device=device) * count).long()
+    return is_generated & ((number - start) % count < length)

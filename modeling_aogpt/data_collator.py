@@ -79,7 +79,7 @@ class DataCollatorForAnyOrderLM:
         return -(-length // multiple) * multiple
 
     def _order_seed(self, feature: Mapping[str, object]) -> int:
-        """That of the feature, as torch's signed integers hold it, or the next of this process's and worker's stream."""
+        """That of the feature, as a signed 64-bit integer, or the next of the stream of this process and worker."""
         given = feature.get("order_seed")
         if given is not None:
             return (int(given) + 2**63) % 2**64 - 2**63

@@ -112,8 +112,5 @@ class OrderDistribution:
 
     def _fixed_keys(self, seed: int, positions: torch.LongTensor) -> torch.LongTensor:
         """The same keys at the same place of every block."""
-        if self.block_length is not None:
-            places = positions % self.block_length
-        else:
-            places = positions // (self.stride or 1)
+        places = positions // (self.stride or 1) if self.block_length is None else positions % self.block_length
         return numbers_of(stream_of(seed, torch.tensor(FIXED)), len(positions))[places]

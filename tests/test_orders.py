@@ -12,7 +12,6 @@ from modeling_aogpt.orders import (
     group_order,
     in_order,
     in_place,
-    left_to_right_orders,
     random_orders,
     token_positions,
 )

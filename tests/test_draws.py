@@ -1,0 +1,92 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+from typing import Any
+
+import pytest
+import torch
+
+from modeling_aogpt.schedule import LARGEST_MASKED_SHARE
+from training.draws import MaskDraws, OrderDraws
+
+LENGTH = 10
+LEFT_TO_RIGHT = torch.arange(LENGTH)
+
+
+def features(samples: range) -> list[dict[str, Any]]:
+    return [{"input_ids": [sample % 7] * LENGTH, "order_seed": sample} for sample in samples]
+
+
+def order_draws(**arguments: object) -> OrderDraws:
+    return OrderDraws(**({"seed": 0, "batch_size": 8, "max_steps": 101} | arguments))
+
+
+def mask_draws(objective: str, batch_size: int = 8, **orders: object) -> MaskDraws:
+    return MaskDraws(seed=0, batch_size=batch_size, objective=objective, draw_orders=order_draws(**orders))
+
+
+@pytest.mark.parametrize(
+    "draws",
+    [order_draws(final_orders="blocks-5"), *map(mask_draws, ("masked_diffusion", "score_entropy", "any_order"))],
+)
+def test_draws_of_a_sample_are_the_same_in_any_batch(draws: OrderDraws | MaskDraws) -> None:
+    together = draws(features(range(400, 424)))
+    for first, last in ((400, 401), (405, 413), (423, 424)):
+        part = draws(features(range(first, last)))
+        assert part.keys() == together.keys()
+        for key, values in part.items():
+            assert torch.equal(values, together[key][first - 400 : last - 400]), key
+    assert not torch.equal(together[key], draws(features(range(424, 448)))[key])
+
+
+def test_orders_move_from_one_distribution_to_the_other() -> None:
+    draws = order_draws(left_to_right_fraction=0, final_orders="left_to_right", batch_size=1000)
+    shares = [
+        (draws(features(range(1000 * step, 1000 * step + 1000)))["orders"] == LEFT_TO_RIGHT).all(1).float().mean()
+        for step in (0, 25, 50, 100)
+    ]
+    assert shares[0] == 0
+    assert shares[3] == 1
+    assert abs(shares[1] - 0.25) < 4 * (0.1875 / 1000) ** 0.5
+    assert abs(shares[2] - 0.5) < 4 * (0.25 / 1000) ** 0.5
+
+
+def test_share_of_left_to_right_may_move_alone() -> None:
+    draws = order_draws(left_to_right_fraction=1.0, final_left_to_right_fraction=0.0)
+    first, last = (draws(features(range(8 * step, 8 * step + 8)))["orders"] for step in (0, 100))
+    assert (first == LEFT_TO_RIGHT).all()
+    assert not (last == LEFT_TO_RIGHT).all(dim=1).any()
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 8, 30])
+def test_times_of_a_step_are_spread(batch_size: int) -> None:
+    draws = mask_draws("masked_diffusion", batch_size)
+    for step in range(20):
+        times = draws.times(torch.arange(step * batch_size, (step + 1) * batch_size))
+        assert 0 < times.min() <= times.max() <= 1
+        gaps = times.sort().values.diff(append=times.min()[None] + 1)
+        torch.testing.assert_close(gaps, torch.full_like(gaps, 1 / batch_size))
+    if batch_size > 2:  # so are those of a part of it
+        assert abs(times[: batch_size // 2].mean() - 0.5) < 0.2
+    every = draws.times(torch.arange(0, 3000 * batch_size, batch_size))
+    assert abs(every.mean() - 0.5) < 4 * (1 / 12 / 3000) ** 0.5
+
+
+@pytest.mark.parametrize(("objective", "most"), [("masked_diffusion", 1.0), ("score_entropy", LARGEST_MASKED_SHARE)])
+def test_tokens_are_masked_as_often_as_the_time_says(objective: str, most: float) -> None:
+    batch = mask_draws(objective)(features(range(4000)))
+    assert torch.equal(batch["input_ids"][:, 0], torch.arange(4000) % 7)
+    difference = batch["is_masked"].double().mean(1) - most * batch["times"]
+    assert abs(difference.mean()) < 4 * (1 / 6 / 4000 / LENGTH) ** 0.5
+    assert 0.8 < difference.var() / (1 / 6 / LENGTH) < 1.2  # independent of each other
+
+
+def test_any_order_masks_the_end_of_an_order() -> None:
+    batch = mask_draws("any_order", left_to_right_fraction=1.0)(features(range(1000)))
+    num_masked = batch["is_masked"].sum(1)
+    assert torch.equal(batch["is_masked"], LENGTH - num_masked[:, None] <= LEFT_TO_RIGHT)
+    torch.testing.assert_close(batch["times"], num_masked / LENGTH, check_dtype=False)
+    counts = num_masked.bincount(minlength=LENGTH + 1)
+    assert counts[0] == 0
+    assert ((counts[1:] - 100).abs() < 25).all()
+    uniform = mask_draws("any_order", left_to_right_fraction=0.0)(features(range(1000)))["is_masked"]
+    assert (uniform.double().mean(0) - 0.55).abs().max() < 4 * (0.25 / 1000) ** 0.5

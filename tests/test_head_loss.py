@@ -1,0 +1,70 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from training import head_loss as module
+from training.head_loss import Loss, head_loss
+
+
+def plain_loss(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, loss: Loss) -> torch.Tensor:
+    if loss == "cross_entropy":
+        return (nn.functional.cross_entropy(logits, targets, reduction="none") * weights).sum()
+    log_ratios = logits - math.log(logits.shape[1])
+    of_targets = log_ratios.gather(1, targets[:, None])[:, 0]
+    return ((log_ratios.exp().sum(1) - of_targets - 1) * weights).sum()
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "score_entropy"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("num_ids", [None, 9])
+def test_values_and_gradients_are_those_of_all_logits(
+    monkeypatch: pytest.MonkeyPatch, loss: Loss, bias: bool, num_ids: int | None
+) -> None:
+    monkeypatch.setattr(module, "LOGITS_AT_ONCE", 3 * 11)  # chunks of three rows, and a last one of one
+    torch.manual_seed(0)
+    head = nn.Linear(5, 11, bias=bias).double()
+    hidden_states = torch.randn(10, 5, dtype=torch.float64, requires_grad=True)
+    targets, weights = torch.randint(9, (10,)), torch.rand(10, dtype=torch.float64)
+    parameters = [hidden_states, *head.parameters()]
+    expected = plain_loss(head(hidden_states)[:, :num_ids], targets, weights, loss)
+    actual = head_loss(hidden_states, head, targets, weights, loss, num_ids)
+    torch.testing.assert_close(actual, expected)
+    for one, other in zip(
+        torch.autograd.grad(3 * actual, parameters), torch.autograd.grad(3 * expected, parameters), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+def test_only_what_is_trained_gets_a_gradient() -> None:
+    head = nn.Linear(5, 11).requires_grad_(False)
+    hidden_states = torch.randn(4, 5, requires_grad=True)
+    head_loss(hidden_states, head, torch.arange(4), torch.ones(4)).backward()
+    assert hidden_states.grad.abs().sum() > 0
+    assert head.weight.grad is None
+    with torch.no_grad():
+        assert not head_loss(hidden_states, head, torch.arange(4), torch.ones(4)).requires_grad
+
+
+def test_large_logits_do_not_overflow() -> None:
+    head = nn.Linear(1, 3, bias=False)
+    with torch.no_grad():
+        head.weight.copy_(torch.tensor([[1e4], [0.0], [-1e4]]))
+    loss = head_loss(torch.ones(1, 1), head, torch.tensor([1]), torch.ones(1))
+    assert loss.item() == pytest.approx(1e4)
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_bfloat16_states_give_float32_losses(autocast: bool) -> None:
+    torch.manual_seed(0)
+    head = nn.Linear(16, 50)
+    states = torch.randn(20, 16).bfloat16().requires_grad_()
+    targets, weights = torch.randint(50, (20,)), torch.ones(20)
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        loss = head_loss(states, head, targets, weights)
+    loss.backward()
+    assert (loss.dtype, states.grad.dtype, head.weight.grad.dtype) == (torch.float32, torch.bfloat16, torch.float32)
+    torch.testing.assert_close(loss, plain_loss(head(states.float()), targets, weights, "cross_entropy"))

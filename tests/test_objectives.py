@@ -1,0 +1,160 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Every objective, averaged over all that may be drawn, is the bound that it stands for."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt.schedule import LARGEST_MASKED_SHARE
+from tests.references import random_model
+from training.objectives import OBJECTIVES, AnyOrderObjective, MaskedDiffusionObjective, ScoreEntropyObjective
+
+IDS = torch.tensor([[3, 1, 3, 0]])
+LENGTH = IDS.shape[1]
+MASKS = torch.tensor(list(itertools.product([False, True], repeat=LENGTH)))[1:]
+# Nodes and weights on (0, 1) that integrate polynomials of degree up to 7 exactly.
+NODES, WEIGHTS = ((1 + values) / 2 for values in np.polynomial.legendre.leggauss(4))
+WEIGHTS = WEIGHTS - 1 / 2
+
+
+def random_encoder(target_injection: str) -> MDMEncoderForMaskedLM:
+    torch.manual_seed(0)
+    config = MDMEncoderConfig(
+        vocab_size=7,
+        num_valid_tokens=5,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=6,
+        target_embedding_size=8,
+        target_injection=target_injection,
+        initializer_range=0.6,
+    )
+    return MDMEncoderForMaskedLM(config).double().eval()
+
+
+def any_order_bound(model: MDMEncoderForMaskedLM) -> float:
+    """Eq. 7 by the definition: the mean over all orders of -log p(x | order), per token."""
+    total = 0.0
+    for order in itertools.permutations(range(LENGTH)):
+        ids = torch.full_like(IDS, model.config.mask_token_id)
+        for position in order:
+            total -= model(ids).logits[0, position].log_softmax(-1)[IDS[0, position]].item()
+            ids[0, position] = IDS[0, position]
+    return total / math.factorial(LENGTH) / LENGTH
+
+
+def loss(objective: MaskedDiffusionObjective, is_masked: torch.Tensor, time: float) -> float:
+    return objective(IDS, is_masked=is_masked[None], times=torch.tensor([time], dtype=torch.float64)).item()
+
+
+def probability(is_masked: torch.Tensor, share: float) -> float:
+    return share ** int(is_masked.sum()) * (1 - share) ** int((~is_masked).sum())
+
+
+@torch.no_grad()
+def test_decoder_any_order_is_the_mean_over_orders() -> None:
+    model = random_model()
+    objective = AnyOrderObjective(model)
+    orders = torch.tensor(list(itertools.permutations(range(LENGTH))))
+    logits = model(IDS.expand(len(orders), -1), orders=orders).logits
+    expected = -logits.log_softmax(-1).gather(2, IDS.expand(len(orders), -1)[..., None]).mean()
+    torch.testing.assert_close(objective(IDS.expand(len(orders), -1), orders=orders), expected)
+    torch.testing.assert_close(torch.stack([objective(IDS, orders=order[None]) for order in orders]).mean(), expected)
+
+
+def test_decoder_loss_and_gradients_are_those_of_the_model() -> None:
+    model = random_model()
+    ids, orders = torch.randint(11, (3, 8)), torch.stack([torch.randperm(8) for _ in range(3)])
+    labels = ids.masked_fill(torch.rand(3, 8) < 0.3, -100)
+    expected, actual = model(ids, orders=orders, labels=labels).loss, AnyOrderObjective(model)(ids, orders, labels)
+    torch.testing.assert_close(actual, expected)
+    parameters = list(model.parameters())
+    for one, other in zip(
+        torch.autograd.grad(actual, parameters), torch.autograd.grad(expected, parameters), strict=True
+    ):
+        torch.testing.assert_close(one, other)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("target_injection", ["adaln", "none"])
+def test_masked_diffusion_is_the_any_order_bound(target_injection: str) -> None:
+    model = random_encoder(target_injection)
+    objective = MaskedDiffusionObjective(model)
+    integral = sum(
+        weight * probability(mask, time) * loss(objective, mask, time)
+        for time, weight in zip(NODES, WEIGHTS, strict=True)
+        for mask in MASKS
+    )
+    assert integral == pytest.approx(any_order_bound(model), rel=1e-9)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("target_injection", ["adaln", "sigma"])
+def test_encoder_any_order_is_the_any_order_bound(target_injection: str) -> None:
+    """The number of masks is uniform, and which they are too."""
+    model = random_encoder(target_injection)
+    objective = OBJECTIVES["encoder", "any_order"](model)
+    mean = sum(
+        loss(objective, mask, int(mask.sum()) / LENGTH) / math.comb(LENGTH, int(mask.sum())) / LENGTH for mask in MASKS
+    )
+    assert mean == pytest.approx(any_order_bound(model), rel=1e-9)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("time", [0.03, 0.5, 1.0])
+def test_score_entropy_is_its_definition(time: float) -> None:
+    """
+    Eq. 9 of arXiv 2310.16834 term by term, over all states x_t and their neighbours y:
+
+    sum of Q_t(x_t, y) (s(x_t)_y - r log s(x_t)_y + r (log r - 1)), with r = p(y | x_0) / p(x_t | x_0).
+    """
+    model = random_encoder("sigma")
+    mask_id, num_ids = model.config.mask_token_id, model.config.num_valid_tokens
+    sigma = -math.log(1 - LARGEST_MASKED_SHARE * time)
+    rate = LARGEST_MASKED_SHARE / (1 - LARGEST_MASKED_SHARE * time)  # sigma'(t)
+    expected = actual = 0.0
+    for mask in MASKS:
+        state = IDS.masked_fill(mask, mask_id)
+        scores = model.log_score(state, torch.tensor([sigma], dtype=torch.float64))[0]
+        of_state = 0.0
+        for position in mask.nonzero()[:, 0]:  # no rate leads into a state but by masking
+            for token in range(num_ids):
+                ratio = math.exp(-sigma) / (1 - math.exp(-sigma)) if token == IDS[0, position] else 0.0
+                log_score = scores[position, token].item()
+                of_state += math.exp(log_score) - ratio * log_score + (ratio and ratio * (math.log(ratio) - 1))
+        weight = probability(mask, 1 - math.exp(-sigma))
+        expected += weight * rate * of_state / LENGTH
+        actual += weight * loss(ScoreEntropyObjective(model), mask, time)
+    assert actual == pytest.approx(expected, rel=1e-9)
+
+
+@torch.no_grad()
+def test_normalised_scores_have_one_loss_under_both() -> None:
+    model = random_encoder("sigma")
+    model.lm_head.weight.zero_()
+    model.lm_head.bias.copy_(torch.arange(7.0))
+    num_ids = model.config.num_valid_tokens
+    model.lm_head.bias += math.log(num_ids) - model.lm_head.bias[:num_ids].logsumexp(0)
+    for mask in MASKS:
+        of_diffusion = loss(MaskedDiffusionObjective(model), mask, 0.3)
+        assert loss(ScoreEntropyObjective(model), mask, 0.3) == pytest.approx(of_diffusion, rel=1e-9)
+
+
+def test_nothing_masked_costs_nothing() -> None:
+    objective = MaskedDiffusionObjective(random_encoder("adaln"))
+    value = objective(IDS, is_masked=torch.zeros_like(IDS, dtype=torch.bool), times=torch.tensor([0.1]).double())
+    value.backward()
+    assert value.item() == 0
+    assert all(weight.grad is None or not weight.grad.any() for weight in objective.parameters())
+
+
+def test_ids_that_are_no_text_are_refused() -> None:
+    objective = MaskedDiffusionObjective(random_encoder("adaln"))
+    with pytest.raises(ValueError, match="input_ids holds 5"):
+        objective(torch.full_like(IDS, 5), is_masked=MASKS[:1], times=torch.tensor([0.1]).double())

@@ -2,8 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
+from transformers.generation import TopPLogitsWarper
 
-from modeling_aogpt.sampling import choose_tokens, make_warpers
+from modeling_aogpt import sampling
+from modeling_aogpt.sampling import choose_tokens, draw_tokens, make_warpers
+from tests import references
 
 LOGITS = torch.tensor([0.5, -1.0, 2.0, 0.0, float("-inf"), 1.0])
 
@@ -42,6 +45,48 @@ def test_top_p_keeps_the_token_that_crosses_p() -> None:
     counts = tokens.bincount(minlength=3)
     assert counts[2] == 0
     assert abs(counts[1] / 4000 - 1 / 3) < 0.03
+
+
+@pytest.mark.parametrize("num_tokens", [sampling.BLOCK_SIZE * 3, sampling.BLOCK_SIZE * 2 + 7])
+def test_draws_from_many_blocks_of_tokens_follow_their_weights(num_tokens: int) -> None:
+    weights = torch.rand(num_tokens, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.1
+    weights[: sampling.BLOCK_SIZE] *= 3  # blocks of unequal mass
+    weights[5], weights[-1] = 0, 0
+    tokens = draw_tokens(weights.expand(100_000, -1), torch.Generator().manual_seed(0))
+    counts = tokens.bincount(minlength=num_tokens).double()
+    assert counts[weights == 0].sum() == 0
+    kept = weights > 0
+    assert references.chi_square(counts[kept], weights[kept] / weights.sum()) < 1
+
+
+@pytest.mark.parametrize("scale", [0.1, 4.0], ids=["flat", "peaked"])
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.9999])
+@pytest.mark.parametrize("top_k", [0, 700])
+def test_top_p_keeps_what_transformers_keeps(scale: float, top_p: float, top_k: int) -> None:
+    """Whether the nucleus is among the candidates that are sorted first or not, and after top-k."""
+    logits = scale * torch.randn(5, 3 * sampling.NUM_CANDIDATES, generator=torch.Generator().manual_seed(0)).double()
+    logits[:, 7] = float("-inf")
+    top_k_alone = make_warpers(1.0, top_k, 1.0)
+    expected = TopPLogitsWarper(top_p)(None, top_k_alone(None, logits))
+    given = make_warpers(1.0, top_k, top_p)(None, logits)
+    assert torch.equal(given, expected)
+    if top_k == 0 and top_p == 0.9:
+        assert ((given > -torch.inf).sum(1) > sampling.NUM_CANDIDATES).all() == (scale == 0.1)
+
+
+def test_of_equals_at_the_edge_top_p_keeps_as_many_as_transformers() -> None:
+    logits = torch.randn(8, 2000, generator=torch.Generator().manual_seed(0)).bfloat16().double()
+    given, expected = make_warpers(1.0, 0, 0.2)(None, logits), TopPLogitsWarper(0.2)(None, logits)
+    assert torch.equal(given.sort().values, expected.sort().values)
+
+
+def test_top_p_of_the_released_code_leaves_out_the_token_that_crosses_p() -> None:
+    logits = torch.tensor([[0.6, 0.3, 0.1], [0.3, 0.1, 0.6], [0.35, 0.25, 0.4]]).double().log()
+    kept = make_warpers(1.0, 0, 0.7, "exclusive")(None, logits) > -torch.inf
+    assert kept.tolist() == [[True, False, False], [False, False, True], [False, False, True]]
+    kept = make_warpers(1.0, 0, 0.8, "exclusive")(None, logits) > -torch.inf
+    assert kept[2].tolist() == [True, False, True]
+    assert make_warpers(1.0, 0, 0.1, "exclusive")(None, logits).isfinite().sum() == 3  # the likeliest of each row
 
 
 def test_log_probabilities_are_those_of_the_distribution_drawn_from() -> None:

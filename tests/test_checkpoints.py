@@ -42,7 +42,7 @@ class Toy(nn.Module):
         torch.manual_seed(seed)
         self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
         self.second.weight = self.first.weight
-        self.ema = [ExponentialMovingAverage(nn.ModuleList([self.first, self.second]), 0.9)]  # in a list: no sub-module
+        self.ema = ExponentialMovingAverage(self, 0.9)
         self.optimizer = create_optimizer(self, TrainingArguments())
 
     def train_steps(self, count: int) -> None:
@@ -118,13 +118,13 @@ def test_restored_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
     whole = Toy(seed=0)
     whole.train_steps(3)
     with torch.no_grad():
-        whole.ema[0].model[0].weight.fill_(7.0)
-    save_checkpoint(tmp_path, 3, training_state(whole, whole.ema[0].model, whole.optimizer), {}, keep=1)
+        whole.ema.weights["first.weight"].fill_(7.0)
+    save_checkpoint(tmp_path, 3, dict(training_state(whole, whole.ema.weights, whole.optimizer)), {}, keep=1)
     resumed = Toy(seed=1)
-    restore_state(load_newest_checkpoint(tmp_path).tensors, resumed, resumed.ema[0].model, resumed.optimizer)
+    restore_state(load_newest_checkpoint(tmp_path).tensors, resumed, resumed.ema.weights, resumed.optimizer)
     for toy in (whole, resumed):
         toy.train_steps(3)
     for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
-    assert resumed.ema[0].model[0].weight.eq(7.0).all()
-    assert resumed.ema[0].model[1].weight is resumed.ema[0].model[0].weight
+    assert resumed.ema.weights["first.weight"].eq(7.0).all()
+    assert "second.weight" not in resumed.ema.weights

@@ -1,5 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+from copy import deepcopy
+
 import pytest
 import torch
 from torch import nn
@@ -26,7 +28,7 @@ def test_average_follows_the_released_decay() -> None:
         ema.update(model)
         decay = min(0.5, (1 + update) / (10 + update))  # 2/11 first; 0.5 from the eighth update on
         expected = decay * expected + (1 - decay) * update
-        for parameter in ema.model.parameters():
+        for parameter in ema.weights.values():
             torch.testing.assert_close(parameter, torch.full_like(parameter, expected))
     assert ema.num_updates == 19
 
@@ -35,9 +37,9 @@ def test_average_is_a_frozen_float32_copy() -> None:
     model = toy(1.0).bfloat16()
     ema = ExponentialMovingAverage(model, decay=0.9)
     ema.update(model)
-    assert all(p.dtype == torch.float32 and not p.requires_grad for p in ema.model.parameters())
+    assert all(average.dtype == torch.float32 and not average.requires_grad for average in ema.weights.values())
     assert all(p.dtype == torch.bfloat16 and p.requires_grad for p in model.parameters())
-    ema.model.weight.zero_()
+    ema.weights["weight"].zero_()
     assert model.weight.ne(0).all()
 
 
@@ -49,7 +51,25 @@ def test_tied_weights_move_once() -> None:
     with torch.no_grad():
         tied[0].weight.fill_(11.0)
     ema.update(tied)
-    torch.testing.assert_close(ema.model[1].weight, torch.full((2, 2), 9.0))  # 11 * (1 - 2/11)
+    assert list(ema.weights) == ["0.weight"]
+    torch.testing.assert_close(ema.weights["0.weight"], torch.full((2, 2), 9.0))  # 11 * (1 - 2/11)
+
+
+def test_filled_model_has_the_averages_and_shares_them() -> None:
+    tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    tied[1].weight = tied[0].weight
+    blank = deepcopy(tied).to("meta")
+    ema = ExponentialMovingAverage(tied, decay=0.9)
+    with torch.no_grad():
+        tied[0].weight.fill_(11.0)
+    ema.update(tied)
+    model = ema.fill(blank)
+    assert not model.training
+    for index in (0, 1):
+        assert model[index].weight.data_ptr() == ema.weights["0.weight"].data_ptr()
+        assert torch.equal(model[index].bias, ema.weights[f"{index}.bias"])
+        assert not model[index].weight.requires_grad
+    assert all(parameter.is_meta and parameter.requires_grad for parameter in blank.parameters())
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0])

@@ -11,6 +11,7 @@ functions of the step and the seed.
 import json
 import logging
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from training.files import whole_file
+from training.sharding import spread_like, whole_tensor
 
 logger = logging.getLogger(__name__)
 
@@ -83,22 +85,28 @@ def _checksum(tensors: dict[str, torch.Tensor]) -> str:
     return f"{checksum:08x}"
 
 
-def training_state(model: nn.Module, average: nn.Module, optimizer: Optimizer) -> dict[str, torch.Tensor]:
-    """Everything that training has changed: `weights.NAME`, `average.NAME`, and AdamW's state of NAME."""
-    tensors = {f"weights.{name}": weight for name, weight in model.named_parameters()}
-    tensors |= {f"average.{name}": weight for name, weight in average.named_parameters()}
+def training_state(
+    model: nn.Module, average: dict[str, torch.Tensor], optimizer: Optimizer
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """
+    Everything that training has changed: `weights.NAME`, `average.NAME`, and AdamW's state of NAME.
+
+    Tensors come one by one and whole, however many processes share them; all must ask for them at once.
+    """
     for name, weight in model.named_parameters():
-        tensors |= {f"{key}.{name}": value for key, value in optimizer.state.get(weight, {}).items()}
-    return tensors
+        state = {"weights": weight.detach(), "average": average[name], **optimizer.state.get(weight, {})}
+        for key, tensor in state.items():
+            yield f"{key}.{name}", whole_tensor(tensor)
 
 
 @torch.no_grad()
-def restore_state(tensors: dict[str, torch.Tensor], model: nn.Module, average: nn.Module, optimizer: Optimizer) -> None:
-    """Undoes `training_state`, in place. The model must have the shape that it had then."""
-    for prefix, module in (("weights", model), ("average", average)):
-        for name, weight in module.named_parameters():
-            weight.copy_(tensors[f"{prefix}.{name}"])
+def restore_state(
+    tensors: dict[str, torch.Tensor], model: nn.Module, average: dict[str, torch.Tensor], optimizer: Optimizer
+) -> None:
+    """Undoes `training_state`, in place. The model must have the shape that it had then, but may be cut otherwise."""
     for name, weight in model.named_parameters():
+        for prefix, tensor in (("weights", weight), ("average", average[name])):
+            tensor.copy_(spread_like(tensors[f"{prefix}.{name}"], tensor))
         state = {key: tensors[f"{key}.{name}"] for key in MOMENTS if f"{key}.{name}" in tensors}
         if state:
-            optimizer.state[weight] = {key: value.to(weight.device, copy=True) for key, value in state.items()}
+            optimizer.state[weight] = {key: spread_like(value, weight) for key, value in state.items()}

@@ -12,7 +12,9 @@ import logging
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -90,7 +92,7 @@ def main(argv: list[str]) -> None:
     if checkpoint is not None:
         run.resume(checkpoint)
     stop_signal = run.train()
-    if not stop_signal and accelerator.is_main_process:
+    if not stop_signal:
         run.publish()
     accelerator.wait_for_everyone()  # a process that leaves while others still talk to it can hang
     accelerator.end_training()
@@ -120,15 +122,16 @@ class Pretraining:
         self.model = AOGPTForAnyOrderLM(config).to(accelerator.device)
         if training.gradient_checkpointing:
             self.model.gradient_checkpointing_enable()
-        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)
+        self.blank = deepcopy(self.model).to("meta")  # what holds the averages when they are used
         self.optimizer = create_optimizer(self.model, training)
         # Wrapped for several processes and mixed precision; the weights are those of self.model.
         self.parallel_model, self.parallel_optimizer = accelerator.prepare(self.model, self.optimizer)
+        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # of the weights that are cut by now
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Puts the run where it was. Raises a `ValueError` if the corpus is not the same any more."""
         check_same_run({"corpus": checkpoint.metadata["corpus"]}, {"corpus": self.data.facts}, checkpoint.path)
-        restore_state(checkpoint.tensors, self.model, self.ema.model, self.optimizer)
+        restore_state(checkpoint.tensors, self.model, self.ema.weights, self.optimizer)
         self.progress = Progress(**checkpoint.metadata["progress"], losses=checkpoint.tensors["losses"].tolist())
         self.ema.num_updates = self.progress.step
         if self.accelerator.scaler is not None and checkpoint.metadata["scaler"] is not None:
@@ -137,9 +140,11 @@ class Pretraining:
 
     def save(self) -> None:
         """Writes a checkpoint that the run can be resumed from."""
+        state = training_state(self.model, self.ema.weights, self.optimizer)
         if not self.accelerator.is_main_process:
+            deque(state, maxlen=0)  # helps to gather
             return
-        tensors = training_state(self.model, self.ema.model, self.optimizer)
+        tensors = {name: tensor.cpu() for name, tensor in state}
         progress = asdict(self.progress)
         tensors["losses"] = torch.tensor(progress.pop("losses"), dtype=torch.float64)
         scaler = self.accelerator.scaler
@@ -240,7 +245,7 @@ class Pretraining:
 
     def evaluate(self) -> None:
         """Scores held-out text with the averaged weights."""
-        scores = evaluate(self.ema.model, self.data.validation, self.training, self.accelerator)
+        scores = evaluate(self.ema.fill(self.blank), self.data.validation, self.training, self.accelerator)
         self.progress.evaluations.append({"step": self.progress.step, **scores})
         if self.accelerator.is_main_process:
             tqdm.write(
@@ -252,15 +257,18 @@ class Pretraining:
     def publish(self) -> None:
         """Writes what the run was for: the model folder, the picture and, last, the results."""
         training, progress = self.training, self.progress
+        averaged = self.ema.fill(self.blank)
+        if not self.accelerator.is_main_process:
+            return
         with whole_folder(training.output_dir / "model") as folder:
-            self.ema.model.save_pretrained(folder)
-            self.data.tokenizer.model_max_length = self.model.config.max_position_embeddings
+            averaged.save_pretrained(folder)
+            self.data.tokenizer.model_max_length = averaged.config.max_position_embeddings
             self.data.tokenizer.save_pretrained(folder)
         sequences = progress.step * training.batch_size
         results = {
             "arguments": self.settings,
             "corpus": self.data.facts,
-            "num_parameters": self.model.num_parameters(),
+            "num_parameters": averaged.num_parameters(),
             "steps": progress.step,
             "sequences": sequences,
             "tokens": sequences * self.settings["sequence_length"],

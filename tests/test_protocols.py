@@ -1,0 +1,152 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import lzma
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import Dataset
+from transformers import PreTrainedTokenizerFast
+
+from eval.detokenizers import detokenize_lambada, detokenize_lm1b, detokenize_ptb, detokenize_wikitext
+from eval.protocols import EVALUATION_SETS, cut_into_blocks, load_texts
+from training.data import encode_documents
+
+pytestmark = pytest.mark.usefixtures("datasets_cache")
+
+
+@pytest.mark.parametrize(
+    ("detokenize", "text", "expected"),
+    [
+        (detokenize_wikitext, " = Valkyria Chronicles III = \n", " = Valkyria Chronicles III =\n"),
+        (detokenize_wikitext, " = = = Early years = = = \n", " === Early years ===\n"),
+        (
+            detokenize_wikitext,
+            " It cost 1 @,@ 000 @.@ 5 ( in the mid @-@ 1990s ) ; the boys ' club 's \" best \" one : 20 ° N . \n",
+            " It cost 1,000.5 (in the mid-1990s); the boys'club's \"best\" one: 20°N.\n",
+        ),
+        (detokenize_wikitext, "", ""),
+        (detokenize_ptb, "mr. <unk> 's shares do n't cost $ N N N N", "mr. ?'s shares don't cost $1 1 1 N"),
+        (detokenize_ptb, "the banks ' no. # N and\\/or", "the banks' no. #1 and/or"),
+        (detokenize_lm1b, "He said : \" It 's $ 5 , is n't it ? \"", "He said: \"It's $5, is n't it?\""),
+        (detokenize_lm1b, "See http : / / a.com ( or [ b ] ) now .", "See http://a.com (or [b]) now."),
+        (detokenize_lm1b, "Yes ! No ? Mr . A / B ; the end !", "Yes! No? Mr. A/B; the end!"),
+        (detokenize_lambada, " “ Well , ” she said \n", '\n" Well , " she said'),
+    ],
+)
+def test_detokenizers(detokenize: Any, text: str, expected: str) -> None:
+    assert detokenize(text) == expected
+
+
+def documents(num_rows: int, tokens_per_row: int = 2) -> Dataset:
+    rows = [[row] * (tokens_per_row - 1) + [-1] for row in range(num_rows)]
+    return Dataset.from_dict({"input_ids": rows, "num_tokens": [len(row) for row in rows], "token_bytes": rows})
+
+
+def test_published_blocks_drop_what_remains_of_each_worker() -> None:
+    # 20 rows for 8 workers: four have 3 rows, four have 2. Blocks of 5 ids out of 6 or 4.
+    blocks = cut_into_blocks(documents(20), 5, "published")
+    assert [block["input_ids"] for block in blocks] == [[row, -1, row + 1, -1, row + 2] for row in (0, 3, 6, 9)]
+    assert {block["num_tokens"] for block in blocks} == {5}
+
+
+def test_published_blocks_drop_what_remains_of_a_thousand_rows() -> None:
+    # 8012 rows: four workers have 1002, four 1001; 1000 rows are 285 blocks of 7 ids, what follows is none.
+    blocks = cut_into_blocks(documents(8012), 7, "published")
+    assert len(blocks) == 8 * 285
+    firsts = [block["input_ids"][0] for block in blocks[::285]]
+    assert firsts == [0, 1002, 2004, 3006, 4008, 5009, 6010, 7011]
+
+
+def test_clean_blocks_drop_nothing() -> None:
+    blocks = cut_into_blocks(documents(20), 6, "clean")
+    assert list(chain.from_iterable(block["input_ids"] for block in blocks)) == list(
+        chain.from_iterable(documents(20)["input_ids"])
+    )
+    assert [block["num_tokens"] for block in blocks] == [6] * 6 + [4]
+
+
+def test_text_shorter_than_a_block() -> None:
+    assert len(cut_into_blocks(documents(3), 1024, "clean")) == 1
+    with pytest.raises(ValueError, match=r"has 6 tokens and fills no block of 1024 .* --protocol clean"):
+        cut_into_blocks(documents(3), 1024, "published")
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    files = {
+        "lambada/lambada_test.jsonl": json.dumps({"text": "“ a b ”"}) + "\n" + json.dumps({"text": "c"}) + "\n",
+        "wikitext-2-raw/wiki.train.raw": " \n = a = \n \n b @-@ c . \n",
+        "wikitext-103-raw/wiki.valid.raw": " d \n",
+        "ptb/ptb.test.txt": " a <unk> \n b N N c \n",
+        "lm1b/news.en.heldout-00000-of-00050": "b . \n",
+        "lm1b/news.en.heldout-00001-of-00050": "a , b . \n",
+    }
+    for name, text in files.items():
+        path = tmp_path / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "texts"),
+    [
+        ("lambada", None, ['\n" a b "', "\nc"]),
+        ("wikitext2", None, ["", " = a =\n", "", " b-c.\n"]),
+        ("wikitext103", "validation", [" d\n"]),
+        ("ptb", None, ["a ?", "b 1 1 c"]),
+        ("lm1b", None, ["b .", "a, b."]),
+    ],
+)
+def test_local_files_give_the_rows_of_the_hub(data_dir: Path, name: str, split: str | None, texts: list[str]) -> None:
+    assert load_texts(name, str(data_dir), split)["text"][:] == texts
+
+
+def test_packed_local_files(data_dir: Path) -> None:
+    path = data_dir / "ptb/ptb.test.txt"
+    (data_dir / "ptb/ptb.test.txt.xz").write_bytes(lzma.compress(path.read_bytes()))
+    path.unlink()
+    assert load_texts("ptb", str(data_dir))["text"][:] == ["a ?", "b 1 1 c"]
+
+
+def test_every_row_is_followed_by_end_of_text(data_dir: Path, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
+    tiny_tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    rows = encode_documents(load_texts("lambada", str(data_dir)), tiny_tokenizer, with_token_bytes=True)
+    assert [ids[-1] for ids in rows["input_ids"]] == [tiny_tokenizer.eos_token_id] * 2
+    assert rows["num_bytes"][:] == [len('\n" a b "') + 1, len("\nc") + 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("wikitext", {}, "'wikitext' is none of the data sets: lambada, wikitext2"),
+        ("ptb", {"data_dir": "nowhere"}, "There is no folder 'nowhere'"),
+        ("ptb", {"split": "valid"}, "ptb has no split 'valid'; it has train, validation, test"),
+        ("ptb", {"split": "train"}, r"There is no .*ptb/ptb.train.txt .* the train split of ptb .* \(--split\)"),
+        ("ptb", {"content": ""}, "ptb.test.txt is empty"),
+        ("ptb", {"content": " \n\n"}, "the test split of ptb, has no text"),
+        ("lambada", {"content": "a b c"}, "could not be read as json"),
+        ("lambada", {"content": '{"body": "a"}\n'}, "no column 'text'"),
+    ],
+)
+def test_bad_data_folders(data_dir: Path, name: str, changes: dict[str, str], message: str) -> None:
+    if "content" in changes:
+        (data_dir / EVALUATION_SETS[name].local.format(split="test")).write_text(changes.pop("content"))
+    arguments = {"data_dir": str(data_dir)} | changes
+    with pytest.raises(ValueError, match=message):
+        load_texts(name, **arguments)
+
+
+def test_without_a_network_the_local_files_are_named() -> None:
+    with pytest.raises(ValueError, match=r"ptb could not be loaded from the Hub .*--data-dir.* ptb/ptb.test.txt"):
+        load_texts("ptb")
+
+
+def test_other_data_than_expected_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Dataset.from_dict({"sentence": ["a", "b"]})
+    monkeypatch.setattr("eval.protocols.load_dataset", lambda *_, **__: rows)
+    with pytest.raises(ValueError, match="has 2 rows, but its test split has 3761"):
+        load_texts("ptb")

@@ -8,7 +8,7 @@ from .configuration_aogpt import AOGPTConfig
 from .configuration_mdm_encoder import MDMEncoderConfig
 from .data_collator import DataCollatorForAnyOrderLM
 from .generation_aogpt import AnyOrderGenerationOutput
-from .likelihood import LogLikelihoodOutput
+from .likelihood_output import LogLikelihoodOutput
 from .modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, AOGPTModel
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM, MDMEncoderModel
 

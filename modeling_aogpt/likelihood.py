@@ -1,120 +1,335 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Log-likelihoods of whole sequences under one order or an average over orders."""
+"""Log-likelihoods of a decoder: of whole sequences, and of some tokens given others, in any order."""
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from transformers.utils import ModelOutput
 
-from .orders import in_order, in_place, random_orders
+from .context_ensemble import ensemble_scores, gains_along_orders, gains_of_uniform_orders
+from .diffusion_bound import diffusion_bound
+from .likelihood_output import (
+    LogLikelihoodOutput,
+    check_finite,
+    check_pairs,
+    standard_error_of_mean,
+    standard_error_of_pairs,
+)
+from .orders import check_orders, group_order, in_order, in_place, left_to_right_orders, random_orders
+from .row_scores import CONTEXT, PADDING, ROWS_PER_PASS, RowScorer, one_branch, parallel_branches
 
-# Rows whose logits are held at once: 1024 rows of a table of 50304 are 206 MB in float32.
-ROWS_PER_HEAD_CALL = 1024
+# A tensor (batch, n), "left_to_right", "random", or what draws a tensor: function(batch, n, generator=generator).
+Orders = torch.LongTensor | str | Callable[..., torch.LongTensor]
 
 
 @dataclass
-class LogLikelihoodOutput(ModelOutput):
+class OrderSource:
     """
+    Where orders come from.
+
     Args:
-        log_likelihood (`torch.Tensor` of shape `(batch,)`): log p(x | order) in nats, averaged over orders.
-        token_log_likelihood (`torch.Tensor` of shape `(batch, n)`): The share of each token, in place; 0 at padding.
-            The shares of a sequence sum to its `log_likelihood`.
-        standard_error (`torch.Tensor` of shape `(batch,)`): Of that average, from the spread over orders: 0 for orders
-            that were given or left to right, NaN for a single random one, which tells nothing about the spread.
+        orders (`torch.LongTensor` of shape `(batch, n)`, `str`, `Callable`): Given orders, `"left_to_right"`,
+            `"random"` (uniform), or a function that draws them: `orders(batch, n, generator=generator)` -> (batch, n).
+        name (`str`): Of the argument, for errors.
     """
 
-    log_likelihood: torch.FloatTensor | None = None
-    token_log_likelihood: torch.FloatTensor | None = None
-    standard_error: torch.FloatTensor | None = None
+    orders: Orders
+    name: str = "orders"
+
+    def __post_init__(self) -> None:
+        is_name = not isinstance(self.orders, torch.Tensor) and not callable(self.orders)
+        if is_name and self.orders not in ("left_to_right", "random"):
+            raise ValueError(
+                f"{self.name}={self.orders!r} is not a (batch, n) tensor, 'left_to_right', 'random' or a function "
+                "that draws orders."
+            )
+        self.is_uniform = isinstance(self.orders, str) and self.orders == "random"
+        self.is_random = self.is_uniform or callable(self.orders)
+
+    def draw(
+        self, batch_size: int, length: int, generator: torch.Generator | None, device: torch.device
+    ) -> torch.LongTensor:
+        """Orders (batch, n), anew at every call if they are random."""
+        if self.is_uniform:
+            return random_orders(batch_size, length, generator=generator, device=device)
+        if isinstance(self.orders, str):
+            return left_to_right_orders(batch_size, length, device=device)
+        orders = self.orders(batch_size, length, generator=generator) if callable(self.orders) else self.orders
+        check_orders(orders, batch_size, length)
+        return orders.to(device).long()
+
+
+def choose_orders(orders: Orders | None, num_orders: int, may_repeat: bool = False) -> OrderSource:
+    """
+    Without `orders`: left to right, or random where `num_orders` is above 1.
+
+    Raises:
+        ValueError: If `num_orders` is below 1, or above 1 where nothing is random (`may_repeat`: something else is).
+    """
+    if num_orders < 1:
+        raise ValueError(f"num_orders={num_orders} must be at least 1.")
+    if orders is None:
+        orders = "random" if num_orders > 1 else "left_to_right"
+    source = OrderSource(orders)
+    if num_orders > 1 and not source.is_random and not may_repeat:
+        raise ValueError(
+            f"num_orders={num_orders} averages over random orders, but one order is fixed "
+            f"({source.orders if isinstance(source.orders, str) else 'given'})."
+        )
+    return source
 
 
 class AnyOrderLikelihoodMixin:
-    """`log_likelihood` for models that predict tokens in any order."""
+    """Log-likelihoods for models that predict tokens in any order."""
 
     @torch.no_grad()
     def log_likelihood(
         self,
         input_ids: torch.LongTensor,
-        orders: torch.LongTensor | str | None = None,
+        orders: Orders | None = None,
         num_orders: int = 1,
+        num_context_orders: int = 1,
+        num_ranks: int | None = None,
         attention_mask: torch.Tensor | None = None,
         generator: torch.Generator | None = None,
+        rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
         """
-        Log-likelihood of whole sequences: log p(x | order), or its mean over uniform random orders, whose negative is
-        the any-order loss (Eq. 7) and so the masked-diffusion bound (Eq. 1) on -log p(x).
+        Log-likelihood of whole sequences: log p(x | order), or its mean over random orders. Under uniform ones its
+        negative is the any-order loss (Eq. 7) and so the masked-diffusion bound (Eq. 1) on -log p(x).
+
+        With `num_context_orders` M above 1, every p(x_i | context) is an ensemble over M orders of its context: the one
+        that the order gives and M - 1 random permutations (Eq. 4). That takes about M n^2 / 2 rows for each sequence
+        and order. `num_ranks` R estimates it without bias from fewer: n for each order, and R M n for uniform random
+        orders (a context drawn R times, all other tokens queried given it), or R M n / 2 for others (R ranks of the
+        order drawn).
 
         Probabilities are normalised over the whole token table, as in training and in the authors' code. Generation
         leaves out ids that are no text (`config.num_valid_tokens` on), which a trained model gives next to nothing.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
-            orders (`torch.LongTensor` of shape `(batch, n)` or `str`, *optional*): Given orders, `"left_to_right"` or
-                `"random"`. Without it: left to right, or random where `num_orders` is above 1.
-            num_orders (`int`): Random orders to average over, drawn for each sequence on its own.
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences, as many as memory holds ids of.
+            orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`, *optional*): Given orders,
+                `"left_to_right"`, `"random"`, or the distribution of orders as a function that draws them:
+                `orders(batch, n, generator=generator)`. Without it: left to right, or random where `num_orders` is
+                above 1.
+            num_orders (`int`): Random orders K to average over, drawn for each sequence on its own.
+            num_context_orders (`int`): Orders M of every context.
+            num_ranks (`int`, *optional*): Even. Draws R that estimate what the ensemble adds; all ranks if not given.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere.
-            generator (`torch.Generator`, *optional*): Of the random orders.
+            generator (`torch.Generator`, *optional*): Of all that is random.
+            rows_per_pass (`int`): Rows of a forward pass, which bound its memory.
+
+        Returns:
+            [`LogLikelihoodOutput`], float64. Its standard error covers orders, ranks and context orders.
+
+        Raises:
+            ValueError: If the ids, orders or their number are not allowed, or a result is not finite.
+        """
+        if num_context_orders < 1:
+            raise ValueError(f"num_context_orders={num_context_orders} must be at least 1.")
+        if num_ranks is not None:
+            check_pairs("num_ranks", num_ranks)
+            if num_context_orders == 1:
+                raise ValueError(
+                    f"num_ranks={num_ranks} estimates an ensemble, but there is none: set num_context_orders above 1."
+                )
+        source = choose_orders(orders, num_orders, may_repeat=num_context_orders > 1)
+        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass)
+        draws_contexts = num_ranks is not None and source.is_uniform
+        start, totals, shares = torch.zeros_like(scorer.num_tokens), [], 0.0
+        for _ in range(num_orders):
+            drawn = group_order(source.draw(*input_ids.shape, generator, input_ids.device), (~scorer.is_token).long())
+            scores = scorer.score(drawn, one_branch(start, scorer.num_tokens, drawn.shape[1]))
+            if num_context_orders > 1 and not draws_contexts:
+                gains, draws = gains_along_orders(scorer, drawn, scores, num_context_orders, num_ranks, generator)
+                scores = scores + gains
+            totals.append(scores.sum(dim=-1))
+            shares = shares + in_place(scores, drawn) / num_orders
+        totals = torch.stack(totals)
+
+        is_exact = not source.is_random and num_context_orders == 1
+        standard_error = torch.zeros_like(totals[0]) if is_exact else standard_error_of_mean(totals)
+        if draws_contexts:
+            gains, draws = gains_of_uniform_orders(scorer, num_context_orders, num_ranks, generator)
+            shares = shares + gains
+            standard_error = torch.hypot(standard_error, standard_error_of_pairs(draws))
+        elif num_ranks is not None and num_orders == 1 and not source.is_random:
+            standard_error = standard_error_of_pairs(draws)
+        check_finite(torch.cat((totals, shares.sum(dim=-1)[None])), self.dtype)
+        return LogLikelihoodOutput(
+            log_likelihood=shares.sum(dim=-1),
+            token_log_likelihood=shares,
+            standard_error=standard_error,
+            importance_weighted=totals.logsumexp(dim=0) - math.log(num_orders) if num_ranks is None else None,
+            num_rows=scorer.num_rows,
+        )
+
+    @torch.no_grad()
+    def conditional_log_likelihood(
+        self,
+        input_ids: torch.LongTensor,
+        targets: torch.Tensor,
+        context: torch.Tensor | None = None,
+        orders: Orders | None = None,
+        num_orders: int = 1,
+        context_orders: Orders = "left_to_right",
+        num_context_orders: int = 1,
+        attention_mask: torch.Tensor | None = None,
+        generator: torch.Generator | None = None,
+        rows_per_pass: int = ROWS_PER_PASS,
+    ) -> LogLikelihoodOutput:
+        """
+        Log-likelihood of some tokens given others, log p(x_A | x_B), for example of an infill given its surroundings.
+        What is in neither set is marginalised, by not being shown. The rows of the context are computed once for all
+        orders of the targets.
+
+        With `num_context_orders` M above 1, the probability of each target is the mean over M orders of the context:
+        `context_orders` and M - 1 random permutations (Eq. 4; targets that come before others stay behind the context).
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens; anything where neither set is.
+            targets (`torch.Tensor` of shape `(batch, n)`): True (or not 0) at the positions of A, which may be as many
+                as they like in each sequence.
+            context (`torch.Tensor` of shape `(batch, n)`, *optional*): The same for B. All other tokens if not given.
+            orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`, *optional*): In which the targets are
+                predicted, as in [`log_likelihood`]; their places in an order of all positions count.
+            num_orders (`int`): Random orders K to average over.
+            context_orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`): In which the context enters,
+                likewise.
+            num_context_orders (`int`): Orders M of the context.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere.
+            generator (`torch.Generator`, *optional*): Of all that is random.
+            rows_per_pass (`int`): Rows of a forward pass, which bound its memory.
+
+        Returns:
+            [`LogLikelihoodOutput`], float64. Its standard error is that over the orders of the targets.
+
+        Raises:
+            ValueError: If the sets overlap or do not fit, as in [`log_likelihood`], or a result is not finite.
+        """
+        if num_context_orders < 1:
+            raise ValueError(f"num_context_orders={num_context_orders} must be at least 1.")
+        source, context_source = choose_orders(orders, num_orders), OrderSource(context_orders, "context_orders")
+        is_target, is_context = check_sets(input_ids, targets, context, attention_mask)
+        scorer = RowScorer(self, input_ids.masked_fill(~(is_target | is_context), 0), attention_mask, rows_per_pass)
+        num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
+        most_targets, most_context = int(num_targets.max()), int(num_context.max())
+        # Orders that share a pass leave out each other's slots, so not more of them than take the slots of the context.
+        orders_per_pass = max(1, most_context // max(1, most_targets))
+        totals, shares = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)
+        for first in range(0, num_orders, orders_per_pass):
+            number = min(orders_per_pass, num_orders - first)
+            drawn = context_source.draw(*input_ids.shape, generator, input_ids.device)
+            parts = [group_order(drawn, (~is_context).long())[:, :most_context]]
+            for _ in range(number):
+                drawn = source.draw(*input_ids.shape, generator, input_ids.device)
+                parts.append(group_order(drawn, (~is_target).long())[:, :most_targets])
+            order, branches = join_branches(parts, num_context, num_targets)
+            scores = ensemble_scores(
+                scorer.score(order, branches), scorer, order, num_context, branches, num_context_orders, generator
+            )
+            scores = scores.masked_fill(branches < 0, 0.0)
+            totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
+            shares.scatter_add_(1, order, scores / num_orders)
+        totals = torch.stack(totals)
+        check_finite(totals, self.dtype)
+        return LogLikelihoodOutput(
+            log_likelihood=shares.sum(dim=-1),
+            token_log_likelihood=shares,
+            standard_error=standard_error_of_mean(totals) if source.is_random else torch.zeros_like(totals[0]),
+            importance_weighted=totals.logsumexp(dim=0) - math.log(num_orders),
+            num_rows=scorer.num_rows,
+        )
+
+    @torch.no_grad()
+    def diffusion_log_likelihood(
+        self,
+        input_ids: torch.LongTensor,
+        num_times: int = 32,
+        masking: str = "fixed",
+        attention_mask: torch.Tensor | None = None,
+        generator: torch.Generator | None = None,
+        rows_per_pass: int = ROWS_PER_PASS,
+    ) -> LogLikelihoodOutput:
+        """
+        The masked-diffusion bound (Eq. 1) on log p(x) as one would compute it for an encoder, with which it can so be
+        compared: tokens are hidden at random times, and the hidden ones queried all at once given the others, which
+        enter in a random order. Its mean is that of [`log_likelihood`] over random orders (Eq. 7), which for a decoder
+        has less spread for the same n rows per draw.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
+            num_times (`int`): Times to average over, even: two in each of `num_times` / 2 strata.
+            masking (`str`): `"fixed"`: exactly ceil(t n) tokens are hidden at time t (Eq. 2); `"bernoulli"`: each with
+                probability t (Eq. 1). The first has less spread.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere.
+            generator (`torch.Generator`, *optional*): Of all that is random.
+            rows_per_pass (`int`): Rows of a forward pass, which bound its memory.
 
         Returns:
             [`LogLikelihoodOutput`], float64.
 
         Raises:
-            ValueError: If the ids, orders or their number are not allowed, or a result is not finite.
+            ValueError: If the ids or arguments are not allowed, or a result is not finite.
         """
-        input_ids = input_ids.long()
-        kind = self._order_kind(orders, num_orders)
-        orders = orders if kind == "given" else None  # None is left to right
-        totals, token_log_likelihood = [], 0.0
-        for _ in range(num_orders):
-            if kind == "random":
-                orders = random_orders(*input_ids.shape, generator=generator, device=input_ids.device)
-            tokens = self._score(input_ids, orders, attention_mask)
-            token_log_likelihood = token_log_likelihood + tokens / num_orders
-            totals.append(tokens.sum(dim=-1))
-        totals = torch.stack(totals)
-        if not torch.isfinite(totals).all():
-            raise ValueError(
-                f"The log-likelihood of sequence {int((~torch.isfinite(totals)).any(dim=0).nonzero()[0])} is not "
-                f"finite. Check the weights, and the dtype they were loaded in ({self.dtype})."
-            )
-        standard_error = torch.zeros_like(totals[0])
-        if kind == "random":
-            standard_error = totals.std(dim=0) / num_orders**0.5 if num_orders > 1 else standard_error + torch.nan
-        return LogLikelihoodOutput(
-            log_likelihood=totals.mean(dim=0),
-            token_log_likelihood=token_log_likelihood,
-            standard_error=standard_error,
-        )
+        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass)
 
-    @staticmethod
-    def _order_kind(orders: torch.LongTensor | str | None, num_orders: int) -> str:
-        if num_orders < 1:
-            raise ValueError(f"num_orders={num_orders} must be at least 1.")
-        if isinstance(orders, torch.Tensor):
-            kind = "given"
-        else:
-            kind = orders or ("random" if num_orders > 1 else "left_to_right")
-        if kind not in ("given", "random", "left_to_right"):
-            raise ValueError(f"orders={orders!r} is not a (batch, n) tensor, 'left_to_right' or 'random'.")
-        if num_orders > 1 and kind != "random":
-            raise ValueError(f"num_orders={num_orders} averages over random orders, but one order is fixed ({kind}).")
-        return kind
+        def score(is_hidden: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
+            drawn = random_orders(*input_ids.shape, generator=generator, device=input_ids.device)
+            drawn = group_order(drawn, torch.where(scorer.is_token, is_hidden.long(), 2))
+            num_context = scorer.num_tokens - is_hidden.sum(dim=-1)
+            branches = parallel_branches(num_context, scorer.num_tokens, drawn.shape[1])
+            return in_place(scorer.score(drawn, branches), drawn)
 
-    def _score(
-        self, input_ids: torch.LongTensor, orders: torch.LongTensor | None, attention_mask: torch.Tensor | None
-    ) -> torch.Tensor:
-        """log p of each token under one order, (batch, n) in place, 0 at padding, without ever holding all logits."""
-        output, orders = self.predict_in_order(input_ids, orders, attention_mask)
-        targets = in_order(input_ids, orders).flatten()
-        scores = []
-        for hidden_states, ids in zip(
-            output.last_hidden_state.flatten(0, 1).split(ROWS_PER_HEAD_CALL),
-            targets.split(ROWS_PER_HEAD_CALL),
-            strict=True,
-        ):
-            logits = self.lm_head(hidden_states)
-            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            scores.append(-torch.nn.functional.cross_entropy(logits, ids, reduction="none").double())
-        scores = in_place(torch.cat(scores).view(input_ids.shape), orders)
-        return scores if attention_mask is None else scores.masked_fill(attention_mask == 0, 0.0)
+        output = diffusion_bound(score, scorer.is_token, num_times, masking, generator)
+        check_finite(output.log_likelihood, self.dtype)
+        output.num_rows = scorer.num_rows
+        return output
+
+
+def check_sets(
+    input_ids: torch.LongTensor,
+    targets: torch.Tensor,
+    context: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
+) -> tuple[torch.BoolTensor, torch.BoolTensor]:
+    """
+    Targets and context (batch, n), no context where there is no target. Raises a `ValueError` if they do not fit the
+    ids, overlap or hold padding.
+    """
+    for name, given in (("targets", targets), ("context", context), ("attention_mask", attention_mask)):
+        if given is not None and given.shape != input_ids.shape:
+            raise ValueError(f"{name} has shape {tuple(given.shape)}, but input_ids {tuple(input_ids.shape)}.")
+    is_target = targets != 0
+    is_token = torch.ones_like(is_target) if attention_mask is None else attention_mask != 0
+    is_context = is_token & ~is_target if context is None else context != 0
+    for wrong, what in (
+        (is_target & is_context, "is both a target and context; leave it out of one"),
+        ((is_target | is_context) & ~is_token, "is padding (attention_mask is 0); leave it out of targets and context"),
+    ):
+        if wrong.any():
+            sequence, position = wrong.nonzero()[0].tolist()
+            raise ValueError(f"Position {position} of sequence {sequence} {what}.")
+    if not is_target.any():
+        raise ValueError("targets holds no position: mark what is to be scored.")
+    return is_target, is_context & is_target.any(dim=-1, keepdim=True)
+
+
+def join_branches(
+    parts: list[torch.LongTensor], num_context: torch.LongTensor, num_targets: torch.LongTensor
+) -> tuple[torch.LongTensor, torch.LongTensor]:
+    """
+    The order of rows and their branches, both (batch, rows), of a context (batch, most_context) and of branches
+    (batch, most_targets), `parts`, of which a sequence has `num_context` and `num_targets` (batch,) entries.
+    """
+    branches = []
+    for branch, part in enumerate(parts, CONTEXT):
+        ranks = torch.arange(part.shape[1], device=part.device)
+        size = num_context if branch == CONTEXT else num_targets
+        branches.append(torch.where(ranks < size[:, None], branch, PADDING))
+    order, branches = torch.cat(parts, dim=1), torch.cat(branches, dim=1)
+    packed = (branches == PADDING).long().argsort(dim=-1, stable=True)
+    return in_order(order, packed), in_order(branches, packed)

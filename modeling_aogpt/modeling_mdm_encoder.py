@@ -18,6 +18,7 @@ from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_mdm_encoder import MDMEncoderConfig
+from .encoder_likelihood import EncoderLikelihoodMixin
 from .full_pass_encoder import FullPassEncoder
 from .generation_aogpt import AnyOrderGenerationMixin
 from .modeling_aogpt import (
@@ -190,7 +191,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel):
         return (is_token | ~is_token.any(dim=-1, keepdim=True))[:, None, None]
 
 
-class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AnyOrderGenerationMixin):
+class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AnyOrderGenerationMixin, EncoderLikelihoodMixin):
     """
     Encoder-only masked diffusion model: all masked positions are predicted at once, each given the revealed tokens.
 

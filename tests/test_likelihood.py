@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 import itertools
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 
-from modeling_aogpt import likelihood
-from modeling_aogpt.orders import random_orders
+from modeling_aogpt import row_scores
+from modeling_aogpt.orders import block_orders, left_to_right_orders, random_orders
 from tests.references import random_model
 
 
@@ -17,7 +19,7 @@ def ids() -> torch.LongTensor:
 
 
 def test_is_the_chain_rule_along_the_order(ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(likelihood, "ROWS_PER_HEAD_CALL", 5)
+    monkeypatch.setattr(row_scores, "ROWS_PER_HEAD_CALL", 5)
     model, orders = random_model(), random_orders(3, 12, torch.Generator().manual_seed(0))
     for given, order in ((orders, orders), (None, None), ("left_to_right", None)):
         expected = model(ids, order).logits.log_softmax(-1).gather(2, ids[..., None])[..., 0]
@@ -56,6 +58,61 @@ def test_random_orders_are_seeded_and_one_has_no_spread(ids: torch.LongTensor) -
     assert first.standard_error.isnan().all()
 
 
+def test_importance_weighted_bound(ids: torch.LongTensor) -> None:
+    model, generator = random_model(), torch.Generator().manual_seed(0)
+    orders = [random_orders(3, 12, generator) for _ in range(5)]
+    each = torch.stack([model.log_likelihood(ids, order).log_likelihood for order in orders])
+    output = model.log_likelihood(ids, num_orders=5, generator=generator.manual_seed(0))
+    torch.testing.assert_close(output.log_likelihood, each.mean(0))
+    torch.testing.assert_close(output.importance_weighted, each.exp().mean(0).log())
+    assert (output.importance_weighted > output.log_likelihood).all()
+    single = model.log_likelihood(ids)
+    assert torch.equal(single.importance_weighted, single.log_likelihood)
+
+
+def mixed_orders(batch_size: int, length: int, generator: torch.Generator) -> torch.LongTensor:
+    """The first two sequences left to right, the others uniform."""
+    return torch.cat((left_to_right_orders(2, length), random_orders(batch_size - 2, length, generator)))
+
+
+@pytest.mark.parametrize("distribution", [partial(block_orders, block_length=5), mixed_orders])
+def test_distribution_of_orders(distribution: Callable[..., torch.LongTensor], ids: torch.LongTensor) -> None:
+    model, generator = random_model(), torch.Generator().manual_seed(0)
+    expected = sum(model.log_likelihood(ids, distribution(3, 12, generator=generator)).log_likelihood for _ in range(2))
+    output = model.log_likelihood(ids, distribution, num_orders=2, generator=generator.manual_seed(0))
+    torch.testing.assert_close(output.log_likelihood, expected / 2)
+    assert output.standard_error[2] > 0
+    assert model.log_likelihood(ids, distribution).standard_error.isnan().all()
+
+
+def test_passes_hold_few_rows_and_batches_do_not_matter(ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model()
+    mask = torch.ones_like(ids)
+    mask[0, :5] = mask[2, 3:] = 0
+    expected = model.log_likelihood(ids, "random", attention_mask=mask, generator=torch.Generator().manual_seed(0))
+    passes = []
+    forward = model.model.forward
+    monkeypatch.setattr(
+        model.model, "forward", lambda *args, **kwargs: passes.append(kwargs["input_ids"].shape) or forward(**kwargs)
+    )
+    output = model.log_likelihood(
+        ids, "random", attention_mask=mask, generator=torch.Generator().manual_seed(0), rows_per_pass=12
+    )
+    assert passes == [(1, 12), (1, 7), (1, 3)]
+    assert (output.num_rows, expected.num_rows) == (12 + 7 + 3, 3 * 12)
+    torch.testing.assert_close(output.token_log_likelihood, expected.token_log_likelihood)
+
+
+def test_bfloat16_autocast_is_near(ids: torch.LongTensor) -> None:
+    model = random_model(initializer_range=0.1).float()
+    exact = model.log_likelihood(ids)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = model.log_likelihood(ids)
+    assert rough.log_likelihood.dtype == torch.float64
+    assert not torch.equal(rough.log_likelihood, exact.log_likelihood)
+    torch.testing.assert_close(rough.log_likelihood, exact.log_likelihood, rtol=0.01, atol=0)
+
+
 def test_padding_counts_for_nothing() -> None:
     model = random_model()
     plain = model.log_likelihood(torch.tensor([[3, 7, 5]]))
@@ -75,6 +132,11 @@ def test_padding_counts_for_nothing() -> None:
         ({"orders": "left_to_right", "num_orders": 2}, "one order is fixed"),
         ({"orders": torch.arange(12).expand(3, 12), "num_orders": 2}, "one order is fixed"),
         ({"orders": torch.zeros(3, 12, dtype=torch.long)}, "is not a permutation"),
+        ({"orders": lambda batch, length, generator: torch.zeros(batch, 3)}, r"orders has shape \(3, 3\)"),
+        ({"rows_per_pass": 0}, "rows_per_pass=0 must be at least 1"),
+        ({"num_context_orders": 0}, "num_context_orders=0 must be at least 1"),
+        ({"num_ranks": 2}, "there is none: set num_context_orders"),
+        ({"num_ranks": 3, "num_context_orders": 2}, "num_ranks=3 must be even"),
     ],
 )
 def test_refuses(arguments: dict, message: str, ids: torch.LongTensor) -> None:

@@ -1,11 +1,12 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from modeling_aogpt import AOGPTConfig
+from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from training.arguments import (
     FREE_TO_CHANGE,
     ModelArguments,
@@ -76,7 +77,19 @@ def test_unknown_key_names_the_nearest(config: Path, key: str, nearest: str) -> 
         ("eval_sequences: 0", "eval_sequences=0 must be at least 1"),
         ("final_learning_rate: 0.5", "final_learning_rate=0.5 between 0 and it"),
         ("learning_rate: 0", "learning_rate=0.0 must be above 0"),
-        ("left_to_right_fraction: 1.5", r"left_to_right_fraction=1.5 must lie in \[0, 1\]"),
+        ("left_to_right_fraction: 1.5", "left_to_right_fraction=1.5 must lie between 0 and 1"),
+        ("final_left_to_right_fraction: -1", "left_to_right_fraction=-1.0 must lie between"),
+        ("orders: blocks", "'blocks' is no distribution of orders"),
+        ("final_orders: random", "'random' is no distribution of orders"),
+        ("objective: masked_diffusion", "objective=masked_diffusion needs architecture=encoder"),
+        ("architecture: encoder\nobjective: score_entropy", "score_entropy needs target_injection=sigma, not adaln"),
+        ("architecture: encoder\nobjective: masked_diffusion\norders: blocks-4", "draws masks and no orders"),
+        (
+            "architecture: encoder\nobjective: masked_diffusion\nleft_to_right_fraction: 0.1",
+            "draws masks and no orders",
+        ),
+        ("target_injection: sigma", "target_injection='sigma' is not one of"),
+        ("norm_bias: false", "attention_bias and norm_bias are an encoder's"),
         ("ema_decay: 1", r"ema_decay=1.0 must lie in \[0, 1\)"),
         ("max_grad_norm: 0", "max_grad_norm=0.0 must be above 0"),
         ("weight_decay: -1", "weight_decay=-1.0 at least 0"),
@@ -124,6 +137,17 @@ def test_yaml_file_comes_first(config: Path) -> None:
 def test_model_defaults_are_those_of_the_configuration() -> None:
     ours = ModelArguments(max_position_embeddings=1024)
     assert build_config(ours).to_dict() == AOGPTConfig().to_dict()
+    assert build_config(replace(ours, architecture="encoder")).to_dict() == MDMEncoderConfig().to_dict()
+
+
+def test_encoder_has_a_row_for_its_mask(config: Path) -> None:
+    model, _, training = parse_arguments([str(config), "--architecture=encoder"])
+    assert training.left_to_right_fraction == 0
+    assert parse_arguments([str(config)])[2].left_to_right_fraction == 0.1
+    tokenizer = {"vocab_size": 300, "num_valid_tokens": 300, "mask_token_id": 300}
+    assert build_config(model, **tokenizer).vocab_size == 301
+    gpt2 = {"vocab_size": 50304, "num_valid_tokens": 50257, "mask_token_id": 50257}
+    assert build_config(model, **gpt2).vocab_size == 50304
 
 
 @pytest.mark.parametrize(

@@ -11,21 +11,26 @@ from typing import Any, Literal
 import yaml
 from transformers import HfArgumentParser
 
-from modeling_aogpt import AOGPTConfig
+from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
+from modeling_aogpt.seeded_orders import ORDER_NAMES, OrderDistribution
 from training.data import DataArguments, option
+from training.initialization import read_config
 
 
 @dataclass
 class ModelArguments:
-    """The architecture; names and defaults are those of `AOGPTConfig`, which explains them."""
+    """The architecture; names and defaults are those of `AOGPTConfig` and `MDMEncoderConfig`, which explain them."""
 
+    architecture: Literal["decoder", "encoder"] = option(
+        "decoder", "AO-GPT, or an encoder-only masked diffusion model."
+    )
     hidden_size: int = option(768, "Width of the residual stream.")
     num_hidden_layers: int = option(12, "Number of blocks.")
     num_attention_heads: int = option(12, "Heads of each attention.")
     intermediate_size: int | None = option(None, "Width of the MLP; unless given, four times hidden_size.")
     max_position_embeddings: int | None = option(None, "Longest sequence; unless given, sequence_length.")
-    target_injection: Literal["adaln", "input", "shared", "per_layer"] = option(
-        "adaln", "How a row learns which position it predicts."
+    target_injection: Literal["adaln", "input", "shared", "per_layer", "none", "sigma"] = option(
+        "adaln", "How a row learns which position it predicts; none and sigma (of the noise level) are an encoder's."
     )
     target_embedding_size: int = option(128, "Width of the target embedding under adaln.")
     position_encoding: Literal["learned", "rotary"] = option("learned", "How positions are told.")
@@ -34,6 +39,9 @@ class ModelArguments:
     norm_eps: float = option(1e-5, "Epsilon of the norms.")
     qk_norm: bool = option(True, "Whether queries and keys are normalised.")
     use_bias: bool = option(True, "Biases in the blocks.")
+    attention_bias: bool = option(True, "False: none in an encoder's attention, whatever use_bias says.")
+    norm_bias: bool = option(True, "False: none in an encoder's norms, whatever use_bias says.")
+    hidden_act: str = option("gelu", "Activation of the MLP.")
     lm_head_bias: bool = option(True, "A bias in the output head.")
     tie_word_embeddings: bool = option(False, "Whether the head is the token table.")
     initializer_range: float = option(0.02, "Standard deviation of the initial weights.")
@@ -55,7 +63,18 @@ class TrainingArguments:
     per_device_batch_size: int | None = option(
         None, "Sequences per forward pass and process; the rest is accumulated. Unless given: no accumulation."
     )
-    left_to_right_fraction: float = option(0.1, "Share of sequences trained left to right; the others: uniform order.")
+    init_from: str | None = option(
+        None, "Folder or Hub name of a model to start from, whose architecture and, unless given, tokenizer are taken."
+    )
+    objective: Literal["any_order", "masked_diffusion", "score_entropy"] = option(
+        "any_order", "What is minimised; a decoder knows any_order alone, score_entropy needs target_injection=sigma."
+    )
+    orders: str = option("uniform", f"What orders are drawn from: {ORDER_NAMES} (N: a number).")
+    left_to_right_fraction: float | None = option(
+        None, "Share of sequences that are left to right instead; unless given, 0.1 for a decoder, 0 for an encoder."
+    )
+    final_orders: str | None = option(None, "What orders are drawn from at the end, if not the same all the time.")
+    final_left_to_right_fraction: float | None = option(None, "The share at the end, if not the same all the time.")
     learning_rate: float = option(6e-4, "Peak of the schedule.")
     final_learning_rate: float | None = option(None, "End of the cosine; unless given, a tenth of the peak.")
     warmup_steps: int = option(100, "Steps of linear warm-up.")
@@ -152,6 +171,11 @@ def _unknown_key(given: str, known: set[str], place: str) -> str:
 
 def _complete(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> None:
     """Fills in the defaults that depend on other values, and refuses contradictions."""
+    if training.init_from is not None:
+        _adopt_architecture(model, training.init_from)
+        data.tokenizer = data.tokenizer or training.init_from
+    if training.left_to_right_fraction is None:
+        training.left_to_right_fraction = 0.1 if model.architecture == "decoder" else 0.0
     if training.final_learning_rate is None:
         training.final_learning_rate = training.learning_rate / 10
     if model.max_position_embeddings is None:
@@ -175,8 +199,7 @@ def _complete(model: ModelArguments, data: DataArguments, training: TrainingArgu
             f"learning_rate={training.learning_rate} must be above 0, and final_learning_rate="
             f"{training.final_learning_rate} between 0 and it."
         )
-    if not 0 <= training.left_to_right_fraction <= 1:
-        raise ValueError(f"left_to_right_fraction={training.left_to_right_fraction} must lie in [0, 1].")
+    _check_objective(model, training)
     for name in ("adam_beta1", "adam_beta2", "ema_decay"):
         if not 0 <= getattr(training, name) < 1:
             raise ValueError(f"{name}={getattr(training, name)} must lie in [0, 1).")
@@ -187,9 +210,49 @@ def _complete(model: ModelArguments, data: DataArguments, training: TrainingArgu
     build_config(model)  # AOGPTConfig checks the architecture
 
 
-def build_config(model: ModelArguments, **vocabulary: Any) -> AOGPTConfig:
+def _adopt_architecture(model: ModelArguments, init_from: str) -> None:
+    """Makes the architecture that of a checkpoint. Raises a `ValueError` for a key that asks for another."""
+    config = read_config(init_from)
+    for item in fields(model):
+        given, its = getattr(model, item.name), getattr(config, item.name, item.default)
+        if item.name == "architecture":
+            its = "encoder" if isinstance(config, MDMEncoderConfig) else "decoder"
+        if given not in (item.default, its):
+            raise ValueError(f"{item.name}={given} is given, but the model of {init_from} has {its}: leave it out.")
+        setattr(model, item.name, its)
+
+
+def _check_objective(model: ModelArguments, training: TrainingArguments) -> None:
+    """Raises a `ValueError` for what the architecture cannot be trained on, and orders that would have no effect."""
+    objective, is_encoder = training.objective, model.architecture == "encoder"
+    if objective != "any_order" and not is_encoder:
+        raise ValueError(f"objective={objective} needs architecture=encoder: a decoder is trained with any_order.")
+    if objective == "score_entropy" and model.target_injection != "sigma":
+        raise ValueError(
+            f"objective=score_entropy needs target_injection=sigma, not {model.target_injection}: the score depends on "
+            "the noise level."
+        )
+    final_orders, final_fraction = training.final_orders, training.final_left_to_right_fraction
+    for name in (training.orders, final_orders or training.orders):
+        for fraction in (training.left_to_right_fraction, final_fraction or 0.0):
+            OrderDistribution.named(name, fraction)
+    given = (training.orders, training.left_to_right_fraction, final_orders, final_fraction)
+    if objective != "any_order" and given != ("uniform", 0.0, None, None):
+        raise ValueError(f"objective={objective} draws masks and no orders: leave out the keys of orders.")
+
+
+def build_config(model: ModelArguments, **vocabulary: Any) -> AOGPTConfig | MDMEncoderConfig:
     """The model's configuration; `vocabulary` says what the tokenizer brings (sizes and special ids)."""
-    return AOGPTConfig(**asdict(model), **vocabulary)
+    settings = asdict(model)
+    is_encoder = settings.pop("architecture") == "encoder"
+    of_encoder = {name: settings.pop(name) for name in ("attention_bias", "norm_bias")}
+    if not is_encoder:
+        if not all(of_encoder.values()):
+            raise ValueError("attention_bias and norm_bias are an encoder's: a decoder has use_bias for both.")
+        return AOGPTConfig(**settings, **vocabulary)
+    if vocabulary.get("vocab_size") and vocabulary["vocab_size"] == vocabulary["num_valid_tokens"]:
+        vocabulary["vocab_size"] += 1  # an encoder embeds its mask
+    return MDMEncoderConfig(**settings, **of_encoder, **vocabulary)
 
 
 def accumulation_steps(training: TrainingArguments, num_processes: int) -> int:

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Bits per byte on held-out text, left to right and in random orders."""
+"""Bits per byte on held-out text: a decoder's left to right and in random orders, an encoder's bound."""
 
 import math
 import time
@@ -11,45 +11,62 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from datasets import Dataset
 
-from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
+from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderForMaskedLM
 from training.arguments import TrainingArguments
+from training.draws import MaskDraws, OrderDraws
+from training.initialization import Model
+from training.objectives import MaskedDiffusionObjective
 
 ORDER_SEED = 20250624  # every run, step and process scores a row in the same random order
+KINDS = {"left_to_right": "left to right", "any_order": "in random orders"}
 
 
 @torch.no_grad()
-def evaluate(
-    model: AOGPTForAnyOrderLM, rows: Dataset, training: TrainingArguments, accelerator: Accelerator
-) -> dict[str, Any]:
+def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerator: Accelerator) -> dict[str, Any]:
     """
     Scores `eval_sequences` rows (all unless given), spread evenly over the set and shared among the processes.
 
-    Returns `left_to_right` and `any_order` in bits per byte, all nats of the rows over all their bytes and ln 2, so
-    that a row weighs as much as its `num_bytes`; and what was scored.
+    Returns `left_to_right` (of a decoder) and `any_order` in bits per byte, all nats of the rows over all their bytes
+    and ln 2, so that a row weighs as much as its `num_bytes`; and what was scored.
     """
     started = time.perf_counter()
-    collator = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)
     num_rows = min(training.eval_sequences or len(rows), len(rows))
-    chosen = [row * len(rows) // num_rows for row in range(num_rows)]
-    mine = chosen[accelerator.process_index :: accelerator.num_processes]
-    totals = torch.zeros(3, dtype=torch.float64)  # nats left to right, nats in random orders, bytes
+    is_encoder = isinstance(model, MDMEncoderForMaskedLM)
+    kinds = ["any_order"] if is_encoder else list(KINDS)
+    mine = range(num_rows)[accelerator.process_index :: accelerator.num_processes]
+    totals = torch.zeros(1 + len(kinds), dtype=torch.float64)  # bytes, then nats of each kind
     for first in range(0, len(mine), training.eval_batch_size):
-        numbers = mine[first : first + training.eval_batch_size]
+        samples = mine[first : first + training.eval_batch_size]
+        numbers = [sample * len(rows) // num_rows for sample in samples]
         batch = rows[numbers]
-        features = [
-            {"input_ids": ids, "order_seed": number} for ids, number in zip(batch["input_ids"], numbers, strict=True)
-        ]
-        collated = collator(features)
-        input_ids = collated["input_ids"].to(accelerator.device)
-        for column, orders in enumerate(("left_to_right", collated["orders"].to(accelerator.device))):
-            totals[column] -= model.log_likelihood(input_ids, orders=orders).log_likelihood.cpu().double().sum()
-        totals[2] += sum(batch["num_bytes"])
+        totals[0] += sum(batch["num_bytes"])
+        if is_encoder:
+            totals[1] += encoder_nats(model, batch["input_ids"], samples, num_rows)
+        else:
+            totals[1:] += decoder_nats(model, batch["input_ids"], numbers)
     of_processes = torch.tensor(gather_object([totals.tolist()]), dtype=torch.float64)
-    left_to_right, any_order, num_bytes = of_processes.sum(dim=0).tolist()
+    num_bytes, *nats = of_processes.sum(dim=0).tolist()
     return {
-        "left_to_right": left_to_right / num_bytes / math.log(2),
-        "any_order": any_order / num_bytes / math.log(2),
+        **{kind: total / num_bytes / math.log(2) for kind, total in zip(kinds, nats, strict=True)},
         "sequences": num_rows,
         "bytes": int(num_bytes),
         "seconds": round(time.perf_counter() - started, 2),
     }
+
+
+def decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers: list[int]) -> torch.Tensor:
+    """Nats of some rows, left to right and each in a random order that depends on its number alone."""
+    features = [{"input_ids": ids, "order_seed": number} for ids, number in zip(sequences, numbers, strict=True)]
+    batch = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)(features)
+    input_ids, orders = batch["input_ids"].to(model.device), batch["orders"].to(model.device)
+    scores = [model.log_likelihood(input_ids, orders=order) for order in ("left_to_right", orders)]
+    return torch.stack([-score.log_likelihood.double().sum().cpu() for score in scores])
+
+
+def encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], samples: range, num_rows: int) -> float:
+    """An unbiased estimate of the bound (Eq. 7) on the nats of some rows; the numbers of masks are spread over all."""
+    orders = OrderDraws(ORDER_SEED, batch_size=num_rows, max_steps=1, left_to_right_fraction=0.0)
+    features = [{"input_ids": ids, "order_seed": sample} for ids, sample in zip(sequences, samples, strict=True)]
+    batch = MaskDraws(ORDER_SEED, num_rows, "any_order", orders)(features)
+    loss = MaskedDiffusionObjective(model)(**{name: values.to(model.device) for name, values in batch.items()})
+    return loss.item() * batch["input_ids"].numel()

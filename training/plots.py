@@ -29,7 +29,9 @@ def plot_run(results: dict[str, Any], path: Path) -> None:
 
     steps = [evaluation["step"] for evaluation in results["evaluations"]]
     for key, label, color in (("any_order", "random orders", ORANGE), ("left_to_right", "left to right", BLUE)):
-        values = [evaluation[key] for evaluation in results["evaluations"]]
+        values = [evaluation[key] for evaluation in results["evaluations"] if key in evaluation]
+        if not values:  # an encoder has no left to right
+            continue
         held_out.plot(steps, values, color=color, marker="o", markersize=3.5, label=f"{label}: {values[-1]:.3f}")
     held_out.set_title("Held-out text, averaged weights", loc="left", fontsize=11)
     held_out.set_ylabel("bits per byte")

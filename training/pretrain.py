@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Trains an AO-GPT from scratch:
+Trains an AO-GPT, or an encoder-only masked diffusion model, from scratch or from a checkpoint:
 
     accelerate launch training/pretrain.py training/configs/quickstart.yaml [--key value ...]
 
@@ -23,7 +23,6 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device, set_seed
 from tqdm import tqdm
 
-from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from training.arguments import (
     ModelArguments,
     TrainingArguments,
@@ -43,11 +42,14 @@ from training.checkpoints import (
     training_state,
 )
 from training.data import Data, load_data
+from training.draws import MaskDraws, OrderDraws
 from training.ema import ExponentialMovingAverage
-from training.evaluation import evaluate
+from training.evaluation import KINDS, evaluate
 from training.files import whole_folder
 from training.hardware import hardware, use_all_cores, versions
+from training.initialization import load_model, new_model
 from training.interruption import StopRequest
+from training.objectives import OBJECTIVES
 from training.optimization import create_optimizer, learning_rate_at, set_learning_rate
 from training.plots import plot_run
 from training.results import loss_curve, read_results, write_results
@@ -119,13 +121,15 @@ class Pretraining:
         self.progress = Progress()
         set_seed(training.seed)
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
-        self.model = AOGPTForAnyOrderLM(config).to(accelerator.device)
+        model = load_model(training.init_from, config) if training.init_from else new_model(config)
+        self.model = model.to(accelerator.device)
         if training.gradient_checkpointing:
             self.model.gradient_checkpointing_enable()
         self.blank = deepcopy(self.model).to("meta")  # what holds the averages when they are used
         self.optimizer = create_optimizer(self.model, training)
+        self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)
         # Wrapped for several processes and mixed precision; the weights are those of self.model.
-        self.parallel_model, self.parallel_optimizer = accelerator.prepare(self.model, self.optimizer)
+        self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)
         self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # of the weights that are cut by now
 
     def resume(self, checkpoint: Checkpoint) -> None:
@@ -203,15 +207,30 @@ class Pretraining:
             accelerator.process_index,
             accelerator.num_processes,
         )
-        collator = DataCollatorForAnyOrderLM(left_to_right_fraction=training.left_to_right_fraction, seed=training.seed)
         return training_batches(
             self.data.train,
             samples,
-            collator,
+            self.draws(),
             seed=training.seed,
             num_workers=training.dataloader_num_workers,
             pin_memory=accelerator.device.type == "cuda",
         )
+
+    def draws(self) -> OrderDraws | MaskDraws:
+        """What makes a batch of sequences, with all that is drawn at random for them."""
+        training = self.training
+        orders = OrderDraws(
+            seed=training.seed,
+            batch_size=training.batch_size,
+            max_steps=training.max_steps,
+            orders=training.orders,
+            left_to_right_fraction=training.left_to_right_fraction,
+            final_orders=training.final_orders,
+            final_left_to_right_fraction=training.final_left_to_right_fraction,
+        )
+        if self.settings["architecture"] == "decoder":
+            return orders
+        return MaskDraws(training.seed, training.batch_size, training.objective, orders)
 
     def step(self, batches: Iterator[dict[str, torch.Tensor]], stop: StopRequest) -> tuple[float, int]:
         """One update of the weights. Returns the loss of the whole batch, and the signal that any process got, or 0."""
@@ -220,8 +239,8 @@ class Pretraining:
         loss = torch.zeros((), device=accelerator.device)
         for _ in range(accelerator.gradient_accumulation_steps):
             batch = send_to_device(next(batches), accelerator.device, non_blocking=True)
-            with accelerator.accumulate(self.parallel_model):
-                loss_of_pass = self.parallel_model(**batch).loss
+            with accelerator.accumulate(self.parallel_objective):
+                loss_of_pass = self.parallel_objective(**batch)
                 accelerator.backward(loss_of_pass)
             loss += loss_of_pass.detach() / accelerator.gradient_accumulation_steps
         norm = accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm)
@@ -248,11 +267,8 @@ class Pretraining:
         scores = evaluate(self.ema.fill(self.blank), self.data.validation, self.training, self.accelerator)
         self.progress.evaluations.append({"step": self.progress.step, **scores})
         if self.accelerator.is_main_process:
-            tqdm.write(
-                f"step {self.progress.step}: held-out bits per byte {scores['left_to_right']:.3f} left to right, "
-                f"{scores['any_order']:.3f} in random orders",
-                file=sys.stderr,
-            )
+            scored = ", ".join(f"{scores[key]:.3f} {label}" for key, label in KINDS.items() if key in scores)
+            tqdm.write(f"step {self.progress.step}: held-out bits per byte {scored}", file=sys.stderr)
 
     def publish(self) -> None:
         """Writes what the run was for: the model folder, the picture and, last, the results."""

@@ -1,0 +1,54 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The model that training begins with: new, or any of this package's that was trained or converted before."""
+
+import torch
+from transformers import AutoConfig, AutoModel
+
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+
+Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
+
+
+def read_config(name_or_path: str) -> AOGPTConfig | MDMEncoderConfig:
+    """The configuration of a model folder or Hub repository. Raises a `ValueError` if it is none of this package's."""
+    try:
+        config = AutoConfig.from_pretrained(name_or_path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"init_from={name_or_path} is no model, on the Hub or as a folder: {error}") from error
+    if not isinstance(config, AOGPTConfig):  # an encoder's is one too
+        raise ValueError(
+            f"init_from={name_or_path} is a model of type {config.model_type!r}, not of this package. A GPT-2 is "
+            "converted by training/convert_gpt2.py, released files by modeling_aogpt/convert_reference_checkpoint.py."
+        )
+    return config
+
+
+def new_model(config: AOGPTConfig | MDMEncoderConfig) -> Model:
+    """With random weights."""
+    return MDMEncoderForMaskedLM(config) if isinstance(config, MDMEncoderConfig) else AOGPTForAnyOrderLM(config)
+
+
+def load_model(name_or_path: str, config: AOGPTConfig | MDMEncoderConfig) -> Model:
+    """
+    A checkpoint with all its weights, in float32.
+
+    Args:
+        name_or_path (`str`): A folder or Hub repository.
+        config: What the run asks for: the checkpoint's architecture with the vocabulary of the tokenizer.
+
+    Raises:
+        ValueError: If the tokenizer has other ids than the checkpoint was trained with, or weights are missing or too
+            many.
+    """
+    its = read_config(name_or_path)
+    for name in ("num_valid_tokens", "mask_token_id"):
+        if getattr(config, name) != getattr(its, name):
+            raise ValueError(
+                f"The tokenizer has {name}={getattr(config, name)}, but the model of {name_or_path} "
+                f"{getattr(its, name)}: give the tokenizer that it was trained with."
+            )
+    model, report = AutoModel.from_pretrained(name_or_path, dtype=torch.float32, output_loading_info=True)
+    if wrong := {kind: keys for kind, keys in report.items() if keys}:
+        raise ValueError(f"The weights of {name_or_path} are not those of its configuration: {wrong}.")
+    return model

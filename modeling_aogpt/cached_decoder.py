@@ -62,7 +62,12 @@ class CachedDecoder(Canvas):
         is_same = ranks == torch.arange(ranks.shape[1], device=ranks.device)
         # A row carries the token before its rank and its rank's position, and saw the tokens before.
         num_same = is_same.long().cumprod(dim=-1).sum(dim=-1).cpu()
-        self.num_cached = torch.minimum(self.num_cached, torch.minimum(num_same, self.num_context + 1))
+        self.num_cached = torch.minimum(self.num_cached, num_same)
+
+    def hide(self, is_hidden: torch.BoolTensor, orders: torch.LongTensor) -> None:
+        super().hide(is_hidden, orders)
+        # The row that predicts the first hidden rank has to tell its prediction again.
+        self.num_cached = torch.minimum(self.num_cached, self.num_context)
 
     def _ranks_from_cache(self, ends: torch.LongTensor) -> torch.LongTensor:
         """Ranks (batch, rows) from the first that is not cached; as many as the neediest sequence has up to `ends`."""

@@ -1,0 +1,88 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import pytest
+import torch
+
+from tests.references import chi_square, random_model
+
+EOS, PAD = 7, 9
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def model_that_ends() -> torch.nn.Module:
+    model = random_model(initializer_range=0.2)
+    with torch.no_grad():
+        model.lm_head.bias[EOS] += 1.5
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = EOS, PAD
+    return model
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"order": "left_to_right"},
+        {"order": "left_to_right", "num_steps": 5},
+        {"order": "left_to_right", "strategy": "speculative"},
+        {"order": "left_to_right", "strategy": "speculative", "draft": "ngram"},
+        {"block_length": 3},
+        {"block_length": 4, "order": "confidence"},
+    ],
+)
+def test_nothing_is_generated_after_the_end(arguments: dict) -> None:
+    output = model_that_ends().generate(
+        num_return_sequences=50, stop_at_eos=True, generator=seeded(), return_dict_in_generate=True, **arguments
+    )
+    lengths = []
+    for ids, steps, logprobs in zip(output.sequences, output.reveal_steps, output.token_logprobs, strict=True):
+        ends = (ids == EOS).nonzero().flatten().tolist()
+        length = ends[0] + 1 if ends else 12
+        assert (ids[length:] == PAD).all()
+        assert (steps[length:] == -1).all()
+        assert (logprobs[length:] == 0).all()
+        assert (steps[:length] >= 0).all()
+        assert (logprobs[:length] < 0).all()
+        lengths.append(length)
+    assert min(lengths) < 5 < max(lengths)
+
+
+def test_what_comes_before_the_end_is_distributed_as_without_stopping() -> None:
+    model = model_that_ends()
+    stopped = model.generate(order="left_to_right", num_return_sequences=4000, stop_at_eos=True, generator=seeded())
+    whole = model.generate(order="left_to_right", num_return_sequences=40_000, generator=seeded(1))
+    first_end = [((ids == EOS).cumsum(1) == 0).sum(1).bincount(minlength=13).double() for ids in (stopped, whole)]
+    assert chi_square(first_end[0], first_end[1] / 40_000) < 1
+
+
+def test_passes_end_with_the_last_sequence() -> None:
+    model = model_that_ends()
+    with torch.no_grad():
+        model.lm_head.bias[EOS] += 100
+    output = model.generate(order="left_to_right", stop_at_eos=True, return_dict_in_generate=True)
+    assert output.num_forward_passes == 1
+    assert output.sequences.tolist() == [[EOS] + [PAD] * 11]
+
+
+def test_given_tokens_stay_where_they_are() -> None:
+    model, mask = model_that_ends(), 11
+    with torch.no_grad():
+        model.lm_head.bias[EOS] += 100
+    inputs = torch.tensor([[EOS, mask, mask, 3, mask]])
+    filled = model.generate(inputs, order="left_to_right", stop_at_eos=True)
+    assert filled.tolist() == [[EOS, EOS, PAD, 3, PAD]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "stop_at_eos needs text that grows from the left"),
+        ({"stride": 2}, "stop_at_eos needs text that grows from the left"),
+        ({"order": "left_to_right", "refine_rounds": 1, "refine_length": 1}, "and no refine_rounds"),
+        ({"order": "left_to_right"}, "needs the id of end-of-text"),
+    ],
+)
+def test_refuses(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        random_model().generate(stop_at_eos=True, **arguments)

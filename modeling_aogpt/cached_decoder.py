@@ -31,6 +31,8 @@ class CachedDecoder(Canvas):
         if torch.is_autocast_enabled(ids.device.type):
             dtype = torch.get_autocast_dtype(ids.device.type)
         self.cache = AnyOrderCache(model.config, *ids.shape, dtype=dtype, device=ids.device)
+        # Every position is a target at least once: to project each just once can only take less.
+        self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
 
     def query(self, num_queries: torch.LongTensor) -> Answer:
         known = self.num_context[:, None]
@@ -75,22 +77,36 @@ class CachedDecoder(Canvas):
 
     def _run(self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_asked: torch.BoolTensor) -> Answer:
         """One pass: the rows of `ranks` (batch, rows) given `num_context` tokens, and what those asked for came to."""
-        length = self.ids.shape[1]
+        length, device = self.ids.shape[1], self.ids.device
+        sequences, rows = is_asked.nonzero(as_tuple=True)
         # A sequence that needs fewer rows than another computes some in vain; past its end it repeats the last.
-        all_alike = bool((ranks == ranks[0]).all()) and int(ranks[0, -1]) < length
-        slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if all_alike else None
-        ranks = ranks.clamp(max=length - 1)
-        num_visible = int(ranks.max()) + 1
+        if is_compiled(self.model.model):
+            # So that few shapes are compiled: a power of two of rows, and all slots.
+            num_rows = 1 << (ranks.shape[1] - 1).bit_length()
+            ranks = (ranks[:, :1] + torch.arange(num_rows)).clamp(max=length - 1)
+            slots, num_visible, num_left_out = None, length, 0
+        else:
+            all_alike = bool((ranks == ranks[0]).all()) and int(ranks[0, -1]) < length
+            slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if all_alike else None
+            ranks = ranks.clamp(max=length - 1)
+            num_visible, num_left_out = int(ranks.max()) + 1, int(is_asked.any(dim=0).long().argmax())
         self.num_forward_passes += 1
         self.num_rows += ranks.numel()
 
-        device = self.ids.device
-        ranks, num_context, is_asked = ranks.to(device), num_context.to(device), is_asked.to(device)
+        ranks, num_context, sequences, rows = (
+            values.to(device) for values in (ranks, num_context, sequences, rows)
+        )  # counted on the CPU, so that no pass waits for an accelerator
         self.cache.write_to(ranks if slots is None else slots, num_visible)
         hidden_states = self.model.model(
             **rows_of(self.ids, self.positions, num_context, ranks),
             attention_mask=query_mask(ranks, num_context, num_visible),
             past_key_values=self.cache,
+            modulations=self.modulations,
+            num_kept=ranks.shape[1] - num_left_out,
         ).last_hidden_state
-        sequences, rows = is_asked.nonzero(as_tuple=True)
-        return hidden_states[sequences, rows], (sequences, ranks[sequences, rows])
+        return hidden_states[sequences, rows - num_left_out], (sequences, ranks[sequences, rows])
+
+
+def is_compiled(module: torch.nn.Module) -> bool:
+    """Whether its `compile` method was called."""
+    return module._compiled_call_impl is not None

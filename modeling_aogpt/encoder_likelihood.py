@@ -45,8 +45,9 @@ class EncoderLikelihoodMixin:
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
-            orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`, *optional*): Given orders,
-                `"left_to_right"`, `"random"`, or a function that draws them: `orders(batch, n, generator=generator)`.
+            orders (`torch.LongTensor` of shape `(batch, n)`, `str`, `OrderDistribution` or `Callable`, *optional*):
+                Given orders, `"left_to_right"`, `"random"` (uniform), another distribution or its name (`"blocks-N"`,
+                `"strided-N"`), or a function that draws orders: `orders(batch, n, generator=generator)`.
             num_orders (`int`): Random orders to average over; above 1, `orders` is `"random"` unless given.
             num_times (`int`, *optional*): Times to average over, even: two in each of `num_times` / 2 strata
                 (default: 32).

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .context_ensemble import ensemble_scores, gains_along_orders, gains_of_uniform_orders
+from .context_ensemble import ensemble_scores, gains_along_orders, gains_of_uniform_orders, permuted_scores
 from .diffusion_bound import diffusion_bound
 from .likelihood_output import (
     LogLikelihoodOutput,
@@ -17,11 +17,20 @@ from .likelihood_output import (
     standard_error_of_mean,
     standard_error_of_pairs,
 )
-from .orders import check_orders, group_order, in_order, in_place, left_to_right_orders, random_orders
+from .orders import (
+    check_orders,
+    draw_uniform,
+    group_order,
+    in_order,
+    in_place,
+    left_to_right_orders,
+    random_orders,
+)
 from .row_scores import CONTEXT, PADDING, ROWS_PER_PASS, RowScorer, one_branch, parallel_branches
+from .seeded_orders import OrderDistribution
 
-# A tensor (batch, n), "left_to_right", "random", or what draws a tensor: function(batch, n, generator=generator).
-Orders = torch.LongTensor | str | Callable[..., torch.LongTensor]
+# A tensor (batch, n), a name, a distribution, or what draws a tensor: function(batch, n, generator=generator).
+Orders = torch.LongTensor | str | OrderDistribution | Callable[..., torch.LongTensor]
 
 
 @dataclass
@@ -30,8 +39,10 @@ class OrderSource:
     Where orders come from.
 
     Args:
-        orders (`torch.LongTensor` of shape `(batch, n)`, `str`, `Callable`): Given orders, `"left_to_right"`,
-            `"random"` (uniform), or a function that draws them: `orders(batch, n, generator=generator)` -> (batch, n).
+        orders (`torch.LongTensor` of shape `(batch, n)`, `str`, `OrderDistribution` or `Callable`): Given orders;
+            `"left_to_right"`; `"random"` (uniform); another distribution or its name (see
+            [`OrderDistribution.named`]); or a function that draws orders, `orders(batch, n, generator=generator)` ->
+            (batch, n).
         name (`str`): Of the argument, for errors.
     """
 
@@ -39,14 +50,18 @@ class OrderSource:
     name: str = "orders"
 
     def __post_init__(self) -> None:
-        is_name = not isinstance(self.orders, torch.Tensor) and not callable(self.orders)
-        if is_name and self.orders not in ("left_to_right", "random"):
-            raise ValueError(
-                f"{self.name}={self.orders!r} is not a (batch, n) tensor, 'left_to_right', 'random' or a function "
-                "that draws orders."
-            )
-        self.is_uniform = isinstance(self.orders, str) and self.orders == "random"
-        self.is_random = self.is_uniform or callable(self.orders)
+        is_random = self.orders in ("random", "uniform") if isinstance(self.orders, str) else False
+        if isinstance(self.orders, str) and not is_random and self.orders != "left_to_right":
+            try:
+                self.orders = OrderDistribution.named(self.orders)
+            except ValueError as error:
+                raise ValueError(
+                    f"{self.name}: {error} So are 'random', which is uniform, and (batch, n) tensors."
+                ) from None
+        if isinstance(self.orders, OrderDistribution) and self.orders.is_fixed:
+            raise ValueError(f"{self.name} is a fixed order, which depends on the seed of a run: give it as a tensor.")
+        self.is_uniform = is_random
+        self.is_random = not isinstance(self.orders, torch.Tensor) and self.orders != "left_to_right"
 
     def draw(
         self, batch_size: int, length: int, generator: torch.Generator | None, device: torch.device
@@ -56,7 +71,16 @@ class OrderSource:
             return random_orders(batch_size, length, generator=generator, device=device)
         if isinstance(self.orders, str):
             return left_to_right_orders(batch_size, length, device=device)
-        orders = self.orders(batch_size, length, generator=generator) if callable(self.orders) else self.orders
+        if isinstance(self.orders, OrderDistribution):
+            seed = int(draw_uniform(1, generator=generator) * 2**53)
+            return self.orders.draw(seed, torch.arange(batch_size), torch.full((batch_size,), length), length).to(
+                device
+            )
+        orders = (
+            self.orders
+            if isinstance(self.orders, torch.Tensor)
+            else self.orders(batch_size, length, generator=generator)
+        )
         check_orders(orders, batch_size, length)
         return orders.to(device).long()
 
@@ -79,6 +103,11 @@ def choose_orders(orders: Orders | None, num_orders: int, may_repeat: bool = Fal
             f"({source.orders if isinstance(source.orders, str) else 'given'})."
         )
     return source
+
+
+def check_num_context_orders(num_context_orders: int) -> None:
+    if num_context_orders < 1:
+        raise ValueError(f"num_context_orders={num_context_orders} must be at least 1.")
 
 
 class AnyOrderLikelihoodMixin:
@@ -111,10 +140,10 @@ class AnyOrderLikelihoodMixin:
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences, as many as memory holds ids of.
-            orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`, *optional*): Given orders,
-                `"left_to_right"`, `"random"`, or the distribution of orders as a function that draws them:
-                `orders(batch, n, generator=generator)`. Without it: left to right, or random where `num_orders` is
-                above 1.
+            orders (`torch.LongTensor` of shape `(batch, n)`, `str`, `OrderDistribution` or `Callable`, *optional*):
+                Given orders, `"left_to_right"`, `"random"` (uniform), another distribution or its name (`"blocks-N"`,
+                `"strided-N"`), or a function that draws orders: `orders(batch, n, generator=generator)`. Without it:
+                left to right, or random where `num_orders` is above 1.
             num_orders (`int`): Random orders K to average over, drawn for each sequence on its own.
             num_context_orders (`int`): Orders M of every context.
             num_ranks (`int`, *optional*): Even. Draws R that estimate what the ensemble adds; all ranks if not given.
@@ -128,8 +157,7 @@ class AnyOrderLikelihoodMixin:
         Raises:
             ValueError: If the ids, orders or their number are not allowed, or a result is not finite.
         """
-        if num_context_orders < 1:
-            raise ValueError(f"num_context_orders={num_context_orders} must be at least 1.")
+        check_num_context_orders(num_context_orders)
         if num_ranks is not None:
             check_pairs("num_ranks", num_ranks)
             if num_context_orders == 1:
@@ -194,11 +222,10 @@ class AnyOrderLikelihoodMixin:
             targets (`torch.Tensor` of shape `(batch, n)`): True (or not 0) at the positions of A, which may be as many
                 as they like in each sequence.
             context (`torch.Tensor` of shape `(batch, n)`, *optional*): The same for B. All other tokens if not given.
-            orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`, *optional*): In which the targets are
-                predicted, as in [`log_likelihood`]; their places in an order of all positions count.
+            orders (as in [`log_likelihood`], *optional*): In which the targets are predicted; their places in an order
+                of all positions count.
             num_orders (`int`): Random orders K to average over.
-            context_orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`): In which the context enters,
-                likewise.
+            context_orders (as `orders`): In which the context enters, likewise.
             num_context_orders (`int`): Orders M of the context.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere.
             generator (`torch.Generator`, *optional*): Of all that is random.
@@ -210,8 +237,7 @@ class AnyOrderLikelihoodMixin:
         Raises:
             ValueError: If the sets overlap or do not fit, as in [`log_likelihood`], or a result is not finite.
         """
-        if num_context_orders < 1:
-            raise ValueError(f"num_context_orders={num_context_orders} must be at least 1.")
+        check_num_context_orders(num_context_orders)
         source, context_source = choose_orders(orders, num_orders), OrderSource(context_orders, "context_orders")
         is_target, is_context = check_sets(input_ids, targets, context, attention_mask)
         scorer = RowScorer(self, input_ids.masked_fill(~(is_target | is_context), 0), attention_mask, rows_per_pass)
@@ -250,6 +276,7 @@ class AnyOrderLikelihoodMixin:
         input_ids: torch.LongTensor,
         num_times: int = 32,
         masking: str = "fixed",
+        num_context_orders: int = 1,
         attention_mask: torch.Tensor | None = None,
         generator: torch.Generator | None = None,
         rows_per_pass: int = ROWS_PER_PASS,
@@ -265,6 +292,9 @@ class AnyOrderLikelihoodMixin:
             num_times (`int`): Times to average over, even: two in each of `num_times` / 2 strata.
             masking (`str`): `"fixed"`: exactly ceil(t n) tokens are hidden at time t (Eq. 2); `"bernoulli"`: each with
                 probability t (Eq. 1). The first has less spread.
+            num_context_orders (`int`): Orders M of the context, over which probabilities are averaged (Eq. 4). With
+                M n rows per draw this, too, estimates the ensemble of all ranks; `log_likelihood(..., num_ranks=...)`
+                does so with less spread.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere.
             generator (`torch.Generator`, *optional*): Of all that is random.
             rows_per_pass (`int`): Rows of a forward pass, which bound its memory.
@@ -275,6 +305,7 @@ class AnyOrderLikelihoodMixin:
         Raises:
             ValueError: If the ids or arguments are not allowed, or a result is not finite.
         """
+        check_num_context_orders(num_context_orders)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass)
 
         def score(is_hidden: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
@@ -282,7 +313,8 @@ class AnyOrderLikelihoodMixin:
             drawn = group_order(drawn, torch.where(scorer.is_token, is_hidden.long(), 2))
             num_context = scorer.num_tokens - is_hidden.sum(dim=-1)
             branches = parallel_branches(num_context, scorer.num_tokens, drawn.shape[1])
-            return in_place(scorer.score(drawn, branches), drawn)
+            scores, _ = permuted_scores(scorer, drawn, num_context, branches, num_context_orders, generator)
+            return in_place(scores, drawn)
 
         output = diffusion_bound(score, scorer.is_token, num_times, masking, generator)
         check_finite(output.log_likelihood, self.dtype)

@@ -164,7 +164,7 @@ def test_context_orders_leave_the_targets_behind_the_context(model: AOGPTForAnyO
         ({"targets": torch.zeros(3, N)}, "targets holds no position"),
         ({"targets": mark(([1], [2], [3])), "context": mark(([0], [2], []))}, "Position 2 of sequence 1 is both"),
         ({"targets": mark(([1],) * 3), "attention_mask": ~mark(([0], [], [1]))}, "Position 1 of sequence 2 is padding"),
-        ({"targets": mark(([1],) * 3), "context_orders": "sideways"}, "context_orders='sideways'"),
+        ({"targets": mark(([1],) * 3), "context_orders": "sideways"}, "context_orders: 'sideways' is no"),
         ({"targets": mark(([1],) * 3), "num_context_orders": 0}, "num_context_orders=0"),
         ({"targets": mark(([1],) * 3), "orders": "left_to_right", "num_orders": 2}, "one order is fixed"),
     ],

@@ -88,6 +88,19 @@ def test_estimates_the_mean_over_orders(
     assert (output.importance_weighted is None) == (name != "all ranks")
 
 
+def test_masked_diffusion_of_an_ensemble(
+    model: AOGPTForAnyOrderLM, ids: torch.LongTensor, conditionals: dict[tuple[int, ...], torch.Tensor]
+) -> None:
+    """The same mean, with log p_ens itself in the estimate and so more spread than the gains have."""
+    arguments = {"num_context_orders": 2, "generator": generator()}
+    output = model.diffusion_log_likelihood(ids, num_times=16, **arguments)
+    check_estimates(output.log_likelihood, exact_mean(conditionals, 2).sum(1), output.standard_error)
+    assert output.num_rows == BATCH * 16 * 2 * N
+    gains = model.log_likelihood(ids, "random", num_orders=10, num_ranks=10, **arguments)
+    assert gains.num_rows < output.num_rows
+    assert gains.standard_error.mean() < 0.8 * output.standard_error.mean()
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (3, 1, 4, 0, 2)])
 @pytest.mark.parametrize("num_ranks", [None, 6])
 def test_estimates_of_a_given_order(

@@ -8,30 +8,17 @@ import math
 import pytest
 import torch
 
-from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
 from modeling_aogpt.diffusion_bound import hide, stratified
-from tests.references import check_estimates, perturb_vectors, random_model
+from tests.references import check_estimates, perturb_vectors, random_encoder, random_model
 
 BATCH, N = 400, 4
 MASK = 11
 INJECTIONS = ("adaln", "none", "sigma")
 
 
-def random_encoder(target_injection: str) -> MDMEncoderForMaskedLM:
-    """A small float64 model, 11 tokens and the mask, whose predictions depend much on every weight."""
-    torch.manual_seed(0)
-    config = MDMEncoderConfig(
-        vocab_size=12,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=6,
-        target_embedding_size=8,
-        initializer_range=0.6,
-        target_injection=target_injection,
-        position_encoding="rotary",
-    )
-    model = MDMEncoderForMaskedLM(config).double().eval()
+def encoder(target_injection: str) -> MDMEncoderForMaskedLM:
+    model = random_encoder(target_injection=target_injection, position_encoding="rotary", max_position_embeddings=6)
     perturb_vectors(model)
     return model
 
@@ -110,7 +97,7 @@ def gauss_legendre(points: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("injection", INJECTIONS)
 def test_equation_1_is_equation_7_by_full_enumeration(injection: str, ids: torch.LongTensor) -> None:
     """Over all sets of hidden tokens, and over all orders."""
-    model, ids = random_encoder(injection), ids[:5]
+    model, ids = encoder(injection), ids[:5]
     torch.testing.assert_close(mean_over_orders(model, ids), exact_bound(model, ids), rtol=0, atol=1e-12)
     output = model.log_likelihood(ids, torch.tensor([2, 0, 3, 1]).expand(5, N))
     assert output.num_rows == 5 * N * N
@@ -121,7 +108,7 @@ def test_equation_1_is_equation_7_by_full_enumeration(injection: str, ids: torch
 @pytest.mark.parametrize("masking", ["bernoulli", "fixed"])
 @pytest.mark.parametrize("injection", ["adaln", "none"])
 def test_estimates_of_an_encoder(injection: str, masking: str, ids: torch.LongTensor) -> None:
-    model = random_encoder(injection)
+    model = encoder(injection)
     output = model.log_likelihood(ids, num_times=16, masking=masking, generator=generator())
     check_estimates(output.log_likelihood, each_often(exact_bound(model, ids[:20])), output.standard_error)
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
@@ -130,7 +117,7 @@ def test_estimates_of_an_encoder(injection: str, masking: str, ids: torch.LongTe
 
 
 def test_hiding_a_fixed_number_has_less_spread(ids: torch.LongTensor) -> None:
-    model = random_encoder("none")
+    model = encoder("none")
     fixed, bernoulli = (
         model.log_likelihood(ids, masking=masking, generator=generator()) for masking in ("fixed", "bernoulli")
     )
@@ -140,7 +127,7 @@ def test_hiding_a_fixed_number_has_less_spread(ids: torch.LongTensor) -> None:
 
 def test_noise_levels_of_a_score_network(ids: torch.LongTensor) -> None:
     """By default it is told the noise level of each time; with a fixed number of masks, that of their share."""
-    model = random_encoder("sigma")
+    model = encoder("sigma")
     exact, typical = each_often(exact_sigma_bound(model, ids[:20])), each_often(exact_bound(model, ids[:20]))
     assert (exact - typical).abs().mean() > 0.1
     output = model.log_likelihood(ids, num_times=32, generator=generator())
@@ -150,7 +137,7 @@ def test_noise_levels_of_a_score_network(ids: torch.LongTensor) -> None:
 
 
 def test_random_orders_of_an_encoder(ids: torch.LongTensor) -> None:
-    model = random_encoder("adaln")
+    model = encoder("adaln")
     output = model.log_likelihood(ids, num_orders=6, generator=generator())
     check_estimates(output.log_likelihood, each_often(exact_bound(model, ids[:20])), output.standard_error)
     assert (output.importance_weighted > output.log_likelihood).all()
@@ -176,7 +163,7 @@ def test_padding_counts_for_nothing(model_type: str, masking: str, ids: torch.Lo
     padded[:, where], mask[:, where] = ids, 1
     arguments = {"num_times": 16, "masking": masking, "attention_mask": mask, "generator": generator()}
     if model_type == "encoder":
-        model = random_encoder("none")
+        model = encoder("none")
         output, exact = model.log_likelihood(padded, **arguments), exact_bound(model, ids[:20])
         orders = torch.tensor([[3, 5, 0, 1, 2, 4]]).expand(BATCH, 6)
         chain = model.log_likelihood(padded, orders, attention_mask=mask).token_log_likelihood
@@ -225,7 +212,7 @@ def test_hidden_tokens(time: float) -> None:
 
 
 def test_passes_hold_few_rows(ids: torch.LongTensor) -> None:
-    model = random_encoder("adaln")
+    model = encoder("adaln")
     whole = model.log_likelihood(ids[:7], generator=generator())
     parts = model.log_likelihood(ids[:7], generator=generator(), rows_per_pass=9)
     torch.testing.assert_close(whole.log_likelihood, parts.log_likelihood)
@@ -244,13 +231,13 @@ def test_passes_hold_few_rows(ids: torch.LongTensor) -> None:
 def test_refuses(model_type: str, arguments: dict, message: str, ids: torch.LongTensor) -> None:
     bound = random_model().diffusion_log_likelihood
     if model_type == "encoder":
-        bound = random_encoder("none").log_likelihood
+        bound = encoder("none").log_likelihood
     with pytest.raises(ValueError, match=message):
         bound(ids, **arguments)
 
 
 def test_encoder_refuses(ids: torch.LongTensor) -> None:
-    model = random_encoder("none")
+    model = encoder("none")
     for arguments, message in (
         ({"num_orders": 2, "num_times": 4}, "leave out either"),
         ({"num_orders": 0}, "num_orders=0"),

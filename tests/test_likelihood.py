@@ -10,6 +10,7 @@ import torch
 
 from modeling_aogpt import row_scores
 from modeling_aogpt.orders import block_orders, left_to_right_orders, random_orders
+from modeling_aogpt.seeded_orders import OrderDistribution
 from tests.references import random_model
 
 
@@ -85,6 +86,20 @@ def test_distribution_of_orders(distribution: Callable[..., torch.LongTensor], i
     assert model.log_likelihood(ids, distribution).standard_error.isnan().all()
 
 
+def test_named_distributions(ids: torch.LongTensor) -> None:
+    """Blocks of one position, and strides as long as the text, leave one order; a mixture with nothing else, too."""
+    model = random_model()
+    left_to_right = model.log_likelihood(ids)
+    for orders in ("blocks-1", "strided-12", OrderDistribution(left_to_right_fraction=1.0)):
+        output = model.log_likelihood(ids, orders, num_orders=2)
+        torch.testing.assert_close(output.token_log_likelihood, left_to_right.token_log_likelihood)
+    generator = torch.Generator().manual_seed(0)
+    output = model.log_likelihood(ids, "blocks-4", num_orders=8, generator=generator)
+    assert (output.standard_error > 0).all()
+    uniform = [model.log_likelihood(ids, name, generator=generator.manual_seed(0)) for name in ("random", "uniform")]
+    assert torch.equal(uniform[0].log_likelihood, uniform[1].log_likelihood)
+
+
 def test_passes_hold_few_rows_and_batches_do_not_matter(ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model()
     mask = torch.ones_like(ids)
@@ -128,7 +143,8 @@ def test_padding_counts_for_nothing() -> None:
     ("arguments", "message"),
     [
         ({"num_orders": 0}, "num_orders=0 must be at least 1"),
-        ({"orders": "sideways"}, "orders='sideways' is not"),
+        ({"orders": "sideways"}, "orders: 'sideways' is no distribution of orders"),
+        ({"orders": "fixed"}, "orders is a fixed order, .*: give it as a tensor"),
         ({"orders": "left_to_right", "num_orders": 2}, "one order is fixed"),
         ({"orders": torch.arange(12).expand(3, 12), "num_orders": 2}, "one order is fixed"),
         ({"orders": torch.zeros(3, 12, dtype=torch.long)}, "is not a permutation"),

@@ -1,0 +1,104 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import re
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast, TextDiffusionStreamer, TextStreamer
+from transformers.generation import BaseStreamer
+
+from modeling_aogpt import AOGPTForAnyOrderLM
+from tests.references import random_model
+
+MASK = 11
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+class Recorder(BaseStreamer):
+    def __init__(self) -> None:
+        self.final, self.drafts, self.ended = [], [], False
+
+    def put(self, value: torch.LongTensor) -> None:
+        assert value.device.type == "cpu"
+        self.final.append(value)
+
+    def put_draft(self, value: torch.LongTensor) -> None:
+        self.drafts.append((sum(part.shape[1] for part in self.final), value))
+
+    def end(self) -> None:
+        self.ended = True
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"num_steps": 3},
+        {"order": "left_to_right"},
+        {"order": "confidence"},
+        {"strategy": "speculative"},
+        {"refine_rounds": 2, "refine_length": 2},
+    ],
+)
+def test_what_is_put_together_is_the_result(arguments: dict) -> None:
+    inputs = torch.tensor([[1, 2, MASK, MASK, 3, MASK, MASK, MASK]]).expand(2, -1)
+    streamer = Recorder()
+    output = random_model().generate(
+        inputs, streamer=streamer, output_history=True, generator=seeded(), return_dict_in_generate=True, **arguments
+    )
+    assert streamer.ended
+    assert streamer.final[0].tolist() == [[1, 2]] * 2
+    assert torch.equal(torch.cat(streamer.final, dim=1), output.sequences)
+    for (num_final, draft), state in zip(streamer.drafts, output.history[1:], strict=False):
+        assert torch.equal(draft, state[:, num_final:])
+    assert torch.equal(output.history[0], inputs)
+    assert torch.equal(output.history[-1], output.sequences)
+
+
+def test_the_history_is_that_of_the_reveal_steps() -> None:
+    output = random_model().generate(
+        num_return_sequences=3, num_steps=5, reveal="fixed", output_history=True, return_dict_in_generate=True
+    )
+    for step, state in enumerate(output.history):
+        assert torch.equal(state, output.sequences.masked_fill(output.reveal_steps >= step, MASK))
+    assert len(output.history) == 6
+
+
+def test_left_to_right_text_is_put_token_by_token() -> None:
+    streamer = Recorder()
+    random_model().generate(torch.tensor([[1, 2]]), max_new_tokens=3, order="left_to_right", streamer=streamer)
+    assert [part.shape[1] for part in streamer.final] == [2, 1, 1, 1]
+
+
+def test_refinement_puts_nothing_before_the_end() -> None:
+    streamer = Recorder()
+    random_model().generate(max_length=5, order="left_to_right", streamer=streamer, refine_rounds=1, refine_length=2)
+    assert [part.shape[1] for part in streamer.final] == [0, 5]
+
+
+@pytest.mark.parametrize("order", ["left_to_right", "random"])
+def test_the_streamers_of_transformers_print_the_text(
+    order: str,
+    tiny_model: AOGPTForAnyOrderLM,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    inputs = torch.tensor([[0, 1, 16, 16, 16, 16]])
+    for streamer in (TextStreamer(tiny_tokenizer), TextDiffusionStreamer(tiny_tokenizer)):
+        ids = tiny_model.generate(inputs, order=order, streamer=streamer, generator=seeded())
+        printed = capsys.readouterr().out
+        is_drafting = isinstance(streamer, TextDiffusionStreamer)
+        assert ("\033[33m" in printed) == is_drafting
+        final = re.sub("\0337.*?\0338\033\\[J", "", printed)  # a draft, and what takes it back
+        assert final.split() == tiny_tokenizer.decode(ids[0]).split()
+
+
+def test_the_prompt_may_be_left_out(
+    tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streamer = TextStreamer(tiny_tokenizer, skip_prompt=True)
+    ids = tiny_model.generate(torch.tensor([[0, 1, 16]]), streamer=streamer, generator=seeded())
+    assert capsys.readouterr().out.strip() == tiny_tokenizer.decode(ids[0, 2:])

@@ -3,192 +3,340 @@
 """Perplexity and bits per byte of a model on text that it was not trained on, left to right and in random orders.
 
     python eval/zero_shot.py MODEL --text-file FILE [...]
+    python eval/zero_shot.py MODEL --datasets lambada wikitext2 ptb wikitext103 lm1b [--protocol clean] [--data-dir DIR]
+    accelerate launch eval/zero_shot.py MODEL ...
 
-All text is scored: each document with an end-of-text, which counts as one byte (the newline that ends a line). Bits per
-byte assume a tokenizer that gives back the text it was given, as byte-level BPE does.
+MODEL is an AO-GPT or sigma-GPT, an encoder-only masked diffusion model, or any causal language model of transformers.
+Bits per byte assume a tokenizer that gives back the text it was given, as byte-level BPE does; each end-of-text counts
+as one byte. A run that was stopped goes on when the same command is given again.
 """
 
+import hashlib
 import json
-import math
+import os
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from accelerate import PartialState
+from accelerate import Accelerator, PartialState
 from datasets import Dataset
-from tqdm import tqdm
-from transformers import HfArgumentParser, PreTrainedTokenizerBase
+from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
 
-from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
+from eval.journal import Journal
+from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS, cut_into_blocks, load_texts
+from eval.scorers import MEASURES, CausalScorer, Estimators, Scorer, load_scorer
+from eval.scoring import figures, score
+from eval.tables import MEASURE_NAMES, zero_shot_table
 from training.corpora import keep_text, load_files
-from training.data import cut, encode_documents, fill, option
+from training.data import encode_documents, fill, option, total
 from training.files import whole_file
+from training.hardware import hardware, use_all_cores, versions
 from training.tokenization import load_tokenizer, vocabulary_arguments
+
+TEXT_FILES = "text files"
 
 
 @dataclass
 class ScoringArguments:
     """What to score, and how."""
 
-    text_file: list[str] = field(metadata={"help": "Text, JSONL or Parquet files or patterns, also as .xz or .gz."})
-    text_column: str = option("text", "Column of the documents, in anything but plain text.")
+    text_file: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Text, JSONL or Parquet files or patterns, also as .xz or .gz, to score without drops."},
+    )
+    text_column: str = option("text", "Column of the documents of text_file, in anything but plain text.")
     sample_by: Literal["line", "paragraph", "document"] = option(
         "line", "A document of plain text; `document`: a file."
     )
     packing: Literal["packed", "documents"] = option(
         "packed",
-        "packed: documents end to end, cut into sequences. documents: one per sequence, filled up with end-of-text, "
-        "for models that were trained so.",
+        "Of text_file. packed: documents end to end, cut into sequences. documents: one per sequence, filled up with "
+        "end-of-text, for models that were trained so.",
     )
-    sequence_length: int | None = option(None, "Tokens of a sequence; unless given, as many as the model takes.")
+    datasets: list[str] = field(
+        default_factory=list, metadata={"help": f"Benchmark data sets: {', '.join(EVALUATION_SETS)}."}
+    )
+    protocol: Literal["published", "clean"] = option(
+        "published",
+        "How data sets are cut. published: as in the paper's tables, which drops text, leaves the first token of a "
+        "block to causal models unscored, and scores left to right in bfloat16. clean: everything is scored.",
+    )
+    data_dir: str | None = option(None, "Folder of the data sets' files; unless given, they come from the Hub.")
+    split: str | None = option(None, "Split of all data sets, unless that of the published tables.")
+    sequence_length: int | None = option(
+        None, "Tokens of a sequence; unless given, as many as the model takes, and for data sets at most 1024."
+    )
     tokenizer: str | None = option(None, "Name or folder of the tokenizer; unless given, that of the model.")
-    num_orders: int = option(1, "Random orders per sequence.")
+    measures: list[str] = field(
+        default_factory=list,
+        metadata={"help": f"Of {', '.join(MEASURES)}; unless given, the first two, of an encoder the second."},
+    )
+    num_orders: int = option(1, "Random orders (or maskings) per sequence.")
+    ensemble_size: int = option(8, "Orders of the context that `ensemble` averages predictions over (Eq. 4).")
+    num_ranks: int = option(8, "Draws, even, from which `ensemble` is estimated; 0: exactly, from M n^2 / 2 rows.")
+    num_times: int = option(32, "Masking times, even, of the bound of an encoder.")
     seed: int = option(0, "Of the random orders.")
-    batch_size: int = option(16, "Sequences per forward pass.")
-    mixed_precision: Literal["no", "bf16"] = option("no", "no: float32. bf16: autocast to bfloat16.")
-    output: str | None = option(None, "JSON file for the figures.")
+    tokens_per_batch: int = option(16384, "Tokens per forward pass and process.")
+    dtype: Literal["float32", "bfloat16"] = option("float32", "Of the weights.")
+    mixed_precision: Literal["no", "bf16"] | None = option(
+        None, "no: everything in dtype. bf16: autocast to bfloat16. Unless given, what the protocol says."
+    )
+    output: str | None = option(
+        None, "JSON file for the figures; unless given, runs/zero_shot/ and a name made of the model's and settings'."
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("num_orders", "ensemble_size", "tokens_per_batch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if bool(self.text_file) == bool(self.datasets):
+            raise ValueError("Give either text files (--text-file) or data sets (--datasets).")
+        for name, values, allowed in (
+            ("datasets", self.datasets, EVALUATION_SETS),
+            ("measures", self.measures, MEASURES),
+        ):
+            if unknown := [value for value in values if value not in allowed]:
+                raise ValueError(f"{name} has {unknown[0]!r}; it may hold {', '.join(allowed)}.")
 
 
-def zero_shot(model_name: str, arguments: ScoringArguments) -> dict[str, Any]:
-    """Scores the files; returns what is printed and written, plain numbers and strings.
+@dataclass
+class TextSet:
+    """A text as sequences.
+
+    Attributes:
+        rows: with `input_ids`, `num_tokens` (those that count) and `num_bytes`.
+        facts: what there is, for the record.
+    """
+
+    rows: list[dict[str, Any]]
+    facts: dict[str, Any]
+
+
+def zero_shot(model_name: str, arguments: ScoringArguments, journal_folder: Path | None = None) -> dict[str, Any]:
+    """Scores the text; returns what is printed and written, plain numbers and strings.
+
+    Args:
+        journal_folder: keeps what is finished until all is, see `Journal`, with a name that the text adds to.
 
     Raises:
-        ValueError: for a missing or empty file, a tokenizer that is not the model's, a sequence longer than the model
-            takes, or, with `packing="documents"`, a document longer than a sequence.
+        ValueError: for missing or empty data, a tokenizer that is not the model's, a sequence longer than the model
+            takes, a text shorter than a block, or a measure that the model has not.
     """
-    for name in ("num_orders", "batch_size"):
-        if getattr(arguments, name) < 1:
-            raise ValueError(f"{name} is {getattr(arguments, name)}; it must be at least 1.")
-    texts = keep_text(load_files(arguments.text_file, arguments.sample_by), arguments.text_column)
-    device = PartialState().device
-    model = AOGPTForAnyOrderLM.from_pretrained(model_name).to(device).eval()
-    tokenizer = load_tokenizer(arguments.tokenizer or model_name)
-    num_valid = vocabulary_arguments(tokenizer)["num_valid_tokens"]
-    if num_valid != model.config.num_valid_tokens:
+    started = time.perf_counter()
+    accelerator = Accelerator()
+    use_all_cores(accelerator)
+    if (launched := int(os.environ.get("WORLD_SIZE", "1"))) != accelerator.num_processes:
         raise ValueError(
-            f"The tokenizer {arguments.tokenizer or model_name!r} has {num_valid} ids, the model "
-            f"{model.config.num_valid_tokens}; name the one the model was trained with (--tokenizer)."
+            f"{launched} processes were launched, but each is on its own: on a CPU, set ACCELERATE_USE_CPU=true."
         )
-    longest = model.config.max_position_embeddings
-    length = longest if arguments.sequence_length is None else arguments.sequence_length
-    if not 1 <= length <= longest:
-        raise ValueError(f"sequence_length is {length}; this model takes 1 to {longest} (its max_position_embeddings).")
-    rows = make_rows(texts, tokenizer, arguments.packing, length)
-    with torch.autocast(device.type, torch.bfloat16, enabled=arguments.mixed_precision == "bf16"):
-        nats = score(model, rows, arguments.num_orders, arguments.seed, arguments.batch_size)
-    num_tokens, num_bytes = (np.array([row[key] for row in rows]) for key in ("num_tokens", "num_bytes"))
+    estimators = Estimators(arguments.ensemble_size, arguments.num_ranks, arguments.num_times)
+    scorer = load_scorer(model_name, getattr(torch, arguments.dtype), accelerator.device, estimators)
+    measures = choose_measures(scorer, arguments.measures)
+    tokenizer = load_tokenizer(arguments.tokenizer or model_name)
+    check_vocabulary(scorer.model, tokenizer, arguments.tokenizer or model_name)
+    length = choose_length(scorer.model, arguments)
+    is_published = bool(arguments.datasets) and arguments.protocol == "published"
+    if isinstance(scorer, CausalScorer) and not is_published:
+        scorer.start_id = tokenizer.eos_token_id
+    with accelerator.main_process_first():  # the others find it in the cache
+        text_sets = dict(load_text_sets(arguments, tokenizer, length, isinstance(scorer, CausalScorer)))
+
+    precisions = {measure: precision_of(measure, arguments, is_published) for measure in measures}
+    if journal_folder is not None:  # the same command may find other text
+        journal_folder = journal_folder.with_name(f"{journal_folder.name}-{digest_of(text_sets)}")
+    journal = Journal(journal_folder)
+    batch_size = max(1, arguments.tokens_per_batch // length)
+    results = {
+        name: measure_text_set(scorer, name, text_set, arguments, batch_size, precisions, journal)
+        for name, text_set in text_sets.items()
+    }
+    journal.remove()
     return {
         "model": model_name,
-        "text_files": arguments.text_file,
-        "packing": arguments.packing,
+        "model_type": scorer.model.config.model_type,
+        "num_parameters": scorer.model.num_parameters(),
+        "tokenizer": {"name": arguments.tokenizer or model_name, "num_ids": tokenizer.mask_token_id},
+        "protocol": arguments.protocol if arguments.datasets else "clean",
         "sequence_length": length,
-        "mixed_precision": arguments.mixed_precision,
-        "documents": len(texts),
-        "sequences": len(rows),
-        "tokens": int(num_tokens.sum()),
-        "bytes": int(num_bytes.sum()),
-        "left_to_right": figures(nats["left_to_right"], num_tokens, num_bytes),
-        "any_order": figures(nats["any_order"], num_tokens, num_bytes)
-        | {"num_orders": arguments.num_orders, "seed": arguments.seed},
+        "mixed_precision": precisions,
+        "arguments": asdict(arguments),
+        "datasets": results,
+        "seconds": round(time.perf_counter() - started, 1),
+        "hardware": hardware(accelerator),
+        "versions": versions(),
     }
 
 
-def make_rows(texts: Dataset, tokenizer: PreTrainedTokenizerBase, packing: str, length: int) -> list[dict[str, Any]]:
-    """Sequences of `length` ids (packed: the last one may be shorter), with the tokens and bytes of their text."""
+def digest_of(text_sets: dict[str, TextSet]) -> str:
+    ids = [[row["input_ids"] for row in text_set.rows] for text_set in text_sets.values()]
+    return hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:12]
+
+
+def measure_text_set(
+    scorer: Scorer,
+    name: str,
+    text_set: TextSet,
+    arguments: ScoringArguments,
+    batch_size: int,
+    precisions: dict[str, str],
+    journal: Journal,
+) -> dict[str, Any]:
+    nats = score(
+        scorer,
+        text_set.rows,
+        arguments.num_orders,
+        arguments.seed,
+        batch_size,
+        list(precisions),
+        precisions,
+        journal,
+        name,
+    )
+    num_given = int(isinstance(scorer, CausalScorer) and scorer.start_id is None)  # first tokens without a score
+    num_tokens = np.array([row["num_tokens"] - num_given for row in text_set.rows])
+    num_bytes = np.array([row["num_bytes"] for row in text_set.rows])
+    measures = {measure: figures(values, num_tokens, num_bytes) for measure, values in nats.items()}
+    if num_given:  # their bytes are counted, their bits are not
+        measures = {
+            measure: {key: value for key, value in found.items() if not key.startswith("bits_per_byte")}
+            for measure, found in measures.items()
+        }
+    return text_set.facts | {"tokens": int(num_tokens.sum()), "measures": measures}
+
+
+def choose_measures(scorer: Scorer, wanted: Sequence[str]) -> list[str]:
+    if missing := [measure for measure in wanted if measure not in scorer.measures]:
+        raise ValueError(
+            f"A model of type {scorer.model.config.model_type} has no measure {missing[0]!r}; it has "
+            f"{', '.join(scorer.measures)} (--measures)."
+        )
+    return list(wanted or scorer.default_measures)
+
+
+def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Raises a `ValueError` unless the tokenizer can be the model's."""
+    given = vocabulary_arguments(tokenizer)["num_valid_tokens"]
+    known = getattr(model.config, "num_valid_tokens", None)
+    at_most = model.config.get_text_config().vocab_size  # causal models often have more ids than their tokenizers
+    if given != known if known is not None else given > at_most:
+        raise ValueError(
+            f"The tokenizer {name!r} has {given} ids, the model {known or at_most}; name the one the model was trained "
+            "with (--tokenizer)."
+        )
+
+
+def choose_length(model: PreTrainedModel, arguments: ScoringArguments) -> int:
+    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None) or BLOCK_LENGTH
+    length = arguments.sequence_length
+    if length is None:
+        length = min(longest, BLOCK_LENGTH) if arguments.datasets else longest
+    if not 1 <= length <= longest:
+        raise ValueError(f"sequence_length is {length}; this model takes 1 to {longest} (its max_position_embeddings).")
+    return length
+
+
+def precision_of(measure: str, arguments: ScoringArguments, is_published: bool) -> str:
+    if arguments.mixed_precision is not None:
+        return arguments.mixed_precision
+    return "bf16" if is_published and measure == "left_to_right" else "no"
+
+
+def load_text_sets(
+    arguments: ScoringArguments, tokenizer: PreTrainedTokenizerBase, length: int, is_causal: bool
+) -> Iterator[tuple[str, TextSet]]:
+    if arguments.text_file:
+        texts = keep_text(load_files(arguments.text_file, arguments.sample_by), arguments.text_column)
+        source = {"files": arguments.text_file, "packing": arguments.packing}
+        yield TEXT_FILES, make_text_set(texts, tokenizer, arguments.packing, length, source, is_causal)
+    for name in arguments.datasets:
+        texts = load_texts(name, arguments.data_dir, arguments.split)
+        source = {"from": arguments.data_dir or "Hub", "split": arguments.split or EVALUATION_SETS[name].split}
+        yield name, make_text_set(texts, tokenizer, arguments.protocol, length, source, is_causal)
+
+
+def make_text_set(
+    texts: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    packing: str,
+    length: int,
+    source: dict[str, Any],
+    is_causal: bool,
+) -> TextSet:
+    """Sequences of `length` ids; those of packed text may end with a shorter one."""
     documents = encode_documents(texts, tokenizer, with_token_bytes=True)
-    if packing == "packed":
-        return [row | {"num_tokens": len(row["input_ids"])} for row in cut(documents, length)]
-    return fill(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
-
-
-def score(
-    model: AOGPTForAnyOrderLM, rows: list[dict[str, Any]], num_orders: int, seed: int, batch_size: int
-) -> dict[str, np.ndarray]:
-    """Negative log-likelihood of each row in nats: left to right, and the mean over `num_orders` random orders.
-
-    The orders of a row depend on `seed` and the row's number alone, not on the batch.
-    """
-    collator = DataCollatorForAnyOrderLM(pad_token_id=0, left_to_right_fraction=0.0, seed=seed)
-    nats = {"left_to_right": np.zeros(len(rows)), "any_order": np.zeros(len(rows))}
-    starts = range(0, len(rows), batch_size)
-    with tqdm(total=len(starts) * (num_orders + 1), unit="pass", mininterval=progress_interval()) as bar:
-        for start in starts:
-            chosen = slice(start, start + batch_size)
-            for number in range(num_orders):
-                numbered = enumerate(rows[chosen], start)
-                batch = collator([row | {"order_seed": index * num_orders + number} for index, row in numbered])
-                nats["any_order"][chosen] += negative_log_likelihood(model, batch, batch["orders"]) / num_orders
-                bar.update()
-            nats["left_to_right"][chosen] = negative_log_likelihood(model, batch, "left_to_right")
-            bar.update()
-    return nats
-
-
-def progress_interval() -> float:
-    """Seconds between updates of a progress bar: few where it goes into a file."""
-    return 0.5 if sys.stderr.isatty() else 30
-
-
-def negative_log_likelihood(
-    model: AOGPTForAnyOrderLM, batch: dict[str, torch.Tensor], orders: torch.Tensor | str
-) -> np.ndarray:
-    batch = {name: values.to(model.device) for name, values in batch.items()}
-    if not isinstance(orders, str):
-        orders = orders.to(model.device)
-    scores = model.log_likelihood(batch["input_ids"], orders=orders, attention_mask=batch.get("attention_mask"))
-    return -scores.log_likelihood.cpu().numpy()
-
-
-def figures(nats: np.ndarray, num_tokens: np.ndarray, num_bytes: np.ndarray) -> dict[str, float | None]:
-    """Perplexity per token and bits per byte of all rows together, each with its standard error (None for one row)."""
-    per_token, token_error = ratio(nats, num_tokens)
-    per_byte, byte_error = ratio(nats, num_bytes)
-    perplexity = math.exp(per_token)
-    return {
-        "perplexity": perplexity,
-        "perplexity_standard_error": token_error and perplexity * token_error,
-        "bits_per_byte": per_byte / math.log(2),
-        "bits_per_byte_standard_error": byte_error and byte_error / math.log(2),
-    }
-
-
-def ratio(values: np.ndarray, sizes: np.ndarray) -> tuple[float, float | None]:
-    """sum(values) / sum(sizes), and its standard error over rows (to first order; rows taken as independent)."""
-    quotient = values.sum() / sizes.sum()
-    if len(values) == 1:
-        return float(quotient), None
-    spread = ((values - quotient * sizes) ** 2).sum() * len(values) / (len(values) - 1)
-    return float(quotient), float(spread**0.5 / sizes.sum())
+    if packing == "documents":
+        rows = fill(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
+        if is_causal:  # they have not learned what the filling is
+            rows = [row | {"input_ids": row["input_ids"][: row["num_tokens"]]} for row in rows]
+    else:
+        rows = cut_into_blocks(documents, length, "clean" if packing == "packed" else packing)
+    num_tokens = sum(row["num_tokens"] for row in rows)
+    return TextSet(
+        rows,
+        source
+        | {
+            "documents": len(texts),
+            "sequences": len(rows),
+            "bytes": sum(row["num_bytes"] for row in rows),
+            "dropped_tokens": total(documents, "num_tokens") - num_tokens,
+        },
+    )
 
 
 def report(results: dict[str, Any]) -> Iterator[str]:
-    yield (
-        f"{results['documents']} documents, {results['tokens']} tokens, {results['bytes']} bytes, as "
-        f"{results['sequences']} sequences of at most {results['sequence_length']} tokens ({results['packing']}); "
-        f"random orders per sequence: {results['any_order']['num_orders']}"
+    """The results for people, line by line."""
+    length, orders = results["sequence_length"], results["arguments"]["num_orders"]
+    for name, found in results["datasets"].items():
+        yield (
+            f"{name}: {found['documents']} documents, {found['tokens']} tokens, {found['bytes']} bytes, as "
+            f"{found['sequences']} sequences of at most {length} tokens ({found.get('packing', results['protocol'])}); "
+            f"{found['dropped_tokens']} tokens dropped; random orders per sequence: {orders}"
+        )
+        yield f"{'':<16}{'perplexity':<26}{'bits per byte':<26}".rstrip()
+        for measure, values in found["measures"].items():
+            cells = [f"{MEASURE_NAMES[measure]:<16}"]
+            for figure, digits in (("perplexity", 2), ("bits_per_byte", 4)):
+                if figure in values:
+                    error = values[f"{figure}_standard_error"]
+                    shown = "unknown" if error is None else f"{error:.{digits}f}"
+                    cells.append(f"{values[figure]:.{digits}f} ± {shown}".ljust(26))
+            yield "".join(cells).rstrip()
+    if results["arguments"]["datasets"]:
+        yield ""
+        yield from zero_shot_table([results])
+
+
+def output_paths(model_name: str, arguments: ScoringArguments) -> tuple[Path, Path]:
+    """Where the results go, and where what is finished is kept until then; a function of what is computed."""
+    described = asdict(arguments) | {"model": model_name, "output": None, "tokens_per_batch": None}
+    for file in sorted(Path(model_name).glob("*.safetensors")):  # other weights under the same name are another model
+        described[file.name] = [file.stat().st_size, file.stat().st_mtime_ns]
+    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
+    name = (
+        f"{Path(model_name).resolve().parent.name}-{Path(model_name).name}" if Path(model_name).is_dir() else model_name
     )
-    yield f"{'':<16}{'perplexity':<26}{'bits per byte':<26}".rstrip()
-    for key, name in (("left_to_right", "left to right"), ("any_order", "any order")):
-        cells = [f"{name:<16}"]
-        for figure, digits in (("perplexity", 2), ("bits_per_byte", 4)):
-            value, error = results[key][figure], results[key][f"{figure}_standard_error"]
-            cells.append(f"{value:.{digits}f} ± {'unknown' if error is None else f'{error:.{digits}f}'}".ljust(26))
-        yield "".join(cells).rstrip()
+    output = Path(arguments.output or f"runs/zero_shot/{name.replace('/', '--')}-{digest}.json")
+    return output, output.with_name(f".{output.name}.{digest}.unfinished")
 
 
 def main(argv: list[str]) -> None:
     parser = HfArgumentParser(ScoringArguments, allow_abbrev=False)
     parser.add_argument("model", help="Folder or Hub name of the model.")
     arguments, others = parser.parse_args_into_dataclasses(argv)
-    results = zero_shot(others.model, arguments)
-    print(*report(results), sep="\n")
-    if arguments.output is not None:
-        with whole_file(Path(arguments.output)) as temporary:
+    output, unfinished = output_paths(others.model, arguments)
+    try:
+        results = zero_shot(others.model, arguments, unfinished)
+    except KeyboardInterrupt:
+        sys.exit(f"Stopped. What is finished is kept in {unfinished}; the same command goes on from there.")
+    if PartialState().is_main_process:
+        with whole_file(output) as temporary:
             temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        print(*report(results), f"Written: {output}", sep="\n")
 
 
 if __name__ == "__main__":

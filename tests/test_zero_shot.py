@@ -2,19 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
 
-from eval.zero_shot import ScoringArguments, figures, main, ratio, zero_shot
+from eval.journal import Journal
+from eval.scorers import CausalScorer
+from eval.scoring import figures, ratio, score
+from eval.tables import PUBLISHED
+from eval.zero_shot import ScoringArguments, main, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
+ROOT = Path(__file__).parent.parent
 LINES = [
     "abcde",
     "fghijkl",
@@ -42,6 +51,12 @@ def encode(line: str) -> list[int]:
     return [ord(letter) - ord("a") if letter.isascii() else UNKNOWN for letter in line] + [END_OF_TEXT]
 
 
+def of_text(results: dict[str, Any]) -> dict[str, Any]:
+    """What was found for text files, with its measures beside the counts."""
+    found = results["datasets"]["text files"]
+    return found | found["measures"]
+
+
 def nats(model: AOGPTForAnyOrderLM, ids: list[int], **options: Any) -> float:
     return -model.log_likelihood(torch.tensor([ids]), **options).log_likelihood.item()
 
@@ -51,7 +66,7 @@ def test_packed_text_is_scored_to_its_last_token(
 ) -> None:
     ids = [id for line in LINES for id in encode(line)]
     total = nats(tiny_model, ids[:12]) + nats(tiny_model, ids[12:24]) + nats(tiny_model, ids[24:])
-    results = zero_shot(folder, arguments)
+    results = of_text(zero_shot(folder, arguments))
     assert (results["documents"], results["sequences"], results["tokens"]) == (5, 3, 29)
     assert results["bytes"] == Path(arguments.text_file[0]).stat().st_size == 30
     assert results["left_to_right"]["perplexity"] == pytest.approx(math.exp(total / 29), rel=1e-5)
@@ -61,10 +76,10 @@ def test_packed_text_is_scored_to_its_last_token(
 def test_documents_are_scored_with_their_filling(
     folder: str, arguments: ScoringArguments, tiny_model: AOGPTForAnyOrderLM
 ) -> None:
-    arguments.packing = "documents"
+    arguments = replace(arguments, packing="documents")
     filled = [encode(line) + [END_OF_TEXT] * (11 - len(line)) for line in LINES]
     total = sum(nats(tiny_model, ids) for ids in filled)
-    results = zero_shot(folder, arguments)
+    results = of_text(zero_shot(folder, arguments))
     assert (results["sequences"], results["tokens"], results["bytes"]) == (5, 29, 30)
     assert results["left_to_right"]["perplexity"] == pytest.approx(math.exp(total / 29), rel=1e-5)
 
@@ -72,33 +87,31 @@ def test_documents_are_scored_with_their_filling(
 def test_any_order_is_the_mean_over_orders(
     folder: str, arguments: ScoringArguments, tiny_model: AOGPTForAnyOrderLM
 ) -> None:
-    arguments.sequence_length, arguments.num_orders = 2, 400
+    arguments = replace(arguments, sequence_length=2, num_orders=400)
     ids = [id for line in LINES for id in encode(line)]
     pairs = [ids[start : start + 2] for start in range(0, 28, 2)]
     orders = torch.tensor([[0, 1]]), torch.tensor([[1, 0]])
     per_order = np.array([[nats(tiny_model, pair, orders=order) for order in orders] for pair in pairs])
     exact = per_order.mean(axis=1).sum() + nats(tiny_model, ids[28:])
     error = (per_order.std(axis=1) ** 2 / 400).sum() ** 0.5
-    found = zero_shot(folder, arguments)["any_order"]["bits_per_byte"] * 30 * math.log(2)
+    found = of_text(zero_shot(folder, arguments))["any_order"]["bits_per_byte"] * 30 * math.log(2)
     left_to_right, right_to_left = per_order.sum(axis=0)
     assert abs(found - exact) < 3 * error < 0.1 * abs(left_to_right - right_to_left)
 
 
 def test_orders_come_from_the_seed_alone(folder: str, arguments: ScoringArguments) -> None:
-    arguments.num_orders = 3
-    one = zero_shot(folder, arguments)
-    arguments.batch_size = 2
-    two = zero_shot(folder, arguments)
+    arguments = replace(arguments, num_orders=3)
+    one = of_text(zero_shot(folder, arguments))
+    two = of_text(zero_shot(folder, replace(arguments, tokens_per_batch=24)))
     for order in ("left_to_right", "any_order"):
         assert two[order] == pytest.approx(one[order], rel=1e-5)
-    arguments.seed = 1
-    three = zero_shot(folder, arguments)["any_order"]
+    three = of_text(zero_shot(folder, replace(arguments, seed=1)))["any_order"]
     assert three["perplexity"] != pytest.approx(two["any_order"]["perplexity"], rel=1e-3)
 
 
 def test_every_row_has_its_own_order(folder: str, arguments: ScoringArguments) -> None:
     Path(arguments.text_file[0]).write_text("abcdefghijk\n" * 3)
-    results = zero_shot(folder, arguments)
+    results = of_text(zero_shot(folder, arguments))
     assert results["left_to_right"]["bits_per_byte_standard_error"] == pytest.approx(0, abs=1e-6)
     assert results["any_order"]["bits_per_byte_standard_error"] > 0.01
 
@@ -128,25 +141,193 @@ def test_command_prints_and_writes_the_figures(
     output = tmp_path / "out" / "scores.json"
     command = [folder, "--text-file", *arguments.text_file, "--num-orders", "2", "--output", str(output)]
     main([*command, "--sequence-length", "12", "--packing", "packed"])
-    results = json.loads(output.read_text())
+    results = of_text(json.loads(output.read_text()))
     printed = capsys.readouterr().out.splitlines()
-    assert printed[0].startswith("5 documents, 29 tokens, 30 bytes, as 3 sequences of at most 12 tokens (packed)")
-    for line, order in zip(printed[2:], ("left_to_right", "any_order"), strict=True):
+    assert "5 documents, 29 tokens, 30 bytes, as 3 sequences of at most 12 tokens (packed); 0 tokens dro" in printed[0]
+    for line, order in zip(printed[2:4], ("left_to_right", "any_order"), strict=True):
         assert f"{results[order]['bits_per_byte']:.4f} ± {results[order]['bits_per_byte_standard_error']:.4f}" in line
         assert f"{results[order]['perplexity']:.2f} ± {results[order]['perplexity_standard_error']:.2f}" in line
     Path(arguments.text_file[0]).write_text("a\n")
     main(command)
-    assert json.loads(output.read_text())["any_order"]["perplexity_standard_error"] is None
+    assert of_text(json.loads(output.read_text()))["any_order"]["perplexity_standard_error"] is None
     assert "± unknown" in capsys.readouterr().out
+    assert list(output.parent.iterdir()) == [output]  # nothing unfinished is left
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")  # float32 norm weights, as autocast leaves them
 def test_bf16_is_close(folder: str, arguments: ScoringArguments) -> None:
-    exact = zero_shot(folder, arguments)["left_to_right"]["bits_per_byte"]
-    arguments.mixed_precision = "bf16"
-    rounded = zero_shot(folder, arguments)["left_to_right"]["bits_per_byte"]
-    assert rounded == pytest.approx(exact, rel=0.02)
-    assert rounded != exact
+    exact = of_text(zero_shot(folder, arguments))["left_to_right"]["bits_per_byte"]
+    for change in ({"mixed_precision": "bf16"}, {"dtype": "bfloat16"}):
+        rounded = of_text(zero_shot(folder, replace(arguments, **change)))["left_to_right"]["bits_per_byte"]
+        assert rounded == pytest.approx(exact, rel=0.02)
+        assert rounded != exact
+
+
+@pytest.fixture
+def causal_folder(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
+    set_seed(0)
+    sizes = {"vocab_size": 18, "n_positions": 12, "n_embd": 16, "n_layer": 1, "n_head": 2, "initializer_range": 0.5}
+    GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=13, eos_token_id=13)).save_pretrained(tmp_path / "causal")
+    tiny_tokenizer.save_pretrained(tmp_path / "causal")
+    return str(tmp_path / "causal")
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> str:
+    (tmp_path / "data/ptb").mkdir(parents=True)
+    (tmp_path / "data/ptb/ptb.test.txt").write_text("abcdefghij\n" * 20)  # 220 tokens
+    return str(tmp_path / "data")
+
+
+def causal_nats(folder: str, ids: list[int]) -> float:
+    """-log p of all ids but the first."""
+    logits = GPT2LMHeadModel.from_pretrained(folder)(torch.tensor([ids])).logits[0, :-1]
+    return torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum").item()
+
+
+def test_causal_models_predict_every_token_of_a_text(causal_folder: str, arguments: ScoringArguments) -> None:
+    ids = [id for line in LINES for id in encode(line)]
+    parts = [ids[:12], ids[12:24], ids[24:]]
+    # The last of the 12 ids that the model takes is never an input, so end-of-text fits in front.
+    total = sum(causal_nats(causal_folder, [END_OF_TEXT, *part][:13]) for part in parts[2:])
+    model = GPT2LMHeadModel.from_pretrained(causal_folder)
+    for part in parts[:2]:
+        logits = model(torch.tensor([[END_OF_TEXT, *part[:-1]]])).logits[0]
+        total += torch.nn.functional.cross_entropy(logits, torch.tensor(part), reduction="sum").item()
+    found = of_text(zero_shot(causal_folder, arguments))
+    assert list(found["measures"]) == ["left_to_right"]
+    assert found["tokens"] == 29
+    assert found["left_to_right"]["bits_per_byte"] == pytest.approx(total / 30 / math.log(2), rel=1e-5)
+
+
+def test_causal_models_are_not_charged_for_filling(causal_folder: str, arguments: ScoringArguments) -> None:
+    total = sum(causal_nats(causal_folder, [END_OF_TEXT, *encode(line)]) for line in LINES)
+    found = of_text(zero_shot(causal_folder, replace(arguments, packing="documents")))
+    assert found["left_to_right"]["perplexity"] == pytest.approx(math.exp(total / 29), rel=1e-5)
+
+
+def test_few_logits_are_held_at_once(causal_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = GPT2LMHeadModel.from_pretrained(causal_folder)
+    rows = [{"input_ids": [row % 13] * 5} for row in range(7)]
+    whole = score(CausalScorer(model), rows, 1, 0, 7, ["left_to_right"])["left_to_right"]
+    seen = []
+    model.register_forward_hook(lambda module, inputs, output: seen.append(output.logits.shape[:2]))
+    monkeypatch.setattr("eval.scorers.LOGITS_PER_PASS", 3 * 4 * 18)
+    parts = score(CausalScorer(model), rows, 1, 0, 7, ["left_to_right"])["left_to_right"]
+    assert seen == [(3, 4), (3, 4), (1, 4)]
+    assert parts == pytest.approx(whole, rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")
+def test_published_protocol(folder: str, causal_folder: str, data_dir: str) -> None:
+    # 20 rows of 11 ids for 8 workers: 33 or 22 ids of each, in blocks of 12: four times two, four times one.
+    arguments = ScoringArguments(datasets=["ptb"], data_dir=data_dir)
+    results = zero_shot(folder, arguments)
+    found = results["datasets"]["ptb"]
+    counts = {"documents": 20, "sequences": 12, "tokens": 144, "dropped_tokens": 76, "split": "test"}
+    assert {key: found[key] for key in counts} == counts
+    assert results["mixed_precision"] == {"left_to_right": "bf16", "any_order": "no"}
+    causal = zero_shot(causal_folder, arguments)["datasets"]["ptb"]
+    assert causal["tokens"] == 12 * 11  # a block's first token is given
+    assert not any(key.startswith("bits") for key in causal["measures"]["left_to_right"])
+    ids = [*range(10), END_OF_TEXT]
+    blocks = [(ids * 3)[:12]] * 8 + [(ids * 3)[12:24]] * 4
+    per_token = sum(causal_nats(causal_folder, block) for block in blocks) / 132
+    exact = zero_shot(causal_folder, replace(arguments, mixed_precision="no"))["datasets"]["ptb"]["measures"]
+    assert exact["left_to_right"]["perplexity"] == pytest.approx(math.exp(per_token), rel=1e-5)
+
+
+def test_clean_protocol_drops_nothing_and_rounds_nothing(folder: str, data_dir: str) -> None:
+    results = zero_shot(folder, ScoringArguments(datasets=["ptb"], data_dir=data_dir, protocol="clean"))
+    found = results["datasets"]["ptb"]
+    assert (found["sequences"], found["tokens"], found["bytes"], found["dropped_tokens"]) == (19, 220, 220, 0)
+    assert set(results["mixed_precision"].values()) == {"no"}
+
+
+def test_table_stands_beside_the_published_rows(
+    folder: str, data_dir: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eval.tables.SMALL", (0, 1e9))
+    monkeypatch.chdir(tmp_path)
+    main([folder, "--datasets", "ptb", "--data-dir", data_dir, "--protocol", "clean"])
+    (output,) = Path("runs/zero_shot").iterdir()  # the default, with nothing unfinished beside it
+    results = json.loads(output.read_text())["datasets"]["ptb"]["measures"]
+    lines = capsys.readouterr().out.splitlines()
+    for measure in ("left_to_right", "any_order"):
+        expected = f"| **{folder} [*]** |  |  | {results[measure]['perplexity']:.2f} ± "
+        assert sum(line.startswith(expected) for line in lines) == 1
+        published = " | ".join(f"{value:.2f}" for value in PUBLISHED["small"][measure]["AO-GPT"])
+        assert f"| AO-GPT small (published) | {published} |" in lines
+    assert any("not comparable" in line and "blocks of 12; a tokenizer of 16 ids" in line for line in lines)
+
+
+def test_journal_goes_on_where_a_run_was_stopped(
+    folder: str, arguments: ScoringArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = replace(arguments, num_orders=3, tokens_per_batch=12)
+    whole = of_text(zero_shot(folder, arguments))
+    calls = []
+
+    def stop_after_seven(self: Journal, *added: Any) -> None:
+        calls.append(added)
+        if len(calls) > 7:
+            raise KeyboardInterrupt
+        write(self, *added)
+
+    write = Journal.add
+    monkeypatch.setattr(Journal, "add", stop_after_seven)
+    with pytest.raises(KeyboardInterrupt):
+        zero_shot(folder, arguments, tmp_path / "journal")
+    (written,) = tmp_path.glob("journal-*/process-0.jsonl")
+    with written.open("a") as file:
+        file.write('["text files/any_order/2", [1], [3')  # killed while it wrote
+    calls.clear()
+    monkeypatch.setattr(Journal, "add", lambda self, *added: calls.append(added) or write(self, *added))
+    resumed = of_text(zero_shot(folder, arguments, tmp_path / "journal"))
+    assert len(calls) == 12 - 7  # three rows, left to right and in three orders
+    assert resumed == whole
+    assert not written.parent.exists()
+
+
+def test_processes_that_do_not_know_of_each_other(
+    folder: str, arguments: ScoringArguments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="2 processes were launched, but each is on its own"):
+        zero_shot(folder, arguments)
+
+
+def test_journal_misses_no_row_and_takes_none_twice() -> None:
+    journal = Journal()
+    journal.add("a", [0, 2], [1.0, 2.0])
+    with pytest.raises(RuntimeError, match=r"a: 2 scores \(2 different\) of 3 rows"):
+        journal.gather("a", 3)
+    journal.add("b", [0, 1], [1.0, 2.0])
+    journal.add("b", [1], [2.0])
+    with pytest.raises(RuntimeError, match=r"b: 3 scores \(2 different\) of 2 rows"):
+        journal.gather("b", 2)
+
+
+def test_two_processes_give_what_one_gives(folder: str, arguments: ScoringArguments, tmp_path: Path) -> None:
+    options = ["--num-orders", "3", "--tokens-per-batch", "24"]
+    command = [folder, "--text-file", *arguments.text_file, *options, "--output"]
+    main([*command, str(tmp_path / "one.json")])
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "HF_DATASETS_CACHE": str(tmp_path / "cache"),
+        "ACCELERATE_USE_CPU": "true",
+    }
+    subprocess.run(
+        [*launch, ROOT / "eval/zero_shot.py", *command, tmp_path / "two.json"],
+        check=True,
+        env=environment,
+        timeout=120,
+    )
+    one, two = (json.loads((tmp_path / name).read_text()) for name in ("one.json", "two.json"))
+    assert (one["hardware"]["num_processes"], two["hardware"]["num_processes"]) == (1, 2)
+    for measure, values in one["datasets"]["text files"]["measures"].items():
+        assert two["datasets"]["text files"]["measures"][measure] == pytest.approx(values, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +342,13 @@ def test_bf16_is_close(folder: str, arguments: ScoringArguments) -> None:
         ({"sequence_length": 0}, "sequence_length is 0; this model takes 1 to 12"),
         ({"packing": "documents", "sequence_length": 8}, "1 of 5 given documents do not fit .* the longest needs 9"),
         ({"num_orders": 0}, "num_orders is 0"),
-        ({"batch_size": 0}, "batch_size is 0"),
+        ({"measures": ["ensemble"], "num_ranks": 3}, "num_ranks=3"),
+        ({"tokens_per_batch": 0}, "tokens_per_batch is 0"),
+        ({"measures": ["right_to_left"]}, "measures has 'right_to_left'; it may hold left_to_right, any_order"),
+        ({"datasets": ["ptb"]}, "either text files .* or data sets"),
+        ({"text_file": []}, "either text files .* or data sets"),
+        ({"text_file": [], "datasets": ["webtext"]}, "datasets has 'webtext'; it may hold lambada"),
+        ({"text_file": [], "datasets": ["ptb"], "data_dir": "{tmp_path}"}, "no .*ptb.test.txt"),
     ],
 )
 def test_bad_input(
@@ -175,12 +362,26 @@ def test_bad_input(
     (tmp_path / "empty.txt").touch()
     tiny_tokenizer.add_special_tokens({"mask_token": "<another>"})
     tiny_tokenizer.save_pretrained(tmp_path / "other")
-    for name, value in changes.items():
-        at = {"tmp_path": tmp_path}
-        if isinstance(value, str):
-            value = value.format(**at)
-        elif isinstance(value, list):
-            value = [item.format(**at) for item in value]
-        setattr(arguments, name, value)
+    changes = {
+        name: [item.format(tmp_path=tmp_path) for item in value] if isinstance(value, list) else value
+        for name, value in changes.items()
+    }
+    changes = {
+        name: value.format(tmp_path=tmp_path) if isinstance(value, str) else value for name, value in changes.items()
+    }
     with pytest.raises(ValueError, match=message):
-        zero_shot(folder, arguments)
+        zero_shot(folder, replace(arguments, **changes))
+
+
+def test_models_that_cannot_be_scored(
+    causal_folder: str, arguments: ScoringArguments, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="no model 'nowhere'"):
+        zero_shot("nowhere", arguments)
+    with pytest.raises(ValueError, match="type gpt2 has no measure 'any_order'; it has left_to_right"):
+        zero_shot(causal_folder, replace(arguments, measures=["any_order"]))
+    GPT2LMHeadModel(GPT2Config(vocab_size=15, n_positions=12, n_embd=8, n_layer=1, n_head=1)).save_pretrained(
+        tmp_path / "small"
+    )
+    with pytest.raises(ValueError, match="has 16 ids, the model 15"):
+        zero_shot(str(tmp_path / "small"), replace(arguments, tokenizer=causal_folder))

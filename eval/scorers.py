@@ -1,0 +1,153 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+What scoring needs to know of a kind of model: which measures it has, and the negative log-likelihood of a batch.
+
+`left_to_right` is -log p(x) in the order of the text, `any_order` the mean over random orders (Eq. 7; for an encoder
+the same bound by masking, Eq. 1), `ensemble` the same with predictions averaged over orders of the context (Eq. 4).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+
+MEASURES = ("left_to_right", "any_order", "ensemble")
+RANDOM_MEASURES = ("any_order", "ensemble")
+LOGITS_PER_PASS = 4096 * 50304  # of a causal language model: 824 MB in float32
+
+Batch = dict[str, torch.Tensor]  # what DataCollatorForAnyOrderLM gives, on the model's device
+
+
+@dataclass
+class Estimators:
+    """What the measures that are estimated take.
+
+    Attributes:
+        ensemble_size: orders of a context, M.
+        num_ranks: draws, even, that estimate what the ensemble adds; 0: all ranks, which takes M n^2 / 2 rows.
+        num_times: masking times of an encoder's bound, even.
+    """
+
+    ensemble_size: int = 8
+    num_ranks: int = 8
+    num_times: int = 32
+
+
+@dataclass
+class DecoderScorer:
+    """AO-GPT and sigma-GPT."""
+
+    model: AOGPTForAnyOrderLM
+    estimators: Estimators = field(default_factory=Estimators)
+    measures: ClassVar[Sequence[str]] = MEASURES
+    default_measures: ClassVar[Sequence[str]] = ("left_to_right", "any_order")
+
+    def nats(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
+        """-log p of each sequence, (batch,)."""
+        options: dict[str, Any] = {"orders": "left_to_right" if measure == "left_to_right" else batch["orders"]}
+        if measure == "ensemble":
+            options = {
+                "orders": "random",  # whose estimate takes the fewest rows
+                "num_context_orders": self.estimators.ensemble_size,
+                "num_ranks": self.estimators.num_ranks or None,
+                "generator": generator,
+            }
+        return negative_log_likelihood(self.model, batch, options)
+
+
+@dataclass
+class EncoderScorer:
+    """Encoder-only masked diffusion models."""
+
+    model: MDMEncoderForMaskedLM
+    estimators: Estimators = field(default_factory=Estimators)
+    measures: ClassVar[Sequence[str]] = ("left_to_right", "any_order")
+    default_measures: ClassVar[Sequence[str]] = ("any_order",)  # left to right takes a pass for every token
+
+    def nats(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
+        """-log p of each sequence, (batch,), or the bound on it."""
+        options: dict[str, Any] = {"orders": "left_to_right"}
+        if measure == "any_order":
+            options = {"num_times": self.estimators.num_times, "generator": generator}
+        return negative_log_likelihood(self.model, batch, options)
+
+
+def negative_log_likelihood(
+    model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, batch: Batch, options: dict[str, Any]
+) -> torch.Tensor:
+    ids = batch["input_ids"]
+    scores = model.log_likelihood(ids, attention_mask=batch.get("attention_mask"), rows_per_pass=ids.numel(), **options)
+    return -scores.log_likelihood
+
+
+@dataclass
+class CausalScorer:
+    """
+    Any causal language model of transformers.
+
+    Attributes:
+        start_id: id to put before every sequence, so that its first token is predicted too; the last token, from which
+            nothing is predicted, makes room for it. None: the first token is given and not scored, as in the tables.
+    """
+
+    model: PreTrainedModel
+    start_id: int | None = None
+    measures: ClassVar[Sequence[str]] = ("left_to_right",)
+    default_measures: ClassVar[Sequence[str]] = ("left_to_right",)
+
+    def nats(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
+        """-log p of each sequence, (batch,), of some sequences at a time so that few logits are held at once."""
+        labels = batch["labels"]
+        input_ids = batch["input_ids"][:, :-1]
+        if self.start_id is None:
+            labels = labels[:, 1:]
+        else:
+            input_ids = torch.nn.functional.pad(input_ids, (1, 0), value=self.start_id)
+        at_once = max(1, LOGITS_PER_PASS // (self.model.config.get_text_config().vocab_size * input_ids.shape[1]))
+        parts = zip(input_ids.split(at_once), labels.split(at_once), strict=True)
+        return torch.cat([self._nats(*part) for part in parts])
+
+    @torch.no_grad()
+    def _nats(self, input_ids: torch.LongTensor, labels: torch.LongTensor) -> torch.Tensor:
+        # Padding stands on the right, where a causal model does not see it.
+        logits = self.model(input_ids, use_cache=False).logits
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+        return losses.double().view(labels.shape).sum(dim=-1)
+
+
+Scorer = DecoderScorer | EncoderScorer | CausalScorer
+
+
+def load_scorer(name: str, dtype: torch.dtype, device: torch.device, estimators: Estimators) -> Scorer:
+    """The model in a folder or on the Hub, ready to score.
+
+    Raises:
+        ValueError: if there is none, or it is no language model of a kind that can be scored.
+    """
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"There is no model {name!r}, on the Hub or as a folder: {error}") from error
+    kinds = {AOGPTConfig: (AOGPTForAnyOrderLM, DecoderScorer), MDMEncoderConfig: (MDMEncoderForMaskedLM, EncoderScorer)}
+    model_class, scorer_class = kinds.get(type(config), (AutoModelForCausalLM, CausalScorer))
+    try:
+        model = model_class.from_pretrained(name, dtype=dtype).to(device).eval()
+    except ValueError as error:  # an encoder such as BERT is no causal language model
+        raise ValueError(
+            f"{name!r} ({config.model_type}) is none of an AO-GPT, a masked diffusion encoder or a causal language "
+            f"model: {error}"
+        ) from error
+    return CausalScorer(model) if scorer_class is CausalScorer else scorer_class(model, estimators)
+
+
+def make_scorer(model: PreTrainedModel) -> Scorer:
+    """A scorer for a model in memory."""
+    if isinstance(model, MDMEncoderForMaskedLM):
+        return EncoderScorer(model)
+    return DecoderScorer(model) if isinstance(model, AOGPTForAnyOrderLM) else CausalScorer(model)

@@ -1,0 +1,170 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Measured results beside the published ones (Tables 1, 4 and 5 of arXiv 2506.19935), as Markdown.
+
+python eval/tables.py RESULTS.json [...]    the tables of finished runs of eval/zero_shot.py
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS
+from modeling_aogpt.configuration_aogpt import GPT2_VOCAB_SIZE
+
+MEASURE_NAMES = {"left_to_right": "left to right", "any_order": "any order", "ensemble": "ensemble"}
+
+# Zero-shot perplexity on LAMBADA, WikiText2, PTB, WikiText103 and 1BW, as published.
+DATASETS = ("lambada", "wikitext2", "ptb", "wikitext103", "lm1b")
+PUBLISHED = {
+    "medium": {  # Table 4, about 350 million parameters
+        "left_to_right": {
+            "SEDD": (39.19, 30.29, 88.18, 30.05, 53.54),
+            "RADD": (38.60, 29.71, 76.00, 29.96, 52.36),
+            "GPT-2": (35.66, 31.80, 123.14, 31.39, 55.72),
+            "sigma-GPT": (61.05, 44.80, 121.48, 43.68, 76.74),
+            "AO-GPT": (42.44, 31.52, 87.56, 30.86, 50.23),
+        },
+        "any_order": {
+            "SEDD": (42.77, 31.04, 87.12, 29.98, 61.19),
+            "RADD": (41.96, 29.96, 79.06, 28.51, 57.07),
+            "sigma-GPT": (57.27, 43.28, 126.11, 41.80, 74.81),
+            "AO-GPT": (49.79, 33.73, 101.01, 32.38, 65.90),
+        },
+        "ensemble": {
+            "AO-GPT, 8": (45.08, 30.63, 87.74, 29.46, 59.11),
+            "AO-GPT, 64": (44.31, 30.16, 85.75, 28.98, 58.18),
+        },
+    },
+    "small": {  # Table 5, about 125 million parameters
+        "left_to_right": {
+            "SEDD": (49.41, 41.19, 118.74, 41.70, 72.60),
+            "RADD": (49.09, 38.26, 107.78, 38.41, 63.33),
+            "GPT-2": (45.04, 42.43, 138.43, 41.60, 75.20),
+            "sigma-GPT": (68.61, 57.66, 146.87, 55.54, 90.98),
+            "AO-GPT": (52.46, 42.10, 135.96, 40.97, 71.73),
+        },
+        "any_order": {
+            "SEDD": (50.92, 41.84, 114.24, 40.62, 79.29),
+            "RADD": (50.27, 38.26, 110.38, 35.90, 74.28),
+            "sigma-GPT": (65.83, 53.08, 138.61, 50.75, 87.71),
+            "AO-GPT": (59.93, 46.33, 141.92, 45.44, 84.36),
+        },
+        "ensemble": {
+            "AO-GPT, 8": (55.62, 42.77, 126.08, 42.02, 77.62),
+            "AO-GPT, 64": (54.92, 42.24, 123.49, 41.51, 76.73),
+        },
+    },
+}
+SMALL, MEDIUM = (100e6, 250e6), (250e6, 500e6)  # parameters; AO-GPT's sizes are 170.6 and 425.8 million
+
+# Generative perplexity by GPT-2 large, as published (Table 1): medium models by steps, at each (top-p, temperature).
+GENERATIVE_STEPS = (64, 128, 256, 512, 1024)
+GENERATIVE = {
+    (1.0, 1.0): {"AO-GPT": (194.5, 154.8, 148.0, 140.3, 136.4), "SEDD": (121.5, 100.0, 86.4, 87.6, 81.6)},
+    (0.95, 0.9): {"AO-GPT": (33.5, 29.3, 27.3, 27.0, 26.9), "SEDD": (25.4, 22.0, 19.5, 19.0, 19.3)},
+    (0.95, 0.7): {"AO-GPT": (6.1, 5.6, 5.5, 5.1, 4.6), "SEDD": (6.4, 6.0, 5.2, 5.0, 5.1)},
+}
+
+
+def size_of(num_parameters: int) -> str | None:
+    """Which of the published sizes a model is to be held up against."""
+    for size, (least, most) in {"small": SMALL, "medium": MEDIUM}.items():
+        if least <= num_parameters < most:
+            return size
+    return None
+
+
+def differences(results: dict[str, Any]) -> list[str]:
+    """In what a run departs from the published protocol, so that its figures are not comparable."""
+    found = []
+    if results["protocol"] != "published":
+        found.append("nothing dropped")
+    if results["sequence_length"] != BLOCK_LENGTH:
+        found.append(f"blocks of {results['sequence_length']}")
+    if results["tokenizer"]["num_ids"] != GPT2_VOCAB_SIZE:
+        found.append(f"a tokenizer of {results['tokenizer']['num_ids']} ids")
+    for name, values in results["datasets"].items():
+        if name in EVALUATION_SETS and values["split"] != EVALUATION_SETS[name].split:
+            found.append(f"the {values['split']} split of {EVALUATION_SETS[name].title}")
+    return found
+
+
+def zero_shot_table(runs: Sequence[dict[str, Any]], sizes: Sequence[str] = ()) -> Iterator[str]:
+    """Tables 4 and 5 with measured rows in bold. `sizes`: of the published rows; unless given, those of the runs."""
+    sizes = sizes or sorted({size for run in runs if (size := size_of(run["num_parameters"]))})
+    titles = [EVALUATION_SETS[name].title for name in DATASETS]
+    yield f"| zero-shot perplexity | {' | '.join(titles)} |"
+    yield f"|:--|{'--:|' * len(titles)}"
+    marks: list[str] = []
+    for measure, title in MEASURE_NAMES.items():
+        rows = [
+            (f"{model} {size} (published)", [f"{value:.2f}" for value in values])
+            for size in sizes
+            for model, values in PUBLISHED[size][measure].items()
+        ]
+        for run in runs:
+            cells = [cell(run["datasets"].get(name), measure) for name in DATASETS]
+            if any(cells):
+                name = run["model"] + (f", {run['arguments']['ensemble_size']}" if measure == "ensemble" else "")
+                if unlike := differences(run):
+                    marks.append(f"{name}, {title}: not comparable with published rows: {'; '.join(unlike)}.")
+                    name += " [*]"
+                rows.append((f"**{name}**", cells))
+        if rows:
+            yield f"| *{title}* |{' |' * len(titles)}"
+            yield from (f"| {name} | {' | '.join(cells)} |" for name, cells in rows)
+    if marks:
+        yield ""
+        yield from (f"[*] {mark}" for mark in marks)
+
+
+def cell(found: dict[str, Any] | None, measure: str) -> str:
+    if found is None or measure not in found["measures"]:
+        return ""
+    values = found["measures"][measure]
+    error = values["perplexity_standard_error"]
+    return f"{values['perplexity']:.2f}" + ("" if error is None else f" ± {error:.2f}")
+
+
+def generative_table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """
+    Table 1's layout, measured rows in bold: generative perplexity (mean over samples) and, behind a slash, the samples'
+    mean unigram entropy in nats, at each setting by steps. Published rows stand beside those that GPT-2 large judged.
+    """
+    judge = results[0]["judge"]
+    by_place = {
+        tuple(result["cell"][key] for key in ("model", "top_p", "temperature", "steps")): result for result in results
+    }
+    settings = list(dict.fromkeys((top_p, temperature) for _, top_p, temperature, _ in by_place))
+    models = list(dict.fromkeys(model for model, *_ in by_place))
+    steps = sorted({count for *_, count in by_place})
+    yield f"Generative perplexity by {judge} / unigram entropy in nats"
+    yield ""
+    yield f"| top-p, temperature | model \\ steps | {' | '.join(map(str, steps))} |"
+    yield f"|:--|:--|{'--:|' * len(steps)}"
+    for top_p, temperature in settings:
+        if Path(judge).name == "gpt2-large":
+            for model, values in GENERATIVE.get((top_p, temperature), {}).items():
+                published = dict(zip(GENERATIVE_STEPS, values, strict=True))
+                cells = [str(published.get(count, "")) for count in steps]
+                yield f"| {top_p}, {temperature} | {model} medium (published) | {' | '.join(cells)} |"
+        for model in models:
+            found = [by_place.get((model, top_p, temperature, count)) for count in steps]
+            cells = [
+                "" if result is None else f"{result['perplexity']['mean']:.1f} / {result['entropy']:.2f}"
+                for result in found
+            ]
+            yield f"| {top_p}, {temperature} | **{model}** | {' | '.join(cells)} |"
+
+
+def main(argv: list[str]) -> None:
+    if not argv:
+        raise ValueError("Usage: python eval/tables.py RESULTS.json [...]")
+    print(*zero_shot_table([json.loads(Path(file).read_text(encoding="utf-8")) for file in argv]), sep="\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,81 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from eval.scorers import DecoderScorer, EncoderScorer, Estimators, load_scorer
+from eval.scoring import score
+from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+
+IDS = torch.arange(40).view(4, 10) * 7 % 13
+
+
+@pytest.fixture
+def encoder() -> MDMEncoderForMaskedLM:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "target_embedding_size": 8}
+    return MDMEncoderForMaskedLM(
+        MDMEncoderConfig(vocab_size=17, max_position_embeddings=12, initializer_range=0.5, **sizes)
+    ).eval()
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(1)
+
+
+def batch() -> dict[str, torch.Tensor]:
+    return DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=3)([{"input_ids": ids} for ids in IDS])
+
+
+@pytest.mark.parametrize("num_ranks", [0, 4])
+def test_measures_of_a_decoder(tiny_model: AOGPTForAnyOrderLM, num_ranks: int) -> None:
+    scorer, given = DecoderScorer(tiny_model, Estimators(ensemble_size=3, num_ranks=num_ranks)), batch()
+    expected = {
+        "left_to_right": tiny_model.log_likelihood(IDS),
+        "any_order": tiny_model.log_likelihood(IDS, orders=given["orders"]),
+        "ensemble": tiny_model.log_likelihood(
+            IDS, orders="random", num_context_orders=3, num_ranks=num_ranks or None, generator=seeded()
+        ),
+    }
+    found = {measure: scorer.nats(measure, given, seeded()) for measure in scorer.measures}
+    for measure, output in expected.items():
+        assert torch.allclose(found[measure], -output.log_likelihood, rtol=1e-6), measure
+    assert len({round(values.sum().item(), 3) for values in found.values()}) == 3
+
+
+def test_measures_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
+    scorer = EncoderScorer(encoder, Estimators(num_times=6))
+    expected = {
+        "left_to_right": encoder.log_likelihood(IDS, orders="left_to_right"),
+        "any_order": encoder.log_likelihood(IDS, num_times=6, generator=seeded()),
+    }
+    for measure, output in expected.items():
+        found = scorer.nats(measure, batch(), seeded())
+        assert torch.allclose(found, -output.log_likelihood, rtol=1e-6), measure
+
+
+def test_seeds_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
+    rows = [{"input_ids": ids} for ids in IDS.tolist()]
+    one, same, other = (score(encoder, rows, 2, seed, 4, ["any_order"])["any_order"] for seed in (0, 0, 1))
+    assert one.tolist() == same.tolist()
+    assert (one != other).all()
+
+
+def test_kinds_of_models(encoder: MDMEncoderForMaskedLM, tiny_model: AOGPTForAnyOrderLM, tmp_path: Path) -> None:
+    arguments = torch.float32, torch.device("cpu"), Estimators(num_times=6)
+    for model, kind in ((encoder, EncoderScorer), (tiny_model, DecoderScorer)):
+        model.save_pretrained(tmp_path)
+        scorer = load_scorer(str(tmp_path), *arguments)
+        assert isinstance(scorer, kind)
+        assert scorer.estimators.num_times == 6
+        assert not scorer.model.training
+    BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)).save_pretrained(
+        tmp_path / "vision"
+    )
+    text = (tmp_path / "vision/config.json").read_text().replace('"bert"', '"vit"')
+    (tmp_path / "vision/config.json").write_text(text)
+    with pytest.raises(ValueError, match="is none of an AO-GPT, a masked diffusion encoder or a causal language model"):
+        load_scorer(str(tmp_path / "vision"), *arguments)

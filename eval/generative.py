@@ -1,0 +1,257 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Samples of any-order models over a grid of steps, top-p and temperature, and what a judge says of them.
+
+    python eval/generative.py MODEL [MODEL ...] --output-dir DIR [--judge gpt2-large] [--steps 64 128] ...
+
+Writes DIR/samples (JSON lines, one file for each cell of the grid), results.json, table.md in the layout of the paper's
+Table 1, and frontier.png. Cells that are finished are taken as they are when the same command is given again; another
+judge judges the same samples.
+"""
+
+import itertools
+import json
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from accelerate import PartialState
+from tqdm import tqdm
+from transformers import AutoConfig, AutoModel, HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
+
+from eval.frontier import draw_frontier
+from eval.judging import Judge, Sample
+from eval.metrics.sample_entropy.sample_entropy import distinct, unigram_entropy
+from eval.scoring import progress_interval
+from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
+from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
+from training.corpora import keep_text, load_files
+from training.data import option
+from training.files import whole_file
+from training.tokenization import load_tokenizer
+
+MAX_N = 3
+
+
+@dataclass
+class GenerativeArguments:
+    """What to sample, and who judges it."""
+
+    output_dir: str = field(metadata={"help": "Folder for samples and results."})
+    steps: list[int] = field(
+        default_factory=lambda: list(GENERATIVE_STEPS), metadata={"help": "Steps of the reverse process."}
+    )
+    top_p: list[float] = field(
+        default_factory=list,
+        metadata={"help": "Values of top-p, each with each temperature; unless given either, Table 1's three pairs."},
+    )
+    temperature: list[float] = field(default_factory=list, metadata={"help": "Temperatures."})
+    top_p_rule: Literal["inclusive", "exclusive"] = option(
+        "inclusive", "Whether the token that crosses top-p is kept; the code behind Table 1 does not (exclusive)."
+    )
+    schedule: Literal["linear", "cosine"] = option("linear", "How the masked share falls.")
+    reveal: Literal["bernoulli", "fixed"] = option("bernoulli", "How many positions a step reveals.")
+    num_samples: int = option(64, "Samples of each cell.")
+    length: int | None = option(None, "Tokens of a sample; unless given, as many as the model takes.")
+    batch_size: int = option(16, "Samples made or judged at once.")
+    seed: int = option(0, "Of the samples.")
+    dtype: Literal["float32", "bfloat16"] = option("float32", "Of the models' and the judge's weights.")
+    judge: str = option("openai-community/gpt2-large", "Any causal language model, by name or folder.")
+    reference_texts: list[str] = field(
+        default_factory=list, metadata={"help": "Text, JSONL or Parquet files to compute MAUVE against."}
+    )
+
+    def __post_init__(self) -> None:
+        for name in ("num_samples", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+
+    def settings(self) -> list[tuple[float, float]]:
+        """The pairs of top-p and temperature."""
+        if not self.top_p and not self.temperature:
+            return list(GENERATIVE)
+        return list(itertools.product(self.top_p or [1.0], self.temperature or [1.0]))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One point of the grid; all that its samples depend on, but for the weights."""
+
+    model: str
+    steps: int
+    top_p: float
+    temperature: float
+    top_p_rule: str
+    schedule: str
+    reveal: str
+    num_samples: int
+    length: int
+    batch_size: int
+    seed: int
+    dtype: str
+
+    def path(self, folder: Path) -> Path:
+        model = re.sub(r"[^\w.-]+", "--", self.model).strip("-")
+        name = f"steps-{self.steps}_top-p-{self.top_p}_temperature-{self.temperature}.jsonl"
+        return folder / "samples" / model / name
+
+
+def sample_cell(cell: Cell, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Writes the samples of a cell: a line of what they are, then a line for each."""
+    generator = torch.Generator().manual_seed(cell.seed)
+    started = time.perf_counter()
+    samples: list[Sample] = []
+    passes = rows = 0
+    starts = range(0, cell.num_samples, cell.batch_size)
+    for start in tqdm(starts, desc=str(cell.path(Path()).stem), mininterval=progress_interval(), leave=False):
+        output = model.generate(
+            max_length=cell.length,
+            num_steps=cell.steps,
+            top_p=cell.top_p,
+            temperature=cell.temperature,
+            top_p_rule=cell.top_p_rule,
+            schedule=cell.schedule,
+            reveal=cell.reveal,
+            num_return_sequences=min(cell.batch_size, cell.num_samples - start),
+            generator=generator,
+            return_dict_in_generate=True,
+        )
+        passes, rows = passes + output.num_forward_passes, rows + output.num_rows
+        for ids in output.sequences.tolist():
+            kept = without_filling(ids, tokenizer.eos_token_id)
+            samples.append(Sample(kept, tokenizer.decode(kept)))
+    facts = {
+        "cell": asdict(cell),
+        "seconds": round(time.perf_counter() - started, 2),
+        "num_forward_passes": passes,
+        "num_rows": rows,
+    }
+    with whole_file(cell.path(folder)) as temporary:
+        lines = [facts, *map(asdict, samples)]
+        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+
+
+def without_filling(ids: list[int], end_of_text: int) -> list[int]:
+    """The ids up to the first of the end-of-texts that they end with: what follows only fills up."""
+    end = len(ids)
+    while end > 1 and ids[end - 1] == ids[end - 2] == end_of_text:
+        end -= 1
+    return ids[:end]
+
+
+def read_cell(cell: Cell, folder: Path) -> tuple[dict[str, Any], list[Sample]]:
+    """The facts and samples of a finished cell.
+
+    Raises:
+        ValueError: if they were made otherwise.
+    """
+    lines = cell.path(folder).read_text(encoding="utf-8").splitlines()
+    facts = json.loads(lines[0])
+    if unlike := {name for name, value in asdict(cell).items() if facts["cell"].get(name) != value}:
+        raise ValueError(
+            f"{cell.path(folder)} holds samples of another {', '.join(sorted(unlike))}; take another --output-dir, or "
+            "delete it."
+        )
+    return facts, [Sample(**json.loads(line)) for line in lines[1:]]
+
+
+def judge_cell(
+    facts: dict[str, Any],
+    samples: Sequence[Sample],
+    tokenizer: PreTrainedTokenizerBase,
+    judge: Judge,
+    references: Sequence[str],
+) -> dict[str, Any]:
+    cell = facts["cell"]
+    sequences = judge.encode(samples, tokenizer)
+    entropies = [unigram_entropy(sample.ids) for sample in samples]
+    found = {
+        **facts,
+        "judge": judge.name,
+        "perplexity": judge.perplexity(sequences, cell["batch_size"]),
+        "entropy": sum(entropies) / len(entropies),
+        "entropies": entropies,
+    }
+    ids = [sample.ids for sample in samples]
+    found |= {f"distinct_{n}": distinct(ids, n) for n in range(1, MAX_N + 1)}
+    if references:
+        found["mauve"] = judge.mauve(sequences, references, cell["seed"])
+    return found
+
+
+def load_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    try:
+        config = AutoConfig.from_pretrained(name)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"There is no model {name!r}, on the Hub or as a folder: {error}") from error
+    if not isinstance(config, AOGPTConfig | MDMEncoderConfig):
+        raise ValueError(f"{name!r} ({config.model_type}) is neither an AO-GPT nor a masked diffusion encoder.")
+    return AutoModel.from_pretrained(name, dtype=dtype).to(device).eval()
+
+
+def make_cells(name: str, model: PreTrainedModel, arguments: GenerativeArguments) -> Iterator[Cell]:
+    shared = {
+        key: getattr(arguments, key)
+        for key in ("top_p_rule", "schedule", "reveal", "num_samples", "batch_size", "seed", "dtype")
+    }
+    length = arguments.length or model.config.max_position_embeddings
+    for (top_p, temperature), steps in itertools.product(arguments.settings(), arguments.steps):
+        yield Cell(name, steps, top_p, temperature, length=length, **shared)
+
+
+def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[dict[str, Any]]:
+    """Makes and judges the samples of all cells; returns what is found of each.
+
+    Raises:
+        ValueError: for models or judges that do not exist, or samples that were made otherwise.
+    """
+    folder, dtype = Path(arguments.output_dir), getattr(torch, arguments.dtype)
+    device = PartialState().device
+    references = load_files(arguments.reference_texts) if arguments.reference_texts else None
+    cells: dict[str, list[Cell]] = {}
+    for name in models:
+        model, tokenizer = load_model(name, dtype, device), load_tokenizer(name)
+        cells[name] = list(make_cells(name, model, arguments))
+        for cell in tqdm(cells[name], desc=f"Sampling {name}", unit="cell"):
+            if cell.path(folder).exists():
+                read_cell(cell, folder)  # raises, before hours of work, if it cannot be used
+            else:
+                sample_cell(cell, model, tokenizer, folder)
+        del model  # the judge needs the room
+    judge = Judge(arguments.judge, device, dtype)
+    texts = [text for text in keep_text(references, "text")["text"] if text] if references else []
+    return [
+        judge_cell(*read_cell(cell, folder), load_tokenizer(name), judge, texts)
+        for name in models
+        for cell in tqdm(cells[name], desc=f"Judging {name}", unit="cell")
+    ]
+
+
+def write_results(results: list[dict[str, Any]], arguments: GenerativeArguments) -> None:
+    folder = Path(arguments.output_dir)
+    with whole_file(folder / "results.json") as temporary:
+        content = {"arguments": asdict(arguments), "cells": results}
+        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    with whole_file(folder / "table.md") as temporary:
+        temporary.write_text("\n".join(generative_table(results)) + "\n", encoding="utf-8")
+    with whole_file(folder / "frontier.png") as temporary:
+        draw_frontier(results, temporary)
+
+
+def main(argv: list[str]) -> None:
+    parser = HfArgumentParser(GenerativeArguments, allow_abbrev=False)
+    parser.add_argument("models", nargs="+", help="Folders or Hub names of the models.")
+    arguments, others = parser.parse_args_into_dataclasses(argv)
+    results = generative(others.models, arguments)
+    write_results(results, arguments)
+    print(*generative_table(results), sep="\n")
+    print(f"Written: {arguments.output_dir}/samples, results.json, table.md, frontier.png")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

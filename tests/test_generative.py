@@ -1,0 +1,227 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import math
+import sys
+import types
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
+
+from eval.generative import GenerativeArguments, generative, main, without_filling
+from eval.judging import Judge, Sample
+from eval.tables import GENERATIVE, generative_table
+from modeling_aogpt import AOGPTForAnyOrderLM
+from training.tokenization import load_tokenizer, train_tokenizer
+
+pytestmark = pytest.mark.usefixtures("datasets_cache")
+
+END_OF_TEXT = 13
+
+
+@pytest.fixture
+def model(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
+    tiny_model.save_pretrained(tmp_path / "model")
+    tiny_tokenizer.save_pretrained(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+def save_judge(folder: Path, tokenizer: PreTrainedTokenizerFast, longest: int = 12) -> str:
+    set_seed(0)
+    sizes = {"n_positions": longest, "n_embd": 16, "n_layer": 1, "n_head": 2, "initializer_range": 0.5}
+    ends = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, **ends)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture
+def judge(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
+    return save_judge(tmp_path / "judge", tiny_tokenizer)
+
+
+@pytest.fixture
+def arguments(judge: str, tmp_path: Path) -> GenerativeArguments:
+    return GenerativeArguments(
+        str(tmp_path / "out"), steps=[4, 12], top_p=[1.0, 0.5], num_samples=5, batch_size=2, judge=judge
+    )
+
+
+def perplexity(judge: str, ids: list[int]) -> float:
+    logits = GPT2LMHeadModel.from_pretrained(judge)(torch.tensor([ids])).logits[0, :-1]
+    return math.exp(torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:])).item())
+
+
+def test_perplexity_of_samples(judge: str) -> None:
+    sequences = [[1, 2, 3, 4], [5], [6, 7], [], [*range(13), 0]]
+    expected = [perplexity(judge, ids[:12]) for ids in (sequences[0], sequences[2], sequences[4])]
+    found = Judge(judge, torch.device("cpu")).perplexity(sequences, batch_size=2)
+    first, second, third = (pytest.approx(value, rel=1e-5) for value in expected)
+    assert found["perplexities"] == [first, None, second, None, third]
+    assert (found["unjudged"], found["truncated"]) == (2, 1)
+    assert found["mean"] == pytest.approx(np.mean(expected), rel=1e-5)
+    assert found["mean_standard_error"] == pytest.approx(np.std(expected, ddof=1) / 3**0.5, rel=1e-4)
+    assert found["pooled"] == pytest.approx(math.exp(np.average(np.log(expected), weights=[3, 1, 11])), rel=1e-5)
+    with pytest.raises(ValueError, match="No sample has two tokens"):
+        Judge(judge, torch.device("cpu")).perplexity([[1], []], batch_size=2)
+
+
+def test_a_judge_with_another_tokenizer_reads_the_text(
+    judge: str, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    other = train_tokenizer(["ab abc"] * 9, 258)
+    samples = [Sample([0, 1, 13, 2], "ab<eos>c")]
+    mine = load_tokenizer(judge)
+    assert Judge(judge, torch.device("cpu")).encode(samples, mine) == [[0, 1, 13, 2]]
+    found = Judge(save_judge(tmp_path / "other", other), torch.device("cpu")).encode(samples, mine)
+    assert found == [other("ab<|endoftext|>c")["input_ids"]]
+    assert other.eos_token_id in found[0]
+
+
+def test_filling_is_left_out() -> None:
+    assert without_filling([1, 13, 2, 13, 13, 13], 13) == [1, 13, 2, 13]
+    assert without_filling([1, 2], 13) == [1, 2]
+    assert without_filling([13, 13], 13) == [13]
+
+
+def test_grid(model: str, arguments: GenerativeArguments, judge: str, capsys: pytest.CaptureFixture) -> None:
+    output = Path(arguments.output_dir)
+    options = ["--steps", "4", "12", "--top_p", "1.0", "0.5", "--num_samples", "5", "--batch_size", "2"]
+    main([model, "--output_dir", str(output), *options, "--judge", judge])
+    results = json.loads((output / "results.json").read_text())["cells"]
+    assert [(cell["cell"]["top_p"], cell["cell"]["steps"]) for cell in results] == [
+        (1, 4),
+        (1, 12),
+        (0.5, 4),
+        (0.5, 12),
+    ]
+    files = sorted(output.glob("samples/*/*.jsonl"))
+    assert len(files) == 4
+    for cell in results:
+        (file,) = (
+            path for path in files if f"steps-{cell['cell']['steps']}_top-p-{cell['cell']['top_p']}_" in path.name
+        )
+        samples = [json.loads(line) for line in file.read_text().splitlines()[1:]]
+        assert len(samples) == len({tuple(sample["ids"]) for sample in samples}) == 5
+        expected = [perplexity(judge, sample["ids"]) for sample in samples]
+        assert cell["perplexity"]["perplexities"] == pytest.approx(expected, rel=1e-5)
+        shares = [np.bincount(sample["ids"]) / len(sample["ids"]) for sample in samples]
+        entropies = [-(share[share > 0] * np.log(share[share > 0])).sum() for share in shares]
+        assert cell["entropy"] == pytest.approx(np.mean(entropies))
+        different = {id for sample in samples for id in sample["ids"]}
+        assert cell["distinct_1"] == len(different) / sum(len(sample["ids"]) for sample in samples)
+        # Three batches; a step that nobody drew costs nothing, so there are at most so many passes.
+        assert 3 <= cell["num_forward_passes"] <= 3 * cell["cell"]["steps"]
+    table = (output / "table.md").read_text().splitlines()
+    assert all(line in capsys.readouterr().out for line in table[:1])
+    row = [f"{cell['perplexity']['mean']:.1f} / {cell['entropy']:.2f}" for cell in results]
+    assert f"| 1.0, 1.0 | **{model}** | {row[0]} | {row[1]} |" in table
+    assert f"| 0.5, 1.0 | **{model}** | {row[2]} | {row[3]} |" in table
+    assert Image.open(output / "frontier.png").size[0] > 800
+
+
+def test_settings() -> None:
+    assert GenerativeArguments("out").settings() == [(1.0, 1.0), (0.95, 0.9), (0.95, 0.7)]
+    assert GenerativeArguments("out", top_p=[0.9, 1.0], temperature=[0.5]).settings() == [(0.9, 0.5), (1.0, 0.5)]
+
+
+def test_finished_cells_are_judged_and_not_made_again(
+    model: str,
+    arguments: GenerativeArguments,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = []
+    generate = AOGPTForAnyOrderLM.generate
+
+    def counted(self: AOGPTForAnyOrderLM, **options: Any) -> Any:
+        made.append(options)
+        if len(made) == 5:
+            raise KeyboardInterrupt  # in the second cell
+        return generate(self, **options)
+
+    monkeypatch.setattr(AOGPTForAnyOrderLM, "generate", counted)
+    with pytest.raises(KeyboardInterrupt):
+        generative([model], arguments)
+    results = generative([model], arguments)
+    assert len(made) == 5 + 3 * 3
+    other = save_judge(tmp_path / "other", tiny_tokenizer, longest=6)
+    again = generative([model], replace(arguments, judge=other))
+    assert len(made) == 5 + 3 * 3
+    assert [cell["entropy"] for cell in again] == [cell["entropy"] for cell in results]
+    assert again[0]["perplexity"]["mean"] != results[0]["perplexity"]["mean"]
+    assert again[0]["perplexity"]["truncated"] > results[0]["perplexity"]["truncated"] == 0
+    with pytest.raises(ValueError, match="holds samples of another num_samples; take another --output-dir"):
+        generative([model], replace(arguments, num_samples=6))
+
+
+def test_published_rows_stand_beside_those_of_the_same_judge() -> None:
+    cells = [
+        {
+            "cell": {"model": "ours", "top_p": 0.95, "temperature": 0.9, "steps": steps},
+            "judge": judge,
+            "perplexity": {"mean": 30.0},
+            "entropy": 5.0,
+        }
+        for judge in ["openai-community/gpt2-large"]
+        for steps in (64, 100, 1024)
+    ]
+    table = list(generative_table(cells))
+    published = GENERATIVE[0.95, 0.9]["AO-GPT"]
+    assert f"| 0.95, 0.9 | AO-GPT medium (published) | {published[0]} |  | {published[-1]} |" in table
+    assert table[-1] == "| 0.95, 0.9 | **ours** | 30.0 / 5.00 | 30.0 / 5.00 | 30.0 / 5.00 |"
+    assert not any("published" in line for line in generative_table([cell | {"judge": "gpt2"} for cell in cells]))
+
+
+def test_mauve_is_given_features_of_both(judge: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = {}
+
+    def compute_mauve(**options: Any) -> types.SimpleNamespace:
+        seen.update(options)
+        return types.SimpleNamespace(mauve=0.25)
+
+    fake = types.ModuleType("mauve")
+    fake.compute_mauve = compute_mauve
+    monkeypatch.setitem(sys.modules, "mauve", fake)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: fake)
+    assert Judge(judge, torch.device("cpu")).mauve([[1, 2, 3], [4, 5]], ["bcde", "", "bcdf"], seed=7) == 0.25
+    assert (seen["p_features"].shape, seen["q_features"].shape, seen["seed"]) == ((2, 16), (2, 16), 7)
+    states = GPT2LMHeadModel.from_pretrained(judge).transformer(torch.tensor([[1, 2, 3]])).last_hidden_state[0, -1]
+    for features in (seen["p_features"], seen["q_features"]):  # references are cut to the longest sample
+        assert features[0] == pytest.approx(states.detach().numpy(), rel=1e-4)
+    assert seen["p_features"][0] == pytest.approx(seen["p_features"][1])
+
+
+def test_without_mauve(judge: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="pip install mauve-text"):
+        Judge(judge, torch.device("cpu")).mauve([[1, 2]], ["ab"], seed=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_samples": 0}, "num_samples is 0"),
+        ({"steps": [0]}, "num_steps=0"),
+        ({"top_p": [1.5]}, "top_p=1.5"),
+        ({"judge": "nowhere"}, "no causal language model 'nowhere'"),
+        ({"reference_texts": ["missing.txt"]}, "no file 'missing.txt'"),
+    ],
+)
+def test_bad_input(model: str, arguments: GenerativeArguments, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        generative([model], replace(arguments, **changes))
+
+
+def test_models_that_cannot_be_sampled(judge: str, arguments: GenerativeArguments) -> None:
+    with pytest.raises(ValueError, match="no model 'nowhere'"):
+        generative(["nowhere"], arguments)
+    with pytest.raises(ValueError, match=r"\(gpt2\) is neither an AO-GPT nor a masked diffusion encoder"):
+        generative([judge], arguments)

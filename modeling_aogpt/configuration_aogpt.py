@@ -5,6 +5,7 @@
 from typing import Any
 
 from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
 
 AUTO_MAP = {
     "AutoConfig": "configuration_aogpt.AOGPTConfig",
@@ -19,16 +20,20 @@ CHOICES = {
     "norm": ("rmsnorm", "layernorm"),
 }
 
-POSITIVE_INTEGERS = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "target_embedding_size",
-    "num_valid_tokens",
-)
+# Sizes are integers from 1 to these: far above any model, but a damaged or malicious file of settings is refused before
+# it asks for modules and memory without end.
+LARGEST = {
+    "vocab_size": 2**22,
+    "hidden_size": 2**16,
+    "num_hidden_layers": 2**10,
+    "num_attention_heads": 2**10,
+    "intermediate_size": 2**19,
+    "max_position_embeddings": 2**22,
+    "target_embedding_size": 2**16,
+    "num_valid_tokens": 2**22,
+}
+POSITIVE_NUMBERS = ("rope_theta", "norm_eps", "initializer_range")
+FLAGS = ("qk_norm", "use_bias", "lm_head_bias", "tie_word_embeddings")
 
 # GPT-2's vocabulary and the size to which it is padded in the released checkpoints.
 GPT2_VOCAB_SIZE, GPT2_PADDED_VOCAB_SIZE = 50257, 50304
@@ -127,18 +132,28 @@ class AOGPTConfig(PreTrainedConfig):
         Raises a `ValueError` if a value is not allowed. It replaces the checks of transformers, which runs it before
         saving, because these warn of a mask outside the token table, where it belongs.
         """
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value < self.vocab_size:
-                raise ValueError(f"{name}={value!r} is no id of the token table: 0 to {self.vocab_size - 1}, or None.")
-
         for name, allowed in self.choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(map(repr, allowed))}.")
-        for name in POSITIVE_INTEGERS:
+        for name, largest in LARGEST.items():
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name}={value!r} must be an integer of at least 1.")
+            if value > largest:
+                raise ValueError(f"{name}={value} is more than any model has: at most {largest} is allowed.")
+        for name in POSITIVE_NUMBERS:
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
+                raise ValueError(f"{name}={value!r} must be a finite number above 0.")
+        for name in FLAGS:
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r} must be True or False.")
+        if self.hidden_act not in ACT2FN:
+            raise ValueError(f"hidden_act={self.hidden_act!r} is none of transformers' activations.")
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            value = getattr(self, name)
+            if value is not None and not (isinstance(value, int) and 0 <= value < self.vocab_size):
+                raise ValueError(f"{name}={value!r} is no id of the token table: 0 to {self.vocab_size - 1}, or None.")
         if self.hidden_size % self.num_attention_heads:
             raise ValueError(
                 f"hidden_size={self.hidden_size} cannot be split over num_attention_heads={self.num_attention_heads}; "

@@ -1,0 +1,201 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What files of others can do: nothing but be read. Nothing is fetched or run that was not asked for."""
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
+
+from model_cards import staging
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig
+from modeling_aogpt.convert_reference_checkpoint import load_released
+
+ROOT = Path(__file__).parents[1]
+CODE = [
+    path for folder in ("modeling_aogpt", "training", "eval", "model_cards") for path in (ROOT / folder).rglob("*.py")
+]
+
+
+@pytest.fixture
+def model_folder(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Path:
+    tiny_model.save_pretrained(tmp_path / "model")
+    tiny_tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+class Attack:
+    """Unpickled, it leaves a trace."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.trace),)
+
+
+# ------------------------------------------------------------------------------------------------------------- pickle
+
+FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "yaml.load", "yaml.unsafe_load", "os.system", "os.popen"}
+
+
+def calls(tree: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(dotted name, constant keyword arguments) of every call."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            keywords = {word.arg: getattr(word.value, "value", ...) for word in node.keywords}
+            yield ast.unparse(node.func), keywords
+
+
+def faults(source: str) -> list[str]:
+    """What in a file of code could run what a file of data says."""
+    tree = ast.parse(source)
+    found = []
+    for node in ast.walk(tree):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+        found += [name for name in names if name.partition(".")[0] in FORBIDDEN_MODULES]
+    for name, keywords in calls(tree):
+        if name in FORBIDDEN_CALLS or keywords.get("shell") is True or keywords.get("allow_pickle") is True:
+            found.append(name)
+        if name == "torch.load" and keywords.get("weights_only") is not True:
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_code_unpickles_or_evaluates(path: Path) -> None:
+    assert faults(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from dill import loads",
+        "torch.load(path)",
+        "torch.load(path, weights_only=False)",
+        "torch.load(path, weights_only=option)",
+        "np.load(path, allow_pickle=True)",
+        "yaml.load(text, Loader=yaml.Loader)",
+        "exec(text)",
+        "subprocess.run(command, shell=True)",
+    ],
+)
+def test_what_that_test_finds(source: str) -> None:
+    assert len(faults(source)) == 1
+
+
+def test_a_malicious_pickle_does_nothing(model_folder: Path, tmp_path: Path) -> None:
+    """In place of a released file, of weights, and of the training state beside them."""
+    trace = tmp_path / "trace"
+    released = tmp_path / "released.pt"
+    torch.save({"model": Attack(trace), "model_args": {}}, released)
+    with pytest.raises(ValueError, match="damaged, or no file that torch"):
+        load_released(released)
+    (model_folder / "model.safetensors").unlink()
+    torch.save(Attack(trace), model_folder / "pytorch_model.bin")
+    with pytest.raises(Exception, match=r"(?i)weights.only|unpickl|safetensors"):
+        AOGPTForAnyOrderLM.from_pretrained(model_folder)
+    with pytest.raises((OSError, ValueError), match="safetensors"):
+        staging.load_model(model_folder)
+    assert not trace.exists()
+    torch.load(released, weights_only=False)
+    assert trace.exists()  # so the attack would have worked
+
+
+# ------------------------------------------------------------------------------------------------------- configuration
+
+
+@pytest.mark.parametrize("config_class", [AOGPTConfig, MDMEncoderConfig])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("num_hidden_layers", 10**9),
+        ("vocab_size", 2**40),
+        ("hidden_size", 2**30),
+        ("max_position_embeddings", 10**12),
+        ("intermediate_size", 2**40),
+        ("target_embedding_size", -1),
+        ("num_attention_heads", True),
+        ("hidden_size", "768"),
+        ("rope_theta", 0),
+        ("rope_theta", float("nan")),
+        ("norm_eps", -1e-5),
+        ("norm_eps", "1e-5"),
+        ("initializer_range", float("inf")),
+        ("hidden_act", "__import__('os').abort()"),
+        ("use_bias", "no"),
+        ("eos_token_id", "0"),
+        ("mask_token_id", 1.5),
+    ],
+)
+def test_a_value_that_makes_no_sense_is_refused(config_class: type[AOGPTConfig], name: str, value: object) -> None:
+    settings = config_class(vocab_size=17, hidden_size=16, num_attention_heads=2).to_dict() | {name: value}
+    if name == "hidden_size":
+        settings.pop("intermediate_size")
+    with pytest.raises((ValueError, TypeError), match=name):
+        config_class.from_dict(settings)
+
+
+def test_a_configuration_that_is_not_its_weights_is_an_error(model_folder: Path) -> None:
+    config = json.loads((model_folder / "config.json").read_text())
+    for changes, message in (
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000 is more than any model has"),
+        ({"intermediate_size": 128}, "size"),
+    ):
+        (model_folder / "config.json").write_text(json.dumps(config | changes))
+        for auto_class in (AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM):
+            with pytest.raises((ValueError, RuntimeError), match=message):
+                auto_class.from_pretrained(model_folder)
+
+
+# ----------------------------------------------------------------------------------------- nothing fetched, nothing run
+
+ALONE = """
+import pathlib, socket, sys
+
+def refuse(*arguments):
+    raise AssertionError(f"the network was used: {arguments}")
+
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
+import torch
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+import modeling_aogpt, modeling_aogpt.convert_reference_checkpoint
+import training.pretrain, eval.zero_shot, model_cards.publish
+
+folder, staged = sys.argv[1:]
+tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+for auto_class in (AutoModelForCausalLM, AutoModelForMaskedLM, AutoModel):
+    model = auto_class.from_pretrained(folder, trust_remote_code=False)
+    assert type(model).__module__ == "modeling_aogpt.modeling_aogpt"
+model.generate(num_return_sequences=2)
+model.log_likelihood(tokenizer("abcd", return_tensors="pt").input_ids)
+model_cards.publish.stage(pathlib.Path(folder), "somebody/model", pathlib.Path(staged))
+"""
+
+
+def test_nothing_is_fetched_and_no_code_of_a_folder_runs(model_folder: Path, tmp_path: Path) -> None:
+    """With the package installed, files of code that lie with the weights are neither run nor published."""
+    trace = tmp_path / "trace"
+    for path in model_folder.glob("*.py"):
+        path.write_text(f"import os; os.mkdir({str(trace)!r})\n")
+    (model_folder / "custom_generate").mkdir()
+    shutil.copy(model_folder / "modeling_aogpt.py", model_folder / "custom_generate" / "generate.py")
+    environment = os.environ | {"HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-c", ALONE, str(model_folder), str(tmp_path / "staged")]
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr[-3000:]
+    assert not trace.exists()
+    published = (tmp_path / "staged" / "modeling_aogpt.py").read_bytes()
+    assert published == (ROOT / "modeling_aogpt" / "modeling_aogpt.py").read_bytes()

@@ -1,0 +1,120 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Uses a model folder as somebody does who has torch and transformers and nothing else, in a process of its own:
+
+    python -I check_staged.py FOLDER [EXPECTED.safetensors]
+
+Every other installed package and this project are hidden first. Loads the tokenizer and every Auto class that the
+folder names, runs, generates and fills masks with each. EXPECTED holds `input_ids` and the `logits` that they must
+give. Prints a JSON list of [what was done, outcome]; ends with an error at the first thing that fails.
+"""
+
+import json
+import sys
+from collections.abc import Iterable
+from importlib.machinery import PathFinder
+from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
+from pathlib import Path
+from typing import Any
+
+KEPT = ("torch", "transformers")
+PROJECT = ("modeling_aogpt", "training", "eval", "model_cards", "tests")
+
+
+def hide_other_packages(kept: Iterable[str] = KEPT, hidden_modules: Iterable[str] = PROJECT) -> set[str]:
+    """
+    Takes from the process every installed package that those of `kept` do not require, and modules by name.
+
+    Returns the names that can no longer be imported.
+    """
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    required, todo = set(), list(kept)
+    while todo:
+        name = canonicalize_name(todo.pop())
+        if name in required:
+            continue
+        required.add(name)
+        try:
+            requirements = map(Requirement, distribution(name).requires or ())
+        except PackageNotFoundError:  # for another platform
+            continue
+        todo += [r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
+    hidden = {
+        module
+        for module, names in packages_distributions().items()
+        if not required & {canonicalize_name(name) for name in names}
+    } | set(hidden_modules)
+
+    class Finder(PathFinder):
+        @classmethod
+        def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+            return None if name.partition(".")[0] in hidden else super().find_spec(name, path, target)
+
+    # An editable installation has a finder of its own, after this one.
+    others = [finder for finder in sys.meta_path if "editable" not in str(finder)]
+    sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in others]
+    return hidden
+
+
+def check(folder: str, expected: str | None) -> Iterable[tuple[str, str]]:
+    """Yields what was done with the folder, and how it went."""
+    import torch
+    import transformers
+    from safetensors.torch import load_file
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    assert tokenizer.mask_token_id == config.mask_token_id, "the tokenizer's mask is not the model's"
+    text = tokenizer.decode([config.num_valid_tokens - 1])
+    yield "AutoTokenizer", f"{len(tokenizer)} tokens, mask {tokenizer.mask_token}"
+    given = load_file(expected) if expected else {"input_ids": torch.arange(3)[None] % config.num_valid_tokens}
+    ids = given["input_ids"]
+
+    for name in sorted(config.auto_map.keys() - {"AutoConfig"}):
+        model, info = getattr(transformers, name).from_pretrained(
+            folder, trust_remote_code=True, output_loading_info=True
+        )
+        assert type(model).__module__.startswith("transformers_modules."), "the code did not come from the folder"
+        assert not any(info.values()), f"weights are missing or left over: {info}"
+        assert isinstance(model, transformers.PreTrainedModel)
+        with torch.no_grad():
+            logits = model(ids).logits
+        assert logits.isfinite().all(), "logits are not finite"
+        is_causal = name == "AutoModelForCausalLM"
+        if expected and name == "AutoModel":
+            torch.testing.assert_close(logits, given["logits"])
+        if is_causal:
+            filled = model.generate(ids[:, :1], attention_mask=ids[:, :1] * 0 + 1, max_new_tokens=2, do_sample=False)
+        elif hasattr(model, "generate"):
+            generator = torch.Generator().manual_seed(0)
+            filled = model.generate(max_length=min(config.max_position_embeddings, 16), generator=generator)
+        else:
+            masked = ids.masked_fill(torch.arange(ids.shape[1]) == 1, config.mask_token_id)
+            filled = model(masked).logits.argmax(-1)
+        assert not (filled == config.mask_token_id).any(), "masks are left"
+        assert filled.max() < config.num_valid_tokens, "ids that are no text were written"
+        yield f"{name} -> {type(model).__name__}", repr(tokenizer.decode(filled[0], skip_special_tokens=True))
+
+    if "AutoModelForMaskedLM" in config.auto_map:
+        pipe = transformers.pipeline("fill-mask", model=folder, trust_remote_code=True)
+        answers = pipe(f"{tokenizer.mask_token}{text}", top_k=1)
+        yield 'pipeline("fill-mask")', repr(answers[0]["sequence"])
+    if "AutoModelForCausalLM" in config.auto_map:
+        pipe = transformers.pipeline("text-generation", model=folder, trust_remote_code=True)
+        answers = pipe(text, max_new_tokens=2, do_sample=False)
+        yield 'pipeline("text-generation")', repr(answers[0]["generated_text"])
+
+
+def main() -> None:
+    folder, expected = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+    hide_other_packages()
+    outcomes = list(check(str(Path(folder).absolute()), expected))
+    assert not set(PROJECT) & sys.modules.keys()
+    print(json.dumps(outcomes))
+
+
+if __name__ == "__main__":
+    main()

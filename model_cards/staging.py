@@ -1,0 +1,172 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A model as a folder that is a complete Hub repository, and the check of that folder in a clean process."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import yaml
+from huggingface_hub import eval_result_entries_to_yaml
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+
+from model_cards.card import (
+    Measurement,
+    benchmark_entries,
+    read_facts,
+    render,
+    run_hyperparameters,
+    run_measurements,
+    zero_shot_measurements,
+)
+from modeling_aogpt import AOGPTConfig
+from training.files import whole_folder
+from training.tokenization import load_tokenizer
+
+ROOT = Path(__file__).parents[1]
+CHECK = Path(__file__).parent / "check_staged.py"
+EXPECTED = "expected.safetensors"
+
+
+def stage(
+    source: Path,
+    repo_id: str,
+    folder: Path,
+    card: str = "default",
+    tokenizer_name: str | None = None,
+    results: list[Path] = (),
+    max_shard_size: str = "2GB",
+) -> None:
+    """
+    Writes the repository of a model: weights in safetensors, configurations, code, tokenizer, licence, card, results.
+
+    Args:
+        source (`Path`): A finished run of training/pretrain.py, or a model folder.
+        repo_id (`str`): Name of the repository on the Hub.
+        folder (`Path`): Where to write, whole or not at all.
+        card (`str`): A card of this folder or a YAML file, see `read_facts`.
+        tokenizer_name (`str`, *optional*): Where the model folder has no tokenizer.
+        results (`list`): JSON files of eval/zero_shot.py with this model.
+        max_shard_size (`str`): Largest file of weights.
+
+    Raises:
+        ValueError: If `source` is neither a run nor a model, has no tokenizer or another model's, if the card or
+            results cannot be read, or if `folder` holds anything.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        raise ValueError(f"{folder} is not empty: remove it, or name another folder.")
+    run = source if (source / "model").is_dir() else None
+    model = load_model(source if run is None else source / "model")
+    tokenizer = find_tokenizer(source if run is None else source / "model", tokenizer_name, model.config)
+    facts, measurements = read_facts(card), [row for path in results for row in zero_shot_measurements(path)]
+    if run is not None:
+        if not (run / "results.json").is_file():
+            raise ValueError(f"{run} is not finished: it has no results.json. Finish the run (training/pretrain.py).")
+        facts["hyperparameters"] = run_hyperparameters(run)
+        measurements = run_measurements(run) + measurements
+        if card == "default":
+            facts["training_data"] = describe_corpus(run)
+    rendered = render(
+        repo_id,
+        facts,
+        model.config,
+        model.num_parameters(),
+        str(model.dtype).removeprefix("torch."),
+        tokenizer.mask_token,
+        measurements,
+    )
+    with whole_folder(folder) as temporary:
+        model.save_pretrained(temporary, max_shard_size=max_shard_size)
+        tokenizer.save_pretrained(temporary)
+        shutil.copy(ROOT / "LICENSE", temporary / "LICENSE")
+        rendered.save(temporary / "README.md")
+        write_benchmark_results(temporary, measurements)
+
+
+def load_model(folder: Path) -> PreTrainedModel:
+    """The model of a folder, with this package's code: what lies in the folder is not run."""
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} is neither a finished run nor a model folder: it has no config.json.")
+    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    if not isinstance(config, AOGPTConfig):
+        raise ValueError(f"{folder} holds a {config.model_type}, not a model of this package.")
+    model, info = AutoModel.from_pretrained(
+        folder, trust_remote_code=False, use_safetensors=True, output_loading_info=True
+    )
+    wrong = {what: sorted(map(str, names)) for what, names in info.items() if names}
+    if wrong:
+        raise ValueError(f"{folder}: the weights do not fit the configuration: {wrong}")
+    return model.eval()
+
+
+def find_tokenizer(folder: Path, name: str | None, config: AOGPTConfig) -> PreTrainedTokenizerBase:
+    if name is None and not (folder / "tokenizer_config.json").is_file():
+        raise ValueError(
+            f"{folder} has no tokenizer: name the one it was trained with (--tokenizer gpt2, or a folder)."
+        )
+    tokenizer = load_tokenizer(name or str(folder))
+    if tokenizer.mask_token_id != config.mask_token_id:
+        raise ValueError(
+            f"The tokenizer's mask is id {tokenizer.mask_token_id}, the model's {config.mask_token_id}: name the "
+            "tokenizer the model was trained with (--tokenizer)."
+        )
+    tokenizer.model_max_length = config.max_position_embeddings
+    return tokenizer
+
+
+def describe_corpus(run: Path) -> str:
+    corpus = json.loads((run / "results.json").read_text(encoding="utf-8"))["corpus"]
+    train = corpus["train"]
+    return (
+        f"{corpus['corpus']}: {train['documents']:,} documents, {train['tokens']:,} tokens ({train['bytes']:,} bytes), "
+        f"{corpus['packing']}. Tokenizer: {corpus['tokenizer']}."
+    )
+
+
+def write_benchmark_results(folder: Path, measurements: list[Measurement]) -> None:
+    entries = benchmark_entries(measurements)
+    for dataset_id in sorted({entry.dataset_id for entry in entries}):
+        path = folder / ".eval_results" / f"{dataset_id.replace('/', '--')}.yaml"
+        path.parent.mkdir(exist_ok=True)
+        of_dataset = [entry for entry in entries if entry.dataset_id == dataset_id]
+        path.write_text(yaml.safe_dump(eval_result_entries_to_yaml(of_dataset)), encoding="utf-8")
+
+
+@torch.no_grad()
+def check(folder: Path) -> list[tuple[str, str]]:
+    """
+    Loads and uses a staged folder in a process that can import nothing but torch and transformers.
+
+    Returns what was done and how it went, see check_staged.py.
+
+    Raises:
+        ValueError: If anything failed, with what that process said.
+    """
+    model = load_model(folder)
+    generator = torch.Generator().manual_seed(0)
+    length = min(model.config.max_position_embeddings, 32)
+    ids = torch.randint(model.config.num_valid_tokens, (2, length), generator=generator)
+    with tempfile.TemporaryDirectory() as temporary:
+        expected = Path(temporary) / EXPECTED
+        save_file({"input_ids": ids, "logits": model(ids).logits}, expected)
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(Path(temporary) / "modules")}
+        command = [sys.executable, "-I", str(CHECK), str(folder.absolute()), str(expected)]
+        process = subprocess.run(
+            command,
+            cwd=temporary,
+            env=environment,
+            stdin=subprocess.DEVNULL,  # whoever asks a question gets no answer
+            capture_output=True,
+            text=True,
+            encoding="utf-8",
+            check=False,
+        )
+    if process.returncode:
+        raise ValueError(f"{folder} does not work in a clean process:\n{process.stderr.strip()}")
+    return [tuple(outcome) for outcome in json.loads(process.stdout.splitlines()[-1])]

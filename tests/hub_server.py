@@ -1,0 +1,236 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A local stand-in of the Hub's HTTP API: what the real client calls to create, fill and tag a repository."""
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlparse
+
+Files = dict[str, bytes]
+
+
+def oid_of(files: Files, parent: str) -> str:
+    digest = hashlib.sha1(parent.encode())
+    for name, content in sorted(files.items()):
+        digest.update(name.encode() + content)
+    return digest.hexdigest()
+
+
+@dataclass
+class Repository:
+    private: bool
+    commits: dict[str, Files] = field(default_factory=dict)
+    branches: dict[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+    messages: list[str] = field(default_factory=list)
+
+    def commit(self, branch: str, files: Files, message: str) -> str:
+        oid = oid_of(files, self.branches.get(branch, ""))
+        self.commits[oid], self.branches[branch] = files, oid
+        self.messages.append(message)
+        return oid
+
+    def files(self, branch: str = "main") -> Files:
+        return self.commits[self.branches[branch]]
+
+
+@dataclass
+class Hub:
+    """What the server holds, what it was asked, and what it is to refuse (a path with "METHOD " before it: a regex)."""
+
+    repositories: dict[str, Repository] = field(default_factory=dict)
+    blobs: Files = field(default_factory=dict)
+    requests: list[str] = field(default_factory=list)
+    refused: str | None = None
+    endpoint: str = ""
+
+
+class Refused(Exception):
+    def __init__(self, status: int, message: str, **more: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.answer = {"error": message, **more}
+
+
+class Handler(BaseHTTPRequestHandler):
+    hub: Hub
+
+    def log_message(self, *arguments: object) -> None:
+        pass
+
+    def _handle(self) -> None:
+        path = unquote(urlparse(self.path).path)
+        call = f"{self.command} {path}"
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.hub.requests.append(call)
+        try:
+            if self.hub.refused and re.search(self.hub.refused, call):
+                raise Refused(400, "refused by the test")
+            if not path.startswith("/blob/") and self.headers.get("Authorization") != "Bearer hf_test":
+                raise Refused(401, "no token")
+            self._answer(200, self._route(call, body))
+        except Refused as refused:
+            self._answer(refused.status, refused.answer)
+
+    do_GET = do_POST = do_PUT = do_DELETE = _handle
+
+    def _answer(self, status: int, value: Any) -> None:
+        content = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        if status == 404:
+            self.send_header("X-Error-Code", "RepoNotFound")
+        self.end_headers()
+        self.wfile.write(content)
+
+    def _route(self, call: str, body: bytes) -> Any:
+        for pattern, method in self.ROUTES.items():
+            match = re.fullmatch(pattern, call)
+            if match:
+                return method(self, *match.groups(), body)
+        raise Refused(501, f"the stand-in does not know {call}")
+
+    def _repository(self, name: str) -> Repository:
+        if name not in self.hub.repositories:
+            raise Refused(404, "Repository not found")
+        return self.hub.repositories[name]
+
+    # --------------------------------------------------------------------------------------------------- the calls
+
+    def create(self, body: bytes) -> Any:
+        given = json.loads(body)
+        name = f"{given['organization']}/{given['name']}" if given.get("organization") else given["name"]
+        if name in self.hub.repositories:
+            raise Refused(409, "You already created this model repo", url=f"{self.hub.endpoint}/{name}")
+        repository = Repository(private=bool(given.get("private")) or given.get("visibility") == "private")
+        repository.commit("main", {".gitattributes": b"*.safetensors filter=lfs\n"}, "initial commit")
+        self.hub.repositories[name] = repository
+        return {"url": f"{self.hub.endpoint}/{name}", "id": name}
+
+    def refs(self, name: str, body: bytes) -> Any:
+        repository = self._repository(name)
+        kinds = {"branches": repository.branches, "tags": repository.tags}
+        listed = {
+            kind: [{"name": ref, "ref": f"refs/{kind}/{ref}", "targetCommit": oid} for ref, oid in refs.items()]
+            for kind, refs in kinds.items()
+        }
+        return listed | {"converts": [], "pullRequests": []}
+
+    def info(self, name: str, revision: str, body: bytes) -> Any:
+        repository = self._repository(name)
+        files = repository.files(revision)
+        return {
+            "id": name,
+            "sha": repository.branches[revision],
+            "private": repository.private,
+            "siblings": [{"rfilename": file} for file in sorted(files)],
+            "tags": [],
+        }
+
+    def branch(self, name: str, branch: str, body: bytes) -> Any:
+        repository = self._repository(name)
+        repository.branches[branch] = repository.branches["main"]
+        return {}
+
+    def delete_branch(self, name: str, branch: str, body: bytes) -> Any:
+        del self._repository(name).branches[branch]
+        return {}
+
+    def tag(self, name: str, revision: str, body: bytes) -> Any:
+        repository = self._repository(name)
+        repository.tags[json.loads(body)["tag"]] = repository.branches.get(revision, revision)
+        return {}
+
+    def validate_yaml(self, body: bytes) -> Any:
+        content = json.loads(body)["content"]
+        if not content.startswith("---\n"):
+            raise Refused(400, "no metadata")
+        return {"errors": [], "warnings": []}
+
+    def preupload(self, name: str, revision: str, body: bytes) -> Any:
+        self._repository(name).files(revision)
+        return {
+            "files": [
+                {
+                    "path": file["path"],
+                    "uploadMode": "lfs" if file["path"].endswith(".safetensors") else "regular",
+                    "shouldIgnore": False,
+                }
+                for file in json.loads(body)["files"]
+            ]
+        }
+
+    def lfs_batch(self, name: str, body: bytes) -> Any:
+        self._repository(name)
+        objects = []
+        for file in json.loads(body)["objects"]:
+            entry = {"oid": file["oid"], "size": file["size"]}
+            if file["oid"] not in self.hub.blobs:  # what is there is not asked for again
+                address = f"{self.hub.endpoint}/blob/{file['oid']}"
+                entry["actions"] = {"upload": {"href": address, "header": {}}}
+            objects.append(entry)
+        return {"transfer": "basic", "objects": objects}
+
+    def blob(self, oid: str, body: bytes) -> Any:
+        assert hashlib.sha256(body).hexdigest() == oid
+        self.hub.blobs[oid] = body
+        return {}
+
+    def commit(self, name: str, revision: str, body: bytes) -> Any:
+        repository = self._repository(name)
+        lines = [json.loads(line) for line in body.splitlines()]
+        header = lines[0]["value"]
+        if header.get("parentCommit") not in (None, repository.branches[revision]):
+            raise Refused(412, "A commit has happened since. Please refresh and try again.")
+        files = dict(repository.files(revision))
+        for line in lines[1:]:
+            value = line["value"]
+            if line["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                files[value["path"]] = self.hub.blobs[value["oid"]]
+            elif line["key"] == "deletedFile":
+                del files[value["path"]]
+            else:
+                raise Refused(501, f"the stand-in does not know {line['key']}")
+        oid = repository.commit(revision, files, header["summary"])
+        return {"commitUrl": f"{self.hub.endpoint}/{name}/commit/{oid}", "commitOid": oid, "success": True}
+
+    ROUTES = {
+        r"POST /api/repos/create": create,
+        r"POST /api/validate-yaml": validate_yaml,
+        r"GET /api/models/(.+)/refs": refs,
+        r"GET /api/models/(.+)/revision/(.+)": info,
+        r"POST /api/models/(.+)/branch/(.+)": branch,
+        r"DELETE /api/models/(.+)/branch/(.+)": delete_branch,
+        r"POST /api/models/(.+)/tag/(.+)": tag,
+        r"POST /api/models/(.+)/preupload/(.+)": preupload,
+        r"POST /api/models/(.+)/commit/(.+)": commit,
+        r"POST /(.+)\.git/info/lfs/objects/batch": lfs_batch,
+        r"PUT /blob/(.+)": blob,
+    }
+
+
+@contextmanager
+def running_hub() -> Iterator[Hub]:
+    """A hub on a free port of this machine, for the time of the block."""
+    hub = Hub()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("HubHandler", (Handler,), {"hub": hub}))
+    hub.endpoint = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, args=[0.01], daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,149 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Every card is whole, says what is known and measured, and its snippets run."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard, parse_eval_result_entries
+from transformers import PreTrainedTokenizerFast
+
+from model_cards.card import (
+    Measurement,
+    card_names,
+    read_facts,
+    render,
+    run_hyperparameters,
+    run_measurements,
+    zero_shot_measurements,
+)
+from model_cards.staging import write_benchmark_results
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+
+ROOT = Path(__file__).parents[1]
+RUN = ROOT / "docs" / "results" / "quickstart"
+RELEASED = [name for name in card_names() if name not in ("default", "quickstart")]
+
+
+def card_of(name: str, measurements: list[Measurement] = (), repo_id: str = "somebody/model") -> ModelCard:
+    config = MDMEncoderConfig() if name.startswith(("sedd", "radd")) else AOGPTConfig()
+    return render(repo_id, read_facts(name), config, 170_600_000, "float32", "<|mask|>", measurements)
+
+
+def test_there_is_a_card_for_each_model_that_is_known() -> None:
+    families = ("ao-gpt", "sigma-gpt", "sedd", "radd")
+    assert {f"{family}-{size}" for family in families for size in ("small", "medium")} == set(RELEASED)
+
+
+@pytest.mark.parametrize("name", card_names())
+def test_every_card_is_whole(name: str) -> None:
+    card = card_of(name)
+    assert card.data.license in ("unknown", "apache-2.0")
+    for heading in ("Intended use", "Load", "Generate", "Infill", "Score", "Training", "Results", "Limits and biases"):
+        text = card.text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+        assert len(text.strip()) > 40, heading
+    assert "trust_remote_code=True" in card.text
+    assert "  author    = {Shuchen Xue" in card.text
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_published_figures_are_cited_as_such(name: str) -> None:
+    card = card_of(name)
+    assert re.search(r"Published, not measured here: .*Tables? [245].*2506\.19935", card.text)
+    assert "Nothing was measured with these weights" in card.text
+    assert card.data.eval_results is None
+    rows = [
+        line for line in card.text.splitlines() if re.match(r"\| (left to right|order-agnostic|random orders)", line)
+    ]
+    assert len(rows) >= 2
+    assert all(line.count("|") == 7 for line in rows)
+    assert "no licence" in card.text or "not known here" in card.text
+
+
+def test_published_figures_are_the_papers() -> None:
+    """Tables 4 and 5: the first and last column of some rows."""
+    ends = {name: list(read_facts(name)["published"]["rows"].values()) for name in RELEASED}
+    assert [(row[0], row[-1]) for row in ends["ao-gpt-medium"]][:2] == [(42.44, 50.23), (49.79, 65.90)]
+    assert [(row[0], row[-1]) for row in ends["ao-gpt-small"]][-1] == (54.92, 76.73)
+    assert [(row[0], row[-1]) for row in ends["sigma-gpt-small"]] == [(68.61, 90.98), (65.83, 87.71)]
+    assert [(row[0], row[-1]) for row in ends["radd-small"]] == [(49.09, 63.33), (50.27, 74.28)]
+    assert [(row[0], row[-1]) for row in ends["sedd-medium"]] == [(39.19, 53.54), (42.77, 61.19)]
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder"])
+def test_snippets_run(kind: str, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {
+        "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 12,
+    }  # fmt: skip
+    if kind == "decoder":
+        model = AOGPTForAnyOrderLM(AOGPTConfig(vocab_size=16, **sizes))
+    else:
+        model = MDMEncoderForMaskedLM(MDMEncoderConfig(vocab_size=17, **sizes))
+    model.save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    facts = read_facts("default") | {"text": "abcd", "infill": "a{mask}c{mask}"}
+    card = render(str(tmp_path), facts, model.config, 1, "float32", "<mask>")
+    source = "\n".join(re.findall(r"```python\n(.*?)```", card.text, re.DOTALL)).replace(", trust_remote_code=True", "")
+    names: dict[str, Any] = {}
+    exec(source, names)
+    assert names["samples"].shape == (2, 12)
+    assert not (names["filled"] == 16).any()
+    assert names["any_order"].log_likelihood.shape == (1,)
+    assert ("left_to_right" in names) == (kind == "decoder")
+
+
+def test_figures_of_a_run_and_of_an_evaluation(tmp_path: Path) -> None:
+    of_run = run_measurements(RUN)
+    assert [(row.orders, row.shown) for row in of_run] == [
+        ("left to right", "1.010 ± 0.019"),
+        ("random orders", "1.054 ± 0.019"),
+    ]
+    (tmp_path / "results.json").write_bytes((RUN / "results.json").read_bytes())
+    assert [row.shown for row in run_measurements(tmp_path)] == ["1.010", "1.054"]  # no report, no errors
+    assert run_hyperparameters(RUN)["learning rate"] == 0.004
+
+    figures = {
+        "perplexity": 42.441, "perplexity_standard_error": None, "bits_per_byte": 1.5,
+        "bits_per_byte_standard_error": 0.25,
+    }  # fmt: skip
+    results = {"text_files": ["texts/one.txt"], "left_to_right": figures, "any_order": figures}
+    (tmp_path / "zero_shot.json").write_text(json.dumps(results))
+    measured = zero_shot_measurements(tmp_path / "zero_shot.json")
+    assert [row.shown for row in measured] == ["42.44", "1.500 ± 0.250"] * 2
+    card = card_of("ao-gpt-small", measured)
+    assert "| one.txt, all text | perplexity, left to right | 42.44 |" in card.text
+    assert len(card.data.eval_results) == 4
+    (tmp_path / "other.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"other\.json holds no results"):
+        zero_shot_measurements(tmp_path / "other.json")
+
+
+def test_results_on_data_of_the_hub_are_in_its_format(tmp_path: Path) -> None:
+    rows = [
+        Measurement("WikiText-2", "test", "perplexity", "left to right", 31.5, dataset_id="Salesforce/wikitext"),
+        Measurement("WikiText-2", "test", "perplexity", "random orders", 33.7, dataset_id="Salesforce/wikitext"),
+        Measurement("names", "held out", "perplexity", "left to right", 3.0),
+    ]
+    write_benchmark_results(tmp_path, rows)
+    [path] = (tmp_path / ".eval_results").iterdir()
+    entries = parse_eval_result_entries(yaml.safe_load(path.read_text()))
+    assert [(entry.dataset_id, entry.value) for entry in entries] == [
+        ("Salesforce/wikitext", 31.5),
+        ("Salesforce/wikitext", 33.7),
+    ]
+
+
+def test_refuses_a_card_with_gaps_or_unknown_facts(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="There is no card 'ao-gpt-large': name one of ao-gpt-small"):
+        read_facts("ao-gpt-large")
+    path = tmp_path / "mine.yaml"
+    path.write_text("title: Mine\nintended_uses: everything\n")
+    with pytest.raises(ValueError, match="says intended_uses, but a card takes"):
+        read_facts(str(path))
+    path.write_text("limits: '[More Information Needed]'\n")
+    with pytest.raises(ValueError, match="gaps"):
+        render("me/x", read_facts(str(path)), AOGPTConfig(), 1, "float32", "<|mask|>")

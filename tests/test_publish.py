@@ -1,0 +1,324 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""A run becomes a repository, works in a clean process, and reaches a Hub in one commit or not at all."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import HfApi, ModelCard, constants
+from huggingface_hub.errors import HfHubHTTPError
+from safetensors.torch import load_file
+from transformers import set_seed
+
+import modeling_aogpt
+from model_cards import publish, staging, upload
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from tests.hub_server import Hub, running_hub
+from training.corpora import unicode_names
+from training.tokenization import train_tokenizer, vocabulary_arguments
+
+ROOT = Path(__file__).parents[1]
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 16}
+NAME = "somebody/names"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run: a small model of names with its tokenizer, and results of the quickstart's format."""
+    run = tmp_path_factory.mktemp("runs") / "run"
+    tokenizer = train_tokenizer((name for _, name in islice(unicode_names(), 2000)), vocab_size=400)
+    set_seed(0)
+    model = AOGPTForAnyOrderLM(AOGPTConfig(**vocabulary_arguments(tokenizer), **SIZES, initializer_range=0.5))
+    model.save_pretrained(run / "model")
+    tokenizer.save_pretrained(run / "model")
+    for name in ("results.json", "report.json"):
+        shutil.copy(ROOT / "docs" / "results" / "quickstart" / name, run / name)
+    return run
+
+
+@pytest.fixture(scope="module")
+def staged(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("staged") / "repository"
+    staging.stage(run, NAME, folder, card="quickstart", max_shard_size="20KB")
+    return folder
+
+
+@pytest.fixture
+def copied(staged: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(staged, tmp_path / "repository"))
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    with running_hub() as hub:
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+        monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+        yield hub
+
+
+@pytest.fixture
+def api(hub: Hub) -> HfApi:
+    return HfApi(endpoint=hub.endpoint, token="hf_test")
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# ----------------------------------------------------------------------------------------------------------- staging
+
+
+def test_a_repository_is_complete(staged: Path, run: Path) -> None:
+    files = files_of(staged)
+    assert {"README.md", "LICENSE", "config.json", "generation_config.json", "tokenizer.json"} <= files.keys()
+    shards = sorted(staged.glob("*.safetensors"))
+    assert len(shards) > 2
+    assert "model.safetensors.index.json" in files
+    weights = {name: tensor for shard in shards for name, tensor in load_file(shard).items()}
+    expected = load_file(run / "model" / "model.safetensors")
+    assert weights.keys() == expected.keys()
+    assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items())
+    package = Path(modeling_aogpt.__file__).parent
+    code = {name: content for name, content in files.items() if name.endswith(".py")}
+    assert {"configuration_aogpt.py", "modeling_aogpt.py"} <= code.keys()
+    assert all(content == (package / name).read_bytes() for name, content in code.items())
+    assert len(json.loads(files["config.json"])["auto_map"]) == 4
+
+
+def test_the_card_shows_the_runs_own_figures(staged: Path) -> None:
+    card = ModelCard.load(staged / "README.md")
+    report = json.loads((ROOT / "docs/results/quickstart/report.json").read_text())["bits_per_byte"]
+    values = {result.metric_name: result.metric_value for result in card.data.eval_results}
+    assert values == {
+        "bits per byte, left to right": report["left_to_right"],
+        "bits per byte, random orders": report["any_order"],
+    }
+    assert "| learning rate | 0.004 |" in card.text
+
+
+@pytest.mark.parametrize("architecture", ["decoder", "encoder"])
+def test_a_repository_works_in_a_clean_process(architecture: str, staged: Path, run: Path, tmp_path: Path) -> None:
+    folder = staged
+    if architecture == "encoder":
+        tokenizer = staging.load_tokenizer(str(run / "model"))
+        sizes = vocabulary_arguments(tokenizer)
+        sizes["vocab_size"] += 1
+        MDMEncoderForMaskedLM(MDMEncoderConfig(**sizes, **SIZES)).save_pretrained(tmp_path / "model")
+        folder = tmp_path / "repository"
+        staging.stage(tmp_path / "model", NAME, folder, tokenizer_name=str(run / "model"))
+    done = [what for what, _ in staging.check(folder)]
+    expected = {
+        "decoder": [
+            "AutoTokenizer",
+            "AutoModel -> AOGPTForAnyOrderLM",
+            "AutoModelForCausalLM -> AOGPTForCausalLM",
+            "AutoModelForMaskedLM -> AOGPTForMaskedLM",
+            'pipeline("fill-mask")',
+            'pipeline("text-generation")',
+        ],
+        "encoder": [
+            "AutoTokenizer",
+            "AutoModel -> MDMEncoderForMaskedLM",
+            "AutoModelForMaskedLM -> MDMEncoderForMaskedLM",
+            'pipeline("fill-mask")',
+        ],
+    }
+    assert done == expected[architecture]
+
+
+def remove_code(folder: Path) -> None:
+    (folder / "orders.py").unlink()
+
+
+def import_the_package(folder: Path) -> None:
+    code = folder / "modeling_aogpt.py"
+    code.write_text("from modeling_aogpt.orders import check_orders as _\n" + code.read_text())
+
+
+def import_what_is_not_required(folder: Path) -> None:
+    code = folder / "modeling_aogpt.py"
+    code.write_text("import accelerate\n" + code.read_text())
+
+
+def change_code(folder: Path) -> None:
+    code = folder / "modeling_aogpt.py"
+    code.write_text(code.read_text().replace("hidden_states + shift", "hidden_states - shift"))
+
+
+def move_the_mask(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"mask_token_id": config["mask_token_id"] + 1}))
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (import_the_package, "modeling_aogpt"),
+        (import_what_is_not_required, "accelerate"),
+        (change_code, "not close"),
+        (move_the_mask, "mask is not the model's"),
+    ],
+)
+def test_the_check_finds(damage: Callable[[Path], None], message: str, copied: Path) -> None:
+    damage(copied)
+    with pytest.raises(ValueError, match=message):
+        staging.check(copied)
+
+
+def test_refuses_what_cannot_be_published(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "repository"
+    with pytest.raises(ValueError, match="neither a finished run nor a model folder"):
+        staging.stage(tmp_path, NAME, folder)
+    bare = Path(shutil.copytree(run / "model", tmp_path / "bare"))
+    for path in bare.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(ValueError, match="has no tokenizer: name the one"):
+        staging.stage(bare, NAME, folder)
+    config = json.loads((bare / "config.json").read_text())
+    (bare / "config.json").write_text(json.dumps(config | {"mask_token_id": 500}))
+    with pytest.raises(ValueError, match="The tokenizer's mask is id 400, the model's 500"):
+        staging.stage(bare, NAME, folder, tokenizer_name=str(run / "model"))
+    (bare / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
+    with pytest.raises(ValueError, match="weights do not fit the configuration"):
+        staging.stage(bare, NAME, folder, tokenizer_name=str(run / "model"))
+    unfinished = tmp_path / "unfinished"
+    shutil.copytree(run / "model", unfinished / "model")
+    with pytest.raises(ValueError, match="is not finished"):
+        staging.stage(unfinished, NAME, folder)
+    assert not folder.exists()
+    (folder / "mine").mkdir(parents=True)
+    with pytest.raises(ValueError, match="is not empty"):
+        staging.stage(run, NAME, folder)
+
+
+# ------------------------------------------------------------------------------------------------------------ upload
+
+
+def test_a_push_is_one_commit_of_exactly_these_files(staged: Path, hub: Hub, api: HfApi) -> None:
+    address = upload.push(staged, NAME, api, private=True, tag="v1", message="First")
+    repository = hub.repositories[NAME]
+    assert repository.private
+    assert repository.messages == ["initial commit", "First"]
+    assert repository.files() == files_of(staged) | {".gitattributes": b"*.safetensors filter=lfs\n"}
+    assert address.endswith(repository.branches["main"])
+    assert repository.tags == {"v1": repository.branches["main"]}
+
+
+def test_a_second_push_replaces_what_is_stale(staged: Path, copied: Path, hub: Hub, api: HfApi) -> None:
+    upload.push(staged, NAME, api)
+    (copied / "LICENSE").unlink()
+    (copied / "README.md").write_text((copied / "README.md").read_text() + "\nMore.\n")
+    uploads = sum(call.startswith("PUT") for call in hub.requests)
+    upload.push(copied, NAME, api)
+    assert hub.repositories[NAME].files().keys() - {".gitattributes"} == files_of(copied).keys()
+    assert hub.repositories[NAME].files()["README.md"].endswith(b"More.\n")
+    assert sum(call.startswith("PUT") for call in hub.requests) == uploads  # weights that are there are not sent again
+
+
+@pytest.mark.parametrize("refused", ["POST .*preupload", "POST .*lfs", "PUT .*", "POST .*commit", "POST .*validate"])
+def test_a_push_that_fails_changes_nothing_and_the_next_goes_on(
+    refused: str, staged: Path, copied: Path, hub: Hub, api: HfApi
+) -> None:
+    upload.push(copied, NAME, api)
+    before = dict(hub.repositories[NAME].branches)
+    for shard in copied.glob("*.safetensors"):
+        content = shard.read_bytes()
+        shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    hub.refused = refused
+    with pytest.raises((HfHubHTTPError, ValueError, RuntimeError)):
+        upload.push(copied, NAME, api, revision="next", tag="v2")
+    assert hub.repositories[NAME].branches == before
+    assert not hub.repositories[NAME].tags
+    hub.refused = None
+    stored = len(hub.blobs)
+    hub.requests.clear()
+    upload.push(copied, NAME, api, revision="next", tag="v2")
+    sent = sum(call.startswith("PUT") for call in hub.requests)
+    assert sent == len(hub.blobs) - stored
+    assert sent == (0 if "commit" in refused else len(list(copied.glob("*.safetensors"))))
+    assert hub.repositories[NAME].files("next").keys() == hub.repositories[NAME].files().keys()
+    assert hub.repositories[NAME].branches["main"] == before["main"]
+
+
+def test_a_tag_that_is_taken_is_refused_before_anything_is_sent(staged: Path, hub: Hub, api: HfApi) -> None:
+    upload.push(staged, NAME, api, tag="v1")
+    before = dict(hub.repositories[NAME].branches)
+    hub.requests.clear()
+    with pytest.raises(ValueError, match="has a tag 'v1' already"):
+        upload.push(staged, NAME, api, tag="v1")
+    assert hub.repositories[NAME].branches == before
+    assert not [call for call in hub.requests if "commit" in call or "PUT" in call]
+
+
+def test_somebody_elses_commit_in_the_meantime_is_not_overwritten(
+    staged: Path, hub: Hub, api: HfApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload.push(staged, NAME, api)
+    real = api.create_commit
+
+    def too_late(*arguments: object, **options: object) -> object:
+        hub.repositories[NAME].commit("main", {"theirs": b"1"}, "theirs")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(api, "create_commit", too_late)
+    (staged / "extra").write_text("new")
+    try:
+        with pytest.raises(HfHubHTTPError, match="412"):
+            upload.push(staged, NAME, api)
+    finally:
+        (staged / "extra").unlink()
+    assert hub.repositories[NAME].files() == {"theirs": b"1"}
+
+
+# ------------------------------------------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> Callable[..., None]:
+    monkeypatch.setattr(publish, "HfApi", lambda: HfApi(endpoint=hub.endpoint, token="hf_test"))
+    return lambda *arguments: publish.main([str(argument) for argument in arguments])
+
+
+def test_without_push_nothing_is_sent(
+    command: Callable[..., None], run: Path, hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    command(run, NAME, "--card", "quickstart", "--stage-to", tmp_path / "kept")
+    assert hub.requests == []
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in files_of(tmp_path / "kept"))
+    assert "Nothing was sent" in shown
+
+
+def test_push(command: Callable[..., None], run: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish, "check", lambda folder: [])  # tested above
+    command(run, NAME, "--push", "--private", "--revision", "trial", "--message", "Names")
+    repository = hub.repositories[NAME]
+    assert repository.private
+    assert "README.md" in repository.files("trial")
+    assert "README.md" not in repository.files("main")
+    assert repository.messages[-1] == "Names"
+
+
+def test_a_failed_check_sends_nothing(
+    command: Callable[..., None], run: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = staging.stage
+
+    def stage_and_damage(source: Path, repo_id: str, folder: Path, *arguments: object) -> None:
+        stage(source, repo_id, folder, *arguments)
+        remove_code(folder)
+
+    monkeypatch.setattr(publish, "stage", stage_and_damage)
+    with pytest.raises(SystemExit, match="does not work in a clean process"):
+        command(run, NAME, "--push")
+    assert hub.requests == []
+
+
+def test_a_wrong_name_is_said_at_once(command: Callable[..., None], run: Path) -> None:
+    with pytest.raises(SystemExit, match="error: Repo id must"):
+        command(run, "a/b/c")

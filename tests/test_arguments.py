@@ -1,6 +1,5 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-import dataclasses
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,7 +177,7 @@ def test_what_matters_may_not_change(config: Path) -> None:
         else:
             with pytest.raises(ValueError, match=rf"run belongs .*\({key}: .* there, 'something else' now\)"):
                 check_same_run(saved, changed, Path("run"))
-    assert {field.name for field in dataclasses.fields(TrainingArguments)} > FREE_TO_CHANGE
+    assert saved.keys() >= FREE_TO_CHANGE
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -1,6 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import logging
+import resource
 from collections.abc import Callable
 from pathlib import Path
 
@@ -111,6 +112,18 @@ def test_failed_write_keeps_the_previous_one(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("training.checkpoints.save_file", fail)
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, 2, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001.safetensors"]
+
+
+def test_full_disk_is_told_and_keeps_the_previous_one(tmp_path: Path) -> None:
+    save(tmp_path, 1, keep=1)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # a file that is longer cannot be written
+    try:
+        with pytest.raises(OSError, match=r"0002.safetensors could not be written: .* needs 40,000 bytes; [\d,]+ are"):
+            save_checkpoint(tmp_path, 2, {"weights.a": torch.ones(10_000)}, {}, keep=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001.safetensors"]
 
 

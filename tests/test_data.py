@@ -1,5 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import hashlib
 import logging
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,28 @@ def test_empty_documents_are_counted(arguments: DataArguments) -> None:
     empty = [facts[split]["empty_documents"] for split in ("train", "validation")]
     assert sorted(empty) == [0, 2]  # two blank lines, of one hash
     assert facts["train"]["documents"] + facts["validation"]["documents"] == len(LINES)
+
+
+def test_note_of_what_was_read(arguments: DataArguments, tmp_path: Path) -> None:
+    (tmp_path / "held_out.txt").write_text("\n".join(LINES[:9]))
+    arguments.validation_files = [str(tmp_path / "held_out.txt")]
+    files = (tmp_path / "lines.txt", tmp_path / "held_out.txt")
+    assert load_data(arguments).facts["sources"] == [
+        {"name": file.name, "bytes": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+        for file in files
+    ]
+
+
+def test_tokenizing_in_parallel_changes_nothing_and_is_done_once(arguments: DataArguments, tmp_path: Path) -> None:
+    alone = load_data(arguments)
+    arguments.preprocessing_num_workers = 2
+    shared = load_data(arguments)
+    for split in ("train", "validation"):
+        assert getattr(shared, split)[:] == getattr(alone, split)[:]
+    assert shared.facts == alone.facts
+    cached = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")}
+    assert load_data(arguments).facts == alone.facts
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")} == cached
 
 
 def test_long_documents_are_refused_or_counted(arguments: DataArguments, caplog: pytest.LogCaptureFixture) -> None:

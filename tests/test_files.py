@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from training.files import whole_file, whole_folder
+from training.files import remove_incomplete, whole_file, whole_folder
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -71,3 +71,12 @@ def test_leftovers_of_a_killed_process_do_not_get_into_a_folder(tmp_path: Path) 
     with whole_folder(tmp_path / "model") as temporary:
         (temporary / "new").write_text("new")
     assert content(tmp_path) == {"model/new": "new"}
+
+
+def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    remove_incomplete(tmp_path / "missing")
+    (tmp_path / ".model.incomplete" / "inner").mkdir(parents=True)
+    (tmp_path / ".results.json.incomplete").write_text("half")
+    (tmp_path / "kept").write_text("")
+    remove_incomplete(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]

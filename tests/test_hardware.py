@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate.utils import DistributedType
 
-from training.hardware import num_cores, use_all_cores, versions
+from training.hardware import check_launch, num_cores, use_all_cores, versions
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,12 @@ def test_launcher_leaves_no_core_idle(
     monkeypatch.setattr(torch, "set_num_threads", given.append)
     use_all_cores(SimpleNamespace(device=torch.device(device), num_processes=2))
     assert given == expected
+
+
+def test_deepspeed_is_refused() -> None:
+    accelerator = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED, num_processes=1)
+    with pytest.raises(ValueError, match=r"launch with training/accelerate/fsdp2.yaml"):
+        check_launch(accelerator)
 
 
 def test_facts_are_there() -> None:

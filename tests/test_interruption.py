@@ -11,13 +11,20 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_first_signal_is_remembered_and_the_second_has_its_usual_effect(number: int) -> None:
-    before = [signal.getsignal(known) for known in SIGNALS]
+def test_first_signal_is_remembered_and_a_second_ctrl_c_interrupts(number: int) -> None:
     with StopRequest() as stop:
         assert stop.signal == 0
         os.kill(os.getpid(), number)
         assert stop.signal == number
-        assert [signal.getsignal(known) for known in SIGNALS] == before
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_schedulers_and_launchers_may_both_send_sigterm() -> None:
+    with StopRequest() as stop:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.signal == signal.SIGTERM
 
 
 def test_handlers_are_put_back() -> None:

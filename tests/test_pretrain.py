@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-import json
+import errno
 import logging
 import math
 import os
@@ -13,89 +13,32 @@ from typing import Any
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState, GradientState
-from safetensors.torch import load_file
+from accelerate import Accelerator
+from safetensors.torch import load_file, save_file
+from torch._dynamo.utils import counters
 from torch.optim import AdamW
 from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
+from tests.training_runs import STEPS, assert_same_training, final_state, losses, results, scores, train, write_config
 from training.arguments import parse_arguments
 from training.batches import rows_of_samples
 from training.data import DataArguments, load_data
 from training.evaluation import ORDER_SEED
-from training.pretrain import Pretraining, main
+from training.pretrain import Pretraining
 from training.tokenization import vocabulary_arguments
 
 ROOT = Path(__file__).parents[1]
-STEPS = 8
-RECIPE = f"""
-packing: documents
-sequence_length: 8
-vocab_size: 270
-validation_fraction: 0.3
-hidden_size: 16
-num_hidden_layers: 1
-num_attention_heads: 2
-target_embedding_size: 4
-position_encoding: rotary
-max_steps: {STEPS}
-batch_size: 12
-learning_rate: 0.05
-warmup_steps: 2
-weight_decay: 0.3
-max_grad_norm: 0.5
-ema_decay: 0.7
-logging_steps: 3
-eval_steps: 4
-save_steps: 3
-"""
 
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The YAML file of a run of 8 steps on 60 phrases; data sets are cached beside it."""
-    folder = tmp_path_factory.mktemp("corpus")
-    words = [f"{first}{second} {end}" for first in "bdgkt" for second in "aeo" for end in ("so", "ma", "bu", "le")]
-    (folder / "words.txt").write_text("\n".join(words))
-    (folder / "config.yaml").write_text(f"corpus: {folder / 'words.txt'}\n{RECIPE}")
+    """The YAML file of a run; data sets are cached beside it."""
+    path = write_config(tmp_path_factory.mktemp("corpus"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("datasets.config.HF_DATASETS_CACHE", folder / "cache")
-        patch.setenv("HF_DATASETS_CACHE", str(folder / "cache"))  # for child processes
-        yield folder / "config.yaml"
-
-
-def train(config: Path, out: Path, *options: str) -> None:
-    """A run in this process. Accelerate's states last as long as a process, so they are cleared first."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
-    main([str(config), "--output_dir", str(out), *options])
-
-
-def final_state(out: Path) -> dict[str, torch.Tensor]:
-    return load_file(out / f"checkpoint-{STEPS:08d}.safetensors")
-
-
-def losses(out: Path) -> torch.Tensor:
-    return final_state(out)["losses"]
-
-
-def results(out: Path) -> dict[str, Any]:
-    return json.loads((out / "results.json").read_text())
-
-
-def assert_same_training(one: Path, other: Path) -> None:
-    """Bit for bit: weights, their average, the optimizer's state and every loss; then evaluations too."""
-    expected, state = final_state(one), final_state(other)
-    assert state.keys() == expected.keys()
-    for name in expected:
-        assert torch.equal(state[name], expected[name]), name
-    for key in ("loss_curve", "steps", "tokens"):
-        assert results(one)[key] == results(other)[key]
-    assert scores(one) == scores(other)
-
-
-def scores(out: Path) -> list[tuple[int, float, float]]:
-    return [(scored["step"], scored["left_to_right"], scored["any_order"]) for scored in results(out)["evaluations"]]
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", path.with_name("cache"))
+        patch.setenv("HF_DATASETS_CACHE", str(path.with_name("cache")))  # for child processes
+        yield path
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +118,10 @@ def test_run_folder(config: Path, finished: Path) -> None:
         "checkpoint-00000008.safetensors",
         "loss.png",
         "model",
+        "report.md",
         "results.json",
+        "samples",
+        "tensorboard",
     ]
     assert (finished / "loss.png").read_bytes().startswith(b"\x89PNG")
     content = results(finished)
@@ -245,13 +191,31 @@ def test_run_killed_while_saving_goes_on_bit_for_bit(config: Path, finished: Pat
         command, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=300
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    left = sorted(path.name for path in (tmp_path / "run").iterdir())
+    left = sorted(path.name for path in (tmp_path / "run").glob("*checkpoint-*"))
     assert left == [".checkpoint-00000006.safetensors.incomplete", "checkpoint-00000003.safetensors"]
     train(config, tmp_path / "run")
     assert_same_training(finished, tmp_path / "run")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == sorted(
         path.name for path in finished.iterdir()
     )
+
+
+def test_full_disk_costs_steps_and_nothing_else(
+    config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
+        if "00000006" not in str(path):
+            return save_file(tensors, path, metadata)
+        Path(path).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("training.checkpoints.save_file", fail)
+    with pytest.raises(OSError, match=r"00000006.safetensors could not be written: .*No space left on device"):
+        train(config, tmp_path)
+    assert [path.name for path in tmp_path.glob("*checkpoint-*")] == ["checkpoint-00000003.safetensors"]
+    monkeypatch.undo()
+    train(config, tmp_path)
+    assert_same_training(finished, tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -355,6 +319,31 @@ def test_passes_and_looks_change_nothing_but_rounding(config: Path, finished: Pa
     assert scores(tmp_path)[-1] == pytest.approx(scores(finished)[-1], rel=1e-3)
 
 
+def test_compiled_model_learns_the_same(config: Path, finished: Path, tmp_path: Path) -> None:
+    counters.clear()
+    train(config, tmp_path, "--dynamo_backend=eager")
+    assert counters["stats"]["unique_graphs"] > 0
+    torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=1e-4, atol=0)
+    assert final_state(tmp_path).keys() == final_state(finished).keys()
+
+
+def test_tracker_is_told_of_losses_and_scores(
+    config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[tuple[int, dict[str, float]]] = []
+    log = Accelerator.log
+    monkeypatch.setattr(
+        Accelerator, "log", lambda self, values, step: (logged.append((step, values)), log(self, values, step))[1]
+    )
+    train(config, tmp_path)
+    told = [(step, values["train/loss"]) for step, values in logged if "train/loss" in values]
+    curve = results(finished)["loss_curve"]
+    assert told == list(zip(curve["step"], curve["loss"], strict=True))
+    told = [(step, *values.values()) for step, values in logged if "eval/any_order" in values]
+    assert told == [tuple(scored) for scored in scores(finished)]
+    assert list((tmp_path / "tensorboard").glob("events.*"))
+
+
 def test_mixed_precision_and_fewer_rows_to_evaluate(config: Path, finished: Path, tmp_path: Path) -> None:
     train(config, tmp_path, "--mixed_precision=bf16", "--eval_sequences=5")
     torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=0.1, atol=0)
@@ -389,25 +378,11 @@ def test_diverged_run_stops_and_keeps_its_checkpoint(
         return step(run, *arguments)
 
     monkeypatch.setattr(Pretraining, "step", spoiled)
-    with pytest.raises(FloatingPointError, match="At step 5 "):
+    with pytest.raises(FloatingPointError, match=r"(?s)At step 5 .* samples 60 to 71, rows \[\d+, "):
         train(config, tmp_path, "--save_steps", "1")
     checkpoint = load_file(tmp_path / "checkpoint-00000005.safetensors")
     assert not (tmp_path / "checkpoint-00000006.safetensors").exists()
     assert all(tensor.isfinite().all() for tensor in checkpoint.values())
-
-
-def test_two_processes_share_the_batch(config: Path, finished: Path, tmp_path: Path) -> None:
-    launch = ["torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command = [sys.executable, "-m", *launch, str(ROOT / "training" / "pretrain.py"), str(config)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "ACCELERATE_USE_CPU": "true"}
-    options = ["--output_dir", str(tmp_path), "--per_device_batch_size", "3"]
-    shared = subprocess.run([*command, *options], env=environment, capture_output=True, text=True, timeout=300)
-    assert shared.returncode == 0, shared.stderr
-    assert results(tmp_path)["hardware"]["num_processes"] == 2
-    torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=1e-3, atol=0)
-    assert scores(tmp_path)[-1] == pytest.approx(scores(finished)[-1], rel=1e-3)
-    for key in ("sequences", "bytes"):
-        assert results(tmp_path)["evaluations"][-1][key] == results(finished)["evaluations"][-1][key]
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,9 @@ class TrainingArguments:
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
         None, "Precision of the training passes; unless given, as `accelerate launch` says, or no."
     )
+    dynamo_backend: Literal["no", "eager", "aot_eager", "inductor"] | None = option(
+        None, "torch.compile the model by this backend; unless given, as `accelerate launch` says, or no."
+    )
     gradient_checkpointing: bool = option(False, "Recompute activations in the backward pass to save memory.")
     dataloader_num_workers: int = option(0, "Processes that prepare batches; 0: the training process itself.")
     logging_steps: int = option(10, "Steps between points of the loss curve, each the mean since the last.")
@@ -95,6 +98,10 @@ class TrainingArguments:
     eval_batch_size: int = option(256, "Sequences per forward pass and process in evaluations.")
     save_steps: int = option(500, "Steps between checkpoints; there is always one at the end.")
     save_total_limit: int = option(2, "Checkpoints to keep.")
+    num_samples: int = option(4, "Texts that the model writes at each evaluation, in samples/.")
+    tracker: Literal["tensorboard", "wandb", "trackio", "none"] = option(
+        "tensorboard", "Where losses are logged; TensorBoard's files are in output_dir."
+    )
 
 
 # What may change between a checkpoint and its resumption: where and how fast the run goes, and what is looked at,
@@ -104,14 +111,18 @@ FREE_TO_CHANGE = {
     "resume",
     "per_device_batch_size",
     "mixed_precision",
+    "dynamo_backend",
     "gradient_checkpointing",
     "dataloader_num_workers",
+    "preprocessing_num_workers",
     "logging_steps",
     "eval_steps",
     "eval_sequences",
     "eval_batch_size",
     "save_steps",
     "save_total_limit",
+    "num_samples",
+    "tracker",
 }
 
 
@@ -185,6 +196,10 @@ def _complete(model: ModelArguments, data: DataArguments, training: TrainingArgu
             f"sequence_length={data.sequence_length} is longer than max_position_embeddings="
             f"{model.max_position_embeddings}: shorten the first or raise the second."
         )
+    if data.preprocessing_num_workers is not None and data.preprocessing_num_workers < 1:
+        raise ValueError(f"preprocessing_num_workers={data.preprocessing_num_workers} must be at least 1.")
+    if training.num_samples < 0:
+        raise ValueError(f"num_samples={training.num_samples} must be at least 0.")
     for name in (
         *("max_steps", "batch_size", "per_device_batch_size", "logging_steps", "eval_steps", "eval_sequences"),
         *("eval_batch_size", "save_steps", "save_total_limit"),

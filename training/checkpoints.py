@@ -10,6 +10,7 @@ functions of the step and the seed.
 
 import json
 import logging
+import shutil
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -42,11 +43,22 @@ class Checkpoint:
 def save_checkpoint(
     folder: Path, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any], keep: int
 ) -> Path:
-    """Writes `checkpoint-STEP.safetensors`, whole or not at all, and then removes all older ones but `keep` - 1."""
+    """
+    Writes `checkpoint-STEP.safetensors`, whole or not at all, and then removes all older ones but `keep` - 1.
+
+    Raises an `OSError` if it cannot be written, for instance to a full disk; the older ones all stay then.
+    """
     path = folder / f"checkpoint-{step:08d}.safetensors"
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    with whole_file(path) as temporary:
-        save_file(tensors, temporary, metadata={"checksum": _checksum(tensors), "state": json.dumps(metadata)})
+    try:
+        with whole_file(path) as temporary:
+            save_file(tensors, temporary, metadata={"checksum": _checksum(tensors), "state": json.dumps(metadata)})
+    except (SafetensorError, OSError) as error:
+        size = sum(tensor.nbytes for tensor in tensors.values())
+        raise OSError(
+            f"{path} could not be written: {error}. It needs {size:,} bytes; {shutil.disk_usage(folder).free:,} are "
+            "free. The checkpoints before it are whole: make room, and give the same command again."
+        ) from error
     older = [other for other in checkpoints_in(folder) if other.name < path.name]
     for other in older[: len(older) - (keep - 1)]:
         other.unlink()

@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """From documents to sequences of exactly n ids: packed end to end and cut, or one document per sequence."""
 
+import hashlib
 import logging
+import os
+import platform
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,7 +14,7 @@ import numpy as np
 from datasets import Dataset, DatasetDict
 from transformers import PreTrainedTokenizerBase
 
-from training.corpora import load_corpus
+from training.corpora import BUILT_IN, find_files, is_hub_name, load_corpus
 from training.tokenization import load_tokenizer, train_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -53,6 +56,9 @@ class DataArguments:
     )
     sequence_length: int = option(1024, "Tokens of a sequence.")
     drop_long_documents: bool = option(False, "Leave out documents that need more than a sequence, under `documents`.")
+    preprocessing_num_workers: int | None = option(
+        None, "Processes that tokenize, once: the result is cached. Unless given: the tokenizer's own threads."
+    )
 
 
 @dataclass
@@ -93,8 +99,9 @@ def load_data(arguments: DataArguments) -> Data:
 
     rows: dict[str, Dataset] = {}
     facts: dict[str, Any] = {"corpus": " ".join(arguments.corpus), "packing": arguments.packing}
+    facts["sources"] = sources(arguments, corpus)
     for split, dataset in texts.items():
-        documents = encode_documents(dataset, tokenizer, with_token_bytes=split == "validation")
+        documents = encode_documents(dataset, tokenizer, split == "validation", arguments.preprocessing_num_workers)
         facts[split] = {
             "documents": len(documents),
             "empty_documents": len(corpus[split]) - len(dataset),
@@ -118,6 +125,27 @@ def load_data(arguments: DataArguments) -> Data:
     )
 
 
+def sources(arguments: DataArguments, corpus: DatasetDict) -> list[dict[str, Any]]:
+    """What exactly was read: every local file with its SHA-256, or every file of a Hub data set with its commit."""
+    if arguments.corpus[0] in BUILT_IN:
+        return [{"name": arguments.corpus[0], "python": platform.python_version()}]
+    if is_hub_name(arguments.corpus[0]):
+        checksums = corpus["train"].info.download_checksums or {}  # the addresses name the commit
+        return [{"name": name, "bytes": known.get("num_bytes")} for name, known in sorted(checksums.items())]
+    return [
+        {"name": os.path.basename(name), "bytes": os.path.getsize(name), "sha256": sha256_of_file(name)}
+        for name in find_files([*arguments.corpus, *arguments.validation_files])
+    ]
+
+
+def sha256_of_file(name: str) -> str:
+    digest = hashlib.sha256()
+    with open(name, "rb") as file:
+        while block := file.read(2**24):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def load_documents(arguments: DataArguments) -> DatasetDict:
     """The text of the splits `train` and `validation`, a document per row."""
     return load_corpus(
@@ -133,7 +161,9 @@ def load_documents(arguments: DataArguments) -> DatasetDict:
     )
 
 
-def encode_documents(texts: Dataset, tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool) -> Dataset:
+def encode_documents(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool, num_workers: int | None = None
+) -> Dataset:
     """Tokenizes the column `text` into `input_ids` (each ends with end-of-text), `num_tokens` and `num_bytes`.
 
     `with_token_bytes` adds `token_bytes`, the bytes that each id stands for; they sum up to `num_bytes` exactly.
@@ -144,6 +174,7 @@ def encode_documents(texts: Dataset, tokenizer: PreTrainedTokenizerBase, with_to
         input_columns="text",
         remove_columns=texts.column_names,
         fn_kwargs={"tokenizer": tokenizer, "with_token_bytes": with_token_bytes},
+        num_proc=None if num_workers is None else min(num_workers, len(texts)),
         desc="Tokenizing",
     )
 

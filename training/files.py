@@ -46,6 +46,12 @@ def whole_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def remove_incomplete(folder: Path) -> None:
+    """Removes what processes that were killed while writing left in `folder`."""
+    for path in folder.glob(".*.incomplete"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def _temporary_beside(path: Path) -> Path:
     return path.with_name(f".{path.name}.incomplete")
 

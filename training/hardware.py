@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import torch
 from accelerate import Accelerator
+from accelerate.utils import DistributedType
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy")
 
@@ -29,6 +30,24 @@ def use_all_cores(accelerator: Accelerator) -> None:
     launched = "ACCELERATE_MIXED_PRECISION" in os.environ
     if accelerator.device.type == "cpu" and launched and os.environ.get("OMP_NUM_THREADS") == "1":
         torch.set_num_threads(max(num_cores() // accelerator.num_processes, 1))
+
+
+def check_launch(accelerator: Accelerator) -> None:
+    """
+    Raises a `ValueError` if processes were launched that do not know of each other, and would all write the same run,
+    or by DeepSpeed, whose optimizer and averages the checkpoints do not hold.
+    """
+    if accelerator.distributed_type == DistributedType.DEEPSPEED:
+        raise ValueError(
+            "DeepSpeed is not supported. FSDP2 shards the same: launch with training/accelerate/fsdp2.yaml, which does "
+            "what ZeRO-3 does, or what ZeRO-2 does with fsdp_reshard_after_forward: false."
+        )
+    launched = int(os.environ.get("WORLD_SIZE", "1"))
+    if launched != accelerator.num_processes:
+        raise ValueError(
+            f"{launched} processes were launched, but Accelerate knows of {accelerator.num_processes}. On CPUs several "
+            "need distributed_type: MULTI_CPU (see training/accelerate/), or the variable ACCELERATE_USE_CPU=true."
+        )
 
 
 def hardware(accelerator: Accelerator) -> dict[str, Any]:

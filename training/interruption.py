@@ -8,7 +8,10 @@ from types import FrameType
 
 class StopRequest:
     """
-    While entered, remembers SIGTERM (a scheduler) or SIGINT (Ctrl-C) instead of dying; a second one kills as usual.
+    While entered, remembers SIGTERM (a scheduler) or SIGINT (Ctrl-C) instead of dying.
+
+    A second SIGINT interrupts as usual. SIGTERM may come several times, from a scheduler and from a launcher that
+    passes it on, while the checkpoint is being written: more of them change nothing.
 
     Attributes:
         signal (`int`): Number of the signal that came, 0 before.
@@ -27,5 +30,4 @@ class StopRequest:
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
-        for known, handler in self._handlers.items():
-            signal.signal(known, handler)
+        signal.signal(signal.SIGINT, self._handlers[signal.SIGINT])

@@ -32,7 +32,7 @@ from training.arguments import (
     check_same_run,
     parse_arguments,
 )
-from training.batches import pass_samples, training_batches
+from training.batches import pass_samples, rows_of_samples, training_batches
 from training.checkpoints import (
     Checkpoint,
     checkpoints_in,
@@ -45,15 +45,18 @@ from training.data import Data, load_data
 from training.draws import MaskDraws, OrderDraws
 from training.ema import ExponentialMovingAverage
 from training.evaluation import KINDS, evaluate
-from training.files import whole_folder
-from training.hardware import hardware, use_all_cores, versions
-from training.initialization import load_model, new_model
+from training.files import remove_incomplete, whole_folder
+from training.hardware import check_launch, hardware, use_all_cores, versions
+from training.initialization import Model, load_model, new_model
 from training.interruption import StopRequest
 from training.objectives import OBJECTIVES
 from training.optimization import create_optimizer, learning_rate_at, set_learning_rate
 from training.plots import plot_run
+from training.report import write_report
 from training.results import loss_curve, read_results, write_results
+from training.samples import write_samples
 from training.tokenization import vocabulary_arguments
+from training.tracking import logger_types, start_tracker
 
 logger = logging.getLogger("pretrain")
 
@@ -71,7 +74,13 @@ class Progress:
 def main(argv: list[str]) -> None:
     model_arguments, data_arguments, training = parse_arguments(argv)
     settings = as_json(model_arguments, data_arguments, training)
-    accelerator = Accelerator(mixed_precision=training.mixed_precision)
+    accelerator = Accelerator(
+        mixed_precision=training.mixed_precision,
+        dynamo_backend=training.dynamo_backend,
+        log_with=logger_types(training.tracker),
+        project_dir=training.output_dir,
+    )
+    check_launch(accelerator)
     accelerator.gradient_accumulation_steps = accumulation_steps(training, accelerator.num_processes)
     logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
     use_all_cores(accelerator)
@@ -79,6 +88,8 @@ def main(argv: list[str]) -> None:
     if training.resume == "never" and accelerator.is_main_process:
         for old in (*checkpoints_in(training.output_dir), training.output_dir / "results.json"):
             old.unlink(missing_ok=True)
+    if accelerator.is_main_process:
+        remove_incomplete(training.output_dir)
     accelerator.wait_for_everyone()
     if (results := read_results(training.output_dir)) is not None:
         check_same_run(results["arguments"], settings, training.output_dir)
@@ -93,6 +104,7 @@ def main(argv: list[str]) -> None:
     run = Pretraining(model_arguments, training, data, settings, accelerator)
     if checkpoint is not None:
         run.resume(checkpoint)
+    start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
     stop_signal = run.train()
     if not stop_signal:
         run.publish()
@@ -188,6 +200,8 @@ class Pretraining:
                 bar.update()
 
                 at_end = progress.step == training.max_steps
+                if progress.step % training.logging_steps == 0 or at_end:
+                    self.log()
                 if progress.step % training.eval_steps == 0 or at_end:
                     self.evaluate()
                 if progress.step % training.save_steps == 0 or at_end or stop_signal:
@@ -249,9 +263,12 @@ class Pretraining:
         status = accelerator.gather(torch.stack([loss, norm, loss.new_tensor(stop.signal)])[None])
         mean_loss, norm, stop_signal = status[:, 0].mean().item(), status[0, 1].item(), int(status[:, 2].max())
         if not math.isfinite(mean_loss) or (accelerator.scaler is None and not math.isfinite(norm)):
+            samples = range(self.progress.step * training.batch_size, (self.progress.step + 1) * training.batch_size)
+            rows = rows_of_samples(list(samples), len(self.data.train), training.seed)
             raise FloatingPointError(
                 f"At step {self.progress.step} the loss is {mean_loss} and the norm of its gradient {norm}: stopping. "
-                f"Checkpoints in {training.output_dir} are from before. Lower learning_rate or raise warmup_steps."
+                f"Checkpoints in {training.output_dir} are from before. Lower learning_rate or raise warmup_steps. The "
+                f"batch was samples {samples[0]} to {samples[-1]}, rows {rows} of the training sequences."
             )
         self.parallel_optimizer.step()
         self.parallel_optimizer.zero_grad()
@@ -262,16 +279,39 @@ class Pretraining:
         tokens = self.progress.step * self.training.batch_size * self.settings["sequence_length"]
         return tokens / self.progress.train_seconds
 
+    def log(self) -> None:
+        """Tells the tracker what the last steps were like."""
+        progress = self.progress
+        window = progress.losses[(progress.step - 1) // self.training.logging_steps * self.training.logging_steps :]
+        values = {
+            "train/loss": sum(window) / len(window),
+            "train/learning_rate": learning_rate_at(progress.step - 1, self.training),
+            "train/tokens_per_second": self.tokens_per_second(),
+        }
+        self.accelerator.log(values, step=progress.step)
+
     def evaluate(self) -> None:
-        """Scores held-out text with the averaged weights."""
-        scores = evaluate(self.ema.fill(self.blank), self.data.validation, self.training, self.accelerator)
+        """Scores held-out text with the averaged weights, and lets them write some."""
+        averaged = self.ema.fill(self.blank)
+        scores = evaluate(averaged, self.data.validation, self.training, self.accelerator)
         self.progress.evaluations.append({"step": self.progress.step, **scores})
+        self.accelerator.log(
+            {f"eval/{kind}": scores[kind] for kind in KINDS if kind in scores}, step=self.progress.step
+        )
+        if self.accelerator.is_main_process and self.training.num_samples:
+            self.write_samples(averaged)
         if self.accelerator.is_main_process:
             scored = ", ".join(f"{scores[key]:.3f} {label}" for key, label in KINDS.items() if key in scores)
             tqdm.write(f"step {self.progress.step}: held-out bits per byte {scored}", file=sys.stderr)
 
+    def write_samples(self, averaged: Model) -> list[str]:
+        length, folder = self.settings["sequence_length"], self.training.output_dir / "samples"
+        return write_samples(
+            averaged, self.data.tokenizer, self.training.num_samples, length, self.progress.step, folder
+        )
+
     def publish(self) -> None:
-        """Writes what the run was for: the model folder, the picture and, last, the results."""
+        """Writes what the run was for: the model folder, the picture, the report and, last, the results."""
         training, progress = self.training, self.progress
         averaged = self.ema.fill(self.blank)
         if not self.accelerator.is_main_process:
@@ -296,8 +336,10 @@ class Pretraining:
             "versions": versions(),
         }
         plot_run(results, training.output_dir / "loss.png")
+        samples = self.write_samples(averaged) if training.num_samples else []
+        write_report(results, samples, training.output_dir)
         write_results(results, training.output_dir)
-        logger.info("Written: %s (model, loss.png, results.json).", training.output_dir)
+        logger.info("Written: %s (model, report.md, results.json).", training.output_dir)
 
 
 if __name__ == "__main__":

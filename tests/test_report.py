@@ -1,0 +1,48 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+from training.report import write_report
+
+RESULTS = {
+    "arguments": {"learning_rate": 0.05, "corpus": ["a.txt"]},
+    "corpus": {"sources": [{"name": "größe.txt", "sha256": "abc"}]},
+    "num_parameters": 1234,
+    "steps": 4,
+    "tokens": 5000,
+    "train_seconds": 2.5,
+    "tokens_per_second": 2000.0,
+    "loss_curve": {"step": [2, 4], "loss": [6.9, 2.0], "learning_rate": [0.1, 0.01]},
+    "evaluations": [
+        {"step": 2, "left_to_right": 2.0, "any_order": 3.0, "sequences": 7},
+        {"step": 4, "left_to_right": 1.25, "any_order": 1.5, "sequences": 7},
+    ],
+    "hardware": {"device": "cpu", "device_name": "x86_64", "num_processes": 2, "mixed_precision": "no"},
+    "versions": {"torch": "2.13"},
+}
+
+
+def test_report_says_what_the_results_say(tmp_path: Path) -> None:
+    write_report(RESULTS, ["a text with ``` in it"], tmp_path)
+    lines = (tmp_path / "report.md").read_text(encoding="utf-8").splitlines()
+    for line in (
+        f"# {tmp_path.name}",
+        "| tokens | 5,000 |",
+        "| machine | 2 x x86_64 (cpu) |",
+        "| last training loss | 2.0000 nats per token |",
+        "![Training loss and held-out bits per byte](loss.png)",
+        "| step | left to right | in random orders | sequences |",
+        "| 4 | 1.2500 | 1.5000 | 7 |",
+        "learning_rate: 0.05",
+        "torch 2.13",
+    ):
+        assert line in lines
+    assert lines[lines.index("a text with ``` in it") - 1] == "````text"
+    assert any("größe.txt" in line for line in lines)
+
+
+def test_an_encoder_has_one_bound_and_no_samples_are_fine(tmp_path: Path) -> None:
+    write_report(RESULTS | {"evaluations": [{"step": 4, "any_order": 1.5, "sequences": 7}]}, [], tmp_path)
+    text = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "| 4 | 1.5000 | 7 |" in text
+    assert "Samples" not in text

@@ -1,0 +1,180 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""lm-evaluation-harness with local tasks. It is an extra of its own (`harness`), so these tests need it installed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from modeling_aogpt import AOGPTForAnyOrderLM
+
+lm_eval = pytest.importorskip("lm_eval")
+
+from lm_eval.api.instance import Instance  # noqa: E402
+from lm_eval.tasks import TaskManager  # noqa: E402
+
+from eval.harness import AnyOrderLM  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("datasets_cache")
+
+END_OF_TEXT = 13
+
+
+@pytest.fixture
+def folder(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
+    tiny_tokenizer.add_special_tokens({"mask_token": "<mask>"})
+    tiny_model.save_pretrained(tmp_path / "model")
+    tiny_tokenizer.save_pretrained(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+def ask(lm: AnyOrderLM, *pairs: tuple[str, str]) -> list[tuple[float, bool]]:
+    requests = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
+    return lm.loglikelihood(requests, disable_tqdm=True)
+
+
+def encode(text: str) -> torch.LongTensor:
+    return torch.tensor([[ord(letter) - ord("a") for letter in text]])
+
+
+def reference(model: AOGPTForAnyOrderLM, text: str, start: int, stop: int, **options: Any) -> float:
+    targets = torch.zeros(1, len(text), dtype=torch.bool)
+    targets[0, start:stop] = True
+    return model.conditional_log_likelihood(encode(text), targets, **options).log_likelihood.item()
+
+
+def test_completions_after_and_inside_a_context(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:
+    lm = AnyOrderLM(folder, batch_size=2)
+    pairs = [("abc", "de"), ("ab<mask>fg", "cde"), ("", "kl"), ("<mask>k", "b"), ("h<mask>", "ab")]
+    expected = [
+        reference(tiny_model, "abcde", 3, 5),
+        reference(tiny_model, "abcdefg", 2, 5),
+        reference(tiny_model, "kl", 0, 2),
+        reference(tiny_model, "bk", 0, 1),
+        reference(tiny_model, "hab", 1, 3),
+    ]
+    found = ask(lm, *pairs)
+    assert [score for score, _ in found] == pytest.approx(expected, rel=1e-5)
+    assert not any(is_greedy for _, is_greedy in found)
+
+
+def test_completion_of_likeliest_tokens_is_greedy(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:
+    ids = [0, 1]
+    for _ in range(2):  # each given those before it, and the context on both sides
+        masked = torch.tensor([[*ids, *[16] * (4 - len(ids)), 5]])
+        order = torch.tensor([[0, 1, 4, 2, 3]])
+        filled = masked.masked_fill(masked == 16, 0)
+        ids.append(int(tiny_model(filled, orders=order).logits[0, len(ids)].argmax()))
+    letters = "".join(chr(ord("a") + id) for id in ids[2:])
+    assert all(id < 13 for id in ids)
+    other = "a" if letters[1] != "a" else "b"
+    answers = ask(AnyOrderLM(folder), ("ab<mask>f", letters), ("ab<mask>f", letters[0] + other))
+    assert [is_greedy for _, is_greedy in answers] == [True, False]
+
+
+@pytest.mark.parametrize("random", ["context_order", "completion_order"])
+def test_random_orders(folder: str, tiny_model: AOGPTForAnyOrderLM, random: str) -> None:
+    lm = AnyOrderLM(folder, **{random: "random"}, num_orders=300)
+    (score, _), (again, _) = ask(lm, ("ab<mask>", "fg"))[0], ask(lm, ("ab<mask>", "fg"))[0]
+    option = {"context_order": "context_orders", "completion_order": "orders"}[random]
+    swapped = {"context_orders": torch.tensor([[1, 0, 2, 3]]), "orders": torch.tensor([[0, 1, 3, 2]])}[option]
+    one, two = (reference(tiny_model, "abfg", 2, 4, **{option: order}) for order in (torch.arange(4)[None], swapped))
+    assert score == again
+    assert abs(score - (one + two) / 2) < 4 * abs(one - two) / 2 / 300**0.5
+    assert abs(one - two) > 0.1
+
+
+def test_long_contexts_are_cut_at_their_far_ends(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:
+    lm = AnyOrderLM(folder, max_length=6)
+    expected = [
+        reference(tiny_model, "efghij", 4, 6),
+        reference(tiny_model, "cdefgh", 2, 4),
+        reference(tiny_model, "dabcde", 1, 3),
+    ]
+    found = ask(lm, ("abcdefgh", "ij"), ("abcd<mask>ghij", "ef"), ("d<mask>cdefgh", "ab"))
+    assert [score for score, _ in found] == pytest.approx(expected, rel=1e-5)
+
+
+def test_rolling_scores_every_token(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:
+    lm = AnyOrderLM(folder, max_length=5)
+    texts = ["abcdefg", "hi"]
+    requests = [Instance("loglikelihood_rolling", {}, (text,), number) for number, text in enumerate(texts)]
+    parts = {part: tiny_model.log_likelihood(encode(part)).log_likelihood.item() for part in ("abcde", "fg", "hi")}
+    expected = [parts["abcde"] + parts["fg"], parts["hi"]]
+    assert lm.loglikelihood_rolling(requests, disable_tqdm=True) == pytest.approx(expected, rel=1e-5)
+
+
+def run_task(folder: str, tmp_path: Path, model: str, model_args: dict[str, Any], context: str) -> tuple[list, dict]:
+    """Multiple choice between "c", "d" and "e" as continuations or fillings of a context."""
+    lines = [{"question": context.format(letter), "label": 0} for letter in "ab"]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    task = {
+        "task": "letters",
+        "dataset_path": "json",
+        "dataset_kwargs": {"data_files": {"test": str(tmp_path / "data.jsonl")}},
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{question}}",
+        "doc_to_target": "{{label}}",
+        "doc_to_choice": ["c", "d", "e"],
+        "target_delimiter": "",
+        "metric_list": [{"metric": "acc"}],
+    }
+    results = lm_eval.simple_evaluate(
+        model,
+        model_args={"pretrained": folder} | model_args,
+        tasks=[task],
+        task_manager=TaskManager(include_defaults=False),
+        log_samples=True,
+        bootstrap_iters=0,
+        verbosity="ERROR",
+    )
+    scores = [[float(score) for score, _ in sample["filtered_resps"]] for sample in results["samples"]["letters"]]
+    return scores, results["results"]["letters"]
+
+
+def test_local_task_left_to_right_by_both_models(folder: str, tiny_model: AOGPTForAnyOrderLM, tmp_path: Path) -> None:
+    mine, accuracy = run_task(folder, tmp_path, "aogpt", {}, "{}kl")
+    stock, same = run_task(folder, tmp_path, "hf", {"device": "cpu", "dtype": "float32"}, "{}kl")
+    assert mine == [pytest.approx(scores, abs=1e-4) for scores in stock]
+    expected = [[reference(tiny_model, f"{letter}kl{choice}", 3, 4) for choice in "cde"] for letter in "ab"]
+    assert mine == [pytest.approx(scores, rel=1e-5) for scores in expected]
+    assert accuracy["acc,none"] == same["acc,none"] == sum(scores[0] == max(scores) for scores in expected) / 2
+
+
+def test_local_infilling_task(folder: str, tiny_model: AOGPTForAnyOrderLM, tmp_path: Path) -> None:
+    found, _ = run_task(folder, tmp_path, "aogpt", {}, "{}k<mask>lm")
+    expected = [[reference(tiny_model, f"{letter}k{choice}lm", 2, 3) for choice in "cde"] for letter in "ab"]
+    assert found == [pytest.approx(scores, rel=1e-5) for scores in expected]
+
+
+def test_the_blank_before_a_hole_belongs_to_the_completion(folder: str) -> None:
+    lm = AnyOrderLM(folder)
+    lm.tok_encode = lambda text, **_: list(text.encode())
+    for context, completion in (("a <mask> b", "cd"), ("a<mask> b", " cd"), ("a <mask> b", " cd")):
+        query = lm._query(context, completion)
+        assert (bytes(query.ids), query.start, query.stop) == (b"a cd b", 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("options", "pair", "message"),
+    [
+        ({"context_order": "sorted"}, ("a", "b"), "context_order='sorted' is not one of 'left_to_right', 'random'"),
+        ({"num_orders": 2}, ("a", "b"), "num_orders=2 must be .* 1 where no order is random"),
+        ({}, ("a<mask>b<mask>", "c"), "The context has 2 holes"),
+        ({}, ("a", ""), "A completion has 0 tokens; this model takes 1 to 12"),
+        ({}, ("a", "b" * 13), "A completion has 13 tokens; this model takes 1 to 12"),
+    ],
+)
+def test_bad_input(folder: str, options: dict[str, Any], pair: tuple[str, str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ask(AnyOrderLM(folder, **options), pair)
+
+
+def test_generation_is_left_to_the_stock_model(folder: str) -> None:
+    with pytest.raises(ValueError, match="use --model hf"):
+        AnyOrderLM(folder).generate_until([])

@@ -105,6 +105,32 @@ def test_as_many_positions_as_the_entropy_bound_allows(tiny: Enumeration, order:
     assert chi_square(draw(tiny, order=order, reveal="entropy_bounded", entropy_bound=bound), expected) < 1
 
 
+def test_an_entropy_bound_stays_within_its_block() -> None:
+    """However large it is: three blocks of four take three passes, which query no more than a block."""
+    output = random_model().generate(
+        order="entropy", block_length=4, reveal="entropy_bounded", entropy_bound=1e3, return_dict_in_generate=True
+    )
+    assert output.num_forward_passes == 3
+    assert (output.reveal_steps == torch.arange(12) // 4).all()
+    assert output.num_rows <= 4 + (4 + 4) + (4 + 4)
+
+
+@pytest.mark.parametrize("order", CERTAINTIES)
+def test_a_step_finishes_a_block_before_it_begins_the_next(order: str) -> None:
+    output = random_model().generate(
+        num_return_sequences=8,
+        order=order,
+        block_length=5,
+        num_steps=3,
+        reveal="fixed",
+        generator=seeded(),
+        return_dict_in_generate=True,
+    )
+    steps = output.reveal_steps
+    assert (steps[:, :5].sort().values == torch.tensor([0, 0, 0, 0, 1])).all()
+    assert (steps[:, 5:10].sort().values == torch.tensor([1, 1, 1, 2, 2])).all()
+
+
 def test_the_bound_decides_the_number_of_passes() -> None:
     model = random_model()
     passes = [

@@ -1,0 +1,210 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Watch a generation fill in, in the terminal or as an animated picture.
+
+python eval/watch.py MODEL ["TEXT with <mask> tokens" ...] [--order ...] [--picture FILE.gif]
+"""
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from matplotlib import colormaps
+from matplotlib.animation import FuncAnimation, PillowWriter
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+from transformers import HfArgumentParser, PreTrainedTokenizerBase
+
+from eval.infilling import printable
+from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput
+from training.data import option
+from training.files import whole_file
+from training.tokenization import load_tokenizer
+
+HIDDEN = "░"
+INK, PALE = "#22262a", "#c9ced3"
+DOTS_PER_INCH, FONT_SIZE = 100, 11
+CHARACTER_WIDTH = 0.602 * FONT_SIZE / 72  # inches, of DejaVu Sans Mono, which matplotlib carries
+LINE_HEIGHT = 1.7 * FONT_SIZE / 72
+
+
+@dataclass
+class WatchArguments:
+    """How to generate, and how to show it."""
+
+    num_samples: int | None = option(None, "Whole sequences to make, if no text is given (1), or samples of each text.")
+    length: int | None = option(
+        None, "Fill texts up with end-of-text to so many tokens, for models of one document per sequence."
+    )
+    order: Literal["random", "left_to_right", "confidence", "margin", "entropy"] = option(
+        "random", "In which order positions are revealed."
+    )
+    num_steps: int | None = option(None, "Steps of the reverse process; unless given, one position at a time.")
+    strategy: Literal["parallel", "speculative"] = option("parallel", "speculative: exact, in fewer passes.")
+    block_length: int | None = option(None, "Reveal contiguous blocks of so many positions one after the other.")
+    temperature: float = option(1.0, "Divides the logits.")
+    top_p: float = option(1.0, "Draw from the likeliest tokens that together reach this probability.")
+    seed: int = option(0, "Of all that is drawn.")
+    seconds: float = option(0.15, "How long each step is shown.")
+    picture: str | None = option(None, "Write an animated GIF to this file instead of showing it here.")
+
+
+@dataclass
+class Token:
+    """A token of a line: its text, the step that revealed it (-1: given), and its probability."""
+
+    text: str
+    step: int
+    probability: float
+
+
+def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> None:
+    """Generates, then shows or draws every step."""
+    model = AOGPTForAnyOrderLM.from_pretrained(model_name).eval()
+    tokenizer = load_tokenizer(model_name)
+    output = model.generate(
+        make_inputs(texts, tokenizer, arguments.length),
+        num_return_sequences=arguments.num_samples or 1,
+        order=arguments.order,
+        num_steps=arguments.num_steps,
+        strategy=arguments.strategy,
+        block_length=arguments.block_length,
+        temperature=arguments.temperature,
+        top_p=arguments.top_p,
+        generator=torch.Generator().manual_seed(arguments.seed),
+        return_dict_in_generate=True,
+    )
+    lines = make_lines(output, tokenizer)
+    if arguments.picture is None:
+        show(lines, output, arguments.seconds)
+    else:
+        draw(lines, output, arguments.seconds, Path(arguments.picture))
+
+
+def make_inputs(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int | None) -> torch.LongTensor | None:
+    """Ids (batch, n) of the texts, or nothing if there are none.
+
+    Raises:
+        ValueError: for texts of different lengths, or longer than `length`.
+    """
+    if not texts:
+        return None
+    ids = tokenizer(texts).input_ids
+    longest = max(map(len, ids)) if length is None else length
+    if length is None and len(set(map(len, ids))) > 1:
+        raise ValueError(
+            f"The texts have {', '.join(map(str, map(len, ids)))} tokens; texts of different lengths go together only "
+            "where they are filled up with end-of-text: give --length."
+        )
+    if max(map(len, ids)) > longest:
+        raise ValueError(f"A text has {max(map(len, ids))} tokens, but --length is {longest}.")
+    return torch.tensor([row + [tokenizer.eos_token_id] * (longest - len(row)) for row in ids])
+
+
+def make_lines(output: AnyOrderGenerationOutput, tokenizer: PreTrainedTokenizerBase) -> list[list[Token]]:
+    """The tokens of each sequence up to the end-of-text that fills it up."""
+    lines = []
+    for ids, steps, logprobs in zip(output.sequences, output.reveal_steps, output.token_logprobs, strict=True):
+        texts = [printable(tokenizer.decode(token)) for token in ids.tolist()]
+        while texts and ids[len(texts) - 1] == tokenizer.eos_token_id:
+            texts.pop()
+        values = zip(texts, steps.tolist(), logprobs.exp().tolist(), strict=False)
+        lines.append([Token(*value) for value in values])
+    return lines
+
+
+def color_of(step: int, num_steps: int) -> str:
+    """Early steps are blue, late ones orange; what was given is plain."""
+    return INK if step < 0 else to_hex(colormaps["plasma"](0.1 + 0.7 * step / max(num_steps - 1, 1)))
+
+
+def show(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: float) -> None:
+    """In the terminal, each token in the colour of its step once it is revealed."""
+    num_steps = int(output.reveal_steps.max()) + 1
+    console = Console()
+    with Live(console=console, auto_refresh=False) as live:
+        for step in range(-1, num_steps):
+            live.update(frame(lines, step, num_steps), refresh=True)
+            time.sleep(seconds if console.is_terminal else 0)
+    console.print(caption(output), style="dim")
+
+
+def frame(lines: list[list[Token]], step: int, num_steps: int) -> Text:
+    """The lines as they were after a step."""
+    text = Text()
+    for line in lines:
+        for token in line:
+            if token.step > step:
+                text.append(HIDDEN * len(token.text), style="dim")
+            else:
+                style = None if token.step < 0 else color_of(token.step, num_steps)
+                text.append(token.text, style=style)
+        text.append("\n")
+    return text
+
+
+def caption(output: AnyOrderGenerationOutput) -> str:
+    num_tokens = int((output.reveal_steps >= 0).sum())
+    return f"{num_tokens} tokens in {output.num_forward_passes} forward passes of {output.num_rows} rows"
+
+
+def draw(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: float, path: Path) -> None:
+    """As an animated GIF that begins again after some seconds."""
+    num_steps = int(output.reveal_steps.max()) + 1
+    width = max(sum(len(token.text) for token in line) for line in lines) + 2
+    figure = Figure(figsize=(width * CHARACTER_WIDTH, (len(lines) + 2.2) * LINE_HEIGHT), facecolor="white")
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set_xlim(-1, width - 1)
+    axes.set_ylim(len(lines) + 1.4, -0.8)
+    axes.set_axis_off()
+    style = {"family": "DejaVu Sans Mono", "fontsize": FONT_SIZE, "va": "center_baseline", "parse_math": False}
+    artists = []
+    for row, line in enumerate(lines):
+        column = 0
+        for token in line:
+            artists.append((axes.text(column, row, "", **style), token))
+            column += len(token.text)
+    counter = axes.text(0, len(lines) + 0.7, "", color=INK, **(style | {"fontsize": 0.85 * FONT_SIZE}))
+
+    def update(step: int) -> None:
+        for artist, token in artists:
+            is_hidden = token.step > step
+            artist.set_text(HIDDEN * len(token.text) if is_hidden else token.text)
+            artist.set_color(PALE if is_hidden else color_of(token.step, num_steps))
+        counter.set_text(f"step {step + 1} of {num_steps}" if step < num_steps - 1 else caption(output))
+
+    pause = max(round(2.5 / seconds), 1)  # frames for which the result stays
+    frames = [*range(-1, num_steps), *[num_steps - 1] * pause]
+    animation = FuncAnimation(figure, update, frames=frames, init_func=lambda: None)
+    with whole_file(path) as temporary:
+        # The temporary file has no ending by which the writer could tell its format.
+        animation.save(temporary, writer=GifWriter(fps=1 / seconds), dpi=DOTS_PER_INCH)
+
+
+class GifWriter(PillowWriter):
+    """Writes a GIF whatever the file is called."""
+
+    def finish(self) -> None:
+        first, *others = self._frames
+        first.save(
+            self.outfile, format="GIF", save_all=True, append_images=others, duration=int(1000 / self.fps), loop=0
+        )
+
+
+def main(argv: list[str]) -> None:
+    parser = HfArgumentParser(WatchArguments, allow_abbrev=False)
+    parser.add_argument("model", help="Folder or Hub name of the model.")
+    parser.add_argument("text", nargs="*", help="Texts with mask tokens; none: whole sequences are made up.")
+    arguments, others = parser.parse_args_into_dataclasses(argv)
+    watch(others.model, others.text, arguments)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,68 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+from itertools import islice
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from eval.watch import HIDDEN, Token, frame, main, make_inputs
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from training.corpora import unicode_names
+from training.tokenization import load_tokenizer, train_tokenizer, vocabulary_arguments
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    tokenizer = train_tokenizer((name for _, name in islice(unicode_names(), 3000)), vocab_size=400)
+    torch.manual_seed(0)
+    config = AOGPTConfig(
+        **vocabulary_arguments(tokenizer),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=8,
+    )
+    AOGPTForAnyOrderLM(config).save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def test_a_frame_shows_what_is_revealed() -> None:
+    lines = [[Token("LATIN", -1, 1.0), Token(" A", 1, 0.5)], [Token("SUN", 0, 0.5)]]
+    assert [frame(lines, step, 2).plain for step in (-1, 0, 1)] == [
+        f"LATIN{HIDDEN * 2}\n{HIDDEN * 3}\n",
+        f"LATIN{HIDDEN * 2}\nSUN\n",
+        "LATIN A\nSUN\n",
+    ]
+
+
+def test_in_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main([str(folder), "<|mask|> SIGN", "--length", "8", "--num_samples", "2", "--order", "left_to_right"])
+    printed = capsys.readouterr().out
+    assert printed.count(" SIGN") == 2
+    assert HIDDEN not in printed.splitlines()[-1]
+    assert "2 tokens in 1 forward passes" in printed
+
+
+def test_as_a_picture(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "samples.gif"
+    main([str(folder), "--num_samples", "3", "--num_steps", "4", "--picture", str(path), "--seconds", "0.5"])
+    with Image.open(path) as picture:
+        assert picture.format == "GIF"
+        assert picture.info["loop"] == 0
+        assert 3 <= picture.n_frames <= 5 + 5  # before, at most four steps, and a pause of 2.5 seconds
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_texts_of_different_lengths_are_filled_up_or_refused(folder: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    texts = ["<|mask|>", "<|mask|><|mask|>"]
+    eos, mask = tokenizer.eos_token_id, tokenizer.mask_token_id
+    assert make_inputs(texts, tokenizer, 3).tolist() == [[mask, eos, eos], [mask, mask, eos]]
+    with pytest.raises(ValueError, match=r"have 1, 2 tokens; .* give --length"):
+        make_inputs(texts, tokenizer, None)
+    with pytest.raises(ValueError, match="A text has 2 tokens, but --length is 1"):
+        make_inputs(texts, tokenizer, 1)

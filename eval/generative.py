@@ -238,7 +238,8 @@ def write_results(results: list[dict[str, Any]], arguments: GenerativeArguments)
         content = {"arguments": asdict(arguments), "cells": results}
         temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     with whole_file(folder / "table.md") as temporary:
-        temporary.write_text("\n".join(generative_table(results)) + "\n", encoding="utf-8")
+        lines = [*generative_table(results), "", *generative_table(results, "pooled")]
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     with whole_file(folder / "frontier.png") as temporary:
         draw_frontier(results, temporary)
 

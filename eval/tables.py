@@ -129,10 +129,14 @@ def cell(found: dict[str, Any] | None, measure: str) -> str:
     return f"{values['perplexity']:.2f}" + ("" if error is None else f" ± {error:.2f}")
 
 
-def generative_table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -> Iterator[str]:
     """
-    Table 1's layout, measured rows in bold: generative perplexity (mean over samples) and, behind a slash, the samples'
-    mean unigram entropy in nats, at each setting by steps. Published rows stand beside those that GPT-2 large judged.
+    Table 1's layout, measured rows in bold: generative perplexity and, behind a slash, the samples' mean unigram
+    entropy in nats, at each setting by steps. Published rows stand beside those that GPT-2 large judged.
+
+    Args:
+        average: `"mean"` over samples, as published, or `"pooled"` over all tokens, on which a few bad samples weigh
+            less.
     """
     judge = results[0]["judge"]
     by_place = {
@@ -141,12 +145,13 @@ def generative_table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
     settings = list(dict.fromkeys((top_p, temperature) for _, top_p, temperature, _ in by_place))
     models = list(dict.fromkeys(model for model, *_ in by_place))
     steps = sorted({count for *_, count in by_place})
-    yield f"Generative perplexity by {judge} / unigram entropy in nats"
+    over = {"mean": "mean over samples", "pooled": "pooled over tokens"}[average]
+    yield f"Generative perplexity by {judge}, {over} / unigram entropy in nats"
     yield ""
     yield f"| top-p, temperature | model \\ steps | {' | '.join(map(str, steps))} |"
     yield f"|:--|:--|{'--:|' * len(steps)}"
     for top_p, temperature in settings:
-        if Path(judge).name == "gpt2-large":
+        if Path(judge).name == "gpt2-large" and average == "mean":
             for model, values in GENERATIVE.get((top_p, temperature), {}).items():
                 published = dict(zip(GENERATIVE_STEPS, values, strict=True))
                 cells = [str(published.get(count, "")) for count in steps]
@@ -154,7 +159,7 @@ def generative_table(results: Sequence[dict[str, Any]]) -> Iterator[str]:
         for model in models:
             found = [by_place.get((model, top_p, temperature, count)) for count in steps]
             cells = [
-                "" if result is None else f"{result['perplexity']['mean']:.1f} / {result['entropy']:.2f}"
+                "" if result is None else f"{result['perplexity'][average]:.1f} / {result['entropy']:.2f}"
                 for result in found
             ]
             yield f"| {top_p}, {temperature} | **{model}** | {' | '.join(cells)} |"

@@ -123,6 +123,8 @@ def test_grid(model: str, arguments: GenerativeArguments, judge: str, capsys: py
     row = [f"{cell['perplexity']['mean']:.1f} / {cell['entropy']:.2f}" for cell in results]
     assert f"| 1.0, 1.0 | **{model}** | {row[0]} | {row[1]} |" in table
     assert f"| 0.5, 1.0 | **{model}** | {row[2]} | {row[3]} |" in table
+    pooled = [f"{cell['perplexity']['pooled']:.1f} / {cell['entropy']:.2f}" for cell in results]
+    assert f"| 0.5, 1.0 | **{model}** | {pooled[2]} | {pooled[3]} |" in table
     assert Image.open(output / "frontier.png").size[0] > 800
 
 
@@ -177,6 +179,8 @@ def test_published_rows_stand_beside_those_of_the_same_judge() -> None:
     published = GENERATIVE[0.95, 0.9]["AO-GPT"]
     assert f"| 0.95, 0.9 | AO-GPT medium (published) | {published[0]} |  | {published[-1]} |" in table
     assert table[-1] == "| 0.95, 0.9 | **ours** | 30.0 / 5.00 | 30.0 / 5.00 | 30.0 / 5.00 |"
+    pooled = [cell | {"perplexity": {"pooled": 30.0}} for cell in cells]
+    assert not any("published" in line for line in generative_table(pooled, "pooled"))
     assert not any("published" in line for line in generative_table([cell | {"judge": "gpt2"} for cell in cells]))
 
 

@@ -112,8 +112,7 @@ class RowScorer:
 def previous_rows(branches: torch.LongTensor) -> torch.LongTensor:
     """The row that predicts the token which each row carries, (batch, rows); -1 for the start row."""
     rows = torch.arange(branches.shape[1], device=branches.device)
-    goes_on = branches == branches.roll(1, dims=1)
-    goes_on[:, 0] = False
+    goes_on = branches == branches.roll(1, dims=1)  # at the first row either answer gives -1
     num_context = (branches == CONTEXT).sum(dim=-1, keepdim=True)
     return torch.where(goes_on | (branches == CONTEXT), rows, num_context) - 1
 

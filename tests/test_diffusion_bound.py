@@ -141,6 +141,7 @@ def test_random_orders_of_an_encoder(ids: torch.LongTensor) -> None:
     output = model.log_likelihood(ids, num_orders=6, generator=generator())
     check_estimates(output.log_likelihood, each_often(exact_bound(model, ids[:20])), output.standard_error)
     assert (output.importance_weighted > output.log_likelihood).all()
+    torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
     left_to_right = model.log_likelihood(ids, "left_to_right").token_log_likelihood
     torch.testing.assert_close(left_to_right[:, 1], score_hidden(model, ids, (1, 2, 3))[:, 1])
 
@@ -153,6 +154,14 @@ def test_estimates_of_the_decoder(masking: str, ids: torch.LongTensor) -> None:
     check_estimates(output.log_likelihood, each_often(mean_over_orders(model, ids[:20])), output.standard_error)
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
     assert output.num_rows == BATCH * 16 * N
+
+
+def test_orders_tell_more_than_masks_of_as_many_rows(ids: torch.LongTensor) -> None:
+    model = random_model(max_position_embeddings=N)
+    bound = model.diffusion_log_likelihood(ids, num_times=16, generator=generator())
+    any_order = model.log_likelihood(ids, num_orders=16, generator=generator())
+    assert any_order.num_rows == bound.num_rows
+    assert any_order.standard_error.mean() < 0.8 * bound.standard_error.mean()
 
 
 @pytest.mark.parametrize("masking", ["bernoulli", "fixed"])

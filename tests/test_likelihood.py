@@ -118,6 +118,21 @@ def test_passes_hold_few_rows_and_batches_do_not_matter(ids: torch.LongTensor, m
     torch.testing.assert_close(output.token_log_likelihood, expected.token_log_likelihood)
 
 
+def test_head_sees_what_is_scored_and_little_at_once(ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No logits of context rows or padding, and never those of all rows."""
+    monkeypatch.setattr(row_scores, "ROWS_PER_HEAD_CALL", 5)
+    model, seen = random_model(), []
+    model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
+    model.log_likelihood(ids)
+    assert (sum(seen), max(seen)) == (3 * 12, 5)
+    seen.clear()
+    model.conditional_log_likelihood(ids, torch.arange(12).expand(3, 12) >= 10, num_orders=2)
+    assert (sum(seen), max(seen)) == (2 * 3 * 2, 5)
+    seen.clear()
+    model.diffusion_log_likelihood(ids, num_times=2, generator=torch.Generator().manual_seed(0))
+    assert sum(seen) < 2 * 3 * 12
+
+
 def test_bfloat16_autocast_is_near(ids: torch.LongTensor) -> None:
     model = random_model(initializer_range=0.1).float()
     exact = model.log_likelihood(ids)

@@ -1,0 +1,309 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""How many rows do estimators of the context-order ensemble (Eq. 4) need for one standard error?
+
+    python eval/likelihood_estimators.py RUN_DIR --length 64 --output docs/results/likelihood/NAME.json
+    python eval/likelihood_estimators.py --report docs/results/likelihood/*.json
+
+RUN_DIR is a finished run of training/pretrain.py, whose held-out text is scored. What counts is the error in the
+likelihood of a given sequence; sequences differ much more, but every estimator sees the same ones. Rows are counted as
+they are computed. The squared error goes down as draws and so rows go up, so rows x squared error compares estimators
+whatever their number of draws.
+"""
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
+from tqdm import tqdm
+from transformers import HfArgumentParser
+
+from modeling_aogpt import AOGPTForAnyOrderLM, LogLikelihoodOutput
+from modeling_aogpt.orders import random_orders
+from training.data import DataArguments, load_data, option
+from training.files import whole_file
+from training.plots import BLUE, GREY, ORANGE
+from training.results import read_results
+
+# Larger passes are no faster on a CPU.
+ROWS_PER_PASS, SEQUENCES_PER_CALL = 4096, 8
+
+# What is told of the training of a model, enough to train such a one.
+TRAINING = (
+    "corpus",
+    "packing",
+    "sequence_length",
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "target_embedding_size",
+    "position_encoding",
+    "batch_size",
+    "max_steps",
+)
+
+GREEN = "#3a7d44"
+NAMES = {
+    "all ranks": ("all ranks (prefix rows)", GREY),
+    "random ranks": ("random ranks, gain over the order's own likelihood", GREEN),
+    "masked diffusion": ("masked diffusion", ORANGE),
+    "masked diffusion, gain": ("masked diffusion, gain over the chains' likelihood", BLUE),
+}
+
+
+@dataclass
+class EstimatorArguments:
+    """What to measure."""
+
+    length: int | None = option(None, "Tokens of a sequence, the first of held-out ones; unless given, as trained.")
+    num_context_orders: int = option(64, "Context orders M of the ensemble.")
+    num_sequences: int = option(32, "Held-out sequences.")
+    num_exact: int | None = option(
+        None, "Sequences for which all ranks are computed; unless given, all of them. 0: none, too many rows."
+    )
+    num_exact_orders: int = option(2, "Orders for which they are, at least 2.")
+    num_draws: int = option(16, "Draws of ranks, even.")
+    estimators: list[str] = field(
+        default_factory=lambda: list(NAMES), metadata={"help": f"Which of {', '.join(map(repr, NAMES))}."}
+    )
+    seed: int = option(0, "Of all that is random.")
+    output: str | None = option(None, "JSON file for the figures.")
+    report: list[str] = field(
+        default_factory=list,
+        metadata={"help": "Such files, to be put together in report.md and report.png beside them."},
+    )
+
+
+def rows_of_all_ranks(length: int, num_context_orders: int) -> int:
+    """Rows for one order: its own, and M - 1 permutations of each context of two tokens or more."""
+    return length + (num_context_orders - 1) * sum(rank + 1 for rank in range(2, length))
+
+
+def rows_of_whole_passes(length: int, num_context_orders: int) -> int:
+    """Rows of the design of the authors' evaluation: n (M - 1) passes, and the order's own, of n + 1 rows each."""
+    return (length + 1) * (length * (num_context_orders - 1) + 1)
+
+
+def measure(model: AOGPTForAnyOrderLM, sequences: torch.LongTensor, arguments: EstimatorArguments) -> dict[str, Any]:
+    """Rows and squared errors per sequence, in nats, of every estimator, and how well they agree."""
+    m, draws = arguments.num_context_orders, arguments.num_draws
+    num_exact = len(sequences) if arguments.num_exact is None else arguments.num_exact
+    chains = draws * m // 2  # half as many rows as the draws that they are added to
+    estimators: dict[str, tuple[int, Callable[..., LogLikelihoodOutput], dict[str, Any]]] = {
+        "one context order": (len(sequences), model.log_likelihood, {"num_orders": chains}),
+        "all ranks": (
+            num_exact,
+            model.log_likelihood,
+            {"num_orders": arguments.num_exact_orders, "num_context_orders": m},
+        ),
+        "random ranks": (
+            len(sequences),
+            model.log_likelihood,
+            {"orders": random_orders, "num_orders": draws, "num_context_orders": m, "num_ranks": 2},
+        ),
+        "masked diffusion": (
+            len(sequences),
+            model.diffusion_log_likelihood,
+            {"num_times": draws, "num_context_orders": m},
+        ),
+        "masked diffusion, gain": (
+            len(sequences),
+            model.log_likelihood,
+            {"orders": "random", "num_orders": chains, "num_context_orders": m, "num_ranks": draws},
+        ),
+    }
+    found: dict[str, Any] = {}
+    for number, (name, (count, estimate, options)) in enumerate(estimators.items()):
+        if not count or name not in ("one context order", *arguments.estimators):
+            continue
+        generator = torch.Generator().manual_seed(arguments.seed + number)
+        batches = sequences[:count].split(SEQUENCES_PER_CALL)
+        outputs = [
+            estimate(ids, generator=generator, rows_per_pass=ROWS_PER_PASS, **options)
+            for ids in tqdm(batches, desc=name)
+        ]
+        log_likelihoods, errors = (
+            torch.cat([output[key] for output in outputs]) for key in ("log_likelihood", "standard_error")
+        )
+        found[name] = {
+            "options": {key: value for key, value in options.items() if not callable(value)},
+            "sequences": count,
+            "rows_per_sequence": sum(output.num_rows for output in outputs) / count,
+            "log_likelihoods": log_likelihoods.tolist(),
+            "squared_errors": errors.square().tolist(),
+        }
+    return found
+
+
+def compare(found: dict[str, Any], length: int, num_context_orders: int) -> dict[str, Any]:
+    """
+    rows x squared error of each estimator beside that of all ranks, and their differences in standard errors. Where all
+    ranks are too many rows, what orders vary by without an ensemble stands in for what they vary by with one.
+    """
+    chain = product(found["one context order"])
+    table: dict[str, Any] = {}
+    for name in NAMES:
+        if name not in found:
+            continue
+        table[name] = {"rows_times_squared_error": product(found[name])}
+        as_orders_vary = rows_of_all_ranks(length, num_context_orders) * chain / length
+        table[name]["times_fewer_rows_by_variance_of_one_context_order"] = (
+            as_orders_vary / table[name]["rows_times_squared_error"]
+        )
+        if "all ranks" in found:
+            table[name]["times_fewer_rows"] = product(found["all ranks"]) / product(found[name])
+            table[name]["difference_in_standard_errors"] = difference(found[name], found["all ranks"])
+    if "all ranks" in found:
+        ensemble = mean(found["all ranks"]["squared_errors"]) * found["all ranks"]["options"]["num_orders"]
+        single = chain / length
+        table["variance_of_an_order"] = {"one context order": single, "ensemble": ensemble, "ratio": ensemble / single}
+    table["rows_of_an_order"] = {
+        "all ranks": rows_of_all_ranks(length, num_context_orders),
+        "whole passes": rows_of_whole_passes(length, num_context_orders),
+    }
+    return table
+
+
+def product(figures: dict[str, Any]) -> float:
+    return figures["rows_per_sequence"] * mean(figures["squared_errors"])
+
+
+def mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def difference(figures: dict[str, Any], others: dict[str, Any]) -> float:
+    """Of the sums over the sequences that both have scored."""
+    count = min(figures["sequences"], others["sequences"])
+    sums = [sum(values["log_likelihoods"][:count]) for values in (figures, others)]
+    variance = sum(sum(values["squared_errors"][:count]) for values in (figures, others))
+    return (sums[0] - sums[1]) / math.sqrt(variance)
+
+
+def run(run_dir: Path, arguments: EstimatorArguments) -> dict[str, Any]:
+    """Everything that is measured.
+
+    Raises:
+        ValueError: If the run is not finished, or its held-out text has too few or too short sequences.
+    """
+    results = read_results(run_dir)
+    if unknown := set(arguments.estimators) - set(NAMES):
+        raise ValueError(f"{min(unknown)!r} is no estimator; there are {', '.join(map(repr, NAMES))}.")
+    if results is None:
+        raise ValueError(f"{run_dir} has no results.json; finish the run first (training/pretrain.py).")
+    names = {field.name for field in fields(DataArguments)}
+    data = DataArguments(**{name: value for name, value in results["arguments"].items() if name in names})
+    data.tokenizer = str(run_dir / "model")
+    rows = load_data(data).validation
+    length = data.sequence_length if arguments.length is None else arguments.length
+    if not 3 <= length <= data.sequence_length or len(rows) < arguments.num_sequences:
+        raise ValueError(
+            f"length={length} and num_sequences={arguments.num_sequences}: this run has {len(rows)} held-out sequences "
+            f"of {data.sequence_length} tokens, and contexts have an order from three tokens on."
+        )
+    chosen = torch.linspace(0, len(rows) - 1, arguments.num_sequences).long()
+    sequences = torch.tensor(rows["input_ids"][:])[chosen, :length]
+    model = AOGPTForAnyOrderLM.from_pretrained(run_dir / "model").eval()
+    found = measure(model, sequences, arguments)
+    return {
+        "run": {key: results["arguments"][key] for key in TRAINING} | {"num_parameters": results["num_parameters"]},
+        "versions": results["versions"],
+        "length": length,
+        "num_context_orders": arguments.num_context_orders,
+        "seed": arguments.seed,
+        "estimators": found,
+        "comparison": compare(found, length, arguments.num_context_orders),
+    }
+
+
+def table(measured: list[dict[str, Any]]) -> Iterator[str]:
+    """Markdown: rows, standard errors, and how many times fewer rows one standard error takes than with all ranks."""
+    yield "| text | n | M | estimator | rows per sequence | ± nats per token | times fewer rows | off by |"
+    yield "|:--|--:|--:|:--|--:|--:|--:|--:|"
+    for one in sorted(measured, key=lambda one: one["length"]):
+        for name, (label, _) in NAMES.items():
+            if name not in one["estimators"]:
+                continue
+            values, figures = one["estimators"][name], one["comparison"][name]
+            fewer = f"({figures['times_fewer_rows_by_variance_of_one_context_order']:.3g})"
+            away = ""
+            if "times_fewer_rows" in figures:
+                fewer = f"{figures['times_fewer_rows']:.3g}"
+                away = f"{figures['difference_in_standard_errors']:+.1f}"
+            error = math.sqrt(mean(values["squared_errors"])) / one["length"]
+            yield (
+                f"| {', '.join(one['run']['corpus'])} | {one['length']} | {one['num_context_orders']} | {label} | "
+                f"{values['rows_per_sequence']:,.0f} | {error:.2g} | {fewer} | {away} |"
+            )
+    yield ""
+    yield (
+        "±: the standard error. Times fewer rows: rows x squared error of all ranks over that of the estimator; in "
+        "brackets, where all ranks were too many rows: their rows counted, and their variance taken to be that of one "
+        "order without an ensemble. Off by: the difference from all ranks, summed over the sequences that both scored, "
+        "in standard errors. The design of whole passes takes twice the rows of all ranks and some."
+    )
+
+
+def plot(measured: list[dict[str, Any]], path: Path) -> None:
+    """Standard error against rows, for each run."""
+    measured = sorted(measured, key=lambda one: one["length"])
+    figure = Figure(figsize=(4.2 * len(measured) + 0.6, 4.2), layout="constrained")
+    for axes, one in zip(figure.subplots(1, len(measured), squeeze=False)[0], measured, strict=True):
+        length = one["length"]
+        shown = {name: values for name, values in one["estimators"].items() if name in NAMES}
+        points = {
+            name: (values["rows_per_sequence"], math.sqrt(mean(values["squared_errors"])) / length)
+            for name, values in shown.items()
+        }
+        lowest, highest = min(rows for rows, _ in points.values()), max(rows for rows, _ in points.values())
+        for name, (rows, error) in points.items():
+            label, color = NAMES[name]
+            ends = [lowest / 3, highest * 3]
+            axes.plot(ends, [error * math.sqrt(rows / end) for end in ends], color=color, linewidth=1.2, label=label)
+            axes.plot([rows], [error], "o", color=color, markersize=5)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.set_title(
+            f"{', '.join(one['run']['corpus'])}, n = {length}, M = {one['num_context_orders']}", loc="left", fontsize=10
+        )
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel("rows per sequence")
+        axes.grid(alpha=0.25, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].set_ylabel("standard error, nats per token")
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
+
+
+def main(argv: list[str]) -> None:
+    parser = HfArgumentParser(EstimatorArguments, allow_abbrev=False)
+    parser.add_argument("run", nargs="?", help="Folder of a finished run.")
+    arguments, others = parser.parse_args_into_dataclasses(argv)
+    if others.run is not None:
+        results = run(Path(others.run), arguments)
+        print(json.dumps(results["comparison"], indent=1))
+        if arguments.output is not None:
+            Path(arguments.output).parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(Path(arguments.output)) as temporary:
+                temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    if arguments.report:
+        folder = Path(arguments.report[0]).parent
+        measured = [json.loads(Path(file).read_text(encoding="utf-8")) for file in arguments.report]
+        plot(measured, folder / "report.png")
+        with whole_file(folder / "report.md") as temporary:
+            temporary.write_text("\n".join(table(measured)) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

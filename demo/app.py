@@ -1,0 +1,249 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+A text with holes, filled in before your eyes in the chosen order: a demo for a laptop or a Space of the Hub.
+
+    python demo/app.py [MODEL]
+
+MODEL is a folder or a Hub repository (default: $AOGPT_MODEL, then runs/quickstart/model). Needs gradio, torch and
+transformers; the package itself is not needed, the model brings its code.
+"""
+
+import html
+import os
+import queue
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing goes out that nobody asked for
+
+import gradio as gr
+import torch
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.generation import BaseStreamer
+
+HOLE = "_"
+ORDERS = ["random", "left_to_right", "confidence", "margin", "entropy"]
+ENDS = {"the text ends here": "end", "write on": "on"}
+LONGEST = 128  # tokens; more are not pleasant to watch
+EXAMPLES = ["LATIN SMALL LETTER _ WITH _", "_ WHITE _ SYMBOL", "GREEK _ _ _", "_ _ _ _ _"]
+CSS = """
+.canvas { font-family: ui-monospace, Menlo, Consolas, monospace; line-height: 1.2; display: flex; flex-wrap: wrap;
+          gap: 6px 3px }
+.token { padding: 5px 6px 3px; border-radius: 5px; border: 1px solid #d6dade; text-align: center; min-width: 1em;
+         background: #f4f5f6; color: #22262a; white-space: pre }
+.token small { display: block; font-size: 10px; opacity: .75; min-height: 12px }
+.token.hidden { border-style: dashed; background: #fff; color: #aab }
+.token.filled { color: #fff; border-color: transparent }
+.token.new { outline: 3px solid #e8a33d }
+.summary { margin-top: 12px; font-size: 14px }
+"""
+# Fonts of the reader's own system: none are fetched.
+THEME = gr.themes.Base(font="system-ui", font_mono="ui-monospace")
+
+
+@dataclass(frozen=True)
+class Token:
+    """A position as it is shown: its text (None: hidden), the step that revealed it (None: given), its probability."""
+
+    text: str | None
+    step: int | None = None
+    probability: float | None = None
+
+
+class Steps(BaseStreamer):
+    """Hands over the whole canvas after every step of a generation in another thread."""
+
+    def __init__(self) -> None:
+        self.canvases: queue.Queue[torch.LongTensor | None] = queue.Queue()  # None: no more
+        self.final: list[torch.Tensor] = []
+
+    def put(self, value: torch.Tensor) -> None:
+        self.final.append(value)
+
+    def put_draft(self, value: torch.Tensor) -> None:
+        self.canvases.put(torch.cat((*self.final, value), dim=1)[0])
+
+    def end(self) -> None:
+        self.canvases.put(torch.cat(self.final, dim=1)[0])
+
+
+# ------------------------------------------------------------------------------------------------------ generation
+
+
+def encode(text: str, end: str, tokenizer: PreTrainedTokenizerBase, longest: int) -> torch.LongTensor:
+    """
+    Ids (1, n) of a text in which every `_` hides one token.
+
+    What comes after the text is end-of-text, if it ends there, otherwise hidden too, up to `longest` tokens.
+
+    Raises:
+        ValueError: If the text is too long, or nothing is hidden.
+    """
+    ids = tokenizer(text.replace(HOLE, tokenizer.mask_token)).input_ids if text else []
+    if len(ids) > longest:
+        raise ValueError(f"The text has {len(ids)} tokens, but at most {longest} are allowed: shorten it.")
+    rest = tokenizer.eos_token_id if end == "end" else tokenizer.mask_token_id
+    ids = ids + [rest] * (longest - len(ids))
+    if tokenizer.mask_token_id not in ids:
+        raise ValueError(
+            f"There is nothing to fill in: write {HOLE} for each token that is to be found, or let it write on."
+        )
+    return torch.tensor([ids])
+
+
+def decode(token: int, tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """A token's text; None where it is hidden."""
+    return None if token == tokenizer.mask_token_id else tokenizer.decode([token])
+
+
+def fill(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    text: str,
+    end: str,
+    order: str,
+    num_steps: int,
+    temperature: float,
+    top_p: float,
+    seed: int,
+) -> Iterator[list[Token]]:
+    """
+    The tokens of a text, first with its holes and then after each step; at last with their probabilities.
+
+    The last probabilities are the model's own, without temperature or top-p: p(token | what was revealed before), in
+    the order in which this text was revealed. Their product is the likelihood of the text in that order. `num_steps` 0
+    reveals one position at a time.
+    """
+    ids = encode(text, end, tokenizer, min(model.config.max_position_embeddings, LONGEST))
+    arguments = {
+        "order": order,
+        "num_steps": int(num_steps) or None,
+        "temperature": temperature,
+        "top_p": top_p,
+        "generator": torch.Generator().manual_seed(int(seed)),
+    }
+    tokens = [Token(decode(token, tokenizer)) for token in ids[0].tolist()]
+    yield list(tokens)
+    steps, count = Steps(), 0
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(model.generate, ids, streamer=steps, return_dict_in_generate=True, **arguments)
+        result.add_done_callback(lambda _: steps.canvases.put(None))
+        while (canvas := steps.canvases.get()) is not None:
+            found = [decode(token, tokenizer) for token in canvas.tolist()]
+            new = [place for place, token in enumerate(tokens) if token.text is None and found[place] is not None]
+            for place in new:
+                tokens[place] = Token(found[place], count)
+            if new:
+                count += 1
+                yield list(tokens)
+        output = result.result()  # raises here what went wrong there
+    scores = model.log_likelihood(output.sequences, orders=output.orders).token_log_likelihood[0].exp().tolist()
+    numbers = output.reveal_steps[0].tolist()
+    yield [
+        replace(token, probability=score, step=None if token.step is None else numbers[place])
+        for place, (token, score) in enumerate(zip(tokens, scores, strict=True))
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------- appearance
+
+
+def colour(step: int, last: int) -> str:
+    """Blue for what came first, over green, to red for what came last."""
+    return f"hsl({round(215 - 205 * step / max(last, 1))} 60% 42%)"
+
+
+def draw(tokens: list[Token], end_of_text: str | None = None) -> str:
+    """The tokens as HTML; end-of-text that fills the canvas up is left out."""
+    shown = list(tokens)
+    while shown and shown[-1].text == end_of_text and end_of_text is not None:
+        shown.pop()
+    revealed = [token.step for token in tokens if token.step is not None]
+    last = max(revealed, default=0)
+    cells = [draw_token(token, last, is_done=any(token.probability is not None for token in tokens)) for token in shown]
+    return f'<div class="canvas" data-steps="{len(set(revealed))}">{"".join(cells)}</div>{summary(tokens)}'
+
+
+def draw_token(token: Token, last: int, is_done: bool) -> str:
+    if token.text is None:
+        return '<span class="token hidden">?<small></small></span>'
+    text = html.escape(token.text)
+    if token.step is None:
+        return f'<span class="token">{text}<small></small></span>'
+    fresh = " new" if token.step == last and not is_done else ""
+    likelihood = "" if token.probability is None else f"{100 * token.probability:.3g} %"
+    return (
+        f'<span class="token filled{fresh}" data-step="{token.step}" title="step {token.step + 1} {likelihood}" '
+        f'style="background: {colour(token.step, last)}">{text}<small>{likelihood}</small></span>'
+    )
+
+
+def summary(tokens: list[Token]) -> str:
+    filled = [token for token in tokens if token.step is not None and token.probability is not None]
+    if not filled:
+        return ""
+    nats = sum(torch.tensor([token.probability for token in filled], dtype=torch.float64).log().tolist())
+    return (
+        f'<div class="summary">{len(filled)} tokens in {len({token.step for token in filled})} steps, blue first, red '
+        f"last; log-likelihood of what was filled in, in this order: {nats:.2f} nats. Below each token: its "
+        "probability given what was revealed before it.</div>"
+    )
+
+
+def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
+    """The page."""
+
+    def show(
+        text: str, end: str, order: str, steps: int, temperature: float, top_p: float, seed: int, pause: float
+    ) -> Any:
+        try:
+            for number, tokens in enumerate(
+                fill(model, tokenizer, text, ENDS[end], order, steps, temperature, top_p, seed)
+            ):
+                if number:
+                    time.sleep(pause)
+                yield draw(tokens, tokenizer.eos_token)
+        except ValueError as error:
+            raise gr.Error(str(error)) from error
+
+    with gr.Blocks(title="Any-order text", analytics_enabled=False) as page:
+        gr.Markdown(
+            "# Any-order text\nWrite a text with holes, one `_` for each token, and watch a decoder-only language "
+            "model ([AO-GPT](https://arxiv.org/abs/2506.19935)) fill them in, in the order you choose."
+        )
+        text = gr.Textbox(EXAMPLES[0], label="Text with holes", elem_id="text", max_length=2000)
+        with gr.Row():
+            end = gr.Radio(list(ENDS), value=next(iter(ENDS)), label="After it")
+            order = gr.Dropdown(ORDERS, value="random", label="Order")
+            steps = gr.Slider(0, 32, 0, step=1, label="Steps (0: one position at a time)")
+        with gr.Row():
+            temperature = gr.Slider(0.1, 2, 1, step=0.05, label="Temperature")
+            top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p")
+            seed = gr.Number(0, label="Seed", precision=0, minimum=0, maximum=2**31)
+            pause = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step")
+        start = gr.Button("Fill in", variant="primary", elem_id="start")
+        canvas = gr.HTML(elem_id="canvas")
+        inputs = [text, end, order, steps, temperature, top_p, seed, pause]
+        gr.on([start.click, text.submit], show, inputs, canvas, show_progress="hidden")
+        gr.Examples(EXAMPLES, text)
+    return page
+
+
+def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A model with its code and tokenizer."""
+    model = AutoModel.from_pretrained(name, trust_remote_code=True).eval()
+    return model, AutoTokenizer.from_pretrained(name, trust_remote_code=True)
+
+
+def main(argv: list[str]) -> None:
+    name = argv[0] if argv else os.environ.get("AOGPT_MODEL", "runs/quickstart/model")
+    build(*load(name)).queue().launch(css=CSS, theme=THEME)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

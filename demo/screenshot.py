@@ -1,0 +1,61 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Takes a picture of the demo while it fills in a text, and one when it is done, side by side:
+
+    python demo/screenshot.py OUT.png [MODEL]
+
+Needs gradio, playwright, matplotlib and an installed Chromium.
+"""
+
+import io
+import shutil
+import sys
+from pathlib import Path
+
+from app import CSS, THEME, build, load
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+from playwright.sync_api import sync_playwright
+
+BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
+TEXT = "LATIN SMALL LETTER _ WITH _ _ _ _"
+WIDTH, HEIGHT = 860, 800
+
+
+def pictures(address: str, browser_path: str) -> list[bytes]:
+    """The page after four steps, and at the end."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
+        page.goto(address)
+        page.locator("#text textarea").fill(TEXT)
+        page.locator("#start").click()
+        page.locator('.token[data-step="3"]').wait_for()
+        taken = [page.screenshot()]
+        page.locator(".summary").wait_for()
+        taken.append(page.screenshot())
+        browser.close()
+    return taken
+
+
+def main(argv: list[str]) -> None:
+    out, name = Path(argv[0]), argv[1] if len(argv) > 1 else "runs/quickstart/model"
+    browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser_path is None:
+        sys.exit(f"No browser is installed: none of {', '.join(BROWSERS)}.")
+    page = build(*load(name)).queue()
+    _, address, _ = page.launch(css=CSS, theme=THEME, prevent_thread_lock=True, quiet=True)
+    taken = pictures(address, browser_path)
+    page.close()
+    figure = Figure(figsize=(2 * WIDTH / 100, HEIGHT / 100), dpi=100)
+    for axes, picture in zip(figure.subplots(1, 2), taken, strict=True):
+        axes.imshow(imread(io.BytesIO(picture)))
+        axes.axis("off")
+    figure.subplots_adjust(0, 0, 1, 1, wspace=0.01)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,156 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The demo's steps, and the page itself in a browser, where gradio, playwright and a Chromium are installed."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_hub import SpaceCardData
+from transformers import PreTrainedTokenizerFast
+
+from modeling_aogpt import AOGPTForAnyOrderLM
+
+pytest.importorskip("gradio", reason="the demo needs gradio: pip install -e '.[demo]'")
+from demo import app
+
+ROOT = Path(__file__).parents[1]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
+
+
+def steps_of(
+    model: AOGPTForAnyOrderLM,
+    tokenizer: PreTrainedTokenizerFast,
+    text: str = "ab__e_",
+    end: str = "end",
+    **options: object,
+) -> list[list[app.Token]]:
+    settings = {"order": "random", "num_steps": 0, "temperature": 1.0, "top_p": 1.0, "seed": 0} | options
+    return list(app.fill(model, tokenizer, text, end, **settings))
+
+
+def test_holes_are_filled_one_after_another(
+    tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    shown = steps_of(tiny_model, tiny_tokenizer, order="left_to_right")
+    hidden = [[place for place, token in enumerate(tokens) if token.text is None] for tokens in shown]
+    assert hidden == [[2, 3, 5], [3, 5], [5], [], []]
+    assert [token.text for token in shown[0][:5]] == ["a", "b", None, None, "e"]
+    assert {token.text for token in shown[0][6:]} == {"<eos>"}
+    assert [token.step for token in shown[-1]][:6] == [None, None, 0, 1, None, 2]
+    assert all(token.probability is None for tokens in shown[:-1] for token in tokens)
+
+
+def test_fewer_steps_reveal_several_at_once(
+    tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    shown = steps_of(tiny_model, tiny_tokenizer, text="", end="on", num_steps=2)
+    assert len(shown[0]) == 12
+    assert len(shown) <= 4
+    assert {token.step for token in shown[-1]} <= {0, 1}
+
+
+def test_probabilities_are_the_likelihood_of_the_text(
+    tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """Whatever temperature it was drawn at: their product is p(text | order)."""
+    tokens = steps_of(tiny_model, tiny_tokenizer, order="left_to_right", text="_" * 12, temperature=0.5)[-1]
+    ids = tiny_tokenizer.convert_tokens_to_ids([token.text for token in tokens])
+    expected = tiny_model.log_likelihood(torch.tensor([ids])).log_likelihood.item()
+    total = sum(torch.tensor([token.probability for token in tokens], dtype=torch.float64).log()).item()
+    assert total == pytest.approx(expected, rel=1e-4)
+    assert f"{expected:.2f} nats" in app.draw(tokens)
+
+
+def test_refuses_what_cannot_be_filled(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
+    for text, message in (("abc", "nothing to fill in"), ("_" * 13, "13 tokens, but at most 12")):
+        with pytest.raises(ValueError, match=message):
+            steps_of(tiny_model, tiny_tokenizer, text=text)
+    with pytest.raises(ValueError, match="temperature=0"):
+        steps_of(tiny_model, tiny_tokenizer, temperature=0.0)
+
+
+def test_text_is_no_markup() -> None:
+    drawn = app.draw([app.Token("<script>", 0, 0.5), app.Token("<b>"), app.Token(None)])
+    assert "<script>" not in drawn
+    assert "<b>" not in drawn
+    assert drawn.count('class="token') == 3
+
+
+def test_the_space_has_what_the_hub_asks_for() -> None:
+    header = (ROOT / "demo" / "README.md").read_text().split("---\n")[1]
+    fields = dict(line.split(": ", 1) for line in header.strip().splitlines())
+    data = SpaceCardData(**fields)
+    assert (ROOT / "demo" / data.app_file).is_file()
+    assert data.sdk == "gradio"
+    code = (ROOT / "demo" / "app.py").read_text()
+    assert not re.search(r"^(from|import) (modeling_aogpt|training|eval)", code, re.MULTILINE)
+
+
+# ------------------------------------------------------------------------------------------------------- the browser
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def address(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Iterator[str]:
+    """The demo as it is started, with a tiny model."""
+    tiny_model.save_pretrained(tmp_path / "model")
+    tiny_tokenizer.save_pretrained(tmp_path / "model")
+    port = free_port()
+    environment = os.environ | {"GRADIO_SERVER_PORT": str(port), "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    with (tmp_path / "log").open("w") as log:
+        command = [sys.executable, str(ROOT / "demo" / "app.py"), str(tmp_path / "model")]
+        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            assert process.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < deadline, "the demo did not start"
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_in_a_browser(address: str) -> None:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        faults, elsewhere = [], []
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda request: elsewhere.append(request.url))
+        page.goto(address)
+        page.locator("#text textarea").fill("ab__e_")
+        page.locator("#start").click()
+        page.locator(".token.new").first.wait_for()  # seen while it is being filled in
+        page.locator(".summary").wait_for()
+        assert page.locator(".token.filled").count() == 3
+        assert page.locator(".token.hidden").count() == 0
+        assert sorted(page.locator(".token.filled").evaluate_all("all => all.map(one => one.dataset.step)")) == list(
+            "012"
+        )
+        page.locator("#text textarea").fill("abc")
+        page.locator("#start").click()
+        page.get_by_text("There is nothing to fill in").wait_for()
+        browser.close()
+    assert faults == []
+    assert [url for url in elsewhere if not url.startswith((address, "data:", "blob:"))] == []

@@ -4,6 +4,7 @@
 
 from pathlib import Path
 
+import pytest
 import torch
 from transformers import Trainer, TrainingArguments
 
@@ -44,3 +45,24 @@ def test_accumulated_passes_make_the_loss_of_one_batch(tmp_path: Path) -> None:
     one = train(random_model(), tmp_path, max_steps=3, per_device_train_batch_size=16)
     four = train(random_model(), tmp_path, max_steps=3, per_device_train_batch_size=4, gradient_accumulation_steps=4)
     torch.testing.assert_close(torch.tensor(four), torch.tensor(one), rtol=1e-3, atol=1e-3)
+
+
+def test_lora_trains_its_adapters_alone(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    model = random_model(initializer_range=0.1)
+    before = {name: weight.clone().float() for name, weight in model.named_parameters()}
+    adapters = peft.LoraConfig(r=4, target_modules=["qkv_proj", "o_proj", "up_proj", "down_proj"])
+    tuned = peft.get_peft_model(model.float(), adapters)
+    losses = train(tuned, tmp_path / "run", max_steps=60, per_device_train_batch_size=16, learning_rate=2e-2)
+    assert losses[-1] < losses[0] - 0.5
+    frozen = {name.replace(".base_layer", ""): weight for name, weight in model.named_parameters()}
+    assert all(torch.equal(frozen[name], weight) for name, weight in before.items())
+
+    tuned.save_pretrained(tmp_path / "adapters")
+    ids, orders = torch.tensor([ROWS[4]["input_ids"]]), torch.tensor([[3, 0, 6, 1, 7, 2, 5, 4]])
+    expected = tuned(ids, orders=orders).logits
+    again = peft.PeftModel.from_pretrained(random_model(initializer_range=0.1).float(), tmp_path / "adapters").eval()
+    torch.testing.assert_close(again(ids, orders=orders).logits, expected)
+    merged = again.merge_and_unload()
+    assert isinstance(merged, AOGPTForAnyOrderLM)
+    torch.testing.assert_close(merged(ids, orders=orders).logits, expected, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,243 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Time and memory of one training step of AO-GPT small, against a plain implementation of it (`eval/plain_aogpt.py`):
+
+    python eval/training_speed.py [--batch_size 3] [--bf16_batch_size 1] [--out docs/results/training_speed]
+
+Every measurement is a process of its own: model, AdamW and averages are made, then whole steps (loss, gradients,
+clipping, update, averages) are timed, the first of them apart. Memory is the process's peak, of which the weights,
+their averages and AdamW's moments are a part that nobody saves.
+"""
+
+import argparse
+import json
+import resource
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from eval.plain_aogpt import PlainAOGPT
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from training.arguments import TrainingArguments
+from training.bfloat16 import bfloat16_products, recomputing
+from training.ema import ExponentialMovingAverage
+from training.files import whole_file
+from training.hardware import num_cores, versions
+from training.objectives import AnyOrderObjective
+from training.optimization import create_optimizer
+
+KINDS = ("plain", "ours", "ours, recomputing activations")
+SIZES = {
+    "small": {"layers": 12, "width": 768, "heads": 12, "length": 1024, "vocab_size": 50304},
+    "tiny": {"layers": 1, "width": 32, "heads": 2, "length": 16, "vocab_size": 64},  # to try the script
+}
+
+
+def plain_step(size: dict[str, int], precision: str) -> Callable[..., float]:
+    model = PlainAOGPT(**size)
+    recipe = TrainingArguments()
+    groups = [
+        {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": recipe.weight_decay},
+        {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95), foreach=False)
+    averages = [weight.detach().clone() for weight in model.parameters()]
+
+    def step(input_ids: torch.LongTensor, orders: torch.LongTensor) -> float:
+        with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            loss = model(input_ids, orders)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            for average, weight in zip(averages, model.parameters(), strict=True):
+                average.sub_((1 - recipe.ema_decay) * (average - weight))
+        return loss.item()
+
+    return step
+
+
+def our_step(size: dict[str, int], precision: str, recompute: bool) -> Callable[..., float]:
+    """What `training/pretrain.py` does in a step."""
+    config = AOGPTConfig(
+        num_hidden_layers=size["layers"],
+        hidden_size=size["width"],
+        num_attention_heads=size["heads"],
+        max_position_embeddings=size["length"],
+        vocab_size=size["vocab_size"],
+    )
+    model = AOGPTForAnyOrderLM(config).train()
+    products = bfloat16_products(torch.device("cpu"), precision)
+    if recompute:
+        model.gradient_checkpointing_enable(recomputing(products))
+    objective, optimizer = AnyOrderObjective(model), create_optimizer(model, TrainingArguments())
+    averages = ExponentialMovingAverage(model, TrainingArguments().ema_decay)
+
+    def step(input_ids: torch.LongTensor, orders: torch.LongTensor) -> float:
+        with products, torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+            loss = objective(input_ids, orders)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        averages.update(model)
+        return loss.item()
+
+    return step
+
+
+def measure(kind: str, precision: str, size_name: str, batch_size: int, steps: int) -> dict[str, Any]:
+    """In this process: seconds of each step, losses and the peak of memory."""
+    torch.manual_seed(0)
+    size = SIZES[size_name]
+    step = plain_step(size, precision) if kind == "plain" else our_step(size, precision, kind != "ours")
+    text_ids = min(size["vocab_size"], 50257)
+    input_ids = torch.randint(text_ids, (batch_size, size["length"]))
+    orders = torch.stack([torch.randperm(size["length"]) for _ in range(batch_size)])
+    seconds, losses = [], []
+    for _ in range(steps):
+        started = time.perf_counter()
+        losses.append(step(input_ids, orders))
+        seconds.append(time.perf_counter() - started)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    later = seconds[1:] or seconds
+    return {
+        "kind": kind,
+        "precision": precision,
+        "batch_size": batch_size,
+        "losses": losses,
+        "seconds": seconds,
+        "step_seconds": sum(later) / len(later),
+        "tokens_per_second": batch_size * size["length"] * len(later) / sum(later),
+        "peak_bytes": peak,
+        "threads": torch.get_num_threads(),
+        "product_speed": product_speed(),
+    }
+
+
+def in_own_process(wrapper: str, *arguments: object) -> dict[str, Any]:
+    """What `measure` gives of the arguments."""
+    command = [*shlex.split(wrapper), sys.executable, __file__, "--measure", *map(str, arguments)]
+    finished = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    return json.loads(finished.stdout.splitlines()[-1])
+
+
+def flops_of_step(size: dict[str, int], batch_size: int) -> float:
+    """
+    Of the products that no implementation can leave out: blocks and head (6 per weight and row), causal attention.
+
+    The modulation (adaLN) is left out: it can be made once for each position instead of each row.
+    """
+    layers, width, length = size["layers"], size["width"], size["length"]
+    weights = layers * 12 * width**2 + width * size["vocab_size"]
+    attention = layers * 2 * length * width  # scores and values: each 2 n^2 d, half of it unseen
+    return 6.0 * batch_size * length * weights + 3.0 * batch_size * length * attention
+
+
+def product_speed() -> float:
+    """Operations per second of float32 products, the best of several."""
+    left, right = torch.randn(1024, 3072), torch.randn(3072, 3072)
+    best = float("inf")
+    for _ in range(8):
+        started = time.perf_counter()
+        left @ right
+        best = min(best, time.perf_counter() - started)
+    return 2 * 1024 * 3072**2 / best
+
+
+def table(results: dict[str, Any]) -> str:
+    lines = [
+        "| precision | sequences | implementation | seconds per step | speed-up | peak memory | of plain | tokens/s "
+        "| of float32 peak |",
+        "|:--|--:|:--|--:|--:|--:|--:|--:|--:|",
+    ]
+    for run in results["runs"]:
+        same = ("precision", "batch_size")
+        plain = next(o for o in results["runs"] if o["kind"] == "plain" and all(o[key] == run[key] for key in same))
+        lines.append(
+            f"| {run['precision']} | {run['batch_size']} | {run['kind']} | {run['step_seconds']:.2f} "
+            f"| {plain['step_seconds'] / run['step_seconds']:.2f} | {run['peak_bytes'] / 1e9:.2f} GB "
+            f"| {run['peak_bytes'] / plain['peak_bytes']:.2f} | {run['tokens_per_second']:.0f} "
+            f"| {run['mfu']:.0%} |"
+        )
+    return "\n".join(lines)
+
+
+def report(results: dict[str, Any]) -> str:
+    size, speed = results["size"], f"{results['product_speed'] / 1e9:.0f} GFLOP/s"
+    has = "has" if results["has_bfloat16"] else "has no"
+    return f"""# One training step of AO-GPT {results["size_name"]}
+
+{table(results)}
+
+Written by `python eval/training_speed.py`: {size["layers"]} layers of width {size["width"]}, n = {size["length"]},
+{size["vocab_size"]} ids; {results["threads"]} threads, float32 products of {speed} at best, torch {torch.__version__}.
+Each row is a process of its own; the first step is not counted where there are more. Peak memory is all of the process,
+{results["state_bytes"] / 1e9:.2f} GB of it weights, averages, gradients and AdamW's moments in float32.
+
+*plain* is the released way written down directly (`eval/plain_aogpt.py`): n + 1 rows, all logits in float32, modulation
+of every row, updates tensor by tensor, autocast. *ours* is the step of `training/pretrain.py`; *recomputing
+activations* adds `--gradient_checkpointing`. The last column is the share of the best float32 speed that the products
+which nobody can leave out would need: what is recomputed, modulation and all else count as lost.
+
+bf16: this processor {has} bfloat16 instructions. Without them PyTorch multiplies bfloat16 far more slowly than float32,
+and the plain step under autocast does so too. Ours rounds to bfloat16 and multiplies in float32
+(`training/bfloat16.py`): about as fast as float32, and no faster.
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Time and memory of a training step against a plain implementation.")
+    parser.add_argument("--size", choices=SIZES, default="small")
+    parser.add_argument("--batch_size", type=int, default=3, help="sequences of a step in float32")
+    parser.add_argument("--bf16_batch_size", type=int, default=1, help="and in bf16, which may be very slow")
+    parser.add_argument("--steps", type=int, default=2, help="steps in float32, the first of which is not counted")
+    parser.add_argument("--bf16_steps", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path("docs/results/training_speed"))
+    parser.add_argument("--wrapper", default="", help="command before each process, for instance `numactl -C 0,1`")
+    parser.add_argument("--measure", nargs=5, metavar=("KIND", "PRECISION", "SIZE", "BATCH", "STEPS"))
+    arguments = parser.parse_args()
+    if arguments.measure:
+        kind, precision, size_name, batch_size, steps = arguments.measure
+        print(json.dumps(measure(kind, precision, size_name, int(batch_size), int(steps))))
+        return
+
+    size = SIZES[arguments.size]
+    plan = [(kind, "float32", arguments.batch_size, arguments.steps) for kind in KINDS]
+    plan += [(kind, "bf16", arguments.bf16_batch_size, arguments.bf16_steps) for kind in KINDS]
+    runs = [
+        in_own_process(arguments.wrapper, kind, precision, arguments.size, batch_size, steps)
+        for kind, precision, batch_size, steps in tqdm(plan, unit="process")
+    ]
+    speed = max(run["product_speed"] for run in runs)
+    for run in runs:
+        run["mfu"] = flops_of_step(size, run["batch_size"]) / run["step_seconds"] / speed
+    results = {
+        "size_name": arguments.size,
+        "size": size,
+        "runs": runs,
+        "threads": runs[0]["threads"],
+        "cores": num_cores(),
+        "product_speed": speed,
+        "state_bytes": 5 * 4 * sum(weight.numel() for weight in PlainAOGPT(**size).parameters()),
+        "has_bfloat16": torch.cpu._is_avx512_bf16_supported(),
+        "versions": versions(),
+    }
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name, text in (("results.json", json.dumps(results, indent=1) + "\n"), ("README.md", report(results))):
+        with whole_file(arguments.out / name) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from eval import training_speed
+from eval.plain_aogpt import PlainAOGPT
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from tests.references import perturb_vectors
+
+NAMES = {
+    "tokens": "model.embed_tokens",
+    "start": "model.start_embedding",
+    "positions": "model.position_embeddings",
+    "targets": "model.target_embeddings",
+    "modulation.1": "model.modulation.proj",
+    "norm": "model.norm",
+    "head": "lm_head",
+}
+BLOCK = {
+    "norm_1": "input_norm",
+    "norm_2": "post_attention_norm",
+    "qkv": "attention.qkv_proj",
+    "out": "attention.o_proj",
+    "q_norm": "attention.q_norm",
+    "k_norm": "attention.k_norm",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+    "modulation.1": "modulation.proj",
+}
+
+
+@torch.no_grad()
+def test_the_yardstick_computes_the_same_loss() -> None:
+    plain = PlainAOGPT(layers=2, width=16, heads=2, length=10, vocab_size=30)
+    perturb_vectors(plain)
+    config = AOGPTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, max_position_embeddings=10, vocab_size=30
+    )
+    model = AOGPTForAnyOrderLM(config)
+    names = NAMES | {
+        f"blocks.{layer}.{old}": f"model.layers.{layer}.{new}" for layer in range(2) for old, new in BLOCK.items()
+    }
+    tensors = {
+        f"{names[name.rpartition('.')[0]]}.{name.rpartition('.')[2]}": weight
+        for name, weight in plain.state_dict().items()
+    }
+    model.load_state_dict(tensors)
+    ids, orders = torch.randint(30, (3, 10)), torch.stack([torch.randperm(10) for _ in range(3)])
+    torch.testing.assert_close(plain(ids, orders), model(ids, orders=orders, labels=ids).loss)
+
+
+def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_speed, "in_own_process", lambda wrapper, *rest: training_speed.measure(*rest))
+    monkeypatch.setattr(sys, "argv", ["training_speed.py", "--size", "tiny", "--out", str(tmp_path)])
+    training_speed.main()
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert len(results["runs"]) == 6
+    assert all(abs(run["losses"][0] - 4.16) < 0.1 for run in results["runs"] if run["kind"] != "plain")  # log 64
+    assert "| bf16 | 1 | ours |" in (tmp_path / "README.md").read_text()
+
+
+def test_operations_are_counted() -> None:
+    size = {"layers": 12, "width": 768, "heads": 12, "length": 1024, "vocab_size": 50304}
+    # nanoGPT's count for GPT-2 small without its position table, 6 N + 12 L H Q T, has no causal half.
+    per_token = 6 * (12 * 12 * 768**2 + 768 * 50304) + 6 * 12 * 768 * 1024
+    assert training_speed.flops_of_step(size, 2) == pytest.approx(2 * 1024 * per_token)

@@ -13,7 +13,6 @@ as one byte. A run that was stopped goes on when the same command is given again
 
 import hashlib
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -35,7 +34,7 @@ from eval.tables import MEASURE_NAMES, zero_shot_table
 from training.corpora import keep_text, load_files
 from training.data import encode_documents, fill, option, total
 from training.files import whole_file
-from training.hardware import hardware, use_all_cores, versions
+from training.hardware import check_launch, hardware, use_all_cores, versions
 from training.tokenization import load_tokenizer, vocabulary_arguments
 
 TEXT_FILES = "text files"
@@ -130,10 +129,7 @@ def zero_shot(model_name: str, arguments: ScoringArguments, journal_folder: Path
     started = time.perf_counter()
     accelerator = Accelerator()
     use_all_cores(accelerator)
-    if (launched := int(os.environ.get("WORLD_SIZE", "1"))) != accelerator.num_processes:
-        raise ValueError(
-            f"{launched} processes were launched, but each is on its own: on a CPU, set ACCELERATE_USE_CPU=true."
-        )
+    check_launch(accelerator)
     estimators = Estimators(arguments.ensemble_size, arguments.num_ranks, arguments.num_times)
     scorer = load_scorer(model_name, getattr(torch, arguments.dtype), accelerator.device, estimators)
     measures = choose_measures(scorer, arguments.measures)

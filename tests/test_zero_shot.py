@@ -293,7 +293,7 @@ def test_processes_that_do_not_know_of_each_other(
     folder: str, arguments: ScoringArguments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match="2 processes were launched, but each is on its own"):
+    with pytest.raises(ValueError, match="2 processes were launched, but Accelerate knows of 1"):
         zero_shot(folder, arguments)
 
 

@@ -435,6 +435,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
     """The decoder and its language-model head, which is one and the same in all views of a checkpoint."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: AOGPTConfig) -> None:
         super().__init__(config)
@@ -649,7 +650,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
             loss=loss,
             logits=logits,
             past_key_values=past_key_values,
-            hidden_states=output.hidden_states and tuple(states[:, 1:] for states in output.hidden_states),
+            hidden_states=output.hidden_states and tuple(map(without_start_row, output.hidden_states)),
             attentions=output.attentions,
         )
 
@@ -698,6 +699,11 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         visible = F.pad(visible, (1, 0), value=True)
         start_row = F.pad(torch.zeros_like(visible[:, :, :1, 1:]), (1, 0), value=True)
         return torch.cat((start_row, visible), dim=2)
+
+
+def without_start_row(states: torch.Tensor | None) -> torch.Tensor | None:
+    """None stands for a layer whose hidden states were not asked for."""
+    return None if states is None else states[:, 1:]
 
 
 def has_padding(attention_mask: torch.Tensor | None) -> bool:

@@ -206,6 +206,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AnyOrderGenerationMixin, 
     """
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
     _auto_class = "AutoModelForMaskedLM"
     canvas_class = FullPassEncoder
 

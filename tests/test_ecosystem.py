@@ -1,0 +1,252 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What people do with any model of transformers works with these; what other test files show is not shown again."""
+
+import copy
+import pickle
+from pathlib import Path
+
+import accelerate
+import pytest
+import torch
+from accelerate.utils import calculate_maximum_sizes
+from safetensors import safe_open
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel, set_seed
+
+from modeling_aogpt import (
+    AOGPTConfig,
+    AOGPTForAnyOrderLM,
+    AOGPTForCausalLM,
+    AOGPTForMaskedLM,
+    DataCollatorForAnyOrderLM,
+    MDMEncoderConfig,
+    MDMEncoderForMaskedLM,
+)
+from modeling_aogpt.orders import random_orders
+from tests.references import random_model
+
+MASK = 11
+
+
+@pytest.fixture
+def ids() -> torch.LongTensor:
+    return torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def any_order() -> AOGPTForAnyOrderLM:
+    return random_model(position_encoding="rotary")
+
+
+def view(model: AOGPTForAnyOrderLM, kind: type[PreTrainedModel]) -> PreTrainedModel:
+    other = kind(model.config).double().eval()
+    other.load_state_dict(model.state_dict())
+    return other
+
+
+@pytest.fixture
+def causal(any_order: AOGPTForAnyOrderLM) -> AOGPTForCausalLM:
+    return view(any_order, AOGPTForCausalLM)
+
+
+@pytest.fixture
+def masked(any_order: AOGPTForAnyOrderLM) -> AOGPTForMaskedLM:
+    return view(any_order, AOGPTForMaskedLM)
+
+
+@pytest.fixture
+def encoder() -> MDMEncoderForMaskedLM:
+    set_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 12}
+    return MDMEncoderForMaskedLM(MDMEncoderConfig(vocab_size=12, initializer_range=0.6, **sizes)).double().eval()
+
+
+# ------------------------------------------------------------------------------------------------- stock generation
+
+
+def continued(model: AOGPTForCausalLM, prompt: torch.LongTensor, **options: object) -> torch.LongTensor:
+    settings = {"max_length": 12, "do_sample": False, "pad_token_id": 0, "disable_compile": True} | options
+    return model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)
+
+
+def test_assisted_generation_writes_what_greedy_does(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+    """Drafts of another model are verified over several rows at once and the cache cut back."""
+    expected = continued(causal, ids[:1, :3])
+    torch.manual_seed(7)
+    assistant = AOGPTForCausalLM(causal.config).double().eval()
+    rejected_often = continued(causal, ids[:1, :3], assistant_model=assistant)
+    accepted = continued(causal, ids[:1, :3], assistant_model=copy.deepcopy(causal))
+    looked_up = continued(causal, ids[:1, :3], prompt_lookup_num_tokens=2)
+    for result in (rejected_often, accepted, looked_up):
+        assert torch.equal(result, expected)
+
+
+@pytest.mark.parametrize("options", [{"do_sample": True}, {"num_beams": 3}, {"num_beams": 2, "do_sample": True}])
+def test_every_cache_generates_the_same(causal: AOGPTForCausalLM, ids: torch.LongTensor, options: dict) -> None:
+    results = []
+    for implementation in ("dynamic", "static"):
+        set_seed(3)
+        results.append(continued(causal, ids[:, :4], cache_implementation=implementation, **options))
+    assert torch.equal(*results)
+
+
+def test_a_cache_goes_on_in_the_next_call(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+    first = continued(causal, ids[:1, :3], max_length=7, return_dict_in_generate=True)
+    prompt = torch.cat((first.sequences, torch.tensor([[5]])), dim=1)
+    result = continued(causal, prompt, past_key_values=first.past_key_values)
+    assert torch.equal(result, continued(causal, prompt))
+
+
+# ------------------------------------------------------------------------------------------------ compile and export
+
+
+def test_every_view_compiles_without_graph_breaks(
+    causal: AOGPTForCausalLM, masked: AOGPTForMaskedLM, encoder: MDMEncoderForMaskedLM, ids: torch.LongTensor
+) -> None:
+    holes = ids.masked_fill(ids % 3 == 0, MASK)
+    for model, inputs in ((causal, ids), (masked, holes), (encoder, holes)):
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        torch.testing.assert_close(compiled(inputs).logits, model(inputs).logits, rtol=0, atol=1e-12)
+
+
+def test_export_of_a_forward(
+    any_order: AOGPTForAnyOrderLM, masked: AOGPTForMaskedLM, encoder: MDMEncoderForMaskedLM, ids: torch.LongTensor
+) -> None:
+    """With a batch of any size, and an order as an input like any other."""
+    batch = {0: torch.export.Dim("batch", min=2)}
+    orders = random_orders(3, 12, torch.Generator().manual_seed(2))
+    program = torch.export.export(
+        any_order, (ids, orders), dynamic_shapes={"input_ids": batch, "orders": batch}, strict=False
+    )
+    for size in (3, 2):
+        expected = any_order(ids[:size], orders[:size]).logits
+        torch.testing.assert_close(program.module()(ids[:size], orders[:size]).logits, expected, rtol=0, atol=1e-12)
+    holes = ids.masked_fill(ids % 3 == 0, MASK)
+    for model in (masked, encoder):
+        exported = torch.export.export(model, (holes,), strict=False).module()
+        torch.testing.assert_close(exported(holes).logits, model(holes).logits, rtol=0, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------- adapters, quantisation
+
+
+def test_lora(any_order: AOGPTForAnyOrderLM, ids: torch.LongTensor, tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    orders = random_orders(3, 12, torch.Generator().manual_seed(2))
+    before = any_order(ids, orders).logits
+    settings = peft.LoraConfig(r=4, target_modules=["qkv_proj", "up_proj"], lora_alpha=16)
+    adapted = peft.get_peft_model(copy.deepcopy(any_order), settings).double()
+    torch.testing.assert_close(adapted(input_ids=ids, orders=orders).logits, before)
+    trained = [name for name, parameter in adapted.named_parameters() if parameter.requires_grad]
+    assert len(trained) == 8
+    assert all("lora_" in name for name in trained)
+    optimizer = torch.optim.Adam((p for p in adapted.parameters() if p.requires_grad), lr=0.03)
+    losses = []
+    for _ in range(8):
+        loss = adapted(input_ids=ids, orders=orders, labels=ids).loss
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert losses[-1] < losses[0] - 0.1
+    adapted.eval()
+    after = adapted(input_ids=ids, orders=orders).logits
+    filled = adapted.generate(ids.masked_fill(ids % 3 == 0, MASK), do_sample=False, order="left_to_right")
+    adapted.save_pretrained(tmp_path)
+    loaded = peft.PeftModel.from_pretrained(copy.deepcopy(any_order), tmp_path).eval()
+    torch.testing.assert_close(loaded(input_ids=ids, orders=orders).logits, after)
+    merged = loaded.merge_and_unload()
+    assert type(merged) is AOGPTForAnyOrderLM
+    torch.testing.assert_close(merged(ids, orders).logits, after)
+    assert torch.equal(
+        merged.generate(ids.masked_fill(ids % 3 == 0, MASK), do_sample=False, order="left_to_right"), filled
+    )
+
+
+def test_lora_of_the_causal_view(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+    peft = pytest.importorskip("peft")
+    settings = peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+    adapted = peft.get_peft_model(copy.deepcopy(causal), settings)
+    assert not any("lm_head" in name for name, parameter in adapted.named_parameters() if parameter.requires_grad)
+    assert torch.equal(continued(adapted, ids[:, :4]), continued(causal, ids[:, :4]))
+
+
+def test_weights_quantised_to_8_bits(any_order: AOGPTForAnyOrderLM, ids: torch.LongTensor, tmp_path: Path) -> None:
+    """Through transformers' own `quantization_config`, on the CPU."""
+    pytest.importorskip("torchao")
+    from torchao.quantization import Int8WeightOnlyConfig
+    from transformers import TorchAoConfig
+
+    any_order.float().save_pretrained(tmp_path)
+    quantised = AutoModel.from_pretrained(tmp_path, quantization_config=TorchAoConfig(Int8WeightOnlyConfig()))
+    weight = quantised.model.layers[0].attention.qkv_proj.weight
+    assert type(weight) is not torch.nn.Parameter
+    plain, rounded = any_order.log_likelihood(ids).log_likelihood, quantised.log_likelihood(ids).log_likelihood
+    assert 0 < (plain - rounded).abs().max() < 0.05 * plain.abs().max()
+    holes = ids.masked_fill(ids % 3 == 0, MASK)
+    assert not (quantised.generate(holes, num_steps=2) == MASK).any()
+
+
+def test_hidden_states_of_chosen_layers(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+    everything = causal(ids, output_hidden_states=True).hidden_states
+    chosen = causal(ids, output_hidden_states=[1]).hidden_states
+    assert torch.equal(chosen[1], everything[1])
+    assert chosen[0] is None
+
+
+# --------------------------------------------------------------------------------------------- memory, files, copies
+
+
+def test_memory_is_known_without_weights() -> None:
+    """What `accelerate estimate-memory` and `device_map="auto"` do."""
+    config = AOGPTConfig()
+    for auto_class in (AutoModel, AutoModelForMaskedLM, AutoModelForCausalLM):
+        with accelerate.init_empty_weights():
+            model = auto_class.from_config(config)
+        total, (largest, names) = calculate_maximum_sizes(model)
+        assert total == 4 * sum(parameter.numel() for parameter in model.parameters()) == 4 * 170_605_952
+        assert largest == 4 * (50304 * 768 + 50304)  # the head and its bias
+        assert names == ["lm_head"]
+    device_map = accelerate.infer_auto_device_map(
+        model, max_memory={0: 500_000_000, "cpu": 10**9}, no_split_module_classes=model._no_split_modules
+    )
+    assert set(device_map.values()) == {0, "cpu"}
+    assert not [name for name in device_map if name.startswith("model.layers.") and name.count(".") > 2]
+
+
+def test_saved_in_bfloat16(any_order: AOGPTForAnyOrderLM, ids: torch.LongTensor, tmp_path: Path) -> None:
+    half = any_order.bfloat16()
+    half.save_pretrained(tmp_path)
+    with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
+        assert {file.get_tensor(name).dtype for name in file.keys()} == {torch.bfloat16}
+    loaded = AOGPTForAnyOrderLM.from_pretrained(tmp_path)
+    assert loaded.dtype == torch.bfloat16
+    assert torch.equal(loaded(ids).logits, half(ids).logits)
+    assert AOGPTForAnyOrderLM.from_pretrained(tmp_path, dtype=torch.float32).dtype == torch.float32
+    assert not (loaded.generate(num_return_sequences=2) == MASK).any()
+
+
+def test_pickled_and_copied(
+    any_order: AOGPTForAnyOrderLM, encoder: MDMEncoderForMaskedLM, ids: torch.LongTensor
+) -> None:
+    holes = ids.masked_fill(ids % 3 == 0, MASK)
+    for model, inputs in ((any_order, ids), (encoder, holes)):
+        expected = model(inputs)
+        for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
+            assert type(again) is type(model)
+            assert again.config.to_dict() == model.config.to_dict()
+            assert torch.equal(again(inputs).logits, expected.logits)
+            again.lm_head.weight.data.zero_()
+        assert torch.equal(model(inputs).logits, expected.logits)
+        assert torch.equal(pickle.loads(pickle.dumps(expected)).logits, expected.logits)
+    collator = DataCollatorForAnyOrderLM(seed=3)
+    rows = [{"input_ids": row, "order_seed": index} for index, row in enumerate(ids.tolist())]
+    assert torch.equal(pickle.loads(pickle.dumps(collator))(rows)["orders"], collator(rows)["orders"])
+    output = any_order.generate(holes, return_dict_in_generate=True, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(pickle.loads(pickle.dumps(output)).sequences, output.sequences)
+
+
+def test_flex_attention_which_would_not_be_causal_is_refused(any_order: AOGPTForAnyOrderLM) -> None:
+    """transformers' flex attention without a mask lets every row see every other."""
+    with pytest.raises(ValueError, match="flex_attention"):
+        any_order.set_attn_implementation("flex_attention")

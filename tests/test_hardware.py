@@ -6,7 +6,7 @@ import pytest
 import torch
 from accelerate.utils import DistributedType
 
-from training.hardware import check_launch, num_cores, use_all_cores, versions
+from training.hardware import check_launch, num_cores, share_cpus, use_all_cores, versions
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,18 @@ def test_deepspeed_is_refused() -> None:
     accelerator = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED, num_processes=1)
     with pytest.raises(ValueError, match=r"launch with training/accelerate/fsdp2.yaml"):
         check_launch(accelerator)
+
+
+def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    accelerator = SimpleNamespace(distributed_type=DistributedType.NO, num_processes=1)
+    check_launch(accelerator)
+    assert not share_cpus()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="2 processes were launched, but Accelerate knows of 1"):
+        check_launch(accelerator)
+    for there_is_a_gpu in (False, True):
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda answer=there_is_a_gpu: answer)
+        assert share_cpus() is not there_is_a_gpu
 
 
 def test_facts_are_there() -> None:

@@ -32,6 +32,11 @@ def use_all_cores(accelerator: Accelerator) -> None:
         torch.set_num_threads(max(num_cores() // accelerator.num_processes, 1))
 
 
+def share_cpus() -> bool:
+    """Whether several processes were launched where there are CPUs alone; Accelerate shares these only if told to."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available()
+
+
 def check_launch(accelerator: Accelerator) -> None:
     """
     Raises a `ValueError` if processes were launched that do not know of each other, and would all write the same run,
@@ -45,8 +50,8 @@ def check_launch(accelerator: Accelerator) -> None:
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != accelerator.num_processes:
         raise ValueError(
-            f"{launched} processes were launched, but Accelerate knows of {accelerator.num_processes}. On CPUs several "
-            "need distributed_type: MULTI_CPU (see training/accelerate/), or the variable ACCELERATE_USE_CPU=true."
+            f"{launched} processes were launched, but Accelerate knows of {accelerator.num_processes}. Launch them "
+            "with a file of training/accelerate/, or by torchrun: each needs RANK, LOCAL_RANK and WORLD_SIZE."
         )
 
 

@@ -33,6 +33,7 @@ from training.arguments import (
     parse_arguments,
 )
 from training.batches import pass_samples, rows_of_samples, training_batches
+from training.bfloat16 import bfloat16_products, recomputing
 from training.checkpoints import (
     Checkpoint,
     checkpoints_in,
@@ -46,7 +47,7 @@ from training.draws import MaskDraws, OrderDraws
 from training.ema import ExponentialMovingAverage
 from training.evaluation import KINDS, evaluate
 from training.files import remove_incomplete, whole_folder
-from training.hardware import check_launch, hardware, use_all_cores, versions
+from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
 from training.initialization import Model, load_model, new_model
 from training.interruption import StopRequest
 from training.objectives import OBJECTIVES
@@ -55,6 +56,7 @@ from training.plots import plot_run
 from training.report import write_report
 from training.results import loss_curve, read_results, write_results
 from training.samples import write_samples
+from training.sharding import whole_tensor
 from training.tokenization import vocabulary_arguments
 from training.tracking import logger_types, start_tracker
 
@@ -75,6 +77,7 @@ def main(argv: list[str]) -> None:
     model_arguments, data_arguments, training = parse_arguments(argv)
     settings = as_json(model_arguments, data_arguments, training)
     accelerator = Accelerator(
+        cpu=share_cpus(),
         mixed_precision=training.mixed_precision,
         dynamo_backend=training.dynamo_backend,
         log_with=logger_types(training.tracker),
@@ -135,8 +138,9 @@ class Pretraining:
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
         model = load_model(training.init_from, config) if training.init_from else new_model(config)
         self.model = model.to(accelerator.device)
+        self.products = bfloat16_products(accelerator.device, accelerator.mixed_precision)
         if training.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable()
+            self.model.gradient_checkpointing_enable(recomputing(self.products))
         self.blank = deepcopy(self.model).to("meta")  # what holds the averages when they are used
         self.optimizer = create_optimizer(self.model, training)
         self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)
@@ -254,10 +258,11 @@ class Pretraining:
         for _ in range(accelerator.gradient_accumulation_steps):
             batch = send_to_device(next(batches), accelerator.device, non_blocking=True)
             with accelerator.accumulate(self.parallel_objective):
-                loss_of_pass = self.parallel_objective(**batch)
+                with self.products:
+                    loss_of_pass = self.parallel_objective(**batch)
                 accelerator.backward(loss_of_pass)
             loss += loss_of_pass.detach() / accelerator.gradient_accumulation_steps
-        norm = accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm)
+        norm = whole_tensor(accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm))
 
         # Looked at before the update, so that the weights are still those of the step before.
         status = accelerator.gather(torch.stack([loss, norm, loss.new_tensor(stop.signal)])[None])

@@ -1,0 +1,103 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The files of training/accelerate/: Accelerate knows all their keys; the Slurm script launches, stops and requeues."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from accelerate.commands.config.config_args import ClusterConfig, load_config_from_file
+from accelerate.commands.launch import launch_command_parser
+from accelerate.utils import DistributedType
+
+from modeling_aogpt.modeling_aogpt import AOGPTPreTrainedModel
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "training" / "accelerate"
+KINDS = {
+    "cpu": (DistributedType.NO, 1),
+    "cpus": (DistributedType.MULTI_GPU, 1),
+    "gpu": (DistributedType.NO, 1),
+    "ddp": (DistributedType.MULTI_GPU, 1),
+    "ddp_nodes": (DistributedType.MULTI_GPU, 2),
+    "fsdp2": (DistributedType.FSDP, 1),
+    "fsdp2_nodes": (DistributedType.FSDP, 2),
+}
+
+
+def test_every_file_is_looked_at() -> None:
+    assert {path.stem for path in FOLDER.glob("*.yaml")} == set(KINDS)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_accelerate_takes_the_file(name: str) -> None:
+    config = load_config_from_file(str(FOLDER / f"{name}.yaml"))  # refuses unknown keys
+    assert isinstance(config, ClusterConfig)
+    kind, num_machines = KINDS[name]
+    assert (config.distributed_type, config.num_machines) == (kind, num_machines)
+    assert config.use_cpu == name.startswith("cpu")
+    assert config.mixed_precision == ("no" if config.use_cpu else "bf16")
+    assert (config.num_processes > 1) == (kind is not DistributedType.NO)
+    options = vars(launch_command_parser().parse_args(["script.py"]))
+    assert set(config.fsdp_config) <= options.keys()  # these it would pass over in silence
+    if kind is DistributedType.FSDP:
+        assert config.fsdp_config["fsdp_version"] == 2
+        assert AOGPTPreTrainedModel._no_split_modules  # what TRANSFORMER_BASED_WRAP goes by
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> dict[str, str]:
+    """A cluster of one machine with two GPUs, whose `accelerate` writes down its arguments and starts a process."""
+    commands = {
+        "srun": 'while [[ $1 == --* ]]; do shift; done\nexec "$@"',
+        "scontrol": f'echo "$@" >> {tmp_path}/scontrol.log\necho machine0',
+        "accelerate": f'echo "$@" > {tmp_path}/launched\nsleep "${{NAP:-0}}"\nexit "${{CODE:-0}}"',
+    }
+    for name, body in commands.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    return os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_SUBMIT_DIR": str(ROOT),
+        "SLURM_GPUS_ON_NODE": "2",
+        "SLURM_NNODES": "3",
+        "SLURM_NODEID": "1",
+        "SLURM_JOB_ID": "77",
+        "SLURM_JOB_NODELIST": "machine[0-2]",
+    }
+
+
+def script(slurm: dict[str, str], **more: str) -> subprocess.Popen:
+    command = ["bash", str(FOLDER / "slurm.sh"), "training/configs/small.yaml", "--seed", "3"]
+    return subprocess.Popen(command, env=slurm | more, start_new_session=True)
+
+
+@pytest.mark.parametrize("code", [0, 5])
+def test_slurm_launches_on_all_gpus(slurm: dict[str, str], tmp_path: Path, code: int) -> None:
+    assert script(slurm, CODE=str(code), LAUNCH="fsdp2_nodes").wait(timeout=60) == code
+    given = (tmp_path / "launched").read_text().split()
+    parsed = launch_command_parser().parse_args(given[1:])
+    assert (given[0], parsed.config_file) == ("launch", "training/accelerate/fsdp2_nodes.yaml")
+    assert (parsed.num_machines, parsed.num_processes, parsed.machine_rank) == (3, 6, 1)
+    assert parsed.main_process_ip == "machine0"
+    assert [parsed.training_script, *parsed.training_script_args] == [
+        *("training/pretrain.py", "training/configs/small.yaml", "--seed", "3")
+    ]
+    assert "requeue" not in (tmp_path / "scontrol.log").read_text()
+
+
+def test_slurm_requeues_what_was_stopped(slurm: dict[str, str], tmp_path: Path) -> None:
+    process = script(slurm, NAP="100")
+    for _ in range(600):
+        started = (tmp_path / "launched").exists()
+        tasks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+        if started and tasks:
+            break
+        time.sleep(0.05)
+    time.sleep(0.2)  # `accelerate` has begun its nap
+    os.kill(int(tasks[0]), signal.SIGTERM)  # Slurm signals the steps, not the batch script
+    assert process.wait(timeout=60) == 143
+    assert (tmp_path / "scontrol.log").read_text().splitlines()[-1] == "requeue 77"

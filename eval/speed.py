@@ -1,0 +1,265 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Time and memory of generation: the decoder, the same without what makes it fast, an encoder, and others.
+
+    python eval/speed.py [--steps 32 128 1023] [--batch_size 1 8] [--ablations all] [--causal_lm gpt2] [--output DIR]
+
+Every generation is timed in turn, `repeats` times, and its best time counts. Weights are random unless --model is
+given: they change no time. With --output, writes speed.json, speed.md and speed.png (Figure 5 of the paper) there.
+"""
+
+import json
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from rich.console import Console
+from rich.markdown import Markdown
+from tqdm import tqdm
+from transformers import HfArgumentParser
+
+from eval.contenders import ABLATIONS, Contender, causal_lm, compared, decoder, encoder
+from eval.speed_floor import decoder_work, measure_machine, synchronize
+from eval.speed_memory import measure_memory
+from eval.speed_plot import plot_speed
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from training.data import option
+from training.files import whole_file
+from training.hardware import num_cores
+
+SIZES = {
+    "tiny": {
+        "vocab_size": 512,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 64,
+    },
+    "small": {},
+    "medium": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
+}
+
+
+@dataclass
+class SpeedArguments:
+    """What is timed, and how often."""
+
+    model: str | None = option(None, "Folder or Hub name of a decoder; unless given, random weights of --size.")
+    size: Literal["tiny", "small", "medium"] = option("small", "tiny: to try this out. small, medium: the paper's.")
+    length: int | None = option(None, "Tokens of a sequence; unless given, as many as the model takes.")
+    steps: list[int] = field(default_factory=lambda: [16, 32, 64, 128], metadata={"help": "Numbers of steps."})
+    batch_size: list[int] = field(default_factory=lambda: [1], metadata={"help": "Sequences made at once."})
+    ablations: list[str] = field(
+        default_factory=lambda: ["no-cache"],
+        metadata={"help": f"The decoder without one thing that makes it fast: {', '.join(ABLATIONS)}; all, or none."},
+    )
+    encoder: bool = option(True, "Time an encoder of the same blocks, by one pass.")
+    causal_lm: str | None = option(None, "Model type of transformers (random weights), folder or Hub name.")
+    compare: str | None = option(None, "module:function of yours, see `compared` in eval/contenders.py.")
+    memory_lengths: list[int] = field(
+        default_factory=list, metadata={"help": "Lengths of which to measure the memory, such as 1024 2048 4096 8192."}
+    )
+    repeats: int = option(2, "Times each is run; the best counts.")
+    limit_seconds: float = option(60.0, "What is expected to take longer, from fewer steps, is left out.")
+    dtype: Literal["float32", "bfloat16"] = option("float32", "Of weights and cache.")
+    device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Where to run.")
+    compile: str | None = option(None, "Mode of torch.compile for the decoder: default, reduce-overhead, ...")
+    threads: int | None = option(None, "CPU threads; unless given, those torch chooses.")
+    output: str | None = option(None, "Folder for speed.json, speed.md and speed.png.")
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "memory_lengths"):
+            if any(value < 1 for value in getattr(self, name)):
+                raise ValueError(f"{name}={getattr(self, name)} must all be at least 1.")
+        if self.repeats < 1:
+            raise ValueError(f"repeats is {self.repeats}; it must be at least 1.")
+        if self.ablations == ["all"]:
+            self.ablations = list(ABLATIONS)
+        elif self.ablations == ["none"]:
+            self.ablations = []
+        if unknown := set(self.ablations) - ABLATIONS.keys():
+            raise ValueError(f"No ablations {sorted(unknown)}: there are {', '.join(ABLATIONS)}, all and none.")
+
+
+def measure(arguments: SpeedArguments, command: str) -> dict[str, Any]:
+    """Times everything and returns the report, plain numbers and strings.
+
+    Raises:
+        ValueError: If the model does not take so many tokens, or there is nothing at `compare`.
+    """
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
+    device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
+    torch.manual_seed(0)
+    if arguments.model is None:
+        model = AOGPTForAnyOrderLM(AOGPTConfig(**SIZES[arguments.size]))
+    else:
+        model = AOGPTForAnyOrderLM.from_pretrained(arguments.model)
+    model = model.eval().to(device, dtype)
+    longest = model.config.max_position_embeddings
+    length = longest if arguments.length is None else arguments.length
+    if not 1 <= length <= longest:
+        raise ValueError(f"length is {length}; this model takes 1 to {longest} (its max_position_embeddings).")
+
+    contenders = make_contenders(arguments, model, device, dtype)
+    machine = measure_machine(model.config, device, dtype)
+    points = list(race(contenders, arguments, length, device))
+    for point in points:
+        work = decoder_work(model.config, point["batch_size"], length, point["num_steps"], dtype)
+        point["floor_seconds"] = work.seconds(machine)
+    report = {
+        "command": command,
+        "hardware": hardware(device),
+        "versions": {name: metadata.version(name) for name in ("torch", "transformers")}
+        | {"python": platform.python_version()},
+        "dtype": arguments.dtype,
+        "length": length,
+        "num_parameters": model.num_parameters(),
+        "machine": machine.to_dict(),
+        "points": points,
+    }
+    if arguments.memory_lengths:
+        config = model.config
+        del model, contenders
+        report["memory"] = measure_memory(config, arguments.memory_lengths, arguments.device, dtype)
+    return report
+
+
+def make_contenders(
+    arguments: SpeedArguments, model: AOGPTForAnyOrderLM, device: torch.device, dtype: torch.dtype
+) -> dict[str, Contender]:
+    contenders = {"decoder": Contender(decoder(model))}
+    for name in arguments.ablations:
+        contenders[name] = Contender(ABLATIONS[name](model))
+    if arguments.encoder:
+        contenders["encoder"] = encoder(model.config, device, dtype)
+    if arguments.causal_lm is not None:
+        contenders[f"causal-lm {arguments.causal_lm}"] = causal_lm(arguments.causal_lm, device, dtype)
+    if arguments.compare is not None:
+        contenders[f"compare {arguments.compare}"] = compared(arguments.compare, model.config, device, dtype)
+    if arguments.compile is not None:
+        model.model.compile(mode=arguments.compile)
+    return contenders
+
+
+def race(
+    contenders: dict[str, Contender], arguments: SpeedArguments, length: int, device: torch.device
+) -> Iterator[dict[str, Any]]:
+    """Points of contender, batch size and steps: in turn, so that what else the machine does harms none alone."""
+    for batch_size in arguments.batch_size:
+        seconds_per_step = dict.fromkeys(contenders, 0.0)
+        for num_steps in sorted(set(arguments.steps)):
+            racing = {}
+            for name, contender in contenders.items():
+                is_short = seconds_per_step[name] * num_steps <= arguments.limit_seconds or contender.one_step_only
+                if name == "decoder" or (is_short and (num_steps >= length - 1 or not contender.one_by_one)):
+                    racing[name] = contender
+            # A few tokens warm up what is not compiled; each shape that is compiled takes a run of its own.
+            for contender in racing.values():
+                warm_up = (length, num_steps) if arguments.compile else (min(length, 8), 1)
+                time_of(contender, batch_size, *warm_up, device)
+            seconds: dict[str, list[float]] = {name: [] for name in racing}
+            for _ in tqdm(range(arguments.repeats), desc=f"batch {batch_size}, {num_steps} steps", unit="round"):
+                for name, contender in racing.items():
+                    times = num_steps if contender.one_step_only else 1
+                    seconds[name].append(times * time_of(contender, batch_size, length, num_steps, device))
+            for name, values in seconds.items():
+                seconds_per_step[name] = min(values) / num_steps
+                yield {
+                    "contender": name,
+                    "batch_size": batch_size,
+                    "num_steps": num_steps,
+                    "seconds": min(values),
+                    "all_seconds": values,
+                    "is_extrapolated": contenders[name].one_step_only,
+                }
+
+
+def time_of(contender: Contender, batch_size: int, length: int, num_steps: int, device: torch.device) -> float:
+    synchronize(device)
+    start = time.perf_counter()
+    contender.generate(batch_size, length, num_steps)
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+def hardware(device: torch.device) -> dict[str, Any]:
+    found = {"cpu": cpu_name(), "cores": num_cores(), "threads": torch.get_num_threads()}
+    found["capability"] = torch.backends.cpu.get_cpu_capability()
+    if device.type == "cuda":
+        found["gpu"] = torch.cuda.get_device_name(device)
+    return found
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def to_markdown(report: dict[str, Any]) -> Iterator[str]:
+    """The report for people, line by line."""
+    machine = report["machine"]
+    hardware = ", ".join(f"{name} {value}" for name, value in report["hardware"].items())
+    versions = ", ".join(f"{name} {value}" for name, value in report["versions"].items())
+    yield from (
+        "# Speed of generation",
+        "",
+        f"{report['num_parameters'] / 1e6:.1f} million parameters, {report['length']} tokens, {report['dtype']}. "
+        f"{hardware}; {versions}. Large products reach {machine['flop_per_second'] / 1e9:.0f} GFLOP/s here, reading "
+        f"weights {machine['bytes_per_second'] / 1e9:.1f} GB/s: with these rates, the floor is the least time in which "
+        "the decoder's operations, weights and cache can be dealt with.",
+        "",
+        "```bash",
+        report["command"],
+        "```",
+        "",
+        "| batch | steps | | seconds | of the floor | of the decoder |",
+        "|--:|--:|:--|--:|--:|--:|",
+    )
+    decoders = {(p["batch_size"], p["num_steps"]): p for p in report["points"] if p["contender"] == "decoder"}
+    for point in report["points"]:
+        own = decoders[point["batch_size"], point["num_steps"]]["seconds"]
+        yield (
+            f"| {point['batch_size']} | {point['num_steps']} | {point['contender']}"
+            f"{' (one pass, times steps)' if point['is_extrapolated'] else ''} | {point['seconds']:.3g} | "
+            f"{point['seconds'] / point['floor_seconds']:.2f} | {point['seconds'] / own:.2f} |"
+        )
+    if memory := report.get("memory"):
+        yield from (
+            "",
+            "Memory of a generation of one sequence, beside the weights, in MB (peak: all that it took at any time):",
+            "",
+            "| tokens | keys and values | modulation table | peak |",
+            "|--:|--:|--:|--:|",
+        )
+        for row in memory:
+            sizes = (row[name] / 1e6 for name in ("cache_bytes", "modulation_bytes", "peak_bytes"))
+            yield f"| {row['length']} | " + " | ".join(f"{size:.1f}" for size in sizes) + " |"
+
+
+def main(argv: list[str]) -> None:
+    (arguments,) = HfArgumentParser(SpeedArguments, allow_abbrev=False).parse_args_into_dataclasses(argv)
+    report = measure(arguments, shlex.join(["python", "eval/speed.py", *argv]))
+    text = "\n".join(to_markdown(report)) + "\n"
+    Console().print(Markdown(text))
+    if arguments.output is not None:
+        folder = Path(arguments.output)
+        for name, content in (("speed.json", json.dumps(report, indent=1) + "\n"), ("speed.md", text)):
+            with whole_file(folder / name) as temporary:
+                temporary.write_text(content, encoding="utf-8")
+        plot_speed(report["points"], report["length"], folder / "speed.png")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,71 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Time of a generation against its steps, both on log axes, as Figure 5 of the paper.
+
+    python eval/speed_plot.py SPEED.JSON [SPEED.JSON ...] OUTPUT.PNG
+
+Several reports of eval/speed.py go into one picture.
+"""
+
+import json
+import sys
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from training.files import whole_file
+
+GREY, BLUE, ORANGE, GREEN, RED = "#8c8c8c", "#1f5fa8", "#d9730d", "#3a8a4d", "#b03a48"
+COLORS = {"decoder": BLUE, "encoder": ORANGE, "causal-lm": GREEN, "compare": RED}
+
+
+def plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
+    """One panel for each batch size; `points` as in the report of eval/speed.py."""
+    batch_sizes = sorted({point["batch_size"] for point in points})
+    figure = Figure(figsize=(1.2 + 4.3 * len(batch_sizes), 4), layout="constrained")
+    all_axes = figure.subplots(1, len(batch_sizes), squeeze=False, sharey=True)[0]
+    for axes, batch_size in zip(all_axes, batch_sizes, strict=True):
+        here = [point for point in points if point["batch_size"] == batch_size]
+        markers = cycle("svD^P")
+        for name in dict.fromkeys(point["contender"] for point in here):
+            own = sorted((point for point in here if point["contender"] == name), key=lambda point: point["num_steps"])
+            color = next((color for start, color in COLORS.items() if name.startswith(start)), GREY)
+            is_extrapolated = any(point["is_extrapolated"] for point in own)
+            axes.plot(
+                [point["num_steps"] for point in own],
+                [point["seconds"] for point in own],
+                color=color,
+                marker=next(markers) if color == GREY else "o",
+                markersize=4,
+                linestyle="--" if is_extrapolated else "-",
+                label=f"{name} (one pass, times steps)" if is_extrapolated else name,
+            )
+        floors = sorted((point["num_steps"], point["floor_seconds"]) for point in here if "floor_seconds" in point)
+        if floors:
+            axes.plot(*zip(*floors, strict=True), color=GREY, linestyle=":", label="floor of this machine")
+        steps = sorted({point["num_steps"] for point in here})
+        axes.set(xscale="log", yscale="log", xlabel="steps")
+        axes.set_xticks(steps, [str(step) for step in steps])
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_title(f"batch {batch_size}, {length} tokens", loc="left", fontsize=11)
+        axes.grid(alpha=0.25, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, fontsize=7)
+    all_axes[0].set_ylabel("seconds")
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
+
+
+def main(argv: list[str]) -> None:
+    *sources, output = map(Path, argv)
+    reports = [json.loads(source.read_text(encoding="utf-8")) for source in sources]
+    if len({(report["length"], report["dtype"]) for report in reports}) != 1:
+        raise ValueError("The reports must be of one length and dtype, and there must be at least one.")
+    plot_speed([point for report in reports for point in report["points"]], reports[0]["length"], output)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,168 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The measurements measure what they say; no time is asserted."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from eval import speed
+from eval.contenders import ABLATIONS, ConcatenatingCache, Generate, causal_lm, encoder
+from eval.speed import SpeedArguments, main, measure
+from eval.speed_floor import Machine, decoder_work
+from eval.speed_memory import PeakMemory, memory_of
+from eval.speed_plot import main as plot_reports
+from modeling_aogpt import AOGPTConfig
+from modeling_aogpt.cache_aogpt import AnyOrderCache
+from tests.references import random_model
+
+TINY = {"size": "tiny", "length": 16, "steps": [2, 16], "repeats": 1, "device": "cpu", "threads": 1}
+
+
+def decode(generate: Generate) -> torch.LongTensor:
+    torch.manual_seed(0)
+    return generate(3, 12, 4)
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_what_is_taken_away_changes_no_sample(name: str) -> None:
+    model = random_model()
+    plain = decode(speed.decoder(model))
+    assert torch.equal(decode(ABLATIONS[name](model)), plain)
+    assert torch.equal(decode(speed.decoder(model)), plain)  # and nothing of it stays
+
+
+@pytest.mark.parametrize("name", [None, *ABLATIONS])
+def test_what_is_taken_away_is_gone_and_nothing_else(name: str | None) -> None:
+    """What the last layer is given in 4 steps of 3 tokens: rows, how many of them come out, a table, a cache."""
+    model = random_model()
+    seen: dict[str, list] = {"rows": [], "kept": [], "has_table": [], "cache": []}
+
+    def note(module: torch.nn.Module, arguments: tuple, given: dict, output: torch.Tensor) -> None:
+        seen["rows"].append(arguments[0].shape[1])
+        seen["kept"].append(output.shape[1])
+        seen["has_table"].append(given["modulations"] is not None)
+        seen["cache"].append(type(given["past_key_values"]))
+
+    model.model.layers[-1].register_forward_hook(note, with_kwargs=True)
+    decode(speed.decoder(model) if name is None else ABLATIONS[name](model))
+    assert seen["rows"] == ([3, 6, 9, 12] if name == "no-cache" else [3, 5, 5, 5])
+    assert seen["kept"] == ([3, 5, 5, 5] if name == "whole-last-layer" else [3, 3, 3, 3])
+    assert seen["has_table"] == [name != "no-modulation-table"] * 4
+    assert seen["cache"] == [ConcatenatingCache if name == "concatenated-cache" else AnyOrderCache] * 4
+
+
+def test_a_concatenating_cache_gives_the_same_in_fresh_memory() -> None:
+    caches = [kind(random_model().config, 1, 4, torch.float64, "cpu") for kind in (AnyOrderCache, ConcatenatingCache)]
+    for start, stop in ((0, 2), (1, 4)):
+        states = torch.randn(2, 1, 2, stop - start, 8, dtype=torch.float64)
+        for cache in caches:
+            cache.write_to(slice(start, stop), stop)
+        (plain, _), (concatenated, _) = (cache.update(*states, layer_idx=1) for cache in caches)
+        assert torch.equal(plain, concatenated)
+        assert plain.data_ptr() == caches[0].keys[1].data_ptr()
+        assert concatenated.data_ptr() != caches[1].keys[1].data_ptr()
+
+
+def test_the_encoder_has_the_decoders_blocks() -> None:
+    config = random_model().config
+    contender = encoder(config, torch.device("cpu"), torch.float32)
+    assert contender.one_step_only
+    assert contender.generate(2, 12, 1).shape == (2, 12, config.hidden_size)
+
+
+def test_a_causal_lm_makes_as_many_tokens(tmp_path: Path) -> None:
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20}
+    GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=1)).save_pretrained(tmp_path)
+    contender = causal_lm(str(tmp_path), torch.device("cpu"), torch.float32)
+    assert contender.one_by_one
+    assert contender.generate(3, 9, 9).shape == (3, 9)
+
+
+def test_floor_counts_weights_and_rows() -> None:
+    """A model of the GPT-2 sizes: 85 million weights in blocks, 38.6 million in the head."""
+    work = decoder_work(AOGPTConfig(), 1, 1024, 1024, torch.float32)
+    weights, cache = 12 * 12 * 768**2 + 768 * 50304, 2 * 12 * 768 * 512
+    assert work.bytes == 1024 * 4 * (weights + cache)
+    rows = 1024 * (12 * (12 * 768**2 + 768 * 1024) + 768 * 50304)
+    assert work.flop == 2 * rows
+    assert work.seconds(Machine(work.flop, work.bytes / 3)) == pytest.approx(3)
+    few = decoder_work(AOGPTConfig(), 4, 1024, 32, torch.float32)
+    entering = 31 * 31 * 4
+    in_last_layer = 10 * 768**2 + 768 * 1024  # neither queries, attention, projection nor MLP
+    assert few.flop == 2 * (4 * rows + entering * (12 * (12 * 768**2 + 768 * 1024) - in_last_layer))
+
+
+def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "mine.py").write_text(
+        "def make(config, device, dtype):\n"
+        "    calls = []\n"
+        "    def generate(batch_size, length, num_steps):\n"
+        "        calls.append((batch_size, length, num_steps))\n"
+        "        print('called with', *calls[-1])\n"
+        "    return generate\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = "--size tiny --length 16 --steps 16 2 --batch_size 1 2 --repeats 2 --threads 1 --device cpu"
+    folder = tmp_path / "report"
+    main([*arguments.split(), "--compare", "mine:make", "--output", str(folder)])
+    report = json.loads((folder / "speed.json").read_text())
+    found = {(p["contender"], p["batch_size"], p["num_steps"]) for p in report["points"]}
+    names = ("decoder", "no-cache", "encoder", "compare mine:make")
+    assert found == {(name, batch, steps) for name in names for batch in (1, 2) for steps in (2, 16)}
+    for point in report["points"]:
+        assert len(point["all_seconds"]) == 2
+        assert point["seconds"] == min(point["all_seconds"]) > 0
+        assert point["is_extrapolated"] == (point["contender"] == "encoder")
+    assert capsys.readouterr().out.count("called with 2 16 16") == 2
+    assert report["hardware"]["threads"] == 1
+    assert report["versions"]["torch"] == torch.__version__
+    assert report["command"].startswith("python eval/speed.py --size tiny")
+    assert (folder / "speed.png").stat().st_size > 10_000
+    plot_reports([str(folder / "speed.json"), str(folder / "speed.json"), str(tmp_path / "both.png")])
+    assert (tmp_path / "both.png").stat().st_size > 10_000
+    assert "| 2 | 16 | encoder (one pass, times steps) |" in (folder / "speed.md").read_text()
+
+
+def test_memory_grows_with_the_length() -> None:
+    config = AOGPTConfig(**speed.SIZES["tiny"])
+    short, long = (memory_of(config.to_dict(), length, "cpu", torch.float32, 1) for length in (32, 64))
+    assert long["cache_bytes"] == 2 * short["cache_bytes"] == 2 * 2 * 2 * 32 * 32 * 4
+    assert long["modulation_bytes"] == 2 * short["modulation_bytes"] == 2 * 32 * 4 * 32 * (2 * 6 + 2)
+
+
+def test_peak_memory_is_that_of_the_block() -> None:
+    with PeakMemory(torch.device("cpu")) as peak:
+        torch.ones(2**25).sum()  # 128 MiB, gone by the end
+    assert 2**27 <= peak.bytes < 2**28
+
+
+def test_memory_is_measured_in_a_process_of_its_own() -> None:
+    report = measure(SpeedArguments(**TINY | {"steps": [1]}, memory_lengths=[32]), "command")
+    assert report["memory"][0]["length"] == 32
+    assert report["memory"][0]["cache_bytes"] == 2 * 2 * 32 * 32 * 4
+    assert report["memory"][0]["peak_bytes"] > 0
+
+
+def test_what_would_take_long_is_left_out() -> None:
+    report = measure(SpeedArguments(**TINY, limit_seconds=0.0), "command")
+    found = [(point["contender"], point["num_steps"]) for point in report["points"]]
+    assert found == [("decoder", 2), ("no-cache", 2), ("encoder", 2), ("decoder", 16), ("encoder", 16)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"steps": [0]}, r"steps=\[0\] must all be at least 1"),
+        ({"repeats": 0}, "repeats is 0"),
+        ({"ablations": ["cache"]}, r"No ablations \['cache'\]: there are no-cache"),
+        ({"length": 65}, "length is 65; this model takes 1 to 64"),
+        ({"compare": "no_such_module:function"}, "compare='no_such_module:function': No module"),
+    ],
+)
+def test_refuses(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        measure(SpeedArguments(**TINY | arguments), "command")

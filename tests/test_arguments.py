@@ -4,8 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
+from modeling_aogpt.convert_reference_checkpoint import SEDD
 from training.arguments import (
     FREE_TO_CHANGE,
     ModelArguments,
@@ -191,3 +193,23 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
         shape = (model.num_hidden_layers, model.hidden_size, model.num_attention_heads, training.learning_rate)
         assert shape == sizes[path.stem]
         assert training.batch_size * data.sequence_length == 2**19
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "differences"),
+    [
+        ("small_rotary", "small", {"position_encoding"}),
+        ("medium_rotary", "medium", {"position_encoding"}),
+        ("small_encoder", "small", {"architecture", "objective", "left_to_right_fraction"}),
+    ],
+)
+def test_variants_differ_in_what_they_are_named_for_alone(name: str, base: str, differences: set[str]) -> None:
+    folder = CONFIGS[0].parent
+    one, other = (yaml.safe_load((folder / f"{stem}.yaml").read_text()) for stem in (name, base))
+    assert {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)} == differences
+
+
+def test_sedd_recipe_makes_the_released_architecture() -> None:
+    model, _, _ = parse_arguments([str(CONFIGS[0].parent / "small_sedd.yaml")])
+    config = build_config(model)
+    assert SEDD.settings.items() <= config.to_dict().items()

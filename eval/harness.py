@@ -85,7 +85,9 @@ class AnyOrderLM(TemplateLM):
         is_random = "random" in (context_order, completion_order)
         if num_orders < 1 or (num_orders > 1 and not is_random):
             raise ValueError(f"num_orders={num_orders} must be at least 1, and 1 where no order is random.")
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        has_cuda = torch.cuda.is_available()
+        if device is None or (device.startswith("cuda") and not has_cuda):  # the command line's default is "cuda"
+            device = "cuda" if has_cuda else "cpu"
         self.model = AOGPTForAnyOrderLM.from_pretrained(pretrained, dtype=getattr(torch, dtype)).to(device).eval()
         self.tokenizer = load_tokenizer(tokenizer or pretrained)
         self.context_order, self.completion_order = context_order, completion_order

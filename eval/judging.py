@@ -120,6 +120,9 @@ class Judge:
             raise ValueError("MAUVE needs a package: pip install mauve-text, or leave out the reference texts.")
         import mauve
 
+        # A sample may end with end-of-text, which references do not, and the last token is what features are of.
+        end = [self.tokenizer.eos_token_id]
+        sequences = [ids[:-1] if ids[-1:] == end else ids for ids in sequences]
         longest = max(map(len, sequences))
         theirs = self.tokenizer(list(references), add_special_tokens=False, verbose=False)["input_ids"]
         found = mauve.compute_mauve(

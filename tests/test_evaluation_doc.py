@@ -74,3 +74,9 @@ def test_local_files_are_those_that_are_read() -> None:
         assert row.endswith(f"| {found.split} |")
         pattern = re.escape(found.local).replace(re.escape("{split}"), r"(\{train,valid,test\}|test)")
         assert re.search(f"`{pattern}`", row)
+
+
+def test_links_and_pictures_exist() -> None:
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", TEXT) if not link.startswith("http")]
+    assert links
+    assert all((ROOT / "docs" / link).exists() for link in links), links

@@ -195,7 +195,9 @@ def test_mauve_is_given_features_of_both(judge: str, monkeypatch: pytest.MonkeyP
     fake.compute_mauve = compute_mauve
     monkeypatch.setitem(sys.modules, "mauve", fake)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: fake)
-    assert Judge(judge, torch.device("cpu")).mauve([[1, 2, 3], [4, 5]], ["bcde", "", "bcdf"], seed=7) == 0.25
+    assert (
+        Judge(judge, torch.device("cpu")).mauve([[1, 2, 3, END_OF_TEXT], [4, 5]], ["bcde", "", "bcdf"], seed=7) == 0.25
+    )
     assert (seen["p_features"].shape, seen["q_features"].shape, seen["seed"]) == ((2, 16), (2, 16), 7)
     states = GPT2LMHeadModel.from_pretrained(judge).transformer(torch.tensor([[1, 2, 3]])).last_hidden_state[0, -1]
     for features in (seen["p_features"], seen["q_features"]):  # references are cut to the longest sample

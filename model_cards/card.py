@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData
 
+from eval.protocols import EVALUATION_SETS
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 
 HERE = Path(__file__).parent
@@ -163,14 +164,37 @@ def zero_shot_measurements(path: Path) -> list[Measurement]:
     """
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
-        name = ", ".join(Path(file).name for file in results["text_files"])
         return [
-            Measurement(name, "all text", metric, words, results[key][metric], results[key][f"{metric}_standard_error"])
-            for key, words in ORDERS.items()
+            Measurement(
+                dataset_name=title_of(name, found),
+                split=f"{found.get('split', 'all')}, {results['protocol']} protocol",
+                metric_type=metric,
+                orders=ORDERS.get(measure, measure.replace("_", " ")),
+                value=figures[metric],
+                standard_error=figures[f"{metric}_standard_error"],
+                dataset_id=hub_name_of(name),
+            )
+            for name, found in results["datasets"].items()
+            for measure, figures in found["measures"].items()
             for metric in ("perplexity", "bits_per_byte")
+            if metric in figures
         ]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} holds no results of eval/zero_shot.py (--output): {error!r}") from error
+
+
+def title_of(name: str, found: dict[str, Any]) -> str:
+    """A benchmark's title, or the names of the files that were scored."""
+    if name in EVALUATION_SETS:
+        return EVALUATION_SETS[name].title
+    return ", ".join(Path(file).name for file in found["files"])
+
+
+def hub_name_of(name: str) -> str | None:
+    """The Hub's name of a benchmark: `Salesforce/wikitext` of `hf://datasets/Salesforce/wikitext@...`."""
+    if name not in EVALUATION_SETS:
+        return None
+    return EVALUATION_SETS[name].hub.removeprefix("hf://datasets/").partition("@")[0]
 
 
 def run_hyperparameters(run: Path) -> dict[str, Any]:

@@ -106,17 +106,23 @@ def test_figures_of_a_run_and_of_an_evaluation(tmp_path: Path) -> None:
     assert [row.shown for row in run_measurements(tmp_path)] == ["1.010", "1.054"]  # no report, no errors
     assert run_hyperparameters(RUN)["learning rate"] == 0.004
 
-    figures = {
-        "perplexity": 42.441, "perplexity_standard_error": None, "bits_per_byte": 1.5,
-        "bits_per_byte_standard_error": 0.25,
-    }  # fmt: skip
-    results = {"text_files": ["texts/one.txt"], "left_to_right": figures, "any_order": figures}
-    (tmp_path / "zero_shot.json").write_text(json.dumps(results))
+    perplexities = {"perplexity": 42.441, "perplexity_standard_error": None}
+    both = perplexities | {"bits_per_byte": 1.5, "bits_per_byte_standard_error": 0.25}
+    found = {
+        "protocol": "published",
+        "datasets": {
+            "text_files": {"files": ["texts/one.txt"], "measures": {"left_to_right": both, "any_order": both}},
+            "wikitext2": {"split": "train", "measures": {"ensemble": perplexities}},
+        },
+    }
+    (tmp_path / "zero_shot.json").write_text(json.dumps(found))
     measured = zero_shot_measurements(tmp_path / "zero_shot.json")
-    assert [row.shown for row in measured] == ["42.44", "1.500 ± 0.250"] * 2
+    assert [row.shown for row in measured] == ["42.44", "1.500 ± 0.250"] * 2 + ["42.44"]
+    assert measured[-1].dataset_id == "Salesforce/wikitext"
     card = card_of("ao-gpt-small", measured)
-    assert "| one.txt, all text | perplexity, left to right | 42.44 |" in card.text
-    assert len(card.data.eval_results) == 4
+    assert "| one.txt, all, published protocol | perplexity, left to right | 42.44 |" in card.text
+    assert "| WikiText2, train, published protocol | perplexity, ensemble | 42.44 |" in card.text
+    assert len(card.data.eval_results) == 5
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(ValueError, match=r"other\.json holds no results"):
         zero_shot_measurements(tmp_path / "other.json")

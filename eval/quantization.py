@@ -1,0 +1,102 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What fewer bits cost: the held-out text of a run, scored with weights in float32, bfloat16 and 8 bits.
+
+    python eval/quantization.py RUN OUT_DIR
+
+8 bits need torchao. Writes results.json and report.md to OUT_DIR, and prints the latter.
+"""
+
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModel, PreTrainedModel
+
+from eval.scoring import figures, score
+from training.data import DataArguments, load_data
+from training.evaluation import ORDER_SEED
+from training.files import whole_file
+from training.results import read_results
+
+ORDERS = {"left_to_right": "left to right", "any_order": "random orders"}
+
+
+def variants() -> dict[str, dict[str, Any]]:
+    """Ways to load a model, as arguments of `from_pretrained`."""
+    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig
+    from transformers import TorchAoConfig
+
+    return {
+        "float32": {"dtype": torch.float32},
+        "bfloat16": {"dtype": torch.bfloat16},
+        "int8 weights": {"quantization_config": TorchAoConfig(Int8WeightOnlyConfig())},
+        "int8 weights and activations": {"quantization_config": TorchAoConfig(Int8DynamicActivationInt8WeightConfig())},
+    }
+
+
+def num_bytes_of(model: PreTrainedModel) -> int:
+    """Bytes of all weights, those of quantised tensors with their scales."""
+
+    def size(tensor: torch.Tensor) -> int:
+        if not hasattr(tensor, "__tensor_flatten__"):
+            return tensor.numel() * tensor.element_size()
+        names, _ = tensor.__tensor_flatten__()
+        return sum(size(getattr(tensor, name)) for name in names)
+
+    return sum(size(parameter) for parameter in model.parameters())
+
+
+def measure(run: Path) -> dict[str, Any]:
+    """Bits per byte of the run's held-out text and bytes of the weights, of every variant.
+
+    Raises:
+        ValueError: if the run is not finished.
+    """
+    results = read_results(run)
+    if results is None:
+        raise ValueError(f"{run} has no results.json; finish the run first (training/pretrain.py).")
+    names = {field.name for field in fields(DataArguments)}
+    arguments = DataArguments(**{name: value for name, value in results["arguments"].items() if name in names})
+    arguments.tokenizer = str(run / "model")
+    rows = load_data(arguments).validation.to_list()
+    num_bytes = torch.tensor([row["num_bytes"] for row in rows]).numpy()
+    measured: dict[str, Any] = {}
+    for name, options in variants().items():
+        model = AutoModel.from_pretrained(run / "model", **options).eval()
+        nats = score(model, rows, num_orders=1, seed=ORDER_SEED, batch_size=256)
+        measured[name] = {"bytes": num_bytes_of(model)}
+        for order in ORDERS:
+            measured[name][order] = figures(nats[order], num_bytes, num_bytes)["bits_per_byte"]
+    return {"run": run.name, "sequences": len(rows), "torch": torch.__version__, "variants": measured}
+
+
+def report(results: dict[str, Any]) -> str:
+    lines = [
+        f"Held-out bits per byte of {results['run']} ({results['sequences']} sequences), by how its weights are loaded "
+        f"(torch {results['torch']}, CPU):\n",
+        "| weights | megabytes | left to right | random orders |",
+        "|:--|--:|--:|--:|",
+    ]
+    exact = results["variants"]["float32"]
+    for name, row in results["variants"].items():
+        cells = [f"{row[order]:.4f} ({row[order] - exact[order]:+.4f})" for order in ORDERS]
+        lines.append(f"| {name} | {row['bytes'] / 1e6:.2f} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(argv: list[str]) -> None:
+    run, out = map(Path, argv)
+    results = measure(run)
+    text = report(results)
+    for name, content in (("results.json", json.dumps(results, indent=1) + "\n"), ("report.md", text)):
+        with whole_file(out / name) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

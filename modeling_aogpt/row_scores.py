@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from .orders import token_positions
 
 # Rows of one forward pass, and rows whose logits are held at once: 1024 of a table of 50304 are 206 MB in float32.
-ROWS_PER_PASS = 16384
+ROWS_PER_PASS = 4096
 ROWS_PER_HEAD_CALL = 1024
 
 # What stands in `branches` for rows of the context, and behind the last row of a sequence; branches count from 0.

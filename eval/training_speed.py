@@ -12,7 +12,6 @@ their averages and AdamW's moments are a part that nobody saves.
 
 import argparse
 import json
-import resource
 import shlex
 import subprocess
 import sys
@@ -33,6 +32,7 @@ from training.files import whole_file
 from training.hardware import num_cores, versions
 from training.objectives import AnyOrderObjective
 from training.optimization import create_optimizer
+from training.throughput import flops_per_token, peak_memory, product_speed
 
 KINDS = ("plain", "ours", "ours, recomputing activations")
 SIZES = {
@@ -66,16 +66,19 @@ def plain_step(size: dict[str, int], precision: str) -> Callable[..., float]:
     return step
 
 
-def our_step(size: dict[str, int], precision: str, recompute: bool) -> Callable[..., float]:
-    """What `training/pretrain.py` does in a step."""
-    config = AOGPTConfig(
+def config_of(size: dict[str, int]) -> AOGPTConfig:
+    return AOGPTConfig(
         num_hidden_layers=size["layers"],
         hidden_size=size["width"],
         num_attention_heads=size["heads"],
         max_position_embeddings=size["length"],
         vocab_size=size["vocab_size"],
     )
-    model = AOGPTForAnyOrderLM(config).train()
+
+
+def our_step(size: dict[str, int], precision: str, recompute: bool) -> Callable[..., float]:
+    """What `training/pretrain.py` does in a step."""
+    model = AOGPTForAnyOrderLM(config_of(size)).train()
     products = bfloat16_products(torch.device("cpu"), precision)
     if recompute:
         model.gradient_checkpointing_enable(recomputing(products))
@@ -108,7 +111,6 @@ def measure(kind: str, precision: str, size_name: str, batch_size: int, steps: i
         started = time.perf_counter()
         losses.append(step(input_ids, orders))
         seconds.append(time.perf_counter() - started)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     later = seconds[1:] or seconds
     return {
         "kind": kind,
@@ -118,7 +120,7 @@ def measure(kind: str, precision: str, size_name: str, batch_size: int, steps: i
         "seconds": seconds,
         "step_seconds": sum(later) / len(later),
         "tokens_per_second": batch_size * size["length"] * len(later) / sum(later),
-        "peak_bytes": peak,
+        "peak_bytes": peak_memory(torch.device("cpu")),
         "threads": torch.get_num_threads(),
         "product_speed": product_speed(),
     }
@@ -129,29 +131,6 @@ def in_own_process(wrapper: str, *arguments: object) -> dict[str, Any]:
     command = [*shlex.split(wrapper), sys.executable, __file__, "--measure", *map(str, arguments)]
     finished = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     return json.loads(finished.stdout.splitlines()[-1])
-
-
-def flops_of_step(size: dict[str, int], batch_size: int) -> float:
-    """
-    Of the products that no implementation can leave out: blocks and head (6 per weight and row), causal attention.
-
-    The modulation (adaLN) is left out: it can be made once for each position instead of each row.
-    """
-    layers, width, length = size["layers"], size["width"], size["length"]
-    weights = layers * 12 * width**2 + width * size["vocab_size"]
-    attention = layers * 2 * length * width  # scores and values: each 2 n^2 d, half of it unseen
-    return 6.0 * batch_size * length * weights + 3.0 * batch_size * length * attention
-
-
-def product_speed() -> float:
-    """Operations per second of float32 products, the best of several."""
-    left, right = torch.randn(1024, 3072), torch.randn(3072, 3072)
-    best = float("inf")
-    for _ in range(8):
-        started = time.perf_counter()
-        left @ right
-        best = min(best, time.perf_counter() - started)
-    return 2 * 1024 * 3072**2 / best
 
 
 def table(results: dict[str, Any]) -> str:
@@ -220,7 +199,7 @@ def main() -> None:
     ]
     speed = max(run["product_speed"] for run in runs)
     for run in runs:
-        run["mfu"] = flops_of_step(size, run["batch_size"]) / run["step_seconds"] / speed
+        run["mfu"] = flops_per_token(config_of(size), size["length"]) * run["tokens_per_second"] / speed
     results = {
         "size_name": arguments.size,
         "size": size,

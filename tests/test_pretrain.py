@@ -385,6 +385,17 @@ def test_diverged_run_stops_and_keeps_its_checkpoint(
     assert all(tensor.isfinite().all() for tensor in checkpoint.values())
 
 
+def test_usage_of_the_machine_is_told(finished: Path) -> None:
+    told = results(finished)
+    assert 0 < told["mfu"] < 1
+    assert 0.01 < told["peak_memory_gb"] < 100
+
+
+def test_bfloat16_with_recomputed_activations(config: Path, finished: Path, tmp_path: Path) -> None:
+    train(config, tmp_path, "--mixed_precision=bf16", "--gradient_checkpointing")
+    torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=0.1, atol=0)
+
+
 @pytest.mark.parametrize(
     ("objective", "target_injection"),
     [("any_order", "adaln"), ("masked_diffusion", "none"), ("score_entropy", "sigma")],

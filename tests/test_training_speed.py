@@ -62,10 +62,3 @@ def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(results["runs"]) == 6
     assert all(abs(run["losses"][0] - 4.16) < 0.1 for run in results["runs"] if run["kind"] != "plain")  # log 64
     assert "| bf16 | 1 | ours |" in (tmp_path / "README.md").read_text()
-
-
-def test_operations_are_counted() -> None:
-    size = {"layers": 12, "width": 768, "heads": 12, "length": 1024, "vocab_size": 50304}
-    # nanoGPT's count for GPT-2 small without its position table, 6 N + 12 L H Q T, has no causal half.
-    per_token = 6 * (12 * 12 * 768**2 + 768 * 50304) + 6 * 12 * 768 * 1024
-    assert training_speed.flops_of_step(size, 2) == pytest.approx(2 * 1024 * per_token)

@@ -57,6 +57,7 @@ from training.report import write_report
 from training.results import loss_curve, read_results, write_results
 from training.samples import write_samples
 from training.sharding import whole_tensor
+from training.throughput import flops_per_token, peak_flops, peak_memory
 from training.tokenization import vocabulary_arguments
 from training.tracking import logger_types, start_tracker
 
@@ -138,6 +139,7 @@ class Pretraining:
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
         model = load_model(training.init_from, config) if training.init_from else new_model(config)
         self.model = model.to(accelerator.device)
+        self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
         self.products = bfloat16_products(accelerator.device, accelerator.mixed_precision)
         if training.gradient_checkpointing:
             self.model.gradient_checkpointing_enable(recomputing(self.products))
@@ -284,6 +286,14 @@ class Pretraining:
         tokens = self.progress.step * self.training.batch_size * self.settings["sequence_length"]
         return tokens / self.progress.train_seconds
 
+    def usage(self) -> dict[str, float]:
+        """How much of the machine is used: `mfu`, where the best speed of the device is known, and `peak_memory_gb`."""
+        usage = {"peak_memory_gb": peak_memory(self.accelerator.device) / 1e9}
+        if self.peak_flops is not None:
+            flops = self.tokens_per_second() * flops_per_token(self.model.config, self.settings["sequence_length"])
+            usage["mfu"] = flops / self.peak_flops / self.accelerator.num_processes
+        return usage
+
     def log(self) -> None:
         """Tells the tracker what the last steps were like."""
         progress = self.progress
@@ -292,6 +302,7 @@ class Pretraining:
             "train/loss": sum(window) / len(window),
             "train/learning_rate": learning_rate_at(progress.step - 1, self.training),
             "train/tokens_per_second": self.tokens_per_second(),
+            **{f"train/{key}": value for key, value in self.usage().items()},
         }
         self.accelerator.log(values, step=progress.step)
 
@@ -335,6 +346,7 @@ class Pretraining:
             "tokens": sequences * self.settings["sequence_length"],
             "train_seconds": round(progress.train_seconds, 1),
             "tokens_per_second": round(self.tokens_per_second(), 1),
+            **{key: round(value, 4) for key, value in self.usage().items()},
             "loss_curve": loss_curve(progress.losses, training),
             "evaluations": progress.evaluations,
             "hardware": hardware(self.accelerator),

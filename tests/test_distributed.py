@@ -1,0 +1,115 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Runs of several processes: the same as those of one, up to rounding; and either goes on where the other stopped."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.training_runs import STEPS, final_state, losses, results, scores, train, write_config
+
+ROOT = Path(__file__).parents[1]
+
+# Accelerate shards on accelerators alone, though FSDP2 runs on CPUs as well: so it is told after it has looked.
+FSDP2_ON_CPUS = """
+import sys
+from accelerate import Accelerator, FullyShardedDataParallelPlugin, PartialState
+from accelerate.utils import DistributedType
+from torch.distributed.tensor import DTensor
+from training.pretrain import Pretraining, main
+
+state = Accelerator(cpu=True).state
+state.fsdp_plugin = FullyShardedDataParallelPlugin(
+    fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False
+)
+state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
+train = Pretraining.train
+
+def checked(run):
+    tensors = [*run.model.parameters(), *run.ema.weights.values()]
+    assert all(isinstance(tensor, DTensor) for tensor in tensors)
+    assert sum(tensor.to_local().numel() for tensor in tensors) < 0.7 * sum(tensor.numel() for tensor in tensors)
+    return train(run)
+
+Pretraining.train = checked
+main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = write_config(tmp_path_factory.mktemp("corpus"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", path.with_name("cache"))
+        patch.setenv("HF_DATASETS_CACHE", str(path.with_name("cache")))
+        yield path
+
+
+@pytest.fixture(scope="module")
+def alone(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of one process, with all its checkpoints."""
+    out = tmp_path_factory.mktemp("runs") / "alone"
+    train(config, out, "--save_total_limit=9")
+    return out
+
+
+def run(*command: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+
+
+def run_fsdp2(folder: Path, config: Path, out: Path, *options: str) -> None:
+    (folder / "fsdp2_on_cpus.py").write_text(FSDP2_ON_CPUS)
+    launch = ("torch.distributed.run", "--standalone", "--nproc_per_node=2", str(folder / "fsdp2_on_cpus.py"))
+    done = run(*launch, str(config), f"--output_dir={out}", *options)
+    assert done.returncode == 0, done.stderr
+
+
+def assert_close_training(one: Path, other: Path) -> None:
+    expected, state = final_state(one), final_state(other)
+    assert state.keys() == expected.keys()
+    for name in expected:
+        torch.testing.assert_close(state[name], expected[name], rtol=1e-4, atol=1e-5, msg=name)
+    assert scores(other)[-1] == pytest.approx(scores(one)[-1], rel=1e-4)
+    for key in ("sequences", "bytes"):
+        assert results(other)["evaluations"][-1][key] == results(one)["evaluations"][-1][key]
+
+
+def test_two_processes_share_the_batch(config: Path, alone: Path, tmp_path: Path) -> None:
+    file = ROOT / "training" / "accelerate" / "cpus.yaml"
+    launch = ("accelerate.commands.launch", "--config_file", str(file), "--main_process_port=0")
+    script = str(ROOT / "training" / "pretrain.py")
+    done = run(*launch, script, str(config), f"--output_dir={tmp_path}", "--per_device_batch_size=3")
+    assert done.returncode == 0, done.stderr
+    assert results(tmp_path)["hardware"]["num_processes"] == 2
+    assert_close_training(alone, tmp_path)
+
+
+def test_sharded_run_is_that_of_one_process_which_can_go_on_with_it(config: Path, alone: Path, tmp_path: Path) -> None:
+    run_fsdp2(tmp_path, config, tmp_path / "sharded", "--save_total_limit=9", "--per_device_batch_size=3")
+    assert_close_training(alone, tmp_path / "sharded")
+    (tmp_path / "resumed").mkdir()
+    name = "checkpoint-00000003.safetensors"
+    (tmp_path / "resumed" / name).write_bytes((tmp_path / "sharded" / name).read_bytes())
+    train(config, tmp_path / "resumed")
+    assert_close_training(alone, tmp_path / "resumed")
+
+
+def test_sharded_run_goes_on_with_that_of_one_process(config: Path, alone: Path, tmp_path: Path) -> None:
+    (tmp_path / "resumed").mkdir()
+    name = "checkpoint-00000003.safetensors"
+    (tmp_path / "resumed" / name).write_bytes((alone / name).read_bytes())
+    run_fsdp2(tmp_path, config, tmp_path / "resumed")
+    assert torch.equal(losses(tmp_path / "resumed")[:3], losses(alone)[:3])
+    assert len(losses(tmp_path / "resumed")) == STEPS
+    assert_close_training(alone, tmp_path / "resumed")

@@ -1,0 +1,53 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from tests.training_runs import write_config
+from training.checkpoints import checkpoints_in
+from training.kill_and_resume import Attempt, Trainer, differences, killed_run, plot, wrong_losses
+
+OPTIONS = ("--max_steps=40", "--save_steps=2", "--eval_steps=20", "--num_samples=0", "--tracker=none")
+
+
+@pytest.mark.parametrize(("num_processes", "kills"), [(1, 3), (2, 2)])
+def test_killed_runs_end_as_if_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int, kills: int
+) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    trainer = Trainer(
+        [str(write_config(tmp_path)), *OPTIONS, f"--dataloader_num_workers={2 - num_processes}"], num_processes
+    )
+    alone = trainer.attempt(tmp_path / "alone")
+    assert list(alone.losses) == list(range(40))
+    attempts = killed_run(trainer, tmp_path / "killed", kills, num_steps=40, seed=num_processes)
+    assert [attempt.killed for attempt in attempts] == [True] * kills + [False]
+    assert max(attempts[-1].losses) == 39
+    assert wrong_losses(alone.losses, attempts) == []
+    assert differences(tmp_path / "alone", tmp_path / "killed") == []
+
+    plot(alone.losses, [attempts], tmp_path / "resume.png")
+    assert (tmp_path / "resume.png").read_bytes().startswith(b"\x89PNG")
+    newest = checkpoints_in(tmp_path / "killed")[-1]
+    tensors = load_file(newest)
+    name = next(name for name in tensors if name.startswith("exp_avg."))
+    flat = tensors[name].view(-1)
+    flat[0] = torch.nextafter(flat[0], torch.tensor(1.0))  # the last bit
+    save_file(tensors, newest)
+    assert differences(tmp_path / "alone", tmp_path / "killed") == [name]
+
+
+def test_other_losses_are_found() -> None:
+    expected = {0: 1.0, 1: 0.5, 2: 0.25}
+    good = Attempt({1: 0.5, 2: 0.25}, killed=True)
+    assert wrong_losses(expected, [good]) == []
+    assert wrong_losses(expected, [good, Attempt({0: 1.0, 1: 0.5 + 2**-50}, killed=False)]) == [1]
+
+
+def test_run_that_fails_by_itself_is_told(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match=r"The run failed; see .*run.0.stderr"):
+        Trainer([str(tmp_path / "missing.yaml")]).attempt(tmp_path / "run")
+    assert "missing.yaml cannot be read" in (tmp_path / "run.0.stderr").read_text()

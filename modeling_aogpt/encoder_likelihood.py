@@ -7,8 +7,8 @@ import math
 import torch
 
 from .diffusion_bound import diffusion_bound
-from .likelihood import Orders, choose_orders
 from .likelihood_output import LogLikelihoodOutput, check_finite, standard_error_of_mean
+from .order_source import Orders, choose_orders
 from .orders import group_order, in_place
 from .row_scores import ROWS_PER_PASS, check_rows_per_pass, token_scores
 from .schedule import log_linear_noise

@@ -159,6 +159,7 @@ def test_padding_counts_for_nothing() -> None:
     [
         ({"num_orders": 0}, "num_orders=0 must be at least 1"),
         ({"orders": "sideways"}, "orders: 'sideways' is no distribution of orders"),
+        ({"orders": [2, 0, 1]}, r"orders is a list; give a \(batch, n\) tensor"),
         ({"orders": "fixed"}, "orders is a fixed order, .*: give it as a tensor"),
         ({"orders": "left_to_right", "num_orders": 2}, "one order is fixed"),
         ({"orders": torch.arange(12).expand(3, 12), "num_orders": 2}, "one order is fixed"),

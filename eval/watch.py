@@ -152,7 +152,7 @@ def frame(lines: list[list[Token]], step: int, num_steps: int) -> Text:
 
 def caption(output: AnyOrderGenerationOutput) -> str:
     num_tokens = int((output.reveal_steps >= 0).sum())
-    return f"{num_tokens} tokens in {output.num_forward_passes} forward passes of {output.num_rows} rows"
+    return f"{num_tokens} tokens in {output.num_forward_passes} forward passes, {output.num_rows} rows in all"
 
 
 def draw(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: float, path: Path) -> None:

@@ -78,6 +78,18 @@ def test_log_probabilities_are_those_of_the_last_draw(strategy: str, position_en
         assert steps[last_round].min() > steps[order[:-4]].max()
 
 
+def test_every_round_draws_in_the_order_of_the_first() -> None:
+    output = random_model().generate(
+        order="left_to_right",
+        num_return_sequences=8,
+        refine_rounds=5,
+        refine_length=4,
+        generator=seeded(),
+        return_dict_in_generate=True,
+    )
+    assert (output.orders[:, -4:].diff() > 0).all()
+
+
 def test_blocks_are_generated_positions_in_a_row_and_all_equally_likely() -> None:
     model = random_model()
     ids = torch.full((6000, 8), 11)
@@ -111,6 +123,23 @@ def test_parallel_refinement_takes_its_share_of_the_steps() -> None:
         num_steps=6, reveal="fixed", refine_rounds=3, refine_length=4, generator=seeded(), return_dict_in_generate=True
     )
     assert output.num_forward_passes == 6 + 3 * 2
+
+
+@pytest.mark.parametrize("strategy", ["parallel", "speculative"])
+def test_a_sequence_without_holes_is_left_alone(strategy: str) -> None:
+    inputs = torch.tensor([[1, 2, 3, 4], [11, 5, 11, 11]])
+    filled = random_model().generate(
+        inputs, refine_rounds=3, refine_length=2, strategy=strategy, generator=seeded(), return_dict_in_generate=True
+    )
+    assert torch.equal(filled.sequences[inputs != 11], inputs[inputs != 11])
+    assert (filled.reveal_steps[0] == -1).all()
+    assert (filled.sequences < 11).all()
+
+
+def test_a_length_that_is_too_long_is_told_before_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CachedDecoder, "query", lambda *arguments: pytest.fail("computed before it was checked"))
+    with pytest.raises(ValueError, match="refine_length=3, but a sequence has 2 generated tokens"):
+        random_model().generate(torch.tensor([[11, 1, 11]]), refine_rounds=1, refine_length=3)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 from eval.quantization import num_bytes_of, report, variants
 from modeling_aogpt import AOGPTForAnyOrderLM
@@ -27,6 +26,5 @@ def test_bytes_of_weights(tmp_path: Path) -> None:
     quantised = AOGPTForAnyOrderLM.from_pretrained(tmp_path, **variants()["int8 weights"])
     assert num_bytes_of(quantised) < 4 * count
     linear = quantised.model.layers[0].mlp.up_proj
-    rows, columns = linear.weight.shape
-    assert num_bytes_of(linear) == rows * columns + 4 * rows + linear.bias.numel() * 4  # and a scale for each row
-    assert linear.bias.dtype == torch.float32
+    weights, bias = linear.weight.numel(), 4 * linear.bias.numel()
+    assert weights + bias < num_bytes_of(linear) <= weights + bias + 16 * linear.out_features  # and scales of the rows

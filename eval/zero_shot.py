@@ -34,7 +34,7 @@ from eval.tables import MEASURE_NAMES, zero_shot_table
 from training.corpora import keep_text, load_files
 from training.data import encode_documents, fill, option, total
 from training.files import whole_file
-from training.hardware import check_launch, hardware, use_all_cores, versions
+from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
 from training.tokenization import load_tokenizer, vocabulary_arguments
 
 TEXT_FILES = "text files"
@@ -127,7 +127,7 @@ def zero_shot(model_name: str, arguments: ScoringArguments, journal_folder: Path
             takes, a text shorter than a block, or a measure that the model has not.
     """
     started = time.perf_counter()
-    accelerator = Accelerator()
+    accelerator = Accelerator(cpu=share_cpus())
     use_all_cores(accelerator)
     check_launch(accelerator)
     estimators = Estimators(arguments.ensemble_size, arguments.num_ranks, arguments.num_times)

@@ -293,6 +293,7 @@ def test_processes_that_do_not_know_of_each_other(
     folder: str, arguments: ScoringArguments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setattr("eval.zero_shot.share_cpus", lambda: False)
     with pytest.raises(ValueError, match="2 processes were launched, but Accelerate knows of 1"):
         zero_shot(folder, arguments)
 
@@ -316,7 +317,6 @@ def test_two_processes_give_what_one_gives(folder: str, arguments: ScoringArgume
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "HF_DATASETS_CACHE": str(tmp_path / "cache"),
-        "ACCELERATE_USE_CPU": "true",
     }
     subprocess.run(
         [*launch, ROOT / "eval/zero_shot.py", *command, tmp_path / "two.json"],

@@ -159,9 +159,9 @@ def colour(step: int, last: int) -> str:
 
 
 def draw(tokens: list[Token], end_of_text: str | None = None) -> str:
-    """The tokens as HTML; end-of-text that fills the canvas up is left out."""
+    """The tokens as HTML; given end-of-text that fills the canvas up is left out."""
     shown = list(tokens)
-    while shown and shown[-1].text == end_of_text and end_of_text is not None:
+    while end_of_text is not None and shown and (shown[-1].text, shown[-1].step) == (end_of_text, None):
         shown.pop()
     revealed = [token.step for token in tokens if token.step is not None]
     last = max(revealed, default=0)

@@ -19,19 +19,19 @@ from matplotlib.image import imread
 from playwright.sync_api import sync_playwright
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
-TEXT = "LATIN SMALL LETTER _ WITH _ _ _ _"
+TEXT = "LATIN _ LETTER _ WITH _ AND _ BELOW"
 WIDTH, HEIGHT = 860, 800
 
 
 def pictures(address: str, browser_path: str) -> list[bytes]:
-    """The page after four steps, and at the end."""
+    """The page after two steps, and at the end."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
         page.goto(address)
         page.locator("#text textarea").fill(TEXT)
         page.locator("#start").click()
-        page.locator('.token[data-step="3"]').wait_for()
+        page.locator('.token[data-step="1"]').wait_for()
         taken = [page.screenshot()]
         page.locator(".summary").wait_for()
         taken.append(page.screenshot())

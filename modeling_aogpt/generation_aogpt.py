@@ -25,7 +25,7 @@ from .orders import (
     token_positions,
 )
 from .parallel import ParallelSampler
-from .refinement import draw_blocks
+from .refinement import check_refine_length, draw_blocks
 from .reveal_rules import EntropyBoundedReveal, PlannedReveal, RevealRule, ScoreReveal
 from .sampling import make_warpers
 from .schedule import SCORE_RULES
@@ -136,7 +136,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
             stop_at_eos (`bool`): End a sequence with the first end-of-text that is generated, and pad what follows it;
                 under `order="left_to_right"` or with `block_length`.
             refine_rounds (`int`): Rounds of block-Gibbs refinement (default: 0): each hides `refine_length` generated
-                tokens in a row and draws them again, given all the rest, in the way of the first time.
+                tokens in a row and draws them again, given all the rest, in the way of the first time. Sequences in
+                which nothing is to be filled stay as they are.
             refine_length (`int`, *optional*): See there.
             num_return_sequences (`int`): Samples for each input; the batch of unconditional generation.
             output_history (`bool`): Keep the sequences as they were before and after every step.
@@ -155,11 +156,12 @@ class AnyOrderGenerationMixin(GenerationMixin):
         config = self.generation_config if generation_config is None else generation_config
         settings = resolve_settings(config, kwargs)
         self._check_architecture(settings)
+        ends = self._end_tokens(config) if settings.stop_at_eos else None
         inputs = input_ids if inputs is None else inputs
         was_training = self.training
         self.eval()  # gradient checkpointing, in training mode, would take the cache away
         try:
-            output = self._generate(inputs, attention_mask, settings, generator, logits_processor, streamer)
+            output = self._generate(inputs, attention_mask, settings, ends, generator, logits_processor, streamer)
         finally:
             self.train(was_training)
         return output if settings.return_dict_in_generate else output.sequences
@@ -169,6 +171,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         inputs: torch.LongTensor | None,
         attention_mask: torch.Tensor | None,
         settings: AnyOrderGenerationSettings,
+        ends: tuple[torch.LongTensor, int] | None,
         generator: torch.Generator | None,
         logits_processor: LogitsProcessorList | None,
         streamer: BaseStreamer | None,
@@ -178,11 +181,12 @@ class AnyOrderGenerationMixin(GenerationMixin):
         orders = self._draw_orders(settings.order, ids, blocks, generator)
         canvas = self.canvas_class(self, ids, orders, blocks, is_padding)
         progress = Progress(canvas, streamer, settings.output_history, settings.refine_rounds > 0)
-        eos_token_ids, pad_token_id = self._end_tokens() if settings.stop_at_eos else (None, None)
+        if settings.refine_rounds:
+            check_refine_length(canvas, settings.refine_length)
 
         def after_step(step: int) -> None:
-            if eos_token_ids is not None:
-                stop_at_ends(canvas, eos_token_ids)
+            if ends is not None:
+                stop_at_ends(canvas, ends[0])
             progress.after_step(step)
 
         sampler = self._make_sampler(canvas, settings, logits_processor, generator)
@@ -191,8 +195,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
             orders = self._draw_orders(settings.order, ids, blocks, generator)
             canvas.hide(draw_blocks(canvas, settings.refine_length, generator), orders)
             step = sampler.run(step, after_step)
-        if eos_token_ids is not None:
-            clear_after_ends(canvas, eos_token_ids, pad_token_id)
+        if ends is not None:
+            clear_after_ends(canvas, *ends)
         progress.end()
         return self._describe(canvas, sampler, progress)
 
@@ -203,7 +207,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         logits_processor: LogitsProcessorList | None,
         generator: torch.Generator | None,
     ) -> ParallelSampler | SpeculativeSampler:
-        processors = LogitsProcessorList() if logits_processor is None else logits_processor
+        processors = LogitsProcessorList(logits_processor or [])
         warpers = make_warpers(settings.temperature, settings.top_k, settings.top_p, settings.top_p_rule)
         if settings.strategy == "speculative":
             drawer = TokenDrawer(canvas, processors, warpers, generator=generator)
@@ -247,9 +251,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 "'bernoulli' or 'fixed'."
             )
 
-    def _end_tokens(self) -> tuple[torch.LongTensor, int]:
+    def _end_tokens(self, config: GenerationConfig) -> tuple[torch.LongTensor, int]:
         """The ids of end-of-text, and what to pad with."""
-        configs = self.generation_config, self.config
+        configs = config, self.generation_config, self.config
         eos, pad = (
             next((getattr(config, name) for config in configs if getattr(config, name, None) is not None), None)
             for name in ("eos_token_id", "pad_token_id")

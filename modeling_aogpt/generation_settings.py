@@ -182,12 +182,27 @@ def resolve_settings(config: GenerationConfig, given: dict[str, object]) -> AnyO
     unused = sorted(config.to_diff_dict().keys() - {*known, *NEUTRAL_CONFIG_FIELDS})
     if unused:
         raise ValueError(f"The generation config sets {', '.join(unused)}, which this generate() does not know.")
+    _check_is_used(given, config)
     values = {name: given.get(name) for name in known}
     lengths_given = values["max_length"] is not None or values["max_new_tokens"] is not None
     for name in known:
         if values[name] is None and not (lengths_given and name in ("max_length", "max_new_tokens")):
             values[name] = getattr(config, name, None)
     return AnyOrderGenerationSettings(**{name: value for name, value in values.items() if value is not None})
+
+
+def _check_is_used(given: dict[str, object], config: GenerationConfig) -> None:
+    """
+    Raises a `ValueError` for an argument that asks for nothing without another. A generation config may hold such.
+    """
+    for name, other, needed in (
+        ("draft", "strategy", "speculative"),
+        ("draft_length", "strategy", "speculative"),
+        ("entropy_bound", "reveal", "entropy_bounded"),
+    ):
+        chosen = getattr(config, other, None) if given.get(other) is None else given[other]
+        if given.get(name) is not None and chosen != needed:
+            raise ValueError(f"{name}={given[name]!r} says something with {other}={needed!r} only: give that too.")
 
 
 def _is_integer(value: object) -> bool:

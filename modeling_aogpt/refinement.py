@@ -8,20 +8,25 @@ from .canvas import Canvas
 from .orders import draw_uniform, in_place
 
 
-def draw_blocks(canvas: Canvas, length: int, generator: torch.Generator | None = None) -> torch.BoolTensor:
+def check_refine_length(canvas: Canvas, length: int) -> None:
     """
-    What to hide, (batch, n) in place: of each sequence `length` generated positions in a row (given ones between them
-    are skipped, and the first follows the last), from a uniformly drawn one on. So all are hidden equally often.
-
-    Raises:
-        ValueError: If a sequence has fewer generated positions.
+    Raises a `ValueError` if a sequence has fewer positions to generate than are to be hidden at once. A sequence that
+    has none is left alone.
     """
     num_generated = canvas.ends - canvas.num_given
-    fewest = int(num_generated.min())
+    fewest = int(num_generated[num_generated > 0].min())
     if length > fewest:
         raise ValueError(
             f"refine_length={length}, but a sequence has {fewest} generated tokens; hide at most so many at once."
         )
+
+
+def draw_blocks(canvas: Canvas, length: int, generator: torch.Generator | None = None) -> torch.BoolTensor:
+    """
+    What to hide, (batch, n) in place: of each sequence `length` generated positions in a row (given ones between them
+    are skipped, and the first follows the last), from a uniformly drawn one on. So all are hidden equally often.
+    Nothing of a sequence in which nothing was generated.
+    """
     device = canvas.ids.device
     given, ends = canvas.num_given.to(device)[:, None], canvas.ends.to(device)[:, None]
     ranks = torch.arange(canvas.ids.shape[1], device=device)

@@ -83,7 +83,8 @@ class SpeculativeSampler:
 
         verified = self._verify(drafted, num_drafts)
         p, q = (distributions.gather(2, tokens[..., None]).squeeze(2) for distributions in (verified, drafted))
-        is_accepted = is_draft & (draw_uniform(*p.shape, generator=self.drawer.generator, device=device) < p / q)
+        uniform = draw_uniform(*p.shape, generator=self.drawer.generator, device=device)
+        is_accepted = is_draft & ~(uniform >= p / q)  # NaN is accepted, so that a round always ends: the caller reports
         num_accepted = is_accepted.long().cumprod(dim=1).sum(dim=1)
 
         # After the accepted drafts one more token: in place of the first rejected one, or of the rank that follows.

@@ -54,7 +54,7 @@ def conditional(model: AOGPTForAnyOrderLM, context: Context, target: int, length
     for position, token in context:
         ids[0, position] = token
     logits = model(ids, orders=torch.tensor([[*revealed, target, *rest]])).logits[0, target]
-    return logits[: model.config.num_valid_tokens].softmax(-1)
+    return logits[: model.config.num_valid_tokens].double().softmax(-1)
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 import torch
+from transformers import GenerationConfig
 
 from tests.references import chi_square, random_model
 
@@ -72,6 +73,16 @@ def test_given_tokens_stay_where_they_are() -> None:
     inputs = torch.tensor([[EOS, mask, mask, 3, mask]])
     filled = model.generate(inputs, order="left_to_right", stop_at_eos=True)
     assert filled.tolist() == [[EOS, EOS, PAD, 3, PAD]]
+
+
+def test_the_generation_config_at_hand_names_the_end() -> None:
+    model = model_that_ends()
+    config = GenerationConfig(stop_at_eos=True, order="left_to_right", eos_token_id=3, pad_token_id=4)
+    with torch.no_grad():
+        model.lm_head.bias[3] += 100
+    assert model.generate(generation_config=config).tolist() == [[3] + [4] * 11]
+    model.generation_config.eos_token_id = None
+    assert model.generate(generation_config=config).tolist() == [[3] + [4] * 11]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, SuppressTokensLogitsProcessor
 
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.cached_decoder import CachedDecoder
@@ -231,6 +233,22 @@ def test_generation_config_gives_defaults() -> None:
     assert model.generate(generation_config=GenerationConfig(max_length=3)).shape == (1, 3)
 
 
+def test_a_generation_config_survives_saving(tmp_path: Path) -> None:
+    model = random_model()
+    model.generation_config = GenerationConfig(
+        num_steps=3, reveal="fixed", schedule="cosine", do_sample=True, top_p=0.9, draft_length=3, entropy_bound=0.5
+    )
+    model.save_pretrained(tmp_path)
+    loaded = AOGPTForAnyOrderLM.from_pretrained(tmp_path, dtype=torch.float64)
+    output = loaded.generate(generator=seeded(), return_dict_in_generate=True)
+    assert output.num_forward_passes == 3
+    assert torch.equal(output.sequences, model.generate(generator=seeded()))
+
+
+def test_processors_may_come_in_a_plain_list() -> None:
+    assert (random_model().generate(logits_processor=[SuppressTokensLogitsProcessor([*range(10)])]) == 10).all()
+
+
 def test_training_mode_and_gradients_are_left_alone() -> None:
     model = random_model().train()
     model.gradient_checkpointing_enable()
@@ -298,6 +316,9 @@ def test_integers_of_any_kind_will_do() -> None:
         ({"num_return_sequences": 0}, "num_return_sequences=0 must be"),
         ({"num_beam": 4}, "does not take num_beam"),
         ({"generation_config": GenerationConfig(num_beams=4)}, "generation config sets num_beams"),
+        ({"draft": "ngram"}, "draft='ngram' says something with strategy='speculative' only"),
+        ({"draft_length": 8, "strategy": "parallel"}, "draft_length=8 says something with strategy='speculative' only"),
+        ({"entropy_bound": 0.5}, "entropy_bound=0.5 says something with reveal='entropy_bounded' only"),
         ({"temperature": float("inf")}, "temperature=inf must be above 0 and finite"),
         ({"order": np.zeros((1, 12))}, "is not one of 'random', 'left_to_right'"),
         ({"temprature": 0.5}, "does not take temprature. Is temperature meant?"),

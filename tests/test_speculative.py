@@ -50,6 +50,26 @@ def test_temperature_applies_to_drafts_and_verification(tiny: Enumeration) -> No
     assert chi_square(tiny.counts_of(samples), torch.tensor(expected, dtype=torch.float64)) < 1
 
 
+@pytest.mark.parametrize("draft", ["model", "ngram"])
+def test_samples_a_bfloat16_model_exactly(draft: str) -> None:
+    """Held against the predictions that the bfloat16 model itself makes in full forwards."""
+    arguments = {"vocab_size": 2, "max_position_embeddings": 4, "position_encoding": "rotary", "initializer_range": 0.3}
+    tiny = Enumeration(random_model(**arguments).bfloat16(), length=4)
+    order = (2, 0, 3, 1)
+    output = tiny.model.generate(
+        num_return_sequences=20_000,
+        order=torch.tensor(order).expand(20_000, -1),
+        strategy="speculative",
+        draft=draft,
+        generator=seeded(),
+        return_dict_in_generate=True,
+    )
+    counts = tiny.counts_of(output.sequences)
+    assert chi_square(counts, tiny.of_groups(tuple((position,) for position in order))) < 1
+    assert chi_square(counts, tiny.of_groups((order[:2], order[2:]))) > 2  # what keeping every draft would sample
+    assert output.acceptance_rate < 0.98
+
+
 @pytest.mark.parametrize("truncation", [{"top_p": 0.7}, {"top_k": 3}, {"temperature": 0.7, "top_p": 0.9}])
 @pytest.mark.parametrize("order", ["random", "left_to_right"])
 def test_log_probabilities_are_those_of_full_forwards(order: str, truncation: dict) -> None:
@@ -113,6 +133,15 @@ def test_runs_in_bfloat16() -> None:
     )
     scores = model.log_likelihood(output.sequences, output.orders).log_likelihood
     torch.testing.assert_close(output.token_logprobs.sum(1), scores, rtol=0, atol=0.2)
+
+
+@pytest.mark.parametrize("draft", ["model", "ngram"])
+def test_non_finite_logits_end_it(draft: str) -> None:
+    model = random_model()
+    with torch.no_grad():
+        model.lm_head.weight[3] = float("nan")
+    with pytest.raises(ValueError, match="logits are not finite"):
+        model.generate(strategy="speculative", draft=draft)
 
 
 @pytest.mark.parametrize(

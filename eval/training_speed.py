@@ -3,7 +3,7 @@
 """
 Time and memory of one training step of AO-GPT small, against a plain implementation of it (`eval/plain_aogpt.py`):
 
-    python eval/training_speed.py [--batch_size 3] [--bf16_batch_size 1] [--out docs/results/training_speed]
+    python eval/training_speed.py [--batch_size 3] [--bf16_length 512] [--out docs/results/training_speed]
 
 Every measurement is a process of its own: model, AdamW and averages are made, then whole steps (loss, gradients,
 clipping, update, averages) are timed, the first of them apart. Memory is the process's peak, of which the weights,
@@ -98,14 +98,14 @@ def our_step(size: dict[str, int], precision: str, recompute: bool) -> Callable[
     return step
 
 
-def measure(kind: str, precision: str, size_name: str, batch_size: int, steps: int) -> dict[str, Any]:
+def measure(kind: str, precision: str, size_name: str, batch_size: int, length: int, steps: int) -> dict[str, Any]:
     """In this process: seconds of each step, losses and the peak of memory."""
     torch.manual_seed(0)
     size = SIZES[size_name]
     step = plain_step(size, precision) if kind == "plain" else our_step(size, precision, kind != "ours")
     text_ids = min(size["vocab_size"], 50257)
-    input_ids = torch.randint(text_ids, (batch_size, size["length"]))
-    orders = torch.stack([torch.randperm(size["length"]) for _ in range(batch_size)])
+    input_ids = torch.randint(text_ids, (batch_size, length))
+    orders = torch.stack([torch.randperm(length) for _ in range(batch_size)])
     seconds, losses = [], []
     for _ in range(steps):
         started = time.perf_counter()
@@ -116,10 +116,11 @@ def measure(kind: str, precision: str, size_name: str, batch_size: int, steps: i
         "kind": kind,
         "precision": precision,
         "batch_size": batch_size,
+        "length": length,
         "losses": losses,
         "seconds": seconds,
         "step_seconds": sum(later) / len(later),
-        "tokens_per_second": batch_size * size["length"] * len(later) / sum(later),
+        "tokens_per_second": batch_size * length * len(later) / sum(later),
         "peak_bytes": peak_memory(torch.device("cpu")),
         "threads": torch.get_num_threads(),
         "product_speed": product_speed(),
@@ -135,7 +136,7 @@ def in_own_process(wrapper: str, *arguments: object) -> dict[str, Any]:
 
 def table(results: dict[str, Any]) -> str:
     lines = [
-        "| precision | sequences | implementation | seconds per step | speed-up | peak memory | of plain | tokens/s "
+        "| precision | tokens | implementation | seconds per step | speed-up | peak memory | of plain | tokens/s "
         "| of float32 peak |",
         "|:--|--:|:--|--:|--:|--:|--:|--:|--:|",
     ]
@@ -143,7 +144,7 @@ def table(results: dict[str, Any]) -> str:
         same = ("precision", "batch_size")
         plain = next(o for o in results["runs"] if o["kind"] == "plain" and all(o[key] == run[key] for key in same))
         lines.append(
-            f"| {run['precision']} | {run['batch_size']} | {run['kind']} | {run['step_seconds']:.2f} "
+            f"| {run['precision']} | {run['batch_size']} x {run['length']} | {run['kind']} | {run['step_seconds']:.2f} "
             f"| {plain['step_seconds'] / run['step_seconds']:.2f} | {run['peak_bytes'] / 1e9:.2f} GB "
             f"| {run['peak_bytes'] / plain['peak_bytes']:.2f} | {run['tokens_per_second']:.0f} "
             f"| {run['mfu']:.0%} |"
@@ -158,10 +159,11 @@ def report(results: dict[str, Any]) -> str:
 
 {table(results)}
 
-Written by `python eval/training_speed.py`: {size["layers"]} layers of width {size["width"]}, n = {size["length"]},
-{size["vocab_size"]} ids; {results["threads"]} threads, float32 products of {speed} at best, torch {torch.__version__}.
-Each row is a process of its own; the first step is not counted where there are more. Peak memory is all of the process,
-{results["state_bytes"] / 1e9:.2f} GB of it weights, averages, gradients and AdamW's moments in float32.
+Written by `python eval/training_speed.py`: {size["layers"]} layers of width {size["width"]},
+{size["length"]} positions, {size["vocab_size"]} ids. torch {torch.__version__} on {results["threads"]} threads,
+which multiplies float32 at {speed} at best. Each row is a process of its own; the first step is not counted where
+there are more. Peak memory is all of the process, {results["state_bytes"] / 1e9:.2f} GB of it weights, averages,
+gradients and AdamW's moments in float32.
 
 *plain* is the released way written down directly (`eval/plain_aogpt.py`): n + 1 rows, all logits in float32, modulation
 of every row, updates tensor by tensor, autocast. *ours* is the step of `training/pretrain.py`; *recomputing
@@ -178,28 +180,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Time and memory of a training step against a plain implementation.")
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--batch_size", type=int, default=3, help="sequences of a step in float32")
-    parser.add_argument("--bf16_batch_size", type=int, default=1, help="and in bf16, which may be very slow")
+    parser.add_argument(
+        "--bf16_length", type=int, help="tokens of the one sequence of a step in bf16; unless given, all"
+    )
     parser.add_argument("--steps", type=int, default=2, help="steps in float32, the first of which is not counted")
     parser.add_argument("--bf16_steps", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("docs/results/training_speed"))
     parser.add_argument("--wrapper", default="", help="command before each process, for instance `numactl -C 0,1`")
-    parser.add_argument("--measure", nargs=5, metavar=("KIND", "PRECISION", "SIZE", "BATCH", "STEPS"))
+    parser.add_argument("--measure", nargs=6, metavar=("KIND", "PRECISION", "SIZE", "BATCH", "LENGTH", "STEPS"))
     arguments = parser.parse_args()
     if arguments.measure:
-        kind, precision, size_name, batch_size, steps = arguments.measure
-        print(json.dumps(measure(kind, precision, size_name, int(batch_size), int(steps))))
+        kind, precision, size_name, *numbers = arguments.measure
+        print(json.dumps(measure(kind, precision, size_name, *map(int, numbers))))
         return
 
     size = SIZES[arguments.size]
-    plan = [(kind, "float32", arguments.batch_size, arguments.steps) for kind in KINDS]
-    plan += [(kind, "bf16", arguments.bf16_batch_size, arguments.bf16_steps) for kind in KINDS]
-    runs = [
-        in_own_process(arguments.wrapper, kind, precision, arguments.size, batch_size, steps)
-        for kind, precision, batch_size, steps in tqdm(plan, unit="process")
-    ]
+    length = size["length"]
+    plan = [(kind, "float32", arguments.size, arguments.batch_size, length, arguments.steps) for kind in KINDS]
+    length = arguments.bf16_length or length
+    plan += [(kind, "bf16", arguments.size, 1, length, arguments.bf16_steps) for kind in KINDS]
+    runs = [in_own_process(arguments.wrapper, *planned) for planned in tqdm(plan, unit="process")]
     speed = max(run["product_speed"] for run in runs)
     for run in runs:
-        run["mfu"] = flops_per_token(config_of(size), size["length"]) * run["tokens_per_second"] / speed
+        run["mfu"] = flops_per_token(config_of(size), run["length"]) * run["tokens_per_second"] / speed
     results = {
         "size_name": arguments.size,
         "size": size,

@@ -56,9 +56,10 @@ def test_the_yardstick_computes_the_same_loss() -> None:
 
 def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_speed, "in_own_process", lambda wrapper, *rest: training_speed.measure(*rest))
-    monkeypatch.setattr(sys, "argv", ["training_speed.py", "--size", "tiny", "--out", str(tmp_path)])
+    options = ["--size", "tiny", "--bf16_length", "8", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["training_speed.py", *options])
     training_speed.main()
     results = json.loads((tmp_path / "results.json").read_text())
     assert len(results["runs"]) == 6
     assert all(abs(run["losses"][0] - 4.16) < 0.1 for run in results["runs"] if run["kind"] != "plain")  # log 64
-    assert "| bf16 | 1 | ours |" in (tmp_path / "README.md").read_text()
+    assert "| bf16 | 1 x 8 | ours |" in (tmp_path / "README.md").read_text()

@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: quickstart test lint format clean
+.PHONY: quickstart test test-transformers test-lowest lint format clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
@@ -13,6 +13,26 @@ quickstart: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2
+
+# transformers' own tests of every model, against these: TRANSFORMERS_TESTS=... takes those of a checkout, which has more.
+TRANSFORMERS_SOURCE := .venv/transformers-source
+TRANSFORMERS_TESTS ?= $(TRANSFORMERS_SOURCE)/tests
+
+test-transformers: $(INSTALLED) $(TRANSFORMERS_TESTS)
+	TRANSFORMERS_TESTS=$(TRANSFORMERS_TESTS) $(BIN)/python -m pytest tests/transformers_common
+
+$(TRANSFORMERS_SOURCE)/tests: | $(INSTALLED)
+	$(BIN)/python -m pip install parameterized
+	version=$$($(BIN)/python -c 'import transformers; print(transformers.__version__)') && \
+	$(BIN)/python -m pip download --no-deps --no-binary transformers --dest $(TRANSFORMERS_SOURCE) "transformers==$$version" && \
+	tar xzf $(TRANSFORMERS_SOURCE)/transformers-$$version.tar.gz --strip-components 1 -C $(TRANSFORMERS_SOURCE)
+
+# With the lowest versions that pyproject.toml allows: 5.7 GB, since torch 2.7 of PyPI brings CUDA along.
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	.venv-lowest/bin/python -m pip install uv
+	.venv-lowest/bin/uv pip install --python .venv-lowest/bin/python --resolution lowest-direct --editable '.[train,eval,dev]'
+	.venv-lowest/bin/python -m pytest --numprocesses 2
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check
@@ -23,7 +43,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format
 
 clean:
-	rm -rf .venv runs build *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .venv-lowest runs build *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt

@@ -52,4 +52,4 @@ def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch: pytes
 
 def test_facts_are_there() -> None:
     assert num_cores() >= 1
-    assert versions()["torch"] == torch.__version__
+    assert versions()["torch"].split("+")[0] == torch.__version__.split("+")[0]  # CUDA builds say so in one of them

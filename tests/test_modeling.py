@@ -3,10 +3,12 @@
 import copy
 import itertools
 import math
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 import torch
+from packaging.version import Version
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM
@@ -260,6 +262,10 @@ def test_one_checkpoint_serves_all_classes(variant: dict, tmp_path: Path, ids: t
     assert torch.equal(loaded(ids).logits, model(ids).logits)
 
 
+@pytest.mark.skipif(
+    Version(version("transformers")) < Version("5.19") or Version(version("accelerate")) < Version("1.15"),
+    reason="older ones, also of one of the two, lose offloaded weights",
+)
 @pytest.mark.parametrize("injection", ["adaln", "input", "shared", "per_layer"])
 def test_weights_on_disk_come_when_they_are_needed(injection: str, tmp_path: Path, ids: torch.LongTensor) -> None:
     model = random_model(target_injection=injection).float()

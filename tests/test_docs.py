@@ -1,0 +1,197 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Of the README and the pages: the snippets run, the commands parse, the links and pictures exist."""
+
+import re
+import shlex
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import HfArgumentParser
+
+from eval.generative import GenerativeArguments
+from eval.protocols import EVALUATION_SETS
+from eval.speed import SpeedArguments
+from eval.watch import WatchArguments
+from eval.zero_shot import ScoringArguments
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from training.arguments import parse_arguments
+from training.corpora import unicode_names
+from training.tokenization import train_tokenizer, vocabulary_arguments
+
+ROOT = Path(__file__).parent.parent
+PAGES = {path.name: path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"))}
+
+
+def text_of(page: str) -> str:
+    return PAGES[page].read_text(encoding="utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text_of(page), flags=re.DOTALL)
+
+
+def commands(script: str = "") -> list[list[str]]:
+    """The words of every command of every page; those after `script` of the ones that run it."""
+    lines = "\n".join(block for page in PAGES for block in blocks(page, "console")).replace("\\\n", " ").splitlines()
+    words = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines if line.startswith("$ ")]
+    return [line[line.index(script) + 1 :] for line in words if script in line] if script else words
+
+
+def make_model(folder: Path, length: int) -> Path:
+    """A model of the quickstart's shape, untrained."""
+    tokenizer = train_tokenizer((name for _, name in islice(unicode_names(), 3000)), vocab_size=512)
+    config = AOGPTConfig(
+        **vocabulary_arguments(tokenizer),
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        max_position_embeddings=length,
+        position_encoding="rotary",
+        initializer_range=0.06,
+    )
+    AOGPTForAnyOrderLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"), length=16)
+
+
+def check_readme(names: dict[str, Any]) -> None:
+    assert names["samples"].shape == names["fast"].shape == names["exact"].shape == (4, 16)
+    assert names["written"].shape == (1, 16)
+    assert names["filled"].shape == (4, 16)
+    assert not (names["filled"] == names["tokenizer"].mask_token_id).any()
+    assert names["loss"].requires_grad
+
+
+def check_generation(names: dict[str, Any]) -> None:
+    mask = names["tokenizer"].mask_token_id
+    for name in ("filled", "in_blocks", "also_filled", "fast", "careful"):
+        assert not (names[name] == mask).any()
+    hidden = (names["holes"] == mask).repeat_interleave(2, 0)
+    assert torch.equal(names["output"].reveal_steps >= 0, hidden)
+    assert not (names["output"].sequences[hidden] == names["tokenizer"].eos_token_id).any()
+    assert torch.equal(names["output"].history[-1], names["output"].sequences)
+
+
+def check_likelihood(names: dict[str, Any]) -> None:
+    n, m = 16, 4
+    assert names["exact"].num_rows == 2 * 2 * (n + (m - 1) * sum(range(3, n + 1)))
+    assert names["few_rows"].num_rows == 2 * (64 * n + 16 * m * n)
+    assert names["diffusion"].num_rows == 2 * 16 * m * n
+    hidden = names["holes"] == names["tokenizer"].mask_token_id
+    assert torch.equal(names["infill"].token_log_likelihood != 0, hidden)
+
+
+def check_training(names: dict[str, Any]) -> None:
+    assert (names["batch"]["orders"][:, :4] < 4).all()
+    trained = [name for name, weight in names["tuned"].named_parameters() if weight.grad is not None]
+    assert trained
+    assert all("lora" in name for name in trained)
+
+
+def check_evaluation(names: dict[str, Any]) -> None:
+    assert len(names["scores"]["perplexities"]) == 2
+
+
+CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
+    "README.md": check_readme,
+    "generation.md": check_generation,
+    "likelihood.md": check_likelihood,
+    "training.md": check_training,
+    "evaluation.md": check_evaluation,
+}
+
+
+@pytest.mark.parametrize("page", CHECKS)
+def test_python_snippets_run_one_after_another(
+    page: str, model_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.chdir(ROOT)
+    source = "\n".join(blocks(page, "python"))
+    assert "runs/quickstart/model" in source
+    source = source.replace("runs/quickstart/model", str(model_folder)).replace(", trust_remote_code=True", "")
+    names: dict[str, Any] = {}
+    exec(source, names)
+    CHECKS[page](names)
+
+
+def test_every_page_with_snippets_is_run() -> None:
+    others = {"CONTRIBUTING.md"}  # whose snippets belong into files of the project, see test_contributing.py
+    assert {page for page in PAGES if "```python" in text_of(page)} - others == set(CHECKS)
+
+
+# ------------------------------------------------------------------------------------------------------- commands
+
+
+def test_commands_name_what_exists() -> None:
+    scripts = [Path(word) for command in commands() for word in command if word.endswith((".py", ".yaml"))]
+    assert scripts
+    assert [script for script in scripts if not (ROOT / script).is_file()] == []
+    targets = {command[1] for command in commands() if command[0] == "make"}
+    assert {"quickstart", "test"} <= targets
+    assert [target for target in targets if f"\n{target}:" not in (ROOT / "Makefile").read_text()] == []
+
+
+def test_training_commands_parse(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    folders = {"runs/quickstart/model": model_folder, "models/gpt2-aogpt": make_model(tmp_path, length=256)}
+    lines = commands("training/pretrain.py")
+    assert len(lines) > 5
+    for line in lines:
+        parse_arguments([str(folders.get(word, word)) for word in line])
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments", "positional"),
+    [
+        ("eval/zero_shot.py", ScoringArguments, "?"),
+        ("eval/generative.py", GenerativeArguments, "+"),
+        ("eval/watch.py", WatchArguments, "+"),
+        ("eval/speed.py", SpeedArguments, None),
+    ],
+)
+def test_evaluation_commands_parse(script: str, arguments: type, positional: str | None) -> None:
+    lines = commands(script)
+    assert lines
+    for line in lines:
+        parser = HfArgumentParser(arguments, allow_abbrev=False)
+        if positional is not None:
+            parser.add_argument("model", nargs=positional)
+        parser.parse_args_into_dataclasses(line)
+
+
+# ------------------------------------------------------------------------------------------------------ what is named
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_and_pictures_exist(page: str) -> None:
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text_of(page)) if "://" not in link]
+    assert [link for link in links if not (PAGES[page].parent / link).exists()] == []
+
+
+def test_every_recipe_is_described() -> None:
+    recipes = re.findall(r"`(\w+\.yaml)`", text_of("training.md"))
+    assert set(recipes) == {path.name for path in (ROOT / "training" / "configs").glob("*.yaml")}
+
+
+def test_local_files_are_those_that_are_read() -> None:
+    for name, found in EVALUATION_SETS.items():
+        (row,) = (line for line in text_of("evaluation.md").splitlines() if line.startswith(f"| `{name}` | `"))
+        assert row.endswith(f"| {found.split} |")
+        pattern = re.escape(found.local).replace(re.escape("{split}"), r"(\{train,valid,test\}|test)")
+        assert re.search(f"`{pattern}`", row)
+
+
+def test_results_are_listed_with_their_commands() -> None:
+    index = (ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8")
+    folders = {path.name for path in (ROOT / "docs" / "results").iterdir() if path.is_dir()}
+    assert set(re.findall(r"^\| \[(\w+)\]", index, flags=re.MULTILINE)) == folders

@@ -65,8 +65,8 @@ def test_times_of_a_step_are_spread(batch_size: int) -> None:
         assert 0 < times.min() <= times.max() <= 1
         gaps = times.sort().values.diff(append=times.min()[None] + 1)
         torch.testing.assert_close(gaps, torch.full_like(gaps, 1 / batch_size))
-    if batch_size > 2:  # so are those of a part of it
-        assert abs(times[: batch_size // 2].mean() - 0.5) < 0.2
+        if batch_size > 2:  # so are those of a part of it
+            assert abs(times[: batch_size // 2].mean() - 0.5) < 0.2
     every = draws.times(torch.arange(0, 3000 * batch_size, batch_size))
     assert abs(every.mean() - 0.5) < 4 * (1 / 12 / 3000) ** 0.5
 

@@ -283,6 +283,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 raise ValueError(
                     f"inputs has shape {tuple(inputs.shape)}, but must be (batch, length) with batch >= 1."
                 )
+            if inputs.is_floating_point():
+                raise ValueError(f"inputs has dtype {inputs.dtype}, but ids are integers: use inputs.long().")
             length = settings.max_length or inputs.shape[1] + (settings.max_new_tokens or 0)
         # The weights of an offloaded model are nowhere; its inputs stay where they are.
         inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)

@@ -4,7 +4,7 @@
 
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from numbers import Integral
+from numbers import Integral, Real
 
 import torch
 from transformers.generation import GenerationConfig
@@ -106,13 +106,13 @@ class AnyOrderGenerationSettings:
             ("top_p_rule", TOP_P_RULES),
         ):
             _check_choice(name, getattr(self, name), allowed)
-        if not 0 < self.temperature < float("inf"):
+        if not (_is_number(self.temperature) and 0 < self.temperature < float("inf")):
             raise ValueError(
                 f"temperature={self.temperature!r} must be above 0 and finite; for the likeliest use do_sample=False."
             )
-        if not 0 < self.top_p <= 1:
+        if not (_is_number(self.top_p) and 0 < self.top_p <= 1):
             raise ValueError(f"top_p={self.top_p!r} must be above 0 and at most 1 (1: no truncation).")
-        if not 0 <= self.entropy_bound < float("inf"):
+        if not (_is_number(self.entropy_bound) and 0 <= self.entropy_bound < float("inf")):
             raise ValueError(f"entropy_bound={self.entropy_bound!r} must be at least 0 nats and finite.")
 
     def _check_order(self) -> None:
@@ -207,6 +207,10 @@ def _check_is_used(given: dict[str, object], config: GenerationConfig) -> None:
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _check_choice(name: str, value: object, allowed: tuple[str, ...], also: str = "") -> None:

@@ -172,6 +172,7 @@ def race(
                     seconds[name].append(times * time_of(contender, batch_size, length, num_steps, device))
             for name, values in seconds.items():
                 seconds_per_step[name] = min(values) / num_steps
+                tqdm.write(f"{name}, batch {batch_size}, {num_steps} steps: {min(values):.3g} s", file=sys.stderr)
                 yield {
                     "contender": name,
                     "batch_size": batch_size,

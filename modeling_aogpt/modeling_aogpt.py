@@ -33,6 +33,7 @@ from .cached_decoder import CachedDecoder
 from .configuration_aogpt import AOGPTConfig
 from .generation_aogpt import AnyOrderGenerationMixin
 from .likelihood import AnyOrderLikelihoodMixin
+from .linear import Linear
 from .orders import check_orders, group_order, in_order, in_place, left_to_right_orders, token_positions
 from .rows import query_mask, rows_of
 
@@ -92,8 +93,8 @@ class AOGPTAttention(nn.Module):
         self.layer_idx = layer_idx
         self.is_causal = True
         self.scaling = config.head_dim**-0.5
-        self.qkv_proj = nn.Linear(config.hidden_size, 3 * config.hidden_size, bias=config.use_bias)
-        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=config.use_bias)
+        self.qkv_proj = Linear(config.hidden_size, 3 * config.hidden_size, bias=config.use_bias)
+        self.o_proj = Linear(config.hidden_size, config.hidden_size, bias=config.use_bias)
         self.o_proj.writes_to_residual = True
         self.q_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
@@ -134,9 +135,9 @@ class AOGPTAttention(nn.Module):
 class AOGPTMLP(nn.Module):
     def __init__(self, config: AOGPTConfig) -> None:
         super().__init__()
-        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=config.use_bias)
+        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=config.use_bias)
         self.act_fn = ACT2FN[config.hidden_act]
-        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.use_bias)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.use_bias)
         self.down_proj.writes_to_residual = True
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -149,7 +150,7 @@ class TargetModulation(nn.Module):
     def __init__(self, config: AOGPTConfig, num_vectors: int) -> None:
         super().__init__()
         self.num_vectors = num_vectors
-        self.proj = nn.Linear(config.target_embedding_size, num_vectors * config.hidden_size)
+        self.proj = Linear(config.target_embedding_size, num_vectors * config.hidden_size)
 
     def tabulate(self, conditions: torch.Tensor) -> torch.Tensor:
         """`conditions` (n, target_embedding_size) of every position -> all vectors of each position, (n, ...)."""
@@ -440,7 +441,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
     def __init__(self, config: AOGPTConfig) -> None:
         super().__init__(config)
         self.model = AOGPTModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
 

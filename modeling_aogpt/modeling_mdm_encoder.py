@@ -21,6 +21,7 @@ from .configuration_mdm_encoder import MDMEncoderConfig
 from .encoder_likelihood import EncoderLikelihoodMixin
 from .full_pass_encoder import FullPassEncoder
 from .generation_aogpt import AnyOrderGenerationMixin
+from .linear import Linear
 from .modeling_aogpt import (
     AOGPTAttention,
     AOGPTBlock,
@@ -48,8 +49,8 @@ class SigmaEmbedding(nn.Module):
 
     def __init__(self, config: MDMEncoderConfig) -> None:
         super().__init__()
-        self.up_proj = nn.Linear(NUM_SINUSOIDS, config.target_embedding_size)
-        self.down_proj = nn.Linear(config.target_embedding_size, config.target_embedding_size)
+        self.up_proj = Linear(NUM_SINUSOIDS, config.target_embedding_size)
+        self.down_proj = Linear(config.target_embedding_size, config.target_embedding_size)
 
     def forward(self, sigma: torch.Tensor) -> torch.Tensor:
         half = NUM_SINUSOIDS // 2
@@ -213,7 +214,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AnyOrderGenerationMixin, 
     def __init__(self, config: MDMEncoderConfig) -> None:
         super().__init__(config)
         self.model = MDMEncoderModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
     @can_return_tuple

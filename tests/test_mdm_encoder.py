@@ -469,4 +469,4 @@ def test_fill_mask_pipeline(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: P
     best = fill.model(torch.tensor([[0, 1, 16, 3]])).logits[0, 2].softmax(-1).topk(3)
     answers = fill("ab<mask>d", top_k=3)
     assert [answer["token"] for answer in answers] == best.indices.tolist()
-    assert [answer["score"] for answer in answers] == pytest.approx(best.values.tolist())
+    assert [answer["score"] for answer in answers] == pytest.approx(best.values.tolist(), rel=1e-4)  # float32

@@ -155,15 +155,16 @@ def table(results: dict[str, Any]) -> str:
 def report(results: dict[str, Any]) -> str:
     size, speed = results["size"], f"{results['product_speed'] / 1e9:.0f} GFLOP/s"
     has = "has" if results["has_bfloat16"] else "has no"
+    options = f"--batch_size {results['runs'][0]['batch_size']} --bf16_length {results['runs'][-1]['length']}"
     return f"""# One training step of AO-GPT {results["size_name"]}
 
 {table(results)}
 
-Written by `python eval/training_speed.py`: {size["layers"]} layers of width {size["width"]},
-{size["length"]} positions, {size["vocab_size"]} ids. torch {torch.__version__} on {results["threads"]} threads,
-which multiplies float32 at {speed} at best. Each row is a process of its own; the first step is not counted where
-there are more. Peak memory is all of the process, {results["state_bytes"] / 1e9:.2f} GB of it weights, averages,
-gradients and AdamW's moments in float32.
+Written by `python eval/training_speed.py {options}`:
+{size["layers"]} layers of width {size["width"]}, {size["length"]} positions, {size["vocab_size"]} ids;
+torch {torch.__version__} on {results["threads"]} threads, which multiplies float32 at {speed} at best. Each row is
+a process of its own; the first step is not counted where there are more. Peak memory is all of the process,
+{results["state_bytes"] / 1e9:.2f} GB of it weights, averages, gradients and AdamW's moments in float32.
 
 *plain* is the released way written down directly (`eval/plain_aogpt.py`): n + 1 rows, all logits in float32, modulation
 of every row, updates tensor by tensor, autocast. *ours* is the step of `training/pretrain.py`; *recomputing

@@ -5,7 +5,7 @@ bfloat16 on processors without instructions for it, where PyTorch's products of 
 long as those of float32.
 
 What autocast would multiply in bfloat16 is rounded to bfloat16 and multiplied in float32, and the result is rounded:
-the same numbers as hardware gives, which sums in float32 too, and the same half-size activations.
+the numbers that hardware gives, which sums in float32 too.
 """
 
 from collections.abc import Callable

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import torch
-import torch.nn.functional as F
 
 from modeling_aogpt import AOGPTConfig
+from modeling_aogpt.linear import Linear
 
 
 @dataclass
@@ -23,19 +23,21 @@ class Machine:
         return asdict(self)
 
 
+@torch.no_grad()
 def measure_machine(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Machine:
     """Products of 512 rows with a weight of the MLP, and of one row with as many weights as the model's blocks have."""
     width, inner = config.hidden_size, config.intermediate_size
-    num_weights = 3 * config.num_hidden_layers  # two of the MLP, and attention's, which are as large together
+    num_layers = 3 * config.num_hidden_layers  # two of the MLP, and attention's, which are as large together
+    layers = [Linear(width, inner, bias=False, device=device, dtype=dtype) for _ in range(num_layers)]
     rows, row = (torch.randn(count, width, device=device, dtype=dtype) for count in (512, 1))
-    weights = torch.randn(num_weights, inner, width, device=device, dtype=dtype)
 
     def read_all() -> None:
-        for weight in weights:
-            F.linear(row, weight)
+        for layer in layers:
+            layer(row)
 
-    product = best_time(lambda: F.linear(rows, weights[0]), device)
-    return Machine(2 * rows.numel() * inner / product, weights.nbytes / best_time(read_all, device))
+    product = best_time(lambda: layers[0](rows), device)
+    num_bytes = sum(layer.weight.nbytes for layer in layers)
+    return Machine(2 * rows.numel() * inner / product, num_bytes / best_time(read_all, device))
 
 
 def best_time(function: Callable[[], object], device: torch.device, repeats: int = 10) -> float:

@@ -18,14 +18,22 @@ from .schedule import LARGEST_MASKED_SHARE, draw_reveal_steps, log_linear_noise,
 LAST_TIME = 1e-5
 
 
-class PlannedReveal:
+class RevealRule:
+    """Says `steps`, and of the candidates of a step which it `reveals`, perhaps by a `measure` of their predictions."""
+
+    measure: str | None = None
+
+    def noise_of(self, step: int) -> float | None:
+        """The noise level at which a step looks at the sequences, if that is not as many masks as they have."""
+        return None
+
+
+class PlannedReveal(RevealRule):
     """
     Counts that are drawn before the first pass, see [`draw_reveal_steps`]; one position at a time without `num_steps`.
 
     What is revealed a second time, as in refinement, takes as many steps as its share of the first time.
     """
-
-    measure: str | None = None
 
     def __init__(
         self, num_steps: int | None, schedule: str, reveal: str, generator: torch.Generator | None = None
@@ -45,10 +53,6 @@ class PlannedReveal:
         for step in range(num_steps):
             yield step, torch.minimum((plan == step).sum(dim=-1), canvas.num_hidden)
 
-    def noise_of(self, step: int) -> float | None:
-        """The noise level at which a step looks at the sequences, if that is not as many masks as they have."""
-        return None
-
     def reveals(
         self,
         step: int,
@@ -61,7 +65,7 @@ class PlannedReveal:
         return columns < num_planned.to(columns.device)[:, None]
 
 
-class EntropyBoundedReveal:
+class EntropyBoundedReveal(RevealRule):
     """
     As many positions as keep sum H - max H of their entropies, in nats, within `bound`, and at least one.
 
@@ -80,9 +84,6 @@ class EntropyBoundedReveal:
             yield step, canvas.num_hidden.clamp(max=1)
             step += 1
 
-    def noise_of(self, step: int) -> float | None:
-        return None
-
     def reveals(
         self,
         step: int,
@@ -97,7 +98,7 @@ class EntropyBoundedReveal:
         return is_candidate & is_revealed
 
 
-class ScoreReveal:
+class ScoreReveal(RevealRule):
     """
     Reverse steps of SEDD from the score s (arXiv 2310.16834): a masked position becomes y, in a step from t to t',
 
@@ -141,6 +142,3 @@ class ScoreReveal:
             probability = math.expm1(sigma - log_linear_noise(self.times[step + 1]).item()) * total_score
         draws = draw_uniform(*probability.shape, generator=self.generator, device=probability.device)
         return is_candidate & (draws < probability)
-
-
-RevealRule = PlannedReveal | EntropyBoundedReveal | ScoreReveal

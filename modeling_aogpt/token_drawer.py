@@ -64,23 +64,22 @@ class TokenDrawer:
     def distributions(self, answer: Answer, num_known: torch.LongTensor | None = None) -> torch.Tensor:
         """The distributions (queries, vocab), float64, given the first `num_known` (queries,) ranks or all revealed."""
         hidden_states, where = answer
-        return distribution_of(self._logits(hidden_states, where, num_known), self.warpers)
+        return distribution_of(self._process(self.canvas.logits_of(hidden_states), where, num_known), self.warpers)
 
     def _draw_chunk(self, hidden_states: torch.Tensor, where: Where) -> Draw:
-        logits = self._logits(hidden_states, where)
+        raw = self.canvas.logits_of(hidden_states)
+        measures = {}
+        if LOG_TOTAL_RATIO in self.measures:  # of the network itself, before processors
+            total = raw.double().logsumexp(dim=-1)
+            measures[LOG_TOTAL_RATIO] = total - math.log(self.canvas.model.config.num_valid_tokens)
+        logits = self._process(raw, where)
         if not self.measures:
             return Draw(*choose_tokens(logits, self.warpers, self.do_sample, self.generator), {})
         probabilities = distribution_of(logits, self.warpers)
-        measures = {name: CERTAINTIES[name](probabilities) for name in self.measures if name in CERTAINTIES}
-        if LOG_TOTAL_RATIO in self.measures:
-            raw = self.canvas.logits_of(hidden_states).double()
-            measures[LOG_TOTAL_RATIO] = raw.logsumexp(dim=-1) - math.log(self.canvas.model.config.num_valid_tokens)
+        measures |= {name: CERTAINTIES[name](probabilities) for name in self.measures if name in CERTAINTIES}
         return Draw(*choose_from(probabilities, self.do_sample, self.generator), measures)
 
-    def _logits(
-        self, hidden_states: torch.Tensor, where: Where, num_known: torch.LongTensor | None = None
-    ) -> torch.Tensor:
-        logits = self.canvas.logits_of(hidden_states)
+    def _process(self, logits: torch.Tensor, where: Where, num_known: torch.LongTensor | None = None) -> torch.Tensor:
         if not self.processors:
             return logits
         # Processors look scores up by id, but the mask may have none: it gets a column while they work.

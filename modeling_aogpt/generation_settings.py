@@ -170,7 +170,10 @@ class AnyOrderGenerationSettings:
 
 
 def resolve_settings(config: GenerationConfig, given: dict[str, object]) -> AnyOrderGenerationSettings:
-    """Settings that are `given`, then those of the config, then the defaults; unknown ones raise a `ValueError`."""
+    """
+    Settings that are `given`, then those of the config, then the defaults: a given None overrules the config's value.
+    Unknown ones raise a `ValueError`.
+    """
     known = [field.name for field in fields(AnyOrderGenerationSettings)]
     unknown = sorted(set(given) - set(known))
     if unknown:
@@ -183,11 +186,9 @@ def resolve_settings(config: GenerationConfig, given: dict[str, object]) -> AnyO
     if unused:
         raise ValueError(f"The generation config sets {', '.join(unused)}, which this generate() does not know.")
     _check_is_used(given, config)
-    values = {name: given.get(name) for name in known}
-    lengths_given = values["max_length"] is not None or values["max_new_tokens"] is not None
-    for name in known:
-        if values[name] is None and not (lengths_given and name in ("max_length", "max_new_tokens")):
-            values[name] = getattr(config, name, None)
+    lengths = ("max_length", "max_new_tokens")
+    says_length = any(given.get(name) is not None for name in lengths)
+    values = {name: None if says_length and name in lengths else getattr(config, name, None) for name in known} | given
     return AnyOrderGenerationSettings(**{name: value for name, value in values.items() if value is not None})
 
 
@@ -200,7 +201,7 @@ def _check_is_used(given: dict[str, object], config: GenerationConfig) -> None:
         ("draft_length", "strategy", "speculative"),
         ("entropy_bound", "reveal", "entropy_bounded"),
     ):
-        chosen = getattr(config, other, None) if given.get(other) is None else given[other]
+        chosen = given[other] if other in given else getattr(config, other, None)
         if given.get(name) is not None and chosen != needed:
             raise ValueError(f"{name}={given[name]!r} says something with {other}={needed!r} only: give that too.")
 

@@ -231,6 +231,9 @@ def test_generation_config_gives_defaults() -> None:
     assert output.orders.tolist() == [[0, 1, 2, 3]]
     assert model.generate(max_new_tokens=6).shape == (1, 6)
     assert model.generate(generation_config=GenerationConfig(max_length=3)).shape == (1, 3)
+    # None in a call takes the config's value back.
+    assert model.generate(num_steps=None, reveal=None, return_dict_in_generate=True).num_forward_passes == 4
+    assert model.generate(max_length=None).shape == (1, model.config.max_position_embeddings)
 
 
 def test_a_generation_config_survives_saving(tmp_path: Path) -> None:

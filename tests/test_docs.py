@@ -102,12 +102,17 @@ def check_evaluation(names: dict[str, Any]) -> None:
     assert len(names["scores"]["perplexities"]) == 2
 
 
+def check_design(names: dict[str, Any]) -> None:
+    assert names["queried"].shape == (2, names["model"].config.vocab_size)
+
+
 CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "README.md": check_readme,
     "generation.md": check_generation,
     "likelihood.md": check_likelihood,
     "training.md": check_training,
     "evaluation.md": check_evaluation,
+    "design.md": check_design,
 }
 
 

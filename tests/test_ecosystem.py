@@ -4,12 +4,14 @@
 
 import copy
 import pickle
+from importlib.metadata import version
 from pathlib import Path
 
 import accelerate
 import pytest
 import torch
 from accelerate.utils import calculate_maximum_sizes
+from packaging.version import Version
 from safetensors import safe_open
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel, set_seed
 
@@ -76,7 +78,9 @@ def test_assisted_generation_writes_what_greedy_does(causal: AOGPTForCausalLM, i
     assistant = AOGPTForCausalLM(causal.config).double().eval()
     rejected_often = continued(causal, ids[:1, :3], assistant_model=assistant)
     accepted = continued(causal, ids[:1, :3], assistant_model=copy.deepcopy(causal))
-    looked_up = continued(causal, ids[:1, :3], prompt_lookup_num_tokens=2)
+    # Prompt lookup of older versions needs an end-of-text: one that greedy decoding does not come to.
+    never = (set(range(11)) - set(expected[0].tolist())).pop()
+    looked_up = continued(causal, ids[:1, :3], prompt_lookup_num_tokens=2, eos_token_id=never)
     for result in (rejected_often, accepted, looked_up):
         assert torch.equal(result, expected)
 
@@ -187,6 +191,9 @@ def test_weights_quantised_to_8_bits(any_order: AOGPTForAnyOrderLM, ids: torch.L
     assert not (quantised.generate(holes, num_steps=2) == MASK).any()
 
 
+@pytest.mark.skipif(
+    Version(version("transformers")) < Version("5.23"), reason="older ones take no list of layers and give all"
+)
 def test_hidden_states_of_chosen_layers(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
     everything = causal(ids, output_hidden_states=True).hidden_states
     chosen = causal(ids, output_hidden_states=[1]).hidden_states
@@ -207,6 +214,8 @@ def test_memory_is_known_without_weights() -> None:
         assert total == 4 * sum(parameter.numel() for parameter in model.parameters()) == 4 * 170_605_952
         assert largest == 4 * (50304 * 768 + 50304)  # the head and its bias
         assert names == ["lm_head"]
+    if Version(version("accelerate")) < Version("1.14"):
+        pytest.skip("older ones split the first block that does not fit, whatever they are told")
     device_map = accelerate.infer_auto_device_map(
         model, max_memory={0: 500_000_000, "cpu": 10**9}, no_split_module_classes=model._no_split_modules
     )

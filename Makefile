@@ -27,11 +27,13 @@ $(TRANSFORMERS_SOURCE)/tests: | $(INSTALLED)
 	$(BIN)/python -m pip download --no-deps --no-binary transformers --dest $(TRANSFORMERS_SOURCE) "transformers==$$version" && \
 	tar xzf $(TRANSFORMERS_SOURCE)/transformers-$$version.tar.gz --strip-components 1 -C $(TRANSFORMERS_SOURCE)
 
-# With the lowest versions that pyproject.toml allows: 5.7 GB, since torch 2.7 of PyPI brings CUDA along.
+# With the lowest versions that pyproject.toml allows. torch 2.7 of PyPI brings 5.7 GB of CUDA along: LOWEST_TORCH=...
+# takes another with all else at its lowest, as CI does.
+LOWEST_TORCH ?= 2.7.0
+
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest
-	.venv-lowest/bin/python -m pip install uv
-	.venv-lowest/bin/uv pip install --python .venv-lowest/bin/python --resolution lowest-direct --editable '.[train,eval,dev]'
+	.venv-lowest/bin/python -m pip install torch==$(LOWEST_TORCH) --editable '.[train,eval,dev]' --constraint constraints-lowest.txt
 	.venv-lowest/bin/python -m pytest --numprocesses 2
 
 lint: $(INSTALLED)

@@ -13,6 +13,7 @@ import yaml
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 import modeling_aogpt
 
@@ -44,46 +45,16 @@ def test_imports_that_remote_code_can_follow(path: Path) -> None:
             assert (PACKAGE / f"{node.module}.py").is_file()
 
 
-# Takes from the process every installed package that torch and transformers do not require.
 WITHOUT_OTHER_PACKAGES = """
-import sys
-from importlib.machinery import PathFinder
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from model_cards.check_staged import hide_other_packages
 
-def required(names):
-    found, todo = set(), list(names)
-    while todo:
-        name = canonicalize_name(todo.pop())
-        if name not in found:
-            found.add(name)
-            try:
-                requirements = distribution(name).requires or ()
-            except PackageNotFoundError:  # for another platform
-                continue
-            requirements = map(Requirement, requirements)
-            todo += [r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
-    return found
-
-kept = required(["torch", "transformers", "aogpt"])
-hidden = {
-    module
-    for module, names in packages_distributions().items()
-    if not kept & {canonicalize_name(name) for name in names}
-}
+hidden = hide_other_packages(kept=("torch", "transformers", "aogpt"), hidden_modules=("training", "eval", "tests"))
 assert {"accelerate", "datasets", "matplotlib", "pytest"} <= hidden, hidden
 assert not {"torch", "transformers", "safetensors", "huggingface_hub", "numpy"} & hidden, hidden
-
-class Finder(PathFinder):
-    @classmethod
-    def find_spec(cls, name, path=None, target=None):
-        return None if name.partition(".")[0] in hidden else super().find_spec(name, path, target)
-
-sys.meta_path[sys.meta_path.index(PathFinder)] = Finder
 """
 
 USE = """
+import sys
 import tempfile
 import torch
 from modeling_aogpt import *
@@ -127,15 +98,15 @@ def requirements() -> Iterator[Requirement]:
         yield from map(Requirement, listed)
 
 
-def pinned(python: str) -> dict[str, str]:
-    """Versions by name that the constraints give on Linux with a Python version."""
+def pinned(python: str, constraints: str = "constraints.txt") -> dict[str, str]:
+    """Versions by name that a file of constraints gives on Linux with a Python version."""
     environment: Any = {
         **default_environment(),
         "python_version": python,
         "python_full_version": f"{python}.0",
         "sys_platform": "linux",
     }
-    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    lines = (ROOT / constraints).read_text().splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith(("#", " "))]
     here = [pin for pin in pins if pin.marker is None or pin.marker.evaluate(environment)]
     versions = {canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in here}
@@ -149,6 +120,15 @@ def test_every_requirement_is_pinned_within_its_bounds(python: str) -> None:
     for requirement in requirements():
         assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), requirement
         assert requirement.specifier, f"{requirement} has no lower bound"
+
+
+def test_the_lowest_versions_are_those_of_pyproject() -> None:
+    versions = pinned("3.10", "constraints-lowest.txt")
+    extras = PROJECT["optional-dependencies"]
+    for requirement in map(Requirement, [*PROJECT["dependencies"], *extras["train"], *extras["eval"], *extras["dev"]]):
+        if requirement.name != "torch":
+            lowest = str(requirement.specifier).removeprefix(">=")
+            assert Version(versions[canonicalize_name(requirement.name)]) == Version(lowest), requirement
 
 
 def test_pin_of_torch() -> None:

@@ -25,7 +25,8 @@ def test_killed_runs_end_as_if_left_alone(
     assert list(alone.losses) == list(range(40))
     attempts = killed_run(trainer, tmp_path / "killed", kills, num_steps=40, seed=num_processes)
     assert [attempt.killed for attempt in attempts] == [True] * kills + [False]
-    assert max(attempts[-1].losses) == 39
+    steps = [max(attempt.losses, default=0) for attempt in attempts[:-1]]
+    assert all(step >= 40 * part // kills for part, step in enumerate(steps))  # all over the run
     assert wrong_losses(alone.losses, attempts) == []
     assert differences(tmp_path / "alone", tmp_path / "killed") == []
 

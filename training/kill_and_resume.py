@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,12 @@ def record_and_train(argv: list[str], log: Path, environment: dict[str, str]) ->
     pretrain.main(argv)
 
 
+def read_losses(log: Path) -> dict[int, float]:
+    """The losses that were written down so far, by step; a line that is not complete yet is left out."""
+    lines = [line.split() for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return {int(step): float.fromhex(loss) for step, loss in lines}
+
+
 class Trainer:
     """Starts runs in fresh processes, which are forked from one that has imported everything but done nothing."""
 
@@ -92,7 +99,7 @@ class Trainer:
 
     def attempt(self, output_dir: Path, kill_after: tuple[int, float] | None = None) -> Attempt:
         """
-        Starts the run, or lets it go on. `kill_after` = (steps, seconds): `kill -9` so long after so many steps.
+        Starts the run, or lets it go on. `kill_after` = (step, seconds): `kill -9` so long after that step of the run.
 
         Raises:
             RuntimeError: If the run fails by itself.
@@ -101,9 +108,9 @@ class Trainer:
         log = output_dir.with_suffix(".losses")
         log.write_text("")
         processes = self.start([*self.argv, f"--output_dir={output_dir}"], log)
-        steps, seconds = kill_after or (math.inf, 0.0)
+        step, seconds = kill_after or (math.inf, 0.0)
         while any(process.is_alive() for process in processes):
-            if log.read_text().count("\n") >= steps:
+            if max(read_losses(log), default=-1) >= step:
                 time.sleep(seconds)
                 break
             if any(process.exitcode for process in processes):
@@ -115,8 +122,7 @@ class Trainer:
             process.join()
         if not killed and any(process.exitcode for process in processes):
             raise RuntimeError(f"The run failed; see {log.with_suffix('.0.stderr')}.")
-        lines = [line.split() for line in log.read_text().splitlines()]
-        return Attempt({int(step): float.fromhex(loss) for step, loss in lines}, killed)
+        return Attempt(read_losses(log), killed)
 
     def start(self, argv: list[str], log: Path) -> list[ForkServerProcess]:
         environments = [{}]
@@ -138,11 +144,16 @@ class Trainer:
 
 
 def killed_run(trainer: Trainer, output_dir: Path, kills: int, num_steps: int, seed: int) -> list[Attempt]:
-    """A run of `num_steps` steps that is killed `kills` times, at random moments, and then let go on to its end."""
+    """
+    A run of `num_steps` steps that is killed `kills` times, and then let go on to its end.
+
+    The moments are random, one in each of `kills` equal parts of the run, so that none of its stages is spared.
+    """
     moments = random.Random(seed)
-    most = max(num_steps // (2 * kills), 1)  # so many steps at a time do not bring it to its end
+    borders = [num_steps * part // kills for part in range(kills + 1)]
     attempts = [
-        trainer.attempt(output_dir, (moments.randint(1, most), moments.uniform(0, LONGEST_DELAY))) for _ in range(kills)
+        trainer.attempt(output_dir, (moments.randrange(first, end), moments.uniform(0, LONGEST_DELAY)))
+        for first, end in pairwise(borders)
     ]
     return [*attempts, trainer.attempt(output_dir)]
 

@@ -18,7 +18,7 @@ from datasets import Dataset, load_dataset
 
 from eval.detokenizers import detokenize_lambada, detokenize_lm1b, detokenize_ptb, detokenize_wikitext
 from training.corpora import COMPRESSED, keep_text, load_files
-from training.data import cut, total, whole_rows
+from training.sequences import cut, total, whole_rows
 
 BLOCK_LENGTH = 1024
 NUM_WORKERS, ROWS_PER_BATCH = 8, 1000

@@ -32,9 +32,10 @@ from eval.scorers import MEASURES, CausalScorer, Estimators, Scorer, load_scorer
 from eval.scoring import figures, score
 from eval.tables import MEASURE_NAMES, zero_shot_table
 from training.corpora import keep_text, load_files
-from training.data import encode_documents, fill, option, total
+from training.data import option
 from training.files import whole_file
 from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
+from training.sequences import encode_documents, fill, total
 from training.tokenization import load_tokenizer, vocabulary_arguments
 
 TEXT_FILES = "text files"

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import HfArgumentParser, PreTrainedTokenizerFast
 
 from training.corpora import load_corpus
-from training.data import DataArguments, count_token_bytes, cut, load_data
+from training.data import DataArguments, load_data
 from training.tokenization import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -141,33 +141,6 @@ def test_a_tokenizer_that_skips_blanks_loses_no_bytes(arguments: DataArguments, 
     arguments.tokenizer, arguments.sequence_length = str(tmp_path / "words"), 1
     data = load_data(arguments)
     assert sum(data.validation["num_bytes"]) == sum(len(text.encode()) + 1 for text in splits(arguments)["validation"])
-
-
-@pytest.mark.parametrize(
-    ("text", "offsets", "sizes"),
-    [
-        ("", [], [1]),
-        ("ab c", [(0, 2), (2, 4)], [2, 2, 1]),
-        ("ab c ", [(0, 2), (3, 4)], [2, 2, 2]),  # blanks that no token covers
-        ("abc", [(0, 2), (0, 0), (2, 3)], [2, 0, 1, 1]),  # a token that stands for nothing
-        ("🙂é", [(0, 1), (0, 1), (1, 2)], [4, 0, 2, 1]),  # a character of two tokens
-    ],
-)
-def test_count_token_bytes(text: str, offsets: list[tuple[int, int]], sizes: list[int]) -> None:
-    assert count_token_bytes(text, offsets) == sizes
-
-
-def test_cut_keeps_everything() -> None:
-    documents = [{"input_ids": [1, 2, 3], "token_bytes": [1, 1, 2]}, {"input_ids": [4] * 6, "token_bytes": [5] * 6}]
-    assert list(cut(documents, 4)) == [
-        {"input_ids": [1, 2, 3, 4], "num_bytes": 9},
-        {"input_ids": [4, 4, 4, 4], "num_bytes": 20},
-        {"input_ids": [4], "num_bytes": 5},
-    ]
-    assert list(cut([{"input_ids": [1, 2]}, {"input_ids": [3, 4]}], 2)) == [
-        {"input_ids": [1, 2]},
-        {"input_ids": [3, 4]},
-    ]
 
 
 def test_arguments_parse_from_command_line() -> None:

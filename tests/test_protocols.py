@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from eval.detokenizers import detokenize_lambada, detokenize_lm1b, detokenize_ptb, detokenize_wikitext
 from eval.protocols import EVALUATION_SETS, cut_into_blocks, load_texts
-from training.data import encode_documents
+from training.sequences import encode_documents
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 

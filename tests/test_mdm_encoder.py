@@ -227,7 +227,7 @@ def test_decoder_form_is_the_decoder_with_full_attention(form: str, masked_ids: 
 @forms
 @torch.no_grad()
 def test_every_prediction_depends_on_every_token(form: str) -> None:
-    model = random_encoder(form)
+    model = random_encoder(form, initializer_range=0.2)  # larger ones saturate attention
     ids = torch.tensor([[MASK, 3, MASK, 5, 1, MASK]])
     logits = model(ids).logits
     for position in (1, 3, 4):

@@ -96,7 +96,7 @@ def test_any_order_is_the_mean_over_orders(
     error = (per_order.std(axis=1) ** 2 / 400).sum() ** 0.5
     found = of_text(zero_shot(folder, arguments))["any_order"]["bits_per_byte"] * 30 * math.log(2)
     left_to_right, right_to_left = per_order.sum(axis=0)
-    assert abs(found - exact) < 3 * error < 0.1 * abs(left_to_right - right_to_left)
+    assert abs(found - exact) < 3 * error < 0.4 * abs(left_to_right - right_to_left)  # either order alone is 0.5 off
 
 
 def test_orders_come_from_the_seed_alone(folder: str, arguments: ScoringArguments) -> None:

@@ -5,7 +5,7 @@ import torch
 from datasets import Dataset
 
 from modeling_aogpt import DataCollatorForAnyOrderLM
-from training.batches import Samples, pass_samples, rows_of_samples, training_batches
+from training.batches import Batches, Samples, pass_samples, rows_of_samples
 
 ROWS = Dataset.from_dict({"input_ids": [[row, row, row, row] for row in range(7)], "num_bytes": [4] * 7})
 
@@ -14,9 +14,7 @@ def batches(
     steps: range, accumulation_steps: int = 1, process: int = 0, num_processes: int = 1, workers: int = 0
 ) -> list:
     passes = pass_samples(steps, 12, accumulation_steps, process, num_processes)
-    return list(
-        training_batches(ROWS, passes, DataCollatorForAnyOrderLM(), seed=5, num_workers=workers, pin_memory=False)
-    )
+    return list(Batches(Samples(ROWS, 5), passes, DataCollatorForAnyOrderLM(), num_workers=workers, pin_memory=False))
 
 
 def test_every_epoch_is_another_permutation_of_all_rows() -> None:

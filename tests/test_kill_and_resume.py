@@ -9,18 +9,23 @@ from safetensors.torch import load_file, save_file
 from tests.training_runs import write_config
 from training.checkpoints import checkpoints_in
 from training.kill_and_resume import Attempt, Trainer, differences, killed_run, plot, wrong_losses
+from training.tokenization import train_tokenizer
 
 OPTIONS = ("--max_steps=40", "--save_steps=2", "--eval_steps=20", "--num_samples=0", "--tracker=none")
+SMALL_WINDOWS = ("--shuffle_window=20", "--validation_documents=20")  # 40 steps: 24 windows, some 15 epochs
 
 
-@pytest.mark.parametrize(("num_processes", "kills"), [(1, 3), (2, 2)])
+@pytest.mark.parametrize(("num_processes", "kills", "streaming"), [(1, 3, False), (2, 2, False), (1, 3, True)])
 def test_killed_runs_end_as_if_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int, kills: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int, kills: int, streaming: bool
 ) -> None:
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    trainer = Trainer(
-        [str(write_config(tmp_path)), *OPTIONS, f"--dataloader_num_workers={2 - num_processes}"], num_processes
-    )
+    config = write_config(tmp_path)
+    options = [*OPTIONS, f"--dataloader_num_workers={2 - num_processes}"]
+    if streaming:
+        train_tokenizer((tmp_path / "words.txt").read_text().splitlines(), 270).save_pretrained(tmp_path / "tokenizer")
+        options += [f"--tokenizer={tmp_path / 'tokenizer'}", "--streaming", "--packing=packed", *SMALL_WINDOWS]
+    trainer = Trainer([str(config), *options], num_processes)
     alone = trainer.attempt(tmp_path / "alone")
     assert list(alone.losses) == list(range(40))
     attempts = killed_run(trainer, tmp_path / "killed", kills, num_steps=40, seed=num_processes)

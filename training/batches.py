@@ -8,6 +8,7 @@ at any step, and a batch holds the same sequences, in the same orders, however m
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -33,8 +34,11 @@ class Samples:
         self.rows = rows.select_columns("input_ids").with_format("numpy")
         self.seed = seed
 
+    def rows_of(self, samples: list[int]) -> list[int]:
+        return rows_of_samples(samples, len(self.rows), self.seed)
+
     def __getitems__(self, samples: list[int]) -> list[dict[str, Any]]:
-        input_ids = self.rows[rows_of_samples(samples, len(self.rows), self.seed)]["input_ids"]
+        input_ids = self.rows[self.rows_of(samples)]["input_ids"]
         return [{"input_ids": ids, "order_seed": sample} for ids, sample in zip(input_ids, samples, strict=True)]
 
 
@@ -49,15 +53,44 @@ def pass_samples(
             yield list(range(first, first + pass_size))
 
 
-def training_batches(
-    rows: Dataset, passes: Iterator[list[int]], collator: Callable, seed: int, num_workers: int, pin_memory: bool
-) -> Iterator[dict[str, Any]]:
-    """The collated batch of each pass."""
-    loader = DataLoader(
-        Samples(rows, seed),
-        batch_sampler=passes,
-        collate_fn=collator,
-        num_workers=num_workers,
-        pin_memory=pin_memory,
-    )
-    return iter(loader)
+class Batches:
+    """
+    The collated batch of each pass, in their order.
+
+    Args:
+        samples: [`Samples`], or what has `__getitems__` as they have.
+
+    Attributes:
+        position: from where the samples after the last batch can be read, or None where they need not be told; it is
+            part of the features of samples that need to be.
+    """
+
+    def __init__(
+        self, samples: Any, passes: Iterator[list[int]], collator: Callable, num_workers: int, pin_memory: bool
+    ) -> None:
+        loader = DataLoader(
+            samples,
+            batch_sampler=passes,
+            collate_fn=PositionedCollator(collator),
+            num_workers=num_workers,
+            pin_memory=pin_memory,
+        )
+        self.position: dict[str, int] | None = None
+        self._batches = iter(loader)
+
+    def __iter__(self) -> "Batches":
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        batch, self.position = next(self._batches)
+        return batch
+
+
+@dataclass
+class PositionedCollator:
+    """Collates, and tells the position of the last sample."""
+
+    collator: Callable
+
+    def __call__(self, features: list[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, int] | None]:
+        return self.collator(features), features[-1].get("position")

@@ -17,7 +17,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from datasets import Dataset, DatasetDict, load_dataset
+from datasets import Dataset, DatasetDict, IterableDataset, load_dataset, load_dataset_builder
 
 SAMPLE_BY = ("line", "paragraph", "document")
 COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
@@ -111,9 +111,7 @@ def load_corpus(
     if not 0 < validation_fraction < 1:
         raise ValueError(f"validation_fraction is {validation_fraction}; it must lie between 0 and 1, both excluded.")
 
-    name = corpus[0]
-    if (name in BUILT_IN or is_hub_name(name)) and (others := [*corpus[1:], *validation_files]):
-        raise ValueError(f"{name!r} stands for a whole corpus; it cannot be mixed with {' '.join(others)}.")
+    name = check_whole(corpus, validation_files)
     if name in BUILT_IN:
         splits = split_built_in(name, validation_fraction)
     elif is_hub_name(name):
@@ -133,6 +131,56 @@ def load_corpus(
                 f"{sample_by!r}), another validation_fraction (it is {validation_fraction}), or say what to hold out."
             )
     return splits
+
+
+def check_whole(corpus: Sequence[str], validation_files: Sequence[str]) -> str:
+    """The first name of a corpus. Raises a `ValueError` where it says all and there are others."""
+    name, others = corpus[0], [*corpus[1:], *validation_files]
+    if (name in BUILT_IN or is_hub_name(name)) and others:
+        raise ValueError(f"{name!r} stands for a whole corpus; it cannot be mixed with {' '.join(others)}.")
+    return name
+
+
+def stream_corpus(
+    corpus: Sequence[str],
+    *,
+    config: str | None = None,
+    revision: str | None = None,
+    train_split: str = "train",
+    validation_split: str | None = None,
+    text_column: str = "text",
+    sample_by: str = "line",
+) -> dict[str, IterableDataset]:
+    """As `load_corpus`, to be read a document at a time; `validation` only where a Hub data set has such a split.
+
+    Raises:
+        ValueError: as `load_corpus` does, as far as the first documents tell; and for a corpus of `BUILT_IN`.
+    """
+    name = check_whole(corpus, ())
+    if name in BUILT_IN:
+        raise ValueError(f"{name!r} is small and not streamed: leave out streaming, or give files or a Hub data set.")
+    if is_hub_name(name):
+        splits = load_hub(name, config, revision, train_split, validation_split, streaming=True)
+    else:
+        splits = {"train": load_files(corpus, sample_by, streaming=True)}
+    for split, stream in splits.items():
+        try:
+            first = next(iter(stream), None)
+        except Exception as error:  # as in load_files
+            raise ValueError(f"The {split} split of {' '.join(corpus)} could not be read: {error}") from error
+        if first is None:
+            raise ValueError(f"The {split} split of {' '.join(corpus)} has no documents.")
+        if text_column not in first:
+            raise ValueError(f"There is no column {text_column!r}; set text_column to one of {', '.join(first)}.")
+        if not isinstance(first[text_column], str | None):
+            raise ValueError(f"Column {text_column!r} holds {type(first[text_column]).__name__}, no text.")
+    return splits
+
+
+def hub_files(name: str, config: str | None, revision: str | None, splits: Sequence[str]) -> list[str]:
+    """The files of a Hub data set's splits, by addresses that name the commit."""
+    files = load_dataset_builder(name, config, revision=revision).config.data_files or {}
+    return sorted(str(file) for split in splits for file in files.get(split, []))
 
 
 def split_built_in(name: str, validation_fraction: float) -> dict[str, Dataset]:
@@ -160,10 +208,10 @@ def is_hub_name(name: str) -> bool:
 
 
 def load_hub(
-    name: str, config: str | None, revision: str | None, train: str, validation: str | None
-) -> dict[str, Dataset]:
+    name: str, config: str | None, revision: str | None, train: str, validation: str | None, streaming: bool = False
+) -> dict[str, Dataset] | dict[str, IterableDataset]:
     try:
-        available = load_dataset(name, config, revision=revision)
+        available = load_dataset(name, config, revision=revision, streaming=streaming)
     except Exception as error:  # the library raises a dozen kinds, from no network to a bad configuration name
         raise ValueError(
             f"{name!r} is neither a built-in corpus ({', '.join(sorted(BUILT_IN))}) nor a file, and could not be "
@@ -201,7 +249,7 @@ def builder_of(file: str) -> str:
     return BUILDERS.get(inner.suffix, "text")
 
 
-def load_files(patterns: Sequence[str], sample_by: str = "line") -> Dataset:
+def load_files(patterns: Sequence[str], sample_by: str = "line", streaming: bool = False) -> Dataset | IterableDataset:
     """The rows of local files, all of one kind. Every kind of line end in plain text is read as a newline character."""
     files = find_files(patterns)
     builders = sorted({builder_of(file) for file in files})
@@ -211,7 +259,7 @@ def load_files(patterns: Sequence[str], sample_by: str = "line") -> Dataset:
         raise ValueError(f"{empty[0]} is empty; give a file with text.")
     options = {"sample_by": sample_by} if builders == ["text"] else {}
     try:
-        return load_dataset(builders[0], data_files=files, split="train", **options)
+        return load_dataset(builders[0], data_files=files, split="train", streaming=streaming, **options)
     except (
         Exception
     ) as error:  # a damaged archive, JSON or Parquet, or text that is not UTF-8: each builder has its own error

@@ -6,13 +6,27 @@ import hashlib
 import os
 import platform
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Literal
 
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from training.corpora import BUILT_IN, find_files, is_hub_name, load_corpus
+from training.batches import Samples
+from training.corpora import (
+    BUILT_IN,
+    find_files,
+    hub_files,
+    is_hub_name,
+    keep_text,
+    load_corpus,
+    load_files,
+    sha256,
+    stream_corpus,
+    to_rows,
+)
 from training.sequences import encode_documents, fill, pack, total
+from training.streamed_data import Stream, StreamedSamples
 from training.tokenization import load_tokenizer, train_tokenizer
 
 
@@ -55,6 +69,15 @@ class DataArguments:
     preprocessing_num_workers: int | None = option(
         None, "Processes that tokenize, once: the result is cached. Unless given: the tokenizer's own threads."
     )
+    streaming: bool = option(
+        False, "Read, tokenize and pack the corpus while training on it, instead of once before; needs a tokenizer."
+    )
+    shuffle_window: int = option(4096, "Sequences that are shuffled among themselves under streaming.")
+    validation_documents: int = option(
+        1000,
+        "Documents to hold out under streaming, unless validation_files are given: the first of the validation split, "
+        "or of the training split where there is none.",
+    )
 
 
 @dataclass
@@ -62,17 +85,23 @@ class Data:
     """Sequences to train on and to evaluate with.
 
     Attributes:
-        train: rows with `input_ids` of exactly `sequence_length` ids.
-        validation: the same, and `num_bytes`: the bytes of UTF-8 text that the row stands for, with one separator for
+        train: rows with `input_ids` of exactly `sequence_length` ids; or, under `streaming`, what reads such.
+        validation: such rows, and `num_bytes`: the bytes of UTF-8 text that the row stands for, with one separator for
             each end of a document, so that bits per byte compare with those of the documents joined by newlines.
         tokenizer: has the mask token behind its ids.
         facts: what there is and what was left out, for the record; plain numbers and strings.
     """
 
-    train: Dataset
+    train: Dataset | Stream
     validation: Dataset
     tokenizer: PreTrainedTokenizerBase
     facts: dict[str, Any]
+
+    def samples(self, seed: int, position: dict[str, int] | None = None) -> Samples | StreamedSamples:
+        """The training sequences by the number of the sample; `position`: of the last batch, under `streaming`."""
+        if isinstance(self.train, Stream):
+            return StreamedSamples(self.train, seed, position)
+        return Samples(self.train, seed)
 
 
 def load_data(arguments: DataArguments) -> Data:
@@ -84,33 +113,20 @@ def load_data(arguments: DataArguments) -> Data:
     """
     if arguments.sequence_length < 1:
         raise ValueError(f"sequence_length is {arguments.sequence_length}; it must be at least 1.")
+    if arguments.streaming:
+        return open_data(arguments)
     corpus = load_documents(arguments)
-    texts = {split: dataset.filter(bool, input_columns="text") for split, dataset in corpus.items()}
-    if empty := [split for split, dataset in texts.items() if not len(dataset)]:
-        raise ValueError(f"All documents of {' '.join(arguments.corpus)} ({empty[0]}) are empty; give some text.")
+    texts = {split: keep_filled(dataset, split, arguments) for split, dataset in corpus.items()}
     if arguments.tokenizer is None:
         tokenizer = train_tokenizer(texts["train"]["text"], arguments.vocab_size)
     else:
         tokenizer = load_tokenizer(arguments.tokenizer)
 
+    facts = {"corpus": " ".join(arguments.corpus), "packing": arguments.packing, "sources": sources(arguments, corpus)}
     rows: dict[str, Dataset] = {}
-    facts: dict[str, Any] = {"corpus": " ".join(arguments.corpus), "packing": arguments.packing}
-    facts["sources"] = sources(arguments, corpus)
     for split, dataset in texts.items():
-        documents = encode_documents(dataset, tokenizer, split == "validation", arguments.preprocessing_num_workers)
-        facts[split] = {
-            "documents": len(documents),
-            "empty_documents": len(corpus[split]) - len(dataset),
-            "bytes": total(documents, "num_bytes"),
-            "tokens": total(documents, "num_tokens"),
-        }
-        if arguments.packing == "packed":
-            rows[split], left_out = pack(documents, arguments.sequence_length, split)
-        else:
-            rows[split], left_out = fill(
-                documents, arguments.sequence_length, tokenizer.eos_token_id, split, arguments.drop_long_documents
-            )
-        facts[split] |= {"sequences": len(rows[split])} | left_out
+        rows[split], facts[split] = make_sequences(dataset, split, tokenizer, arguments)
+        facts[split]["empty_documents"] = len(corpus[split]) - len(dataset)
     facts["tokenizer"] = arguments.tokenizer or "byte-level BPE of the training documents"
     facts["bytes_per_token"] = round(facts["train"]["bytes"] / facts["train"]["tokens"], 3)
     return Data(
@@ -121,6 +137,96 @@ def load_data(arguments: DataArguments) -> Data:
     )
 
 
+def keep_filled(texts: Dataset, split: str, arguments: DataArguments) -> Dataset:
+    """The documents that are not empty. Raises a `ValueError` if all are."""
+    filled = texts.filter(bool, input_columns="text")
+    if not len(filled):
+        raise ValueError(f"All documents of {' '.join(arguments.corpus)} ({split}) are empty; give some text.")
+    return filled
+
+
+def make_sequences(
+    texts: Dataset, split: str, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments
+) -> tuple[Dataset, dict[str, int]]:
+    """The sequences of one split, and how much there is of it and was left out."""
+    documents = encode_documents(texts, tokenizer, split == "validation", arguments.preprocessing_num_workers)
+    facts = {
+        "documents": len(documents),
+        "bytes": total(documents, "num_bytes"),
+        "tokens": total(documents, "num_tokens"),
+    }
+    if arguments.packing == "packed":
+        rows, left_out = pack(documents, arguments.sequence_length, split)
+    else:
+        rows, left_out = fill(
+            documents, arguments.sequence_length, tokenizer.eos_token_id, split, arguments.drop_long_documents
+        )
+    return rows, facts | {"sequences": len(rows)} | left_out
+
+
+def open_data(arguments: DataArguments) -> Data:
+    """As `load_data`, but what is trained on is only opened, and of what is held out only the first documents are read.
+
+    Exact copies of what is held out of the training split are not trained on either.
+
+    Raises:
+        ValueError: for what `stream_corpus` refuses, without a tokenizer, unless packed, or for too few documents.
+    """
+    if arguments.tokenizer is None:
+        raise ValueError("streaming needs a tokenizer: to train one, all of the corpus would have to be read first.")
+    if arguments.packing != "packed":
+        raise ValueError(f"streaming packs documents end to end; packing={arguments.packing} needs streaming=false.")
+    for name in ("shuffle_window", "validation_documents"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"{name}={getattr(arguments, name)} must be at least 1.")
+    tokenizer = load_tokenizer(arguments.tokenizer)
+    streams = stream_corpus(
+        arguments.corpus,
+        config=arguments.corpus_config,
+        revision=arguments.corpus_revision,
+        train_split=arguments.train_split,
+        validation_split=arguments.validation_split,
+        text_column=arguments.text_column,
+        sample_by=arguments.sample_by,
+    )
+    left_out: frozenset[bytes] = frozenset()
+    if arguments.validation_files:
+        held_out = keep_text(load_files(arguments.validation_files, arguments.sample_by), arguments.text_column)
+    else:
+        texts = first_texts(streams.get("validation", streams["train"]), arguments)
+        held_out = Dataset.from_generator(to_rows, gen_kwargs={"documents": texts})
+        if "validation" not in streams:
+            left_out = frozenset(map(sha256, texts))
+    texts = keep_filled(held_out, "validation", arguments)
+    validation, facts = make_sequences(texts, "validation", tokenizer, arguments)
+    return Data(
+        Stream(
+            streams["train"],
+            arguments.text_column,
+            tokenizer,
+            arguments.sequence_length,
+            arguments.shuffle_window,
+            left_out,
+        ),
+        validation.select_columns(["input_ids", "num_bytes"]),
+        tokenizer,
+        {
+            "corpus": " ".join(arguments.corpus),
+            "packing": arguments.packing,
+            "sources": streamed_sources(arguments, list(streams)),
+            "train": {"streamed_files": streams["train"].num_shards},
+            "validation": facts | {"empty_documents": len(held_out) - len(texts)},
+            "tokenizer": arguments.tokenizer,
+        },
+    )
+
+
+def first_texts(stream: IterableDataset, arguments: DataArguments) -> list[str]:
+    """The first `validation_documents` documents that are not empty; fewer if there are no more."""
+    texts = (row[arguments.text_column] for row in stream)
+    return list(islice(filter(None, texts), arguments.validation_documents))
+
+
 def sources(arguments: DataArguments, corpus: DatasetDict) -> list[dict[str, Any]]:
     """What exactly was read: every local file with its SHA-256, or every file of a Hub data set with its commit."""
     if arguments.corpus[0] in BUILT_IN:
@@ -128,6 +234,20 @@ def sources(arguments: DataArguments, corpus: DatasetDict) -> list[dict[str, Any
     if is_hub_name(arguments.corpus[0]):
         checksums = corpus["train"].info.download_checksums or {}  # the addresses name the commit
         return [{"name": name, "bytes": known.get("num_bytes")} for name, known in sorted(checksums.items())]
+    return local_sources(arguments)
+
+
+def streamed_sources(arguments: DataArguments, splits: list[str]) -> list[dict[str, Any]]:
+    """The same of what is streamed."""
+    if not is_hub_name(arguments.corpus[0]):
+        return local_sources(arguments)
+    names = {"train": arguments.train_split, "validation": arguments.validation_split or "validation"}
+    wanted = [names[split] for split in splits]
+    files = hub_files(arguments.corpus[0], arguments.corpus_config, arguments.corpus_revision, wanted)
+    return [{"name": name, "bytes": os.path.getsize(name) if os.path.isfile(name) else None} for name in files]
+
+
+def local_sources(arguments: DataArguments) -> list[dict[str, Any]]:
     return [
         {"name": os.path.basename(name), "bytes": os.path.getsize(name), "sha256": sha256_of_file(name)}
         for name in find_files([*arguments.corpus, *arguments.validation_files])

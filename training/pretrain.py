@@ -13,7 +13,6 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -32,7 +31,7 @@ from training.arguments import (
     check_same_run,
     parse_arguments,
 )
-from training.batches import pass_samples, rows_of_samples, training_batches
+from training.batches import Batches, pass_samples
 from training.bfloat16 import bfloat16_products, recomputing
 from training.checkpoints import (
     Checkpoint,
@@ -71,6 +70,7 @@ class Progress:
     step: int = 0
     losses: list[float] = field(default_factory=list)  # nats per token, of every step
     evaluations: list[dict[str, Any]] = field(default_factory=list)
+    position: dict[str, int] | None = None  # where a corpus that is streamed is to be read on
     train_seconds: float = 0.0
 
 
@@ -122,7 +122,8 @@ class Pretraining:
     """
     One run: model, moving average, optimizer and progress.
 
-    The data position, the orders and the learning rate are functions of the step (and the seed), so they need no state.
+    The data, the orders and the learning rate are functions of the step (and the seed), so they need no state; a
+    position in a stream only saves reading it from its beginning.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class Pretraining:
                 loss, stop_signal = self.step(batches, stop)
                 progress.train_seconds += time.perf_counter() - started
                 progress.losses.append(loss)
-                progress.step += 1
+                progress.step, progress.position = progress.step + 1, batches.position
                 bar.set_postfix_str(f"loss {loss:.3f}, {self.tokens_per_second():,.0f} tokens/s", refresh=False)
                 bar.update()
 
@@ -217,21 +218,20 @@ class Pretraining:
                     return stop_signal
         return 0
 
-    def batches(self) -> Iterator[dict[str, torch.Tensor]]:
+    def batches(self) -> Batches:
         """This process's batches, one for each forward pass that is left."""
         training, accelerator = self.training, self.accelerator
-        samples = pass_samples(
+        passes = pass_samples(
             range(self.progress.step, training.max_steps),
             training.batch_size,
             accelerator.gradient_accumulation_steps,
             accelerator.process_index,
             accelerator.num_processes,
         )
-        return training_batches(
-            self.data.train,
-            samples,
+        return Batches(
+            self.data.samples(training.seed, self.progress.position),
+            passes,
             self.draws(),
-            seed=training.seed,
             num_workers=training.dataloader_num_workers,
             pin_memory=accelerator.device.type == "cuda",
         )
@@ -252,7 +252,7 @@ class Pretraining:
             return orders
         return MaskDraws(training.seed, training.batch_size, training.objective, orders)
 
-    def step(self, batches: Iterator[dict[str, torch.Tensor]], stop: StopRequest) -> tuple[float, int]:
+    def step(self, batches: Batches, stop: StopRequest) -> tuple[float, int]:
         """One update of the weights. Returns the loss of the whole batch, and the signal that any process got, or 0."""
         training, accelerator = self.training, self.accelerator
         set_learning_rate(self.optimizer, learning_rate_at(self.progress.step, training))
@@ -271,7 +271,7 @@ class Pretraining:
         mean_loss, norm, stop_signal = status[:, 0].mean().item(), status[0, 1].item(), int(status[:, 2].max())
         if not math.isfinite(mean_loss) or (accelerator.scaler is None and not math.isfinite(norm)):
             samples = range(self.progress.step * training.batch_size, (self.progress.step + 1) * training.batch_size)
-            rows = rows_of_samples(list(samples), len(self.data.train), training.seed)
+            rows = self.data.samples(training.seed).rows_of(list(samples))
             raise FloatingPointError(
                 f"At step {self.progress.step} the loss is {mean_loss} and the norm of its gradient {norm}: stopping. "
                 f"Checkpoints in {training.output_dir} are from before. Lower learning_rate or raise warmup_steps. The "
@@ -339,7 +339,7 @@ class Pretraining:
         sequences = progress.step * training.batch_size
         results = {
             "arguments": self.settings,
-            "corpus": self.data.facts,
+            "corpus": self.data.facts | ({"read_up_to": progress.position} if progress.position else {}),
             "num_parameters": averaged.num_parameters(),
             "steps": progress.step,
             "sequences": sequences,

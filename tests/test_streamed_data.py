@@ -1,0 +1,198 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import hashlib
+import json
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from datasets import Dataset
+
+from modeling_aogpt import DataCollatorForAnyOrderLM
+from training.batches import Batches, epoch_permutation, pass_samples
+from training.data import Data, DataArguments, load_data
+from training.streamed_data import Position
+from training.tokenization import train_tokenizer
+
+pytestmark = pytest.mark.usefixtures("datasets_cache")
+
+WORDS = ["so", "ma", "bu", "le", "ti", "no", "ka", "re"]
+FILES = [[f"{file} {' '.join(WORDS[: 1 + line % 8])} {line}" for line in range(150)] for file in "abc"]
+LENGTH, WINDOW, HELD_OUT, SEED = 8, 16, 20, 3
+STEPS, BATCH_SIZE = 60, 24  # a step and a half to a window; three epochs
+
+
+@pytest.fixture(autouse=True)
+def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("training.streamed_data.DOCUMENTS_AT_A_TIME", 7)
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> DataArguments:
+    train_tokenizer(chain(*FILES), 300).save_pretrained(tmp_path / "tokenizer")
+    for name, lines in zip("abc", FILES, strict=True):
+        (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "b.txt").write_text("\n".join([*FILES[1], "", FILES[0][0]]) + "\n")  # nothing, and a copy
+    return DataArguments(
+        corpus=[str(tmp_path / "?.txt")],
+        tokenizer=str(tmp_path / "tokenizer"),
+        sequence_length=LENGTH,
+        streaming=True,
+        shuffle_window=WINDOW,
+        validation_documents=HELD_OUT,
+    )
+
+
+def read(
+    data: Data,
+    steps: range,
+    position: dict[str, int] | None = None,
+    *,
+    accumulation_steps: int = 1,
+    process: int = 0,
+    num_processes: int = 1,
+    num_workers: int = 0,
+) -> Batches:
+    passes = pass_samples(steps, BATCH_SIZE, accumulation_steps, process, num_processes)
+    return Batches(data.samples(SEED, position), passes, DataCollatorForAnyOrderLM(), num_workers, pin_memory=False)
+
+
+def in_order(data: Data, num_samples: int) -> list[int]:
+    """The ids of the stream, unshuffled."""
+    samples = data.samples(SEED)
+    rows = samples.rows_of(list(range(num_samples)))
+    features = samples.__getitems__(list(range(num_samples)))
+    placed = dict(zip(rows, features, strict=True))
+    return [int(token) for row in range(num_samples) for token in placed[row]["input_ids"]]
+
+
+def test_stream_is_the_documents_end_to_end_epoch_after_epoch(arguments: DataArguments) -> None:
+    data = load_data(arguments)
+    held_out = set(FILES[0][:HELD_OUT])
+    expected: list[int] = []
+    for epoch in range(3):
+        for file in epoch_permutation(3, SEED, epoch):
+            for text in FILES[file]:
+                if text not in held_out:
+                    expected += [*data.tokenizer.encode(text), data.tokenizer.eos_token_id]
+    num_samples = len(expected) // LENGTH // WINDOW * WINDOW
+    assert num_samples < STEPS * BATCH_SIZE
+    assert in_order(data, num_samples) == expected[: num_samples * LENGTH]
+    assert len({tuple(epoch_permutation(3, SEED, epoch)) for epoch in range(3)}) > 1
+
+
+def test_windows_are_shuffled_each_in_its_own_way(arguments: DataArguments) -> None:
+    rows = load_data(arguments).samples(SEED).rows_of(list(range(3 * WINDOW)))
+    windows = [rows[first : first + WINDOW] for first in range(0, 3 * WINDOW, WINDOW)]
+    for number, window in enumerate(windows):
+        assert sorted(window) == list(range(number * WINDOW, (number + 1) * WINDOW)) != window
+    orders = [tuple(row % WINDOW for row in window) for window in windows]
+    assert len(set(orders)) == 3
+    assert load_data(arguments).samples(SEED + 1).rows_of(list(range(WINDOW))) != windows[0]
+
+
+def test_reading_can_be_resumed_after_any_step(arguments: DataArguments) -> None:
+    data = load_data(arguments)
+    whole = read(data, range(STEPS))
+    batches, positions = [], []
+    for batch in whole:
+        batches.append(batch)
+        positions.append(json.loads(json.dumps(whole.position)))
+    for step in range(1, STEPS):
+        resumed = read(data, range(step, STEPS), positions[step - 1])
+        for expected, batch in zip(batches[step : step + 3], islice(resumed, 3), strict=False):
+            assert all(torch.equal(expected[key], batch[key]) for key in expected)
+        assert resumed.position == positions[min(step + 2, STEPS - 1)]
+    assert {Position(**position).epoch for position in positions} == {0, 1, 2, 3}
+    assert [position["window"] for position in positions] == [
+        ((step + 1) * BATCH_SIZE - 1) // WINDOW for step in range(STEPS)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("accumulation_steps", "num_processes", "num_workers"), [(1, 1, 1), (1, 1, 2), (3, 1, 0), (2, 2, 0), (1, 3, 1)]
+)
+def test_processes_workers_and_passes_share_the_same_batches(
+    arguments: DataArguments, accumulation_steps: int, num_processes: int, num_workers: int
+) -> None:
+    data = load_data(arguments)
+    expected = [batch["input_ids"] for batch in read(data, range(6))]
+    shares = []
+    for process in range(num_processes):
+        share = {"process": process, "num_processes": num_processes, "num_workers": num_workers}
+        batches = read(data, range(6), accumulation_steps=accumulation_steps, **share)
+        shares.append([batch["input_ids"] for batch in batches])
+    for step, whole in enumerate(expected):
+        passes = range(step * accumulation_steps, (step + 1) * accumulation_steps)
+        assert torch.equal(torch.cat([share[number] for number in passes for share in shares]), whole)
+
+
+def test_held_out_documents_and_the_note(arguments: DataArguments) -> None:
+    data = load_data(arguments)
+    text = data.tokenizer.decode(list(chain(*data.validation["input_ids"])))
+    assert "<|endoftext|>".join(FILES[0][:HELD_OUT]).startswith(text)
+    assert data.facts["validation"]["documents"] == HELD_OUT
+    assert data.facts["train"] == {"streamed_files": 3}
+    files = sorted(Path(arguments.corpus[0]).parent.glob("?.txt"))
+    assert data.facts["sources"] == [
+        {"name": file.name, "bytes": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
+        for file in files
+    ]
+
+
+def test_validation_files_are_held_out_whole(arguments: DataArguments) -> None:
+    folder = Path(arguments.corpus[0]).parent
+    arguments.corpus, arguments.validation_files = [str(folder / "a.txt")], [str(folder / "c.txt")]
+    data = load_data(arguments)
+    assert data.facts["validation"]["documents"] == len(FILES[2])
+    assert [source["name"] for source in data.facts["sources"]] == ["a.txt", "c.txt"]
+    assert data.tokenizer.decode(in_order(data, WINDOW)).startswith(FILES[0][0])  # nothing is left out
+
+
+def test_data_set_of_a_folder(arguments: DataArguments, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    for name, lines in zip(("train-0", "train-1", "validation-0"), FILES, strict=True):
+        Dataset.from_dict({"body": lines, "number": range(150)}).to_parquet(tmp_path / "set" / f"{name}.parquet")
+    arguments.corpus, arguments.text_column = [str(tmp_path / "set")], "body"
+    data = load_data(arguments)
+    assert [Path(source["name"]).name for source in data.facts["sources"]] == [
+        *("train-0.parquet", "train-1.parquet", "validation-0.parquet")
+    ]
+    assert data.facts["validation"]["documents"] == HELD_OUT
+    first = FILES[epoch_permutation(2, SEED, 0)[0]][0]
+    assert data.tokenizer.decode(in_order(data, WINDOW)).startswith(first)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tokenizer": None}, "streaming needs a tokenizer"),
+        ({"packing": "documents"}, "packing=documents needs streaming=false"),
+        ({"shuffle_window": 0}, "shuffle_window=0 must be at least 1"),
+        ({"validation_documents": 0}, "validation_documents=0 must be at least 1"),
+        ({"corpus": ["unicode-names"]}, "'unicode-names' is small and not streamed"),
+        ({"text_column": "body"}, "no column 'body'; set text_column to one of text"),
+        ({"sequence_length": 9999}, r"validation split has \d+ tokens, less than one sequence of 9999"),
+    ],
+)
+def test_bad_input(arguments: DataArguments, changes: dict[str, Any], message: str) -> None:
+    for name, value in changes.items():
+        setattr(arguments, name, value)
+    with pytest.raises(ValueError, match=message):
+        load_data(arguments)
+
+
+def test_unreadable_corpus_is_refused(arguments: DataArguments, tmp_path: Path) -> None:
+    (tmp_path / "broken.parquet").write_bytes(b"no parquet")
+    arguments.corpus = [str(tmp_path / "broken.parquet")]
+    with pytest.raises(ValueError, match=r"broken\.parquet could not be read"):
+        load_data(arguments)
+
+
+def test_corpus_that_is_all_held_out_is_refused(arguments: DataArguments) -> None:
+    arguments.validation_documents = 1000
+    data = load_data(arguments)
+    with pytest.raises(ValueError, match="no document to train on besides those that are held out"):
+        next(read(data, range(1)))

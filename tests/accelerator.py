@@ -1,0 +1,245 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+An accelerator without the hardware: tensors that say they are on a device, and are computed on the CPU.
+
+What a real one refuses, mixing tensors of both places in one operation, raises here too, and whatever makes the CPU
+wait for results of the device is counted. `python -m tests.accelerator` runs every scenario below on it and prints,
+as JSON, what went wrong or differed from the CPU, and the waits. In a process of its own, since it registers a device.
+"""
+
+import copy
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from transformers import PreTrainedModel
+
+from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM
+from tests.references import random_encoder, random_model
+
+NAME = "imagined"
+INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
+MASK = 11
+
+
+class OnDevice(torch.Tensor):
+    """A tensor of the device, around one of the CPU."""
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls: type["OnDevice"], inner: torch.Tensor) -> "OnDevice":
+        return torch.Tensor._make_wrapper_subclass(
+            cls,
+            inner.shape,
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            device=torch.device(NAME, 0),
+        )
+
+    def __init__(self, inner: torch.Tensor) -> None:
+        self.inner = inner
+
+    def tolist(self) -> list:
+        return self.cpu().tolist()
+
+    @classmethod
+    def __torch_dispatch__(cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return compute(function, args, kwargs or {}, [])
+
+
+class Device(TorchDispatchMode):
+    """While it lasts, tensors can be made on the device; `waits` lists the lines of the package that waited for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        return compute(function, args, kwargs or {}, self.waits)
+
+
+def compute(function: Any, args: tuple, kwargs: dict[str, Any], waits: list[str]) -> Any:
+    name, target = function._schema.name, kwargs.get("device")
+    leaves = [
+        leaf for value in (*args, *kwargs.values()) for leaf in (value if isinstance(value, list | tuple) else (value,))
+    ]
+    tensors = list(filter(is_tensor, leaves))
+    on_device = [tensor for tensor in tensors if isinstance(tensor, OnDevice)]
+    check_places(name, args, tensors, on_device)
+    goes_to_device = torch.device(target).type == NAME if target is not None else bool(on_device)
+    if name == "aten::copy_":
+        goes_to_device = isinstance(args[0], OnDevice)
+    if on_device and is_waited_for(name, args, goes_to_device):
+        waits.append(line_of_package())
+
+    inner = {key: on_cpu(value) for key, value in kwargs.items()} | ({} if target is None else {"device": "cpu"})
+    result = function(*map(on_cpu, args), **inner)
+    if name.endswith("_") and isinstance(result, torch.Tensor):
+        return args[0]
+    return each(result, lambda value: OnDevice(value) if is_tensor(value) else value) if goes_to_device else result
+
+
+def each(values: Any, change: Callable[[Any], Any]) -> Any:
+    """Operations take and give lists of tensors at most, nothing deeper."""
+    return type(values)(map(change, values)) if isinstance(values, list | tuple) else change(values)
+
+
+def on_cpu(values: Any) -> Any:
+    return each(values, lambda value: value.inner if isinstance(value, OnDevice) else value)
+
+
+def check_places(name: str, args: tuple, tensors: list[torch.Tensor], on_device: list[OnDevice]) -> None:
+    """Numbers of the CPU may be anywhere, its indices index the device, and copies go both ways; nothing else mixes."""
+    on_cpu = [tensor for tensor in tensors if not isinstance(tensor, OnDevice) and tensor.dim()]
+    if on_device and on_cpu and name != "aten::copy_" and not (name in INDEXING and isinstance(args[0], OnDevice)):
+        raise RuntimeError(f"{name} of tensors on the device and on the CPU, of {[list(t.shape) for t in on_cpu]}.")
+
+
+def is_waited_for(name: str, args: tuple, goes_to_device: bool) -> bool:
+    if name in ("aten::_to_copy", "aten::copy_", "aten::_local_scalar_dense"):
+        return not goes_to_device or name == "aten::_local_scalar_dense"
+    is_by_mask = name in INDEXING and any(is_tensor(index) and index.dtype == torch.bool for index in args[1])
+    return is_by_mask or name in ("aten::nonzero", "aten::masked_select", "aten::equal", "aten::unique_dim")
+
+
+def is_tensor(value: object) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def line_of_package() -> str:
+    frame = sys._getframe()
+    while frame is not None and Path(frame.f_code.co_filename).parent.name != "modeling_aogpt":
+        frame = frame.f_back
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}" if frame else "elsewhere"
+
+
+def to_device(value: Any) -> Any:
+    """A tensor, or a copy of a model, on the device; anything else as it is."""
+    if isinstance(value, nn.Module):
+        moved = copy.deepcopy(value)
+        for module in moved.modules():
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    module._parameters[name] = nn.Parameter(OnDevice(parameter.data))
+        return moved
+    return OnDevice(value) if isinstance(value, torch.Tensor) else value
+
+
+# ------------------------------------------------------------------------------------------------------- scenarios
+
+IDS = torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(1))
+HOLES = IDS.masked_fill(IDS % 2 == 0, MASK)
+ORDERS = torch.stack([torch.randperm(12, generator=torch.Generator().manual_seed(seed)) for seed in range(3)])
+PADDED = torch.ones(3, 12, dtype=torch.long)
+PADDED[1, 8:] = PADDED[2, :3] = 0
+
+GENERATE: dict[str, dict[str, Any]] = {
+    "one by one": {},
+    "Bernoulli": {"num_steps": 4},
+    "fixed": {"num_steps": 4, "reveal": "fixed", "schedule": "cosine"},
+    "left to right": {"order": "left_to_right", "do_sample": False},
+    "given order": {"order": ORDERS},
+    "blocks": {"block_length": 4, "num_steps": 4},
+    "padding": {"attention_mask": PADDED, "num_steps": 4},
+    "returned twice": {"num_return_sequences": 2, "num_steps": 4},
+    "confidence": {"order": "confidence"},
+    "margin, window": {"order": "margin", "window": 3},
+    "entropy bound": {"reveal": "entropy_bounded", "entropy_bound": 1.0},
+    "truncated": {"top_k": 5, "top_p": 0.9, "temperature": 0.7},
+    "truncated as released": {"top_p": 0.9, "top_p_rule": "exclusive"},
+    "refined": {"refine_rounds": 2, "refine_length": 2, "num_steps": 3},
+    "end of text": {"order": "left_to_right", "stop_at_eos": True},
+}
+SPECULATE: dict[str, dict[str, Any]] = {
+    "speculative": {"strategy": "speculative"},
+    "speculative, n-grams": {"strategy": "speculative", "draft": "ngram"},
+}
+SCORE: dict[str, Callable[[Any, Callable], torch.Tensor]] = {
+    "likelihood": lambda model, put: (
+        model.log_likelihood(put(IDS), attention_mask=put(PADDED), generator=seeded()).log_likelihood
+    ),
+    "mean likelihood": lambda model, put: (
+        model.log_likelihood(put(IDS), num_orders=3, generator=seeded()).log_likelihood
+    ),
+}
+SCORE_IN_ORDER: dict[str, Callable[[Any, Callable], torch.Tensor]] = {
+    "likelihood of orders": lambda model, put: model.log_likelihood(put(IDS), orders=put(ORDERS)).log_likelihood,
+    "ensemble": lambda model, put: (
+        model.log_likelihood(put(IDS), num_context_orders=2, generator=seeded()).log_likelihood
+    ),
+    "conditional": lambda model, put: (
+        model.conditional_log_likelihood(put(IDS), put(IDS % 2 == 0), generator=seeded()).log_likelihood
+    ),
+    "diffusion bound": lambda model, put: model.diffusion_log_likelihood(put(IDS), generator=seeded()).log_likelihood,
+    "training": lambda model, put: gradient(model, put),
+}
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def gradient(model: AOGPTForAnyOrderLM, put: Callable) -> torch.Tensor:
+    model.train()
+    model(put(IDS), orders=put(ORDERS), attention_mask=put(PADDED), labels=put(IDS)).loss.backward()
+    return model.lm_head.weight.grad
+
+
+def generating(arguments: dict[str, Any]) -> Callable[[Any, Callable], torch.Tensor]:
+    def generate(model: PreTrainedModel, put: Callable) -> torch.Tensor:
+        model.generation_config.eos_token_id = 5
+        moved = {name: put(value) for name, value in arguments.items()}
+        return model.generate(put(HOLES), generator=seeded(), **moved)
+
+    return generate
+
+
+def view(kind: type[PreTrainedModel]) -> PreTrainedModel:
+    base = random_model()
+    model = kind(base.config).double().eval()
+    model.load_state_dict(base.state_dict())
+    return model
+
+
+def scenarios() -> dict[str, tuple[PreTrainedModel, Callable[[Any, Callable], torch.Tensor]]]:
+    decoder, encoder = random_model(position_encoding="rotary"), random_encoder()
+    generate = {name: generating(arguments) for name, arguments in GENERATE.items()}
+    of_encoder = {name: generate[name] for name in ("Bernoulli", "padding", "confidence", "entropy bound", "refined")}
+    speculate = {name: generating(arguments) for name, arguments in SPECULATE.items()}
+    found = {
+        f"decoder: {name}": (decoder, run) for name, run in (generate | speculate | SCORE | SCORE_IN_ORDER).items()
+    }
+    found |= {f"encoder: {name}": (encoder, run) for name, run in (of_encoder | SCORE).items()}
+    found["learned positions"] = random_model(), generate["Bernoulli"]
+    found["masked language model"] = view(AOGPTForMaskedLM), lambda model, put: model(put(HOLES), put(PADDED)).logits
+    found["causal language model"] = view(AOGPTForCausalLM), lambda model, put: model(put(IDS), put(PADDED)).logits
+    return found
+
+
+def outcome(model: PreTrainedModel, run: Callable[[Any, Callable], torch.Tensor]) -> dict[str, Any]:
+    expected = run(copy.deepcopy(model), lambda value: value)
+    moved = to_device(model)
+    device = Device()
+    try:
+        with device:
+            found = run(moved, to_device)
+    except Exception:
+        return {"error": traceback.format_exc()}
+    assert isinstance(found, OnDevice)
+    is_equal = torch.allclose(found.inner, expected, rtol=0, atol=1e-10)
+    return {"is_equal": is_equal, "waits": device.waits}
+
+
+if __name__ == "__main__":
+    _setup_privateuseone_for_python_backend(NAME)
+    print(json.dumps({name: outcome(*scenario) for name, scenario in scenarios().items()}))

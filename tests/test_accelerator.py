@@ -1,0 +1,32 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Every computation on a device that is not the CPU: see `accelerator.py`."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.utils import backend_registration
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.skipif(
+    not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
+    reason="this version of torch knows no devices that are made in Python",
+)
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, dict[str, Any]]:
+    command = [sys.executable, "-m", "tests.accelerator"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    return json.loads(process.stdout)
+
+
+def test_no_operation_mixes_devices_and_results_are_those_of_the_cpu(outcomes: dict[str, dict[str, Any]]) -> None:
+    assert len(outcomes) == 34
+    assert {name: outcome["error"] for name, outcome in outcomes.items() if "error" in outcome} == {}
+    assert [name for name, outcome in outcomes.items() if not outcome["is_equal"]] == []

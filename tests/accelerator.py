@@ -19,11 +19,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
+from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 from transformers import PreTrainedModel
 
 from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM
 from tests.references import random_encoder, random_model
+from training.ema import ExponentialMovingAverage
+from training.objectives import AnyOrderObjective
 
 NAME = "imagined"
 INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
@@ -55,6 +57,13 @@ class OnDevice(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         return compute(function, args, kwargs or {}, [])
+
+
+class Backend(_DummyBackendModule):
+    """What autocast asks a device for."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        return [torch.bfloat16]
 
 
 class Device(TorchDispatchMode):
@@ -182,6 +191,7 @@ SCORE_IN_ORDER: dict[str, Callable[[Any, Callable], torch.Tensor]] = {
     ),
     "diffusion bound": lambda model, put: model.diffusion_log_likelihood(put(IDS), generator=seeded()).log_likelihood,
     "training": lambda model, put: gradient(model, put),
+    "training step": lambda model, put: averaged(model, put),
 }
 
 
@@ -193,6 +203,17 @@ def gradient(model: AOGPTForAnyOrderLM, put: Callable) -> torch.Tensor:
     model.train()
     model(put(IDS), orders=put(ORDERS), attention_mask=put(PADDED), labels=put(IDS)).loss.backward()
     return model.lm_head.weight.grad
+
+
+def averaged(model: AOGPTForAnyOrderLM, put: Callable) -> torch.Tensor:
+    """The averages after a step of `training/pretrain.py`, with plain gradient descent."""
+    averages = ExponentialMovingAverage(model, decay=0.9)
+    AnyOrderObjective(model.train())(put(IDS), put(ORDERS)).backward()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.sub_(weight.grad)
+    averages.update(model)
+    return averages.weights["lm_head.weight"]
 
 
 def generating(arguments: dict[str, Any]) -> Callable[[Any, Callable], torch.Tensor]:
@@ -241,5 +262,5 @@ def outcome(model: PreTrainedModel, run: Callable[[Any, Callable], torch.Tensor]
 
 
 if __name__ == "__main__":
-    _setup_privateuseone_for_python_backend(NAME)
+    _setup_privateuseone_for_python_backend(NAME, Backend())
     print(json.dumps({name: outcome(*scenario) for name, scenario in scenarios().items()}))

@@ -7,7 +7,11 @@ from transformers import PreTrainedModel
 
 from .cache_aogpt import AnyOrderCache
 from .canvas import Answer, Canvas
+from .linear import is_compiled, with_packed_weights
 from .rows import query_mask, rows_of
+
+# A CPU packs the weights after so many passes of several rows: packing costs what about 20 packed passes save.
+PASSES_BEFORE_PACKING = 32
 
 
 class CachedDecoder(Canvas):
@@ -27,12 +31,14 @@ class CachedDecoder(Canvas):
     ) -> None:
         super().__init__(model, ids, orders, blocks, is_padding)
         self.num_cached = torch.zeros_like(self.num_context)
-        dtype = model.lm_head.weight.dtype
+        self._is_compiled = is_compiled(self.model.model)
+        self._passes_to_packing = PASSES_BEFORE_PACKING
+        dtype = self.model.lm_head.weight.dtype
         if torch.is_autocast_enabled(ids.device.type):
             dtype = torch.get_autocast_dtype(ids.device.type)
-        self.cache = AnyOrderCache(model.config, *ids.shape, dtype=dtype, device=ids.device)
+        self.cache = AnyOrderCache(self.model.config, *ids.shape, dtype=dtype, device=ids.device)
         # Every position is a target at least once: to project each just once can only take less.
-        self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
+        self.modulations = self.model.model.tabulate_modulations(ids.shape[1], ids.device)
 
     def query(self, num_queries: torch.LongTensor) -> Answer:
         known = self.num_context[:, None]
@@ -80,12 +86,13 @@ class CachedDecoder(Canvas):
         length, device = self.ids.shape[1], self.ids.device
         sequences, rows = is_asked.nonzero(as_tuple=True)
         # A sequence that needs fewer rows than another computes some in vain; past its end it repeats the last.
-        if is_compiled(self.model.model):
+        if self._is_compiled:
             # So that few shapes are compiled: a power of two of rows, and all slots.
             num_rows = 1 << (ranks.shape[1] - 1).bit_length()
             ranks = (ranks[:, :1] + torch.arange(num_rows)).clamp(max=length - 1)
             slots, num_visible, num_left_out = None, length, 0
         else:
+            self._pack_weights_in_time(ranks.numel())
             all_alike = bool((ranks == ranks[0]).all()) and int(ranks[0, -1]) < length
             slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if all_alike else None
             ranks = ranks.clamp(max=length - 1)
@@ -106,7 +113,8 @@ class CachedDecoder(Canvas):
         ).last_hidden_state
         return hidden_states[sequences, rows - num_left_out], (sequences, ranks[sequences, rows])
 
-
-def is_compiled(module: torch.nn.Module) -> bool:
-    """Whether its `compile` method was called."""
-    return module._compiled_call_impl is not None
+    def _pack_weights_in_time(self, num_rows: int) -> None:
+        if num_rows > 1 and self.ids.device.type == "cpu":
+            if self._passes_to_packing == 0:
+                self.model = with_packed_weights(self.model)
+            self._passes_to_packing -= 1

@@ -5,6 +5,7 @@
 import torch
 from transformers import PreTrainedModel
 
+from .linear import in_fast_dtype
 from .orders import group_order, in_order, in_place, token_positions
 
 # Asked hidden states (queries, hidden_size), and the (sequence, rank) of each.
@@ -41,7 +42,7 @@ class Canvas:
         is_padding: torch.BoolTensor,
     ) -> None:
         """Ids, with masks where they are hidden, blocks and padding (batch, n) in place; padding is hidden from all."""
-        self.model = model
+        self.model = in_fast_dtype(model)
         is_hidden = (ids == model.config.mask_token_id) & ~is_padding
         self.orders = group_order(orders, torch.where(is_padding, 2, is_hidden.long()))
         self.ids = in_order(ids, self.orders)

@@ -78,7 +78,9 @@ def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None)
     One token for each row of float64 weights (rows, vocab), with probability in proportion to its weight. A row costs
     one uniform number, by inversion of the cumulative distribution: of blocks of tokens, then within the block drawn.
     """
-    blocks = F.pad(weights, (0, -weights.shape[1] % BLOCK_SIZE)).unflatten(1, (-1, BLOCK_SIZE))
+    num_missing = -weights.shape[1] % BLOCK_SIZE
+    blocks = F.pad(weights, (0, num_missing)) if num_missing else weights  # padding by nothing would copy
+    blocks = blocks.unflatten(1, (-1, BLOCK_SIZE))
     uniform = draw_uniform(len(weights), 1, generator=generator, device=weights.device)
     block, uniform = _invert(blocks.sum(dim=-1).cumsum(dim=-1), uniform)
     within = blocks.gather(1, block[..., None].expand(-1, -1, BLOCK_SIZE)).squeeze(1).cumsum(dim=-1)
@@ -96,6 +98,10 @@ def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Long
     return index, share.clamp(max=1 - 2**-53)
 
 
+# Rows that a CPU draws from at once. Fresh memory for the distributions of 32 can cost four times the arithmetic.
+ROWS_ON_CPU = 16
+
+
 def choose_tokens(
     logits: torch.Tensor,
     warpers: LogitsProcessorList,
@@ -106,7 +112,10 @@ def choose_tokens(
     A token for each row of logits (rows, vocab), drawn or, without `do_sample`, the likeliest; and its log-probability
     in nats (rows,) under the warped distribution, NaN where the logits were not finite enough to give one.
     """
-    return choose_from(distribution_of(logits, warpers), do_sample, generator)
+    num_rows = ROWS_ON_CPU if logits.is_cpu else max(len(logits), 1)
+    chosen = [choose_from(distribution_of(rows, warpers), do_sample, generator) for rows in logits.split(num_rows)]
+    tokens, logprobs = zip(*chosen, strict=True)
+    return torch.cat(tokens), torch.cat(logprobs)
 
 
 def choose_from(

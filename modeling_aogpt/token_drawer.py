@@ -53,7 +53,7 @@ class TokenDrawer:
         hidden_states, where = answer
         parts = [
             self._draw_chunk(hidden_states[rows], (where[0][rows], where[1][rows]))
-            for rows in torch.arange(len(hidden_states), device=hidden_states.device).split(ROWS_PER_HEAD_CALL)
+            for rows in chunks_of(len(hidden_states))
         ]
         return Draw(
             torch.cat([part.tokens for part in parts]),
@@ -64,7 +64,16 @@ class TokenDrawer:
     def distributions(self, answer: Answer, num_known: torch.LongTensor | None = None) -> torch.Tensor:
         """The distributions (queries, vocab), float64, given the first `num_known` (queries,) ranks or all revealed."""
         hidden_states, where = answer
-        return distribution_of(self._process(self.canvas.logits_of(hidden_states), where, num_known), self.warpers)
+        shape = len(hidden_states), self.canvas.model.config.vocab_size
+        result = hidden_states.new_empty(shape, dtype=torch.float64)
+        for rows in chunks_of(len(hidden_states)):
+            logits = self._process(
+                self.canvas.logits_of(hidden_states[rows]),
+                (where[0][rows], where[1][rows]),
+                None if num_known is None else num_known[rows],
+            )
+            result[rows] = distribution_of(logits, self.warpers)
+        return result
 
     def _draw_chunk(self, hidden_states: torch.Tensor, where: Where) -> Draw:
         raw = self.canvas.logits_of(hidden_states)
@@ -86,3 +95,9 @@ class TokenDrawer:
         num_missing = max(self.canvas.model.config.mask_token_id + 1 - logits.shape[1], 0)
         padded = torch.nn.functional.pad(logits, (0, num_missing), value=float("-inf"))
         return self.processors(self.canvas.seen_by(where, num_known), padded)[:, : logits.shape[1]]
+
+
+def chunks_of(num_rows: int) -> list[slice]:
+    """At least one, which may be empty."""
+    starts = range(0, max(num_rows, 1), ROWS_PER_HEAD_CALL)
+    return [slice(start, start + ROWS_PER_HEAD_CALL) for start in starts]

@@ -1,12 +1,15 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from modeling_aogpt.linear import HAS_ONEDNN, Linear, uses_onednn
-from tests.references import random_model
+from modeling_aogpt import cached_decoder
+from modeling_aogpt.linear import HAS_ONEDNN, Linear, uses_onednn, with_packed_weights
+from tests.references import random_encoder, random_model
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -51,3 +54,83 @@ def test_generation_in_float32_has_no_other_products() -> None:
     names = {event.key for event in profiler.key_averages()}
     assert "mkldnn::_linear_pointwise" in names
     assert "aten::addmm" not in names
+
+
+@pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
+@pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24)])
+def test_a_packed_weight_is_the_weight(shape: tuple[int, ...]) -> None:
+    layer = torch.nn.Sequential(Linear(24, 40))
+    packed, rows = with_packed_weights(layer), torch.randn(shape)
+    assert layer[0].packed is None
+    assert packed[0].weight is layer[0].weight
+    expected = F.linear(rows.double(), layer[0].weight.double(), layer[0].bias.double())
+    with torch.no_grad():
+        torch.testing.assert_close(packed[0](rows).double(), expected, rtol=0, atol=1e-5)
+        packed[0].packed = torch.ops.mkldnn._reorder_linear_weight(torch.zeros(40, 24), None)
+        is_one_row = rows.numel() == 24
+        assert torch.equal(packed[0](rows)[..., 0], layer[0].bias[0].expand(shape[:-1])) != is_one_row
+    rows.requires_grad_()
+    torch.testing.assert_close(packed[0](rows).double(), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
+def test_weights_are_packed_anew_by_each_long_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever way the weights changed since the last one."""
+    model, arguments = random_model().float(), {"num_steps": 4, "reveal": "fixed", "return_dict_in_generate": True}
+    are_packed = []
+    model.model.layers[1].register_forward_hook(
+        lambda module, *_: are_packed.append(module.mlp.up_proj.packed is not None)
+    )
+
+    def logprobs() -> torch.Tensor:
+        return model.generate(generator=torch.Generator().manual_seed(0), **arguments).token_logprobs
+
+    def change_in_place() -> None:
+        with torch.no_grad():
+            model.model.layers[1].mlp.up_proj.weight.mul_(-1)
+
+    def change_behind_the_back() -> None:
+        model.lm_head.weight.data.mul_(0.5)
+
+    def load() -> None:
+        model.load_state_dict(random_model(initializer_range=0.4).float().state_dict())
+
+    def replace() -> None:
+        model.lm_head = Linear(16, 11)
+
+    for change in (lambda: None, change_in_place, change_behind_the_back, load, replace):
+        change()
+        plain = logprobs()
+        with monkeypatch.context() as patch:
+            patch.setattr(cached_decoder, "PASSES_BEFORE_PACKING", 1)
+            packed = logprobs()
+        assert are_packed == [False] * 5 + [True] * 3
+        are_packed.clear()
+        torch.testing.assert_close(packed, plain, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [random_model, random_encoder])
+def test_bfloat16_generates_in_float32_where_that_is_faster(make: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make().bfloat16()
+    twin = make().bfloat16().float()
+    before = {name: (weight, weight.data_ptr()) for name, weight in model.named_parameters()}
+    dtypes = []
+    model.lm_head.register_forward_hook(lambda module, rows, logits: dtypes.append((rows[0].dtype, logits.dtype)))
+
+    def generate(model: torch.nn.Module) -> torch.LongTensor:
+        return model.generate(num_steps=3, max_length=12, generator=torch.Generator().manual_seed(0))
+
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    assert torch.equal(generate(model), generate(twin))
+    assert set(dtypes) == {(torch.float32, torch.float32)}
+    dtypes.clear()
+    model.model.layers[0].compile(backend="eager")
+    generate(model)
+    model.model.layers[0]._compiled_call_impl = None
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    generate(model)
+    assert set(dtypes) == {(torch.bfloat16, torch.bfloat16)}
+    for name, weight in model.named_parameters():
+        assert weight is before[name][0]
+        assert weight.data_ptr() == before[name][1]
+        assert weight.dtype == torch.bfloat16

@@ -11,7 +11,7 @@ from transformers import (
     SuppressTokensLogitsProcessor,
 )
 
-from modeling_aogpt import token_drawer
+from modeling_aogpt import sampling, token_drawer
 from tests.references import random_encoder, random_model
 
 MASK = 11
@@ -84,9 +84,23 @@ def test_the_processors_of_transformers_apply() -> None:
     assert not torch.isin(samples, torch.tensor([2, 5])).any()
 
 
-@pytest.mark.parametrize("arguments", [{"num_steps": 2}, {"order": "margin"}])
-def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, arguments: dict) -> None:
+@pytest.mark.parametrize("with_processor", [False, True])
+@pytest.mark.parametrize("arguments", [{"num_steps": 2}, {"order": "margin"}, {"strategy": "speculative"}])
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, arguments: dict, with_processor: bool) -> None:
     model = random_model()
-    whole = model.generate(num_return_sequences=4, generator=seeded(), **arguments)
+    asked = []
+    model.lm_head.register_forward_hook(lambda module, rows, logits: asked.append(len(logits)))
+
+    def generate() -> torch.LongTensor:
+        processors = LogitsProcessorList([Distinct()] if with_processor else [])
+        return model.generate(
+            max_length=10, num_return_sequences=4, generator=seeded(), logits_processor=processors, **arguments
+        )
+
+    whole = generate()
+    assert max(asked) > 3
+    asked.clear()
     monkeypatch.setattr(token_drawer, "ROWS_PER_HEAD_CALL", 3)
-    assert torch.equal(model.generate(num_return_sequences=4, generator=seeded(), **arguments), whole)
+    monkeypatch.setattr(sampling, "ROWS_ON_CPU", 2)
+    assert torch.equal(generate(), whole)
+    assert max(asked) == 3

@@ -5,7 +5,8 @@
     python eval/speed.py [--steps 32 128 1023] [--batch_size 1 8] [--ablations all] [--causal_lm gpt2] [--output DIR]
 
 Every generation is timed in turn, `repeats` times, and its best time counts. Weights are random unless --model is
-given: they change no time. With --output, writes speed.json, speed.md and speed.png (Figure 5 of the paper) there.
+given: they change no time. With --output, writes speed.json, speed.md and speed.png (Figure 5 of the paper) there, anew
+after every number of steps: what was measured survives the end of the process.
 """
 
 import json
@@ -13,7 +14,7 @@ import platform
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -30,6 +31,7 @@ from eval.speed_floor import decoder_work, measure_machine, synchronize
 from eval.speed_memory import measure_memory
 from eval.speed_plot import plot_speed
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.linear import in_fast_dtype
 from training.data import option
 from training.files import whole_file
 from training.hardware import num_cores
@@ -88,8 +90,10 @@ class SpeedArguments:
             raise ValueError(f"No ablations {sorted(unknown)}: there are {', '.join(ABLATIONS)}, all and none.")
 
 
-def measure(arguments: SpeedArguments, command: str) -> dict[str, Any]:
-    """Times everything and returns the report, plain numbers and strings.
+def measure(
+    arguments: SpeedArguments, command: str, save: Callable[[dict[str, Any]], None] = lambda report: None
+) -> dict[str, Any]:
+    """Times everything and returns the report, plain numbers and strings; `save` gets what there is after every point.
 
     Raises:
         ValueError: If the model does not take so many tokens, or there is nothing at `compare`.
@@ -109,11 +113,8 @@ def measure(arguments: SpeedArguments, command: str) -> dict[str, Any]:
         raise ValueError(f"length is {length}; this model takes 1 to {longest} (its max_position_embeddings).")
 
     contenders = make_contenders(arguments, model, device, dtype)
-    machine = measure_machine(model.config, device, dtype)
-    points = list(race(contenders, arguments, length, device))
-    for point in points:
-        work = decoder_work(model.config, point["batch_size"], length, point["num_steps"], dtype)
-        point["floor_seconds"] = work.seconds(machine)
+    computed = in_fast_dtype(model).dtype
+    machine = measure_machine(model.config, device, computed)
     report = {
         "command": command,
         "hardware": hardware(device),
@@ -123,12 +124,17 @@ def measure(arguments: SpeedArguments, command: str) -> dict[str, Any]:
         "length": length,
         "num_parameters": model.num_parameters(),
         "machine": machine.to_dict(),
-        "points": points,
+        "points": [],
     }
+    for point in race(contenders, arguments, length, device):
+        work = decoder_work(model.config, point["batch_size"], length, point["num_steps"], computed)
+        report["points"].append(point | {"floor_seconds": work.seconds(machine)})
+        save(report)
     if arguments.memory_lengths:
         config = model.config
         del model, contenders
         report["memory"] = measure_memory(config, arguments.memory_lengths, arguments.device, dtype)
+        save(report)
     return report
 
 
@@ -249,17 +255,23 @@ def to_markdown(report: dict[str, Any]) -> Iterator[str]:
             yield f"| {row['length']} | " + " | ".join(f"{size:.1f}" for size in sizes) + " |"
 
 
+def write_report(report: dict[str, Any], folder: Path) -> None:
+    markdown = "\n".join(to_markdown(report)) + "\n"
+    for name, content in (("speed.json", json.dumps(report, indent=1) + "\n"), ("speed.md", markdown)):
+        with whole_file(folder / name) as temporary:
+            temporary.write_text(content, encoding="utf-8")
+    plot_speed(report["points"], report["length"], folder / "speed.png")
+
+
 def main(argv: list[str]) -> None:
     (arguments,) = HfArgumentParser(SpeedArguments, allow_abbrev=False).parse_args_into_dataclasses(argv)
-    report = measure(arguments, shlex.join(["python", "eval/speed.py", *argv]))
-    text = "\n".join(to_markdown(report)) + "\n"
-    Console().print(Markdown(text))
-    if arguments.output is not None:
-        folder = Path(arguments.output)
-        for name, content in (("speed.json", json.dumps(report, indent=1) + "\n"), ("speed.md", text)):
-            with whole_file(folder / name) as temporary:
-                temporary.write_text(content, encoding="utf-8")
-        plot_speed(report["points"], report["length"], folder / "speed.png")
+
+    def save(report: dict[str, Any]) -> None:
+        if arguments.output is not None:
+            write_report(report, Path(arguments.output))
+
+    report = measure(arguments, shlex.join(["python", "eval/speed.py", *argv]), save)
+    Console().print(Markdown("\n".join(to_markdown(report))))
 
 
 if __name__ == "__main__":

@@ -99,6 +99,21 @@ def test_floor_counts_weights_and_rows() -> None:
     assert few.flop == 2 * (4 * rows + entering * (12 * (12 * 768**2 + 768 * 1024) - in_last_layer))
 
 
+def test_the_floor_of_bfloat16_is_that_of_what_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = SpeedArguments(**TINY | {"steps": [2], "dtype": "bfloat16", "encoder": False, "ablations": ["none"]})
+    dtypes = []
+
+    def record(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Machine:
+        dtypes.append(dtype)
+        return Machine(1.0, 1.0)
+
+    monkeypatch.setattr(speed, "measure_machine", record)
+    for has_instructions in (False, True):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda answer=has_instructions: answer)
+        measure(arguments, "command")
+    assert dtypes == [torch.float32, torch.bfloat16]
+
+
 def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "mine.py").write_text(
         "def make(config, device, dtype):\n"
@@ -128,6 +143,24 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     plot_reports([str(folder / "speed.json"), str(folder / "speed.json"), str(tmp_path / "both.png")])
     assert (tmp_path / "both.png").stat().st_size > 10_000
     assert "| 2 | 16 | encoder (one pass, times steps) |" in (folder / "speed.md").read_text()
+
+
+def test_what_was_measured_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "interrupted.py").write_text(
+        "def make(config, device, dtype):\n"
+        "    def generate(batch_size, length, num_steps):\n"
+        "        if (batch_size, num_steps) == (2, 2):\n"
+        "            raise InterruptedError\n"
+        "    return generate\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    arguments = "--size tiny --length 16 --steps 2 --batch_size 1 2 --repeats 1 --threads 1 --device cpu"
+    folder = tmp_path / "report"
+    with pytest.raises(InterruptedError):
+        main([*arguments.split(), "--compare", "interrupted:make", "--output", str(folder)])
+    report = json.loads((folder / "speed.json").read_text())
+    assert [point["batch_size"] for point in report["points"]] == [1] * 4
+    assert "| 1 | 2 | compare interrupted:make |" in (folder / "speed.md").read_text()
 
 
 def test_memory_grows_with_the_length() -> None:

@@ -123,6 +123,8 @@ def find_tokenizer(folder: Path, name: str | None, config: AOGPTConfig) -> PreTr
 def describe_corpus(run: Path) -> str:
     corpus = json.loads((run / "results.json").read_text(encoding="utf-8"))["corpus"]
     train = corpus["train"]
+    if "tokens" not in train:
+        return f"{corpus['corpus']}: streamed, {corpus['packing']}. Tokenizer: {corpus['tokenizer']}."
     return (
         f"{corpus['corpus']}: {train['documents']:,} documents, {train['tokens']:,} tokens ({train['bytes']:,} bytes), "
         f"{corpus['packing']}. Tokenizer: {corpus['tokenizer']}."

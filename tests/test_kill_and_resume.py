@@ -12,7 +12,7 @@ from training.kill_and_resume import Attempt, Trainer, differences, killed_run, 
 from training.tokenization import train_tokenizer
 
 OPTIONS = ("--max_steps=40", "--save_steps=2", "--eval_steps=20", "--num_samples=0", "--tracker=none")
-SMALL_WINDOWS = ("--shuffle_window=20", "--validation_documents=20")  # 40 steps: 24 windows, some 15 epochs
+SMALL_WINDOWS = ("--shuffle_window=20", "--validation_documents=20")  # 40 steps: 24 windows, several epochs
 
 
 @pytest.mark.parametrize(("num_processes", "kills", "streaming"), [(1, 3, False), (2, 2, False), (1, 3, True)])

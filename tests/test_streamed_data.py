@@ -13,6 +13,7 @@ from datasets import Dataset
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from training.batches import Batches, epoch_permutation, pass_samples
 from training.data import Data, DataArguments, load_data
+from training.sequences import encode_batch as encode
 from training.streamed_data import Position
 from training.tokenization import train_tokenizer
 
@@ -93,7 +94,7 @@ def test_windows_are_shuffled_each_in_its_own_way(arguments: DataArguments) -> N
     assert load_data(arguments).samples(SEED + 1).rows_of(list(range(WINDOW))) != windows[0]
 
 
-def test_reading_can_be_resumed_after_any_step(arguments: DataArguments) -> None:
+def test_reading_can_be_resumed_after_any_step(arguments: DataArguments, monkeypatch: pytest.MonkeyPatch) -> None:
     data = load_data(arguments)
     whole = read(data, range(STEPS))
     batches, positions = [], []
@@ -106,6 +107,10 @@ def test_reading_can_be_resumed_after_any_step(arguments: DataArguments) -> None
             assert all(torch.equal(expected[key], batch[key]) for key in expected)
         assert resumed.position == positions[min(step + 2, STEPS - 1)]
     assert {Position(**position).epoch for position in positions} == {0, 1, 2, 3}
+    read_batches: list[int] = []
+    monkeypatch.setattr("training.streamed_data.encode_batch", lambda *args: read_batches.append(1) or encode(*args))
+    next(read(data, range(STEPS - 1, STEPS), positions[-2]))
+    assert len(read_batches) < 25  # of two windows; the beginning lies more than a hundred before
     assert [position["window"] for position in positions] == [
         ((step + 1) * BATCH_SIZE - 1) // WINDOW for step in range(STEPS)
     ]

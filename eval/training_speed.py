@@ -25,16 +25,23 @@ from tqdm import tqdm
 
 from eval.plain_aogpt import PlainAOGPT
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from training.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
 from training.arguments import TrainingArguments
-from training.bfloat16 import bfloat16_products, recomputing
+from training.bfloat16 import bfloat16_products
 from training.ema import ExponentialMovingAverage
 from training.files import whole_file
-from training.hardware import num_cores, versions
+from training.hardware import num_cores, return_freed_memory, versions
 from training.objectives import AnyOrderObjective
 from training.optimization import create_optimizer
 from training.throughput import flops_per_token, peak_memory, product_speed
 
-KINDS = ("plain", "ours", "ours, recomputing activations")
+# Name in the table, and what it says of activations.
+KINDS: dict[str, ActivationCheckpointing | None] = {
+    "plain": None,
+    "ours": "none",
+    "ours, selective": "selective",
+    "ours, full": "full",
+}
 SIZES = {
     "small": {"layers": 12, "width": 768, "heads": 12, "length": 1024, "vocab_size": 50304},
     "tiny": {"layers": 1, "width": 32, "heads": 2, "length": 16, "vocab_size": 64},  # to try the script
@@ -76,12 +83,12 @@ def config_of(size: dict[str, int]) -> AOGPTConfig:
     )
 
 
-def our_step(size: dict[str, int], precision: str, recompute: bool) -> Callable[..., float]:
+def our_step(size: dict[str, int], precision: str, checkpointing: ActivationCheckpointing) -> Callable[..., float]:
     """What `training/pretrain.py` does in a step."""
+    return_freed_memory(torch.device("cpu"))
     model = AOGPTForAnyOrderLM(config_of(size)).train()
     products = bfloat16_products(torch.device("cpu"), precision)
-    if recompute:
-        model.gradient_checkpointing_enable(recomputing(products))
+    checkpoint_activations(model, checkpointing, products)
     objective, optimizer = AnyOrderObjective(model), create_optimizer(model, TrainingArguments())
     averages = ExponentialMovingAverage(model, TrainingArguments().ema_decay)
 
@@ -102,7 +109,8 @@ def measure(kind: str, precision: str, size_name: str, batch_size: int, length: 
     """In this process: seconds of each step, losses and the peak of memory."""
     torch.manual_seed(0)
     size = SIZES[size_name]
-    step = plain_step(size, precision) if kind == "plain" else our_step(size, precision, kind != "ours")
+    checkpointing = KINDS[kind]
+    step = plain_step(size, precision) if checkpointing is None else our_step(size, precision, checkpointing)
     text_ids = min(size["vocab_size"], 50257)
     input_ids = torch.randint(text_ids, (batch_size, length))
     orders = torch.stack([torch.randperm(length) for _ in range(batch_size)])
@@ -167,9 +175,9 @@ a process of its own; the first step is not counted where there are more. Peak m
 {results["state_bytes"] / 1e9:.2f} GB of it weights, averages, gradients and AdamW's moments in float32.
 
 *plain* is the released way written down directly (`eval/plain_aogpt.py`): n + 1 rows, all logits in float32, modulation
-of every row, updates tensor by tensor, autocast. *ours* is the step of `training/pretrain.py`; *recomputing
-activations* adds `--gradient_checkpointing`. The last column is the share of the best float32 speed that the products
-which nobody can leave out would need: what is recomputed, modulation and all else count as lost.
+of every row, updates tensor by tensor, autocast. *ours* is the step of `training/pretrain.py`; *selective*
+and *full* are its `--activation_checkpointing`. The last column is the share of the best float32 speed that the
+products which nobody can leave out would need: what is recomputed, modulation and all else count as lost.
 
 bf16: this processor {has} bfloat16 instructions. Without them PyTorch multiplies bfloat16 far more slowly than float32,
 and the plain step under autocast does so too. Ours rounds to bfloat16 and multiplies in float32

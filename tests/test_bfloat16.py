@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from tests.references import random_model
-from training.bfloat16 import Float32Products, bfloat16_products, recomputing
+from training.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
+from training.bfloat16 import Float32Products, bfloat16_products
 from training.objectives import AnyOrderObjective
 
 
@@ -55,14 +56,13 @@ def test_products_are_made_in_float32() -> None:
     assert len(seen) > 20
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
-def test_model_trains_as_under_autocast(checkpointing: bool) -> None:
+@pytest.mark.parametrize("checkpointing", ["none", "selective", "full"])
+def test_model_trains_as_under_autocast(checkpointing: ActivationCheckpointing) -> None:
     ids, orders = torch.randint(11, (2, 8)), torch.stack([torch.randperm(8) for _ in range(2)])
     losses, gradients = [], []
     for products in (nullcontext(), Float32Products()):
         model = random_model(initializer_range=0.2).float().train()
-        if checkpointing:
-            model.gradient_checkpointing_enable(recomputing(products))
+        checkpoint_activations(model, checkpointing, products)
         with products:
             with autocast():
                 loss = AnyOrderObjective(model)(ids, orders)

@@ -14,6 +14,7 @@ import torch
 from tests.training_runs import STEPS, final_state, losses, results, scores, train, write_config
 
 ROOT = Path(__file__).parents[1]
+SELECTIVE = "--activation_checkpointing=selective"
 
 # Accelerate shards on accelerators alone, though FSDP2 runs on CPUs as well: so it is told after it has looked.
 FSDP2_ON_CPUS = """
@@ -89,14 +90,14 @@ def test_two_processes_share_the_batch(config: Path, alone: Path, tmp_path: Path
     file = ROOT / "training" / "accelerate" / "cpus.yaml"
     launch = ("accelerate.commands.launch", "--config_file", str(file), "--main_process_port=0")
     script = str(ROOT / "training" / "pretrain.py")
-    done = run(*launch, script, str(config), f"--output_dir={tmp_path}", "--per_device_batch_size=3")
+    done = run(*launch, script, str(config), f"--output_dir={tmp_path}", "--per_device_batch_size=3", SELECTIVE)
     assert done.returncode == 0, done.stderr
     assert results(tmp_path)["hardware"]["num_processes"] == 2
     assert_close_training(alone, tmp_path)
 
 
 def test_sharded_run_is_that_of_one_process_which_can_go_on_with_it(config: Path, alone: Path, tmp_path: Path) -> None:
-    run_fsdp2(tmp_path, config, tmp_path / "sharded", "--save_total_limit=9", "--per_device_batch_size=3")
+    run_fsdp2(tmp_path, config, tmp_path / "sharded", "--save_total_limit=9", "--per_device_batch_size=3", SELECTIVE)
     assert_close_training(alone, tmp_path / "sharded")
     (tmp_path / "resumed").mkdir()
     name = "checkpoint-00000003.safetensors"

@@ -1,5 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import platform
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +11,8 @@ import torch
 from accelerate.utils import DistributedType
 
 from training.hardware import check_launch, num_cores, share_cpus, use_all_cores, versions
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize(
@@ -30,6 +36,24 @@ def test_launcher_leaves_no_core_idle(
     monkeypatch.setattr(torch, "set_num_threads", given.append)
     use_all_cores(SimpleNamespace(device=torch.device(device), num_processes=2))
     assert given == expected
+
+
+def test_freed_tensors_go_back_to_the_system() -> None:
+    """Others that live longer lie between them."""
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("only glibc can be told")
+    code = """
+import psutil, torch
+from training.hardware import return_freed_memory
+return_freed_memory(torch.device("cpu"))
+torch.ones(8_000_000).sum()  # freed: glibc's threshold would rise above it
+tensors = [torch.ones(1_000_000) for _ in range(200)]
+full = psutil.Process().memory_info().rss
+del tensors[:-1]
+print(full - psutil.Process().memory_info().rss)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert int(done.stdout) > 0.9 * 199 * 4_000_000
 
 
 def test_deepspeed_is_refused() -> None:

@@ -312,7 +312,7 @@ def test_resumed_run_may_save_and_look_otherwise(config: Path, finished: Path, t
 
 
 def test_passes_and_looks_change_nothing_but_rounding(config: Path, finished: Path, tmp_path: Path) -> None:
-    options = ("--per_device_batch_size=4", "--gradient_checkpointing", "--eval_steps=3", "--eval_batch_size=5")
+    options = ("--per_device_batch_size=4", "--activation_checkpointing=full", "--eval_steps=3", "--eval_batch_size=5")
     train(config, tmp_path, *options, "--dataloader_num_workers=1")
     torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=1e-3, atol=0)
     assert [scored[0] for scored in scores(tmp_path)] == [3, 6, 8]
@@ -391,8 +391,9 @@ def test_usage_of_the_machine_is_told(finished: Path) -> None:
     assert 0.01 < told["peak_memory_gb"] < 100
 
 
-def test_bfloat16_with_recomputed_activations(config: Path, finished: Path, tmp_path: Path) -> None:
-    train(config, tmp_path, "--mixed_precision=bf16", "--gradient_checkpointing")
+@pytest.mark.parametrize("kind", ["selective", "full"])
+def test_bfloat16_with_activations_made_again(config: Path, finished: Path, tmp_path: Path, kind: str) -> None:
+    train(config, tmp_path, "--mixed_precision=bf16", f"--activation_checkpointing={kind}")
     torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=0.1, atol=0)
 
 

@@ -16,7 +16,12 @@ def test_operations_are_counted() -> None:
 
 def test_best_speed_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1e8 < peak_flops(torch.device("cpu"), "no") < 1e15
-    for name, expected in (("NVIDIA H100 PCIe", 756e12), ("NVIDIA H100 80GB HBM3", 989e12), ("Unheard of", None)):
+    for name, expected in (
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 80GB HBM3", 989.4e12),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),  # a seventh of the device
+        ("NVIDIA L4", None),
+    ):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device, name=name: name)
         assert peak_flops(torch.device("cuda"), "bf16") == expected
         assert peak_flops(torch.device("cuda"), "no") is None

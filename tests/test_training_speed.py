@@ -60,6 +60,6 @@ def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(sys, "argv", ["training_speed.py", *options])
     training_speed.main()
     results = json.loads((tmp_path / "results.json").read_text())
-    assert len(results["runs"]) == 6
+    assert len(results["runs"]) == 8
     assert all(abs(run["losses"][0] - 4.16) < 0.1 for run in results["runs"] if run["kind"] != "plain")  # log 64
     assert "| bf16 | 1 x 8 | ours |" in (tmp_path / "README.md").read_text()

@@ -90,7 +90,11 @@ class TrainingArguments:
     dynamo_backend: Literal["no", "eager", "aot_eager", "inductor"] | None = option(
         None, "torch.compile the model by this backend; unless given, as `accelerate launch` says, or no."
     )
-    gradient_checkpointing: bool = option(False, "Recompute activations in the backward pass to save memory.")
+    activation_checkpointing: Literal["none", "selective", "full"] = option(
+        "none",
+        "What is made again in the backward pass to save memory: selective: norms, modulations, gates and activation "
+        "functions; full: whole blocks.",
+    )
     dataloader_num_workers: int = option(0, "Processes that prepare batches; 0: the training process itself.")
     logging_steps: int = option(10, "Steps between points of the loss curve, each the mean since the last.")
     eval_steps: int = option(500, "Steps between evaluations; there is always one at the end.")
@@ -112,7 +116,7 @@ FREE_TO_CHANGE = {
     "per_device_batch_size",
     "mixed_precision",
     "dynamo_backend",
-    "gradient_checkpointing",
+    "activation_checkpointing",
     "dataloader_num_workers",
     "preprocessing_num_workers",
     "logging_steps",

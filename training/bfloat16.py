@@ -22,15 +22,10 @@ def bfloat16_products(device: torch.device, mixed_precision: str) -> AbstractCon
     """
     For forward passes: `Float32Products` on such a processor under bf16, otherwise nothing.
 
-    Autograd leaves it before it goes back, so activations that are recomputed then must be told: see `recomputing`.
+    Autograd leaves it before it goes back, so what is made again there must be told: see `checkpoint_activations`.
     """
     is_slow = device.type == "cpu" and not torch.cpu._is_avx512_bf16_supported()
     return Float32Products() if is_slow and mixed_precision == "bf16" else nullcontext()
-
-
-def recomputing(products: AbstractContextManager) -> dict[str, Any]:
-    """The arguments of `gradient_checkpointing_enable` with which activations are recomputed as they were made."""
-    return {"use_reentrant": False, "context_fn": lambda: (nullcontext(), products)}
 
 
 class Float32Products(TorchFunctionMode):

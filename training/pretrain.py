@@ -22,6 +22,7 @@ from accelerate import Accelerator
 from accelerate.utils import send_to_device, set_seed
 from tqdm import tqdm
 
+from training.activation_checkpointing import checkpoint_activations
 from training.arguments import (
     ModelArguments,
     TrainingArguments,
@@ -32,7 +33,7 @@ from training.arguments import (
     parse_arguments,
 )
 from training.batches import Batches, pass_samples
-from training.bfloat16 import bfloat16_products, recomputing
+from training.bfloat16 import bfloat16_products
 from training.checkpoints import (
     Checkpoint,
     checkpoints_in,
@@ -46,7 +47,7 @@ from training.draws import MaskDraws, OrderDraws
 from training.ema import ExponentialMovingAverage
 from training.evaluation import KINDS, evaluate
 from training.files import remove_incomplete, whole_folder
-from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
+from training.hardware import check_launch, hardware, return_freed_memory, share_cpus, use_all_cores, versions
 from training.initialization import Model, load_model, new_model
 from training.interruption import StopRequest
 from training.objectives import OBJECTIVES
@@ -88,6 +89,7 @@ def main(argv: list[str]) -> None:
     accelerator.gradient_accumulation_steps = accumulation_steps(training, accelerator.num_processes)
     logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
     use_all_cores(accelerator)
+    return_freed_memory(accelerator.device)
 
     if training.resume == "never" and accelerator.is_main_process:
         for old in (*checkpoints_in(training.output_dir), training.output_dir / "results.json"):
@@ -142,8 +144,7 @@ class Pretraining:
         self.model = model.to(accelerator.device)
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
         self.products = bfloat16_products(accelerator.device, accelerator.mixed_precision)
-        if training.gradient_checkpointing:
-            self.model.gradient_checkpointing_enable(recomputing(self.products))
+        checkpoint_activations(self.model, training.activation_checkpointing, self.products)
         self.blank = deepcopy(self.model).to("meta")  # what holds the averages when they are used
         self.optimizer = create_optimizer(self.model, training)
         self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)

@@ -10,16 +10,18 @@ import torch
 
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 
-# Operations per second in bfloat16 and float16, dense, by the makers' data sheets.
+# Operations per second in bfloat16 and float16 with sums in float32, without sparsity, by NVIDIA's data sheets, which
+# give twice as many since Hopper: with sparsity. By the whole name, since variants and slices of a device differ.
 PEAK_OF_DEVICE = {
-    "H200": 989e12,
-    "H100 PCIe": 756e12,
-    "H100": 989e12,
-    "H800": 989e12,
-    "A100": 312e12,
-    "A800": 312e12,
-    "L40S": 362e12,
-    "V100": 125e12,
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA A100-PCIE-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
+    "NVIDIA H100 80GB HBM3": 989.4e12,  # SXM
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H200": 989.4e12,
+    "NVIDIA L40S": 362e12,
+    "NVIDIA GeForce RTX 4090": 165.2e12,
 }
 
 
@@ -42,8 +44,7 @@ def peak_flops(device: torch.device, mixed_precision: str) -> float | None:
         return product_speed()
     if device.type != "cuda" or mixed_precision not in ("bf16", "fp16"):
         return None
-    name = torch.cuda.get_device_name(device)
-    return next((speed for known, speed in PEAK_OF_DEVICE.items() if known in name), None)
+    return PEAK_OF_DEVICE.get(torch.cuda.get_device_name(device))
 
 
 def product_speed() -> float:

@@ -1,0 +1,108 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+from collections import Counter
+from functools import partial
+from typing import Any, get_args
+
+import pytest
+import torch
+from functorch.compile import min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
+from tests.references import perturb_vectors, random_encoder, random_model
+from training.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
+
+KINDS = get_args(ActivationCheckpointing)
+LAYERS = 2
+ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
+# What the backward pass makes again: attention, activation functions, and products with weights.
+MADE_AGAIN = {
+    "none": (0, 0, 0),
+    "selective": (0, LAYERS, LAYERS),  # the products of the modulations
+    "full": (LAYERS, LAYERS, 5 * LAYERS),
+}
+
+
+def model_of(form: str, kind: ActivationCheckpointing) -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:
+    if form in ("learned", "rotary"):
+        model = random_model(position_encoding=form)
+    else:
+        model = random_encoder(target_injection=form)
+    perturb_vectors(model)
+    model = model.float().train()
+    checkpoint_activations(model, kind)
+    return model
+
+
+def loss_of(model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM) -> torch.Tensor:
+    ids = torch.arange(24).view(2, 12) % 11
+    if isinstance(model, AOGPTForAnyOrderLM):
+        return model(ids, orders=torch.stack((torch.arange(12), torch.arange(11, -1, -1))), labels=ids).loss
+    is_masked = ids % 2 == 0
+    return model(ids.masked_fill(is_masked, 11), labels=ids.masked_fill(~is_masked, -100)).loss
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        self.counts[function.overloadpacket.__name__] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def made_again(counts: Counter[str]) -> tuple[int, ...]:
+    return tuple(counts[name] for name in (ATTENTION, "gelu", "addmm"))
+
+
+@pytest.mark.parametrize("form", ["learned", "rotary", "none", "sigma"])
+def test_losses_and_gradients_are_the_same_bit_for_bit(form: str) -> None:
+    results = []
+    for kind in KINDS:
+        model = model_of(form, kind)
+        loss = loss_of(model)
+        loss.backward()
+        results.append([loss.detach(), *(parameter.grad for parameter in model.parameters())])
+    for other in results[1:]:
+        assert all(torch.equal(one, another) for one, another in zip(results[0], other, strict=True))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", ["learned", "sigma"])
+def test_what_is_made_again(form: str, kind: ActivationCheckpointing) -> None:
+    loss = loss_of(model_of(form, kind))
+    with Operators() as operators:
+        loss.backward()
+    assert made_again(operators.counts) == MADE_AGAIN[kind]
+
+
+def test_compiled_graphs_keep_what_is_large() -> None:
+    """Unless told, the partitioner would make no product again; what "full" keeps of attention is its choice."""
+    counts: Counter[str] = Counter()
+
+    def count(graph: torch.fx.GraphModule, inputs: Any, is_backward: bool) -> torch.fx.GraphModule:
+        if is_backward:
+            counts.update(
+                node.target.overloadpacket.__name__
+                for node in graph.graph.nodes
+                if hasattr(node.target, "overloadpacket")
+            )
+        return graph
+
+    backend = aot_autograd(
+        fw_compiler=partial(count, is_backward=False),
+        bw_compiler=partial(count, is_backward=True),
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    torch._dynamo.reset()
+    model = model_of("learned", "selective")
+    expected = loss_of(model)
+    model.model.compile(backend=backend)
+    loss = loss_of(model)
+    torch.testing.assert_close(loss, expected)
+    loss.backward()
+    assert counts[ATTENTION] == MADE_AGAIN["selective"][0]
+    assert counts["addmm"] == MADE_AGAIN["selective"][2]

@@ -74,12 +74,23 @@ class Canvas:
         logits[:, self.model.config.num_valid_tokens :] = float("-inf")
         return logits
 
-    def commit(self, tokens: torch.LongTensor, where: Where, token_logprobs: torch.Tensor, step: int) -> None:
-        """Reveals tokens (queries,) at (sequence, rank), the next ranks of their sequences."""
+    def commit(
+        self,
+        tokens: torch.LongTensor,
+        where: Where,
+        num_revealed: torch.LongTensor,
+        token_logprobs: torch.Tensor,
+        step: int,
+    ) -> None:
+        """
+        Reveals tokens (queries,) at (sequence, rank), the next `num_revealed` (batch,) ranks of their sequences.
+
+        These are counted on the CPU by the caller, who mostly knows: nothing here waits for an accelerator.
+        """
         self.ids[where] = tokens
         self.token_logprobs[where] = token_logprobs
         self.reveal_steps[where] = step
-        self.num_context += torch.bincount(where[0].cpu(), minlength=len(self.num_context))
+        self.num_context += num_revealed
 
     def reorder(self, ranks: torch.LongTensor) -> None:
         """Puts at rank k what was at rank `ranks[b, k]`, (batch, n)."""
@@ -117,3 +128,10 @@ class Canvas:
         return in_place(
             self.ids[sequences].masked_fill(is_hidden, self.model.config.mask_token_id), self.orders[sequences]
         )
+
+
+def first_columns(counts: torch.LongTensor, device: torch.device) -> Where:
+    """The rows and columns of the first `counts` (batch,) columns of each row, found on the CPU, where counts are."""
+    is_first = torch.arange(int(counts.max())) < counts[:, None]
+    rows, columns = is_first.nonzero(as_tuple=True)
+    return rows.to(device), columns.to(device)

@@ -4,7 +4,7 @@
 
 import torch
 
-from .canvas import Answer, Canvas
+from .canvas import Answer, Canvas, first_columns
 from .orders import in_place
 
 
@@ -14,7 +14,8 @@ class FullPassEncoder(Canvas):
     def query(self, num_queries: torch.LongTensor, sigma: torch.Tensor | None = None) -> Answer:
         """As for any canvas; `sigma` (batch,) is the noise level, for encoders that take one, unless as masked."""
         device = self.ids.device
-        active = (num_queries > 0).nonzero().squeeze(1).to(device)
+        is_active = num_queries > 0
+        active = is_active.nonzero().squeeze(1).to(device)
         ids = self.sequences()[active]
         num_tokens = self.num_tokens.to(device)[active]
         is_token = torch.arange(ids.shape[1], device=device) < num_tokens[:, None]
@@ -26,10 +27,7 @@ class FullPassEncoder(Canvas):
         self.num_forward_passes += 1
         self.num_rows += ids.numel()
 
-        known = self.num_context.to(device)[:, None]
-        ranks = torch.arange(ids.shape[1], device=device)
-        is_query = (known <= ranks) & (ranks < known + num_queries.to(device)[:, None])
-        sequences, ranks = is_query.nonzero(as_tuple=True)
-        rows = torch.zeros(len(num_queries), dtype=torch.long, device=device)
-        rows[active] = torch.arange(len(active), device=device)
+        sequences, columns = first_columns(num_queries, device)
+        ranks = self.num_context.to(device)[sequences] + columns
+        rows = (is_active.cumsum(dim=0) - 1).to(device)  # of the active sequences
         return hidden_states[rows[sequences], self.orders[sequences, ranks]], (sequences, ranks)

@@ -44,10 +44,10 @@ class ParallelSampler:
                 answer = canvas.query(num_queries)
             else:
                 answer = canvas.query(num_queries, sigma=torch.full(num_queries.shape, sigma, device=canvas.ids.device))
-            draw, where = self.drawer.draw(answer), answer[1]
+            draw, where, num_revealed = self.drawer.draw(answer), answer[1], num_planned
             if self.chooses:
-                draw, where = self._choose(draw, where, step, num_planned)
-            canvas.commit(draw.tokens, where, draw.logprobs, first_step + step)
+                draw, where, num_revealed = self._choose(draw, where, step, num_planned)
+            canvas.commit(draw.tokens, where, num_revealed, draw.logprobs, first_step + step)
             after_step(first_step + step)
         return first_step + step + 1
 
@@ -62,8 +62,10 @@ class ParallelSampler:
             num_candidates = torch.maximum(num_planned, num_candidates.clamp(max=self.window))
         return torch.where(num_planned > 0, num_candidates, 0)
 
-    def _choose(self, draw: Draw, where: Where, step: int, num_planned: torch.LongTensor) -> tuple[Draw, Where]:
-        """Moves what is to be revealed to the next ranks of the canvas, and keeps that of the draw."""
+    def _choose(
+        self, draw: Draw, where: Where, step: int, num_planned: torch.LongTensor
+    ) -> tuple[Draw, Where, torch.LongTensor]:
+        """Moves what is to be revealed to the next ranks of the canvas, keeps that of the draw, and counts it."""
         (sequences, ranks), context = where, self.canvas.num_context.to(where[0].device)
         columns = ranks - context[sequences]
         queries = torch.full((len(context), int(columns.max()) + 1), -1, device=columns.device)
@@ -76,9 +78,11 @@ class ParallelSampler:
         front = (~is_revealed).long().argsort(dim=1, stable=True)
         self._move(preference.gather(1, front), is_candidate=preferred.gather(1, front) >= 0)
 
-        is_next = torch.arange(front.shape[1], device=front.device) < is_revealed.sum(dim=1)[:, None]
+        num_revealed = is_revealed.sum(dim=1)
+        is_next = torch.arange(front.shape[1], device=front.device) < num_revealed[:, None]
         chosen, (rows, places) = preferred.gather(1, front)[is_next], is_next.nonzero(as_tuple=True)
-        return Draw(draw.tokens[chosen], draw.logprobs[chosen], {}), (rows, context[rows] + places)
+        kept = Draw(draw.tokens[chosen], draw.logprobs[chosen], {})
+        return kept, (rows, context[rows] + places), num_revealed.cpu()
 
     def _preference(self, queries: torch.LongTensor, draw: Draw, where: Where) -> torch.LongTensor:
         """

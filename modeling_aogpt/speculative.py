@@ -14,6 +14,7 @@ from collections.abc import Callable
 import torch
 
 from .cached_decoder import CachedDecoder
+from .canvas import Where, first_columns
 from .orders import draw_uniform
 from .sampling import draw_tokens
 from .token_drawer import TokenDrawer
@@ -37,10 +38,9 @@ class ModelDrafts:
         canvas, width = self.drawer.canvas, int(num_drafts.max())
         answer = canvas.query(num_drafts)
         drafted = in_columns(canvas, self.drawer.distributions(answer), answer[1], width + 1)
-        is_draft = torch.arange(width) < num_drafts[:, None]
-        is_draft = is_draft.to(drafted.device)
-        drafts = torch.zeros(is_draft.shape, dtype=torch.long, device=drafted.device)
-        drafts[is_draft] = draw_tokens(drafted[:, :width][is_draft], self.drawer.generator)
+        cells = first_columns(num_drafts, drafted.device)
+        drafts = torch.zeros(len(num_drafts), width, dtype=torch.long, device=drafted.device)
+        drafts[cells] = draw_tokens(drafted[cells], self.drawer.generator)
         return drafts, drafted, num_drafts
 
 
@@ -79,26 +79,26 @@ class SpeculativeSampler:
         ranks = context.to(device)[:, None] + columns
         tokens = torch.nn.functional.pad(drafts, (0, 1))
         is_draft = columns < num_drafts.to(device)[:, None]
-        canvas.ids[is_draft.nonzero(as_tuple=True)[0], ranks[is_draft]] = tokens[is_draft]
+        sequences, offsets = first_columns(num_drafts, device)
+        canvas.ids[sequences, ranks[sequences, offsets]] = tokens[sequences, offsets]
 
         verified = self._verify(drafted, num_drafts)
         p, q = (distributions.gather(2, tokens[..., None]).squeeze(2) for distributions in (verified, drafted))
         uniform = draw_uniform(*p.shape, generator=self.drawer.generator, device=device)
         is_accepted = is_draft & ~(uniform >= p / q)  # NaN is accepted, so that a round always ends: the caller reports
-        num_accepted = is_accepted.long().cumprod(dim=1).sum(dim=1)
+        num_accepted = is_accepted.long().cumprod(dim=1).sum(dim=1).cpu()
 
         # After the accepted drafts one more token: in place of the first rejected one, or of the rank that follows.
-        has_more = (canvas.num_hidden > num_accepted.cpu()) & ((num_accepted.cpu() > 0) | (self.num_sure == 0))
-        where = has_more.to(device).nonzero().squeeze(1)
-        rejected = num_accepted[where]
+        has_more = (canvas.num_hidden > num_accepted) & ((num_accepted > 0) | (self.num_sure == 0))
+        where, rejected = (values[has_more].to(device) for values in (torch.arange(len(has_more)), num_accepted))
         weights = (verified[where, rejected] - drafted[where, rejected]).clamp(min=0)
         tokens[where, rejected] = draw_tokens(weights, self.drawer.generator)
 
-        num_revealed = num_accepted + has_more.to(device)
-        sequences, offsets = (columns < num_revealed[:, None]).nonzero(as_tuple=True)
+        num_revealed = num_accepted + has_more
+        sequences, offsets = first_columns(num_revealed, device)
         tokens = tokens[sequences, offsets]
         logprobs = verified[sequences, offsets].gather(1, tokens[:, None]).log().squeeze(1)
-        canvas.commit(tokens, (sequences, ranks[sequences, offsets]), logprobs, step)
+        canvas.commit(tokens, (sequences, ranks[sequences, offsets]), num_revealed, logprobs, step)
         canvas.keep()
         self.num_drafts += int((num_drafts - self.num_sure).clamp(min=0).sum())
         self.num_accepted += int((num_accepted - self.num_sure).clamp(min=0).sum())
@@ -115,9 +115,7 @@ class SpeculativeSampler:
         return verified
 
 
-def in_columns(
-    canvas: CachedDecoder, distributions: torch.Tensor, where: tuple[torch.Tensor, torch.Tensor], width: int
-) -> torch.Tensor:
+def in_columns(canvas: CachedDecoder, distributions: torch.Tensor, where: Where, width: int) -> torch.Tensor:
     """Distributions (queries, vocab) as (batch, width, vocab): column j is rank context + j; zero elsewhere."""
     sequences, ranks = where
     columns = ranks - canvas.num_context.to(ranks.device)[sequences]

@@ -5,6 +5,7 @@
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -30,3 +31,17 @@ def test_no_operation_mixes_devices_and_results_are_those_of_the_cpu(outcomes: d
     assert len(outcomes) == 35
     assert {name: outcome["error"] for name, outcome in outcomes.items() if "error" in outcome} == {}
     assert [name for name, outcome in outcomes.items() if not outcome["is_equal"]] == []
+
+
+@pytest.mark.parametrize(
+    "kind", ["one by one", "Bernoulli", "fixed", "left to right", "given order", "blocks", "padding"]
+)
+def test_no_step_waits_for_the_device(kind: str, outcomes: dict[str, dict[str, Any]]) -> None:
+    """What is drawn stays there: the CPU only says what comes next, and may be many steps ahead."""
+    waits = outcomes[f"decoder: {kind}"]["waits"]
+    assert len(waits) == len(set(waits)) <= 6, waits
+
+
+def test_a_round_of_speculation_waits_once(outcomes: dict[str, dict[str, Any]]) -> None:
+    every_round = {line for line, count in Counter(outcomes["decoder: speculative"]["waits"]).items() if count > 1}
+    assert len(every_round) == 1

@@ -132,9 +132,9 @@ def test_restored_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
     whole.train_steps(3)
     with torch.no_grad():
         whole.ema.weights["first.weight"].fill_(7.0)
-    save_checkpoint(tmp_path, 3, dict(training_state(whole, whole.ema.weights, whole.optimizer)), {}, keep=1)
+    save_checkpoint(tmp_path, 3, dict(training_state(whole, whole.ema.weights, whole.optimizer.state)), {}, keep=1)
     resumed = Toy(seed=1)
-    restore_state(load_newest_checkpoint(tmp_path).tensors, resumed, resumed.ema.weights, resumed.optimizer)
+    restore_state(load_newest_checkpoint(tmp_path).tensors, resumed, resumed.ema.weights, resumed.optimizer.state)
     for toy in (whole, resumed):
         toy.train_steps(3)
     for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):

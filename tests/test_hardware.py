@@ -56,12 +56,6 @@ print(full - psutil.Process().memory_info().rss)
     assert int(done.stdout) > 0.9 * 199 * 4_000_000
 
 
-def test_deepspeed_is_refused() -> None:
-    accelerator = SimpleNamespace(distributed_type=DistributedType.DEEPSPEED, num_processes=1)
-    with pytest.raises(ValueError, match=r"launch with training/accelerate/fsdp2.yaml"):
-        check_launch(accelerator)
-
-
 def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     accelerator = SimpleNamespace(distributed_type=DistributedType.NO, num_processes=1)
     check_launch(accelerator)

@@ -21,13 +21,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
-from torch.optim import Optimizer
 
 from training.files import whole_file
 from training.sharding import spread_like, whole_tensor
 
 logger = logging.getLogger(__name__)
 
+OptimizerState = dict[nn.Parameter, dict[str, torch.Tensor]]  # by weight, as in `Optimizer.state`
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -98,7 +98,7 @@ def _checksum(tensors: dict[str, torch.Tensor]) -> str:
 
 
 def training_state(
-    model: nn.Module, average: dict[str, torch.Tensor], optimizer: Optimizer
+    model: nn.Module, average: dict[str, torch.Tensor], optimizer_state: OptimizerState
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """
     Everything that training has changed: `weights.NAME`, `average.NAME`, and AdamW's state of NAME.
@@ -106,14 +106,17 @@ def training_state(
     Tensors come one by one and whole, however many processes share them; all must ask for them at once.
     """
     for name, weight in model.named_parameters():
-        state = {"weights": weight.detach(), "average": average[name], **optimizer.state.get(weight, {})}
+        state = {"weights": weight.detach(), "average": average[name], **optimizer_state.get(weight, {})}
         for key, tensor in state.items():
             yield f"{key}.{name}", whole_tensor(tensor)
 
 
 @torch.no_grad()
 def restore_state(
-    tensors: dict[str, torch.Tensor], model: nn.Module, average: dict[str, torch.Tensor], optimizer: Optimizer
+    tensors: dict[str, torch.Tensor],
+    model: nn.Module,
+    average: dict[str, torch.Tensor],
+    optimizer_state: OptimizerState,
 ) -> None:
     """Undoes `training_state`, in place. The model must have the shape that it had then, but may be cut otherwise."""
     for name, weight in model.named_parameters():
@@ -121,4 +124,4 @@ def restore_state(
             tensor.copy_(spread_like(tensors[f"{prefix}.{name}"], tensor))
         state = {key: tensors[f"{key}.{name}"] for key in MOMENTS if f"{key}.{name}" in tensors}
         if state:
-            optimizer.state[weight] = {key: spread_like(value, weight) for key, value in state.items()}
+            optimizer_state[weight] = {key: spread_like(value, weight) for key, value in state.items()}

@@ -11,7 +11,6 @@ from typing import Any
 import psutil
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy")
 
@@ -52,14 +51,8 @@ def share_cpus() -> bool:
 
 def check_launch(accelerator: Accelerator) -> None:
     """
-    Raises a `ValueError` if processes were launched that do not know of each other, and would all write the same run,
-    or by DeepSpeed, whose optimizer and averages the checkpoints do not hold.
+    Raises a `ValueError` if processes were launched that do not know of each other, and would all write the same run.
     """
-    if accelerator.distributed_type == DistributedType.DEEPSPEED:
-        raise ValueError(
-            "DeepSpeed is not supported. FSDP2 shards the same: launch with training/accelerate/fsdp2.yaml, which does "
-            "what ZeRO-3 does, or what ZeRO-2 does with fsdp_reshard_after_forward: false."
-        )
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != accelerator.num_processes:
         raise ValueError(

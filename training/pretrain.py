@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import send_to_device, set_seed
+from accelerate.utils import DistributedType, send_to_device, set_seed
 from tqdm import tqdm
 
 from training.activation_checkpointing import checkpoint_activations
@@ -60,6 +60,7 @@ from training.sharding import whole_tensor
 from training.throughput import flops_per_token, peak_flops, peak_memory
 from training.tokenization import vocabulary_arguments
 from training.tracking import logger_types, start_tracker
+from training.zero import ZeroOptimizer
 
 logger = logging.getLogger("pretrain")
 
@@ -148,6 +149,11 @@ class Pretraining:
         self.blank = deepcopy(self.model).to("meta")  # what holds the averages when they are used
         self.optimizer = create_optimizer(self.model, training)
         self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)
+        self.zero: ZeroOptimizer | None = None
+        if accelerator.distributed_type == DistributedType.DEEPSPEED:
+            passes = accelerator.num_processes * accelerator.gradient_accumulation_steps
+            sequences = training.batch_size // passes
+            self.zero = ZeroOptimizer(accelerator, self.optimizer, sequences, training.max_grad_norm)
         # Wrapped for several processes and mixed precision; the weights are those of self.model.
         self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)
         self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # of the weights that are cut by now
@@ -155,7 +161,10 @@ class Pretraining:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Puts the run where it was. Raises a `ValueError` if the corpus is not the same any more."""
         check_same_run({"corpus": checkpoint.metadata["corpus"]}, {"corpus": self.data.facts}, checkpoint.path)
-        restore_state(checkpoint.tensors, self.model, self.ema.weights, self.optimizer)
+        state = {} if self.zero else self.optimizer.state
+        restore_state(checkpoint.tensors, self.model, self.ema.weights, state)
+        if self.zero:
+            self.zero.put_back(state)
         self.progress = Progress(**checkpoint.metadata["progress"], losses=checkpoint.tensors["losses"].tolist())
         self.ema.num_updates = self.progress.step
         if self.accelerator.scaler is not None and checkpoint.metadata["scaler"] is not None:
@@ -164,7 +173,8 @@ class Pretraining:
 
     def save(self) -> None:
         """Writes a checkpoint that the run can be resumed from."""
-        state = training_state(self.model, self.ema.weights, self.optimizer)
+        of_optimizer = self.zero.whole_state() if self.zero else self.optimizer.state
+        state = training_state(self.model, self.ema.weights, of_optimizer)
         if not self.accelerator.is_main_process:
             deque(state, maxlen=0)  # helps to gather
             return
@@ -265,9 +275,10 @@ class Pretraining:
                     loss_of_pass = self.parallel_objective(**batch)
                 accelerator.backward(loss_of_pass)
             loss += loss_of_pass.detach() / accelerator.gradient_accumulation_steps
-        norm = whole_tensor(accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm))
+        norm = accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm)
+        norm = whole_tensor(torch.as_tensor(norm, device=accelerator.device))
 
-        # Looked at before the update, so that the weights are still those of the step before.
+        # Looked at before the update (DeepSpeed has made it by now), so that the weights are those of the step before.
         status = accelerator.gather(torch.stack([loss, norm, loss.new_tensor(stop.signal)])[None])
         mean_loss, norm, stop_signal = status[:, 0].mean().item(), status[0, 1].item(), int(status[:, 2].max())
         if not math.isfinite(mean_loss) or (accelerator.scaler is None and not math.isfinite(norm)):

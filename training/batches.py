@@ -7,9 +7,13 @@ A run reads samples 0, 1, 2, ...; step s takes those from s * batch_size to (s +
 at any step, and a batch holds the same sequences, in the same orders, however many processes and passes share it.
 """
 
+import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from multiprocessing.connection import wait as wait_for
 from typing import Any
 
 import numpy as np
@@ -74,6 +78,7 @@ class Batches:
             collate_fn=PositionedCollator(collator),
             num_workers=num_workers,
             pin_memory=pin_memory,
+            worker_init_fn=end_with_training,
         )
         self.position: dict[str, int] | None = None
         self._batches = iter(loader)
@@ -84,6 +89,22 @@ class Batches:
     def __next__(self) -> dict[str, Any]:
         batch, self.position = next(self._batches)
         return batch
+
+
+def end_with_training(worker: int) -> None:
+    """
+    Has a worker end when the training process does, however that ends.
+
+    PyTorch's worker asks whether its parent is there. Where that is a fork server, as from Python 3.14 on, it is: the
+    server lives as long as its children, and both would outlive a training process that was killed.
+    """
+    training_ended = multiprocessing.parent_process().sentinel
+
+    def wait() -> None:
+        wait_for([training_ended])
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 @dataclass

@@ -24,6 +24,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -102,7 +103,7 @@ class Trainer:
         Starts the run, or lets it go on. `kill_after` = (step, seconds): `kill -9` so long after that step of the run.
 
         Raises:
-            RuntimeError: If the run fails by itself.
+            RuntimeError: If the run fails by itself, or leaves a process behind.
         """
         output_dir.mkdir(parents=True, exist_ok=True)
         log = output_dir.with_suffix(".losses")
@@ -117,9 +118,13 @@ class Trainer:
                 break  # as launchers do: one that fails takes the others with it
             time.sleep(0.002)
         killed = any(process.is_alive() for process in processes) and not any(process.exitcode for process in processes)
+        children = [child for process in processes for child in children_of(process.pid)]
         for process in processes:
             process.kill()
             process.join()
+        _, left = psutil.wait_procs(children, timeout=60)
+        if left:
+            raise RuntimeError(f"Processes of the run outlive it: {left}.")
         if not killed and any(process.exitcode for process in processes):
             raise RuntimeError(f"The run failed; see {log.with_suffix('.0.stderr')}.")
         return Attempt(read_losses(log), killed)
@@ -141,6 +146,14 @@ class Trainer:
         for process in processes:
             process.start()
         return processes
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    """None of a process that has ended, or was not started on this system."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def killed_run(trainer: Trainer, output_dir: Path, kills: int, num_steps: int, seed: int) -> list[Attempt]:

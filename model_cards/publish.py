@@ -59,7 +59,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--dry-run", action="store_true", help="stage, check and show, send nothing (the default)")
     what.add_argument("--push", action="store_true", help="upload")
-    parser.add_argument("--private", action="store_true", help="make the repository private, if it is created")
+    parser.add_argument("--private", action="store_true", help="for a repository that is created, or is private")
     parser.add_argument("--revision", default="main", help="branch to upload to (default: %(default)s)")
     parser.add_argument("--tag", help="tag to put on the upload")
     parser.add_argument("--message", default="Upload model", help="of the commit (default: %(default)s)")

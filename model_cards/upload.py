@@ -31,15 +31,21 @@ def push(
         folder (`Path`): A staged and checked repository.
         repo_id (`str`): Created where it is not there, empty until the commit.
         api (`HfApi`): Knows the endpoint and the token.
-        private (`bool`): Whether a repository that is created is private; it changes nothing about one that is there.
+        private (`bool`): Make the repository private, if it is created; one that is there must be so already.
         revision (`str`): The branch, made from `main` where it is not there.
         tag (`str`, *optional*): A tag to put on the commit.
         message (`str`): Of the commit.
 
     Raises:
-        ValueError: If the tag is taken. Errors of huggingface_hub pass; the branch is then as it was.
+        ValueError: If the tag is taken, or the repository is there and public but is to be private. Errors of
+            huggingface_hub pass; the branch is then as it was.
     """
     api.create_repo(repo_id, private=private, exist_ok=True)
+    if private and not api.repo_info(repo_id, revision="main").private:
+        raise ValueError(
+            f"{repo_id} is there already and public: make it private in its settings, choose another name, or leave "
+            "--private out."
+        )
     refs = api.list_repo_refs(repo_id)
     if tag is not None and tag in {ref.name for ref in refs.tags}:
         raise ValueError(f"{repo_id} has a tag {tag!r} already: choose another, or delete that one first.")

@@ -18,7 +18,7 @@ from transformers import set_seed
 import modeling_aogpt
 from model_cards import publish, staging, upload
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from tests.hub_server import Hub, running_hub
+from tests.hub_server import Hub, Repository, running_hub
 from training.corpora import unicode_names
 from training.tokenization import train_tokenizer, vocabulary_arguments
 
@@ -253,6 +253,19 @@ def test_a_tag_that_is_taken_is_refused_before_anything_is_sent(staged: Path, hu
         upload.push(staged, NAME, api, tag="v1")
     assert hub.repositories[NAME].branches == before
     assert not [call for call in hub.requests if "commit" in call or "PUT" in call]
+
+
+def test_what_is_to_be_private_is_not_sent_to_a_public_repository(staged: Path, hub: Hub, api: HfApi) -> None:
+    hub.repositories[NAME] = public = Repository(private=False)
+    public.commit("main", {}, "initial commit")
+    with pytest.raises(ValueError, match="is there already and public"):
+        upload.push(staged, NAME, api, private=True, revision="next")
+    assert public.messages == ["initial commit"]
+    assert list(public.branches) == ["main"]
+    assert not [call for call in hub.requests if "upload" in call or "PUT" in call]
+    public.private = True
+    upload.push(staged, NAME, api, private=True)
+    assert len(public.messages) == 2
 
 
 def test_somebody_elses_commit_in_the_meantime_is_not_overwritten(

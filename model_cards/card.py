@@ -155,16 +155,17 @@ def run_measurements(run: Path) -> list[Measurement]:
     ]
 
 
-def zero_shot_measurements(path: Path) -> list[Measurement]:
+def zero_shot_measurements(path: Path, model_type: str, num_parameters: int) -> list[Measurement]:
     """
     The figures of a JSON file of eval/zero_shot.py.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is none, or another model's: of another type or number of parameters.
     """
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
-        return [
+        measured = results["model_type"], results["num_parameters"]
+        measurements = [
             Measurement(
                 dataset_name=title_of(name, found),
                 split=f"{found.get('split', 'all')}, {results['protocol']} protocol",
@@ -181,6 +182,12 @@ def zero_shot_measurements(path: Path) -> list[Measurement]:
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} holds no results of eval/zero_shot.py (--output): {error!r}") from error
+    if measured != (model_type, num_parameters):
+        raise ValueError(
+            f"{path} holds results of another model: {measured[0]}, {measured[1]} parameters, but this one is "
+            f"{model_type}, {num_parameters} parameters. Give results of the model that is published (--results)."
+        )
+    return measurements
 
 
 def title_of(name: str, found: dict[str, Any]) -> str:

@@ -57,14 +57,17 @@ def stage(
 
     Raises:
         ValueError: If `source` is neither a run nor a model, has no tokenizer or another model's, if the card or
-            results cannot be read, or if `folder` holds anything.
+            results cannot be read, if the results are another model's, or if `folder` holds anything.
     """
     if folder.exists() and any(folder.iterdir()):
         raise ValueError(f"{folder} is not empty: remove it, or name another folder.")
     run = source if (source / "model").is_dir() else None
     model = load_model(source if run is None else source / "model")
     tokenizer = find_tokenizer(source if run is None else source / "model", tokenizer_name, model.config)
-    facts, measurements = read_facts(card), [row for path in results for row in zero_shot_measurements(path)]
+    facts, num_parameters = read_facts(card), model.num_parameters()
+    measurements = [
+        row for path in results for row in zero_shot_measurements(path, model.config.model_type, num_parameters)
+    ]
     if run is not None:
         if not (run / "results.json").is_file():
             raise ValueError(f"{run} is not finished: it has no results.json. Finish the run (training/pretrain.py).")
@@ -76,7 +79,7 @@ def stage(
         repo_id,
         facts,
         model.config,
-        model.num_parameters(),
+        num_parameters,
         str(model.dtype).removeprefix("torch."),
         tokenizer.mask_token,
         measurements,

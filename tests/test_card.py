@@ -122,6 +122,8 @@ def test_figures_of_a_run_and_of_an_evaluation(tmp_path: Path) -> None:
     perplexities = {"perplexity": 42.441, "perplexity_standard_error": None}
     both = perplexities | {"bits_per_byte": 1.5, "bits_per_byte_standard_error": 0.25}
     found = {
+        "model_type": "aogpt",
+        "num_parameters": 1000,
         "protocol": "published",
         "datasets": {
             "text_files": {"files": ["texts/one.txt"], "measures": {"left_to_right": both, "any_order": both}},
@@ -129,7 +131,7 @@ def test_figures_of_a_run_and_of_an_evaluation(tmp_path: Path) -> None:
         },
     }
     (tmp_path / "zero_shot.json").write_text(json.dumps(found))
-    measured = zero_shot_measurements(tmp_path / "zero_shot.json")
+    measured = zero_shot_measurements(tmp_path / "zero_shot.json", "aogpt", 1000)
     assert [row.shown for row in measured] == ["42.44", "1.500 ± 0.250"] * 2 + ["42.44"]
     assert measured[-1].dataset_id == "Salesforce/wikitext"
     card = card_of("ao-gpt-small", measured)
@@ -138,7 +140,7 @@ def test_figures_of_a_run_and_of_an_evaluation(tmp_path: Path) -> None:
     assert len(card.data.eval_results) == 5
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(ValueError, match=r"other\.json holds no results"):
-        zero_shot_measurements(tmp_path / "other.json")
+        zero_shot_measurements(tmp_path / "other.json", "aogpt", 1000)
 
 
 def test_results_on_data_of_the_hub_are_in_its_format(tmp_path: Path) -> None:

@@ -196,6 +196,22 @@ def test_refuses_what_cannot_be_published(run: Path, tmp_path: Path) -> None:
         staging.stage(run, NAME, folder)
 
 
+def test_results_are_the_models_own(run: Path, tmp_path: Path) -> None:
+    folder, path = tmp_path / "repository", tmp_path / "zero_shot.json"
+    figures = {"perplexity": 12.3456, "perplexity_standard_error": None}
+    datasets = {"text files": {"files": ["mine.txt"], "measures": {"left_to_right": figures}}}
+    model = staging.load_model(run / "model")
+    results = {"model_type": "aogpt", "num_parameters": model.num_parameters(), "protocol": "clean"}
+    for other in ({"model_type": "gpt2"}, {"num_parameters": 1}):
+        path.write_text(json.dumps(results | other | {"arguments": {}, "datasets": datasets}))
+        with pytest.raises(ValueError, match="holds results of another model"):
+            staging.stage(run, NAME, folder, results=[path])
+    assert not folder.exists()
+    path.write_text(json.dumps(results | {"arguments": {}, "datasets": datasets}))
+    staging.stage(run, NAME, folder, results=[path])
+    assert "| mine.txt, all, clean protocol | perplexity, left to right | 12.35 |" in (folder / "README.md").read_text()
+
+
 # ------------------------------------------------------------------------------------------------------------ upload
 
 

@@ -76,7 +76,8 @@ class Measurement:
         metric_type (`str`): `"bits_per_byte"` or `"perplexity"`.
         orders (`str`): In which orders the text was predicted, in words.
         value, standard_error (`float`): The figure; the error is None where it is not known.
-        dataset_id (`str`, *optional*): Name of the data set on the Hub, where it is there.
+        dataset_id, dataset_config (`str`, *optional*): Name of the data set on the Hub, where it is there, and of which
+            part of it.
     """
 
     dataset_name: str
@@ -86,6 +87,7 @@ class Measurement:
     value: float
     standard_error: float | None = None
     dataset_id: str | None = None
+    dataset_config: str | None = None
 
     @property
     def metric_name(self) -> str:
@@ -173,9 +175,11 @@ def zero_shot_measurements(path: Path, model_type: str, num_parameters: int) -> 
                 orders=ORDERS.get(measure, measure.replace("_", " ")),
                 value=figures[metric],
                 standard_error=figures[f"{metric}_standard_error"],
-                dataset_id=hub_name_of(name),
+                dataset_id=dataset_id,
+                dataset_config=dataset_config,
             )
             for name, found in results["datasets"].items()
+            for dataset_id, dataset_config in [hub_place_of(name)]
             for measure, figures in found["measures"].items()
             for metric in ("perplexity", "bits_per_byte")
             if metric in figures
@@ -197,11 +201,12 @@ def title_of(name: str, found: dict[str, Any]) -> str:
     return ", ".join(Path(file).name for file in found["files"])
 
 
-def hub_name_of(name: str) -> str | None:
-    """The Hub's name of a benchmark: `Salesforce/wikitext` of `hf://datasets/Salesforce/wikitext@...`."""
+def hub_place_of(name: str) -> tuple[str | None, str | None]:
+    """Name and configuration of a benchmark on the Hub: both None where it is not there."""
     if name not in EVALUATION_SETS:
-        return None
-    return EVALUATION_SETS[name].hub.removeprefix("hf://datasets/").partition("@")[0]
+        return None, None
+    owner, repository, config = EVALUATION_SETS[name].hub.removeprefix("hf://datasets/").split("/")[:3]
+    return f"{owner}/{repository.partition('@')[0]}", config
 
 
 def run_hyperparameters(run: Path) -> dict[str, Any]:
@@ -279,6 +284,7 @@ def card_data(title: str, facts: dict[str, Any], is_decoder: bool, measurements:
                 task_type=task,
                 dataset_type=row.dataset_id or row.dataset_name,
                 dataset_name=row.dataset_name,
+                dataset_config=row.dataset_config,
                 dataset_split=row.split,
                 metric_type=row.metric_type,
                 metric_name=row.metric_name,
@@ -294,7 +300,10 @@ def benchmark_entries(measurements: list[Measurement]) -> list[EvalResultEntry]:
     """What goes into `.eval_results/*.yaml`, the Hub's format for results on its own data sets: none for other text."""
     return [
         EvalResultEntry(
-            dataset_id=row.dataset_id, task_id="default", value=row.value, notes=f"{row.metric_name}, {row.split}"
+            dataset_id=row.dataset_id,
+            task_id="default",
+            value=row.value,
+            notes=f"{row.dataset_name}, {row.split}; {row.metric_name}",
         )
         for row in measurements
         if row.dataset_id is not None
@@ -316,7 +325,8 @@ def check_card(card: ModelCard) -> None:
     get lost, gaps in the text. (The Hub checks the metadata once more before it takes a commit.)
     """
     again = ModelCard(str(card))
-    if again.data.to_dict() != card.data.to_dict():
+    # Results with the same identifier become one data set's, with the name of the first.
+    if again.data.to_dict() != card.data.to_dict() or results_of(again) != results_of(card):
         raise ValueError("The card's metadata are not the same when read again.")
     gaps = re.findall(r"\{\{.*?\}\}|\{%.*?%\}|\{mask\}|\{size\}|\bNone\b|\[More Information Needed\]", card.text)
     if gaps:
@@ -324,3 +334,7 @@ def check_card(card: ModelCard) -> None:
     for name in ("license", "library_name", "pipeline_tag"):
         if not card.data.get(name):
             raise ValueError(f"The card's metadata have no {name}.")
+
+
+def results_of(card: ModelCard) -> list[str]:
+    return sorted(map(repr, card.data.eval_results or []))

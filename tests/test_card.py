@@ -127,17 +127,22 @@ def test_figures_of_a_run_and_of_an_evaluation(tmp_path: Path) -> None:
         "protocol": "published",
         "datasets": {
             "text_files": {"files": ["texts/one.txt"], "measures": {"left_to_right": both, "any_order": both}},
-            "wikitext2": {"split": "train", "measures": {"ensemble": perplexities}},
+            "wikitext2": {"split": "test", "measures": {"ensemble": perplexities}},
+            "wikitext103": {"split": "test", "measures": {"ensemble": perplexities}},
         },
     }
     (tmp_path / "zero_shot.json").write_text(json.dumps(found))
     measured = zero_shot_measurements(tmp_path / "zero_shot.json", "aogpt", 1000)
-    assert [row.shown for row in measured] == ["42.44", "1.500 ± 0.250"] * 2 + ["42.44"]
-    assert measured[-1].dataset_id == "Salesforce/wikitext"
+    assert [row.shown for row in measured] == ["42.44", "1.500 ± 0.250"] * 2 + ["42.44"] * 2
+    assert [(row.dataset_id, row.dataset_config) for row in measured[-2:]] == [
+        ("Salesforce/wikitext", "wikitext-2-raw-v1"),
+        ("Salesforce/wikitext", "wikitext-103-raw-v1"),
+    ]
     card = card_of("ao-gpt-small", measured)
     assert "| one.txt, all, published protocol | perplexity, left to right | 42.44 |" in card.text
-    assert "| WikiText2, train, published protocol | perplexity, ensemble | 42.44 |" in card.text
-    assert len(card.data.eval_results) == 5
+    assert "| WikiText2, test, published protocol | perplexity, ensemble | 42.44 |" in card.text
+    read = ModelCard(str(card)).data.eval_results
+    assert [row.dataset_name for row in read] == ["one.txt"] * 4 + ["WikiText2", "WikiText103"]
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(ValueError, match=r"other\.json holds no results"):
         zero_shot_measurements(tmp_path / "other.json", "aogpt", 1000)
@@ -152,10 +157,20 @@ def test_results_on_data_of_the_hub_are_in_its_format(tmp_path: Path) -> None:
     write_benchmark_results(tmp_path, rows)
     [path] = (tmp_path / ".eval_results").iterdir()
     entries = parse_eval_result_entries(yaml.safe_load(path.read_text()))
+    assert entries[1].notes == "WikiText-2, test; perplexity, random orders"
     assert [(entry.dataset_id, entry.value) for entry in entries] == [
         ("Salesforce/wikitext", 31.5),
         ("Salesforce/wikitext", 33.7),
     ]
+
+
+def test_refuses_results_of_two_data_sets_that_the_hub_takes_for_one() -> None:
+    rows = [
+        Measurement(name, "test", "perplexity", "left to right", 31.5, dataset_id="Salesforce/wikitext")
+        for name in ("WikiText2", "WikiText103")
+    ]
+    with pytest.raises(ValueError, match="not the same when read again"):
+        card_of("default", rows)
 
 
 def test_refuses_a_card_with_gaps_or_unknown_facts(tmp_path: Path) -> None:

@@ -243,8 +243,9 @@ def render(
     is_decoder = not isinstance(config, MDMEncoderConfig)
     title = facts.get("title", repo_id.rpartition("/")[2])
     length = min(config.max_position_embeddings, 64)
+    data = card_data(title, facts, is_decoder, measurements)
     card = ModelCard.from_template(
-        card_data(title, facts, is_decoder, measurements),
+        data,
         template_path=str(HERE / "template.md"),
         **facts
         | {
@@ -265,7 +266,7 @@ def render(
             "citation": CITATION,
         },
     )
-    check_card(card)
+    check_card(card, data)
     return card
 
 
@@ -319,14 +320,14 @@ def architecture(config: AOGPTConfig) -> str:
     )
 
 
-def check_card(card: ModelCard) -> None:
+def check_card(card: ModelCard, data: ModelCardData) -> None:
     """
-    Raises a `ValueError` for a card that is not whole: metadata that do not survive being read again, results that
-    get lost, gaps in the text. (The Hub checks the metadata once more before it takes a commit.)
+    Raises a `ValueError` for a card that is not whole: metadata other than those it was made of when read again,
+    results that get lost, gaps in the text. (The Hub checks the metadata once more before it takes a commit.)
     """
-    again = ModelCard(str(card))
+    again = ModelCard(str(card)).data
     # Results with the same identifier become one data set's, with the name of the first.
-    if again.data.to_dict() != card.data.to_dict() or results_of(again) != results_of(card):
+    if again.to_dict() != data.to_dict() or results_of(again) != results_of(data):
         raise ValueError("The card's metadata are not the same when read again.")
     gaps = re.findall(r"\{\{.*?\}\}|\{%.*?%\}|\{mask\}|\{size\}|\bNone\b|\[More Information Needed\]", card.text)
     if gaps:
@@ -336,5 +337,5 @@ def check_card(card: ModelCard) -> None:
             raise ValueError(f"The card's metadata have no {name}.")
 
 
-def results_of(card: ModelCard) -> list[str]:
-    return sorted(map(repr, card.data.eval_results or []))
+def results_of(data: ModelCardData) -> list[str]:
+    return sorted(map(repr, data.eval_results or []))

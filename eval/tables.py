@@ -15,6 +15,7 @@ from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS
 from modeling_aogpt.configuration_aogpt import GPT2_VOCAB_SIZE
 
 MEASURE_NAMES = {"left_to_right": "left to right", "any_order": "any order", "ensemble": "ensemble"}
+PRECISIONS = {"left_to_right": "bf16", "any_order": "no", "ensemble": "no"}  # mixed precision of the published figures
 
 # Zero-shot perplexity on LAMBADA, WikiText2, PTB, WikiText103 and 1BW, as published.
 DATASETS = ("lambada", "wikitext2", "ptb", "wikitext103", "lm1b")
@@ -77,8 +78,8 @@ def size_of(num_parameters: int) -> str | None:
     return None
 
 
-def differences(results: dict[str, Any]) -> list[str]:
-    """In what a run departs from the published protocol, so that its figures are not comparable."""
+def differences(results: dict[str, Any], measure: str) -> list[str]:
+    """In what a run departs from the published protocol, so that its figures of a measure are not comparable."""
     found = []
     if results["protocol"] != "published":
         found.append("nothing dropped")
@@ -86,6 +87,10 @@ def differences(results: dict[str, Any]) -> list[str]:
         found.append(f"blocks of {results['sequence_length']}")
     if results["tokenizer"]["num_ids"] != GPT2_VOCAB_SIZE:
         found.append(f"a tokenizer of {results['tokenizer']['num_ids']} ids")
+    if results["mixed_precision"][measure] != PRECISIONS[measure]:
+        found.append(f"mixed precision {results['mixed_precision'][measure]!r}")
+    if results["arguments"]["dtype"] != "float32":
+        found.append(f"weights in {results['arguments']['dtype']}")
     for name, values in results["datasets"].items():
         if name in EVALUATION_SETS and values["split"] != EVALUATION_SETS[name].split:
             found.append(f"the {values['split']} split of {EVALUATION_SETS[name].title}")
@@ -109,7 +114,7 @@ def zero_shot_table(runs: Sequence[dict[str, Any]], sizes: Sequence[str] = ()) -
             cells = [cell(run["datasets"].get(name), measure) for name in DATASETS]
             if any(cells):
                 name = run["model"] + (f", {run['arguments']['ensemble_size']}" if measure == "ensemble" else "")
-                if unlike := differences(run):
+                if unlike := differences(run, measure):
                     marks.append(f"{name}, {title}: not comparable with published rows: {'; '.join(unlike)}.")
                     name += " [*]"
                 rows.append((f"**{name}**", cells))

@@ -30,7 +30,7 @@ from eval.journal import Journal
 from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS, cut_into_blocks, load_texts
 from eval.scorers import MEASURES, CausalScorer, Estimators, Scorer, load_scorer
 from eval.scoring import figures, score
-from eval.tables import MEASURE_NAMES, zero_shot_table
+from eval.tables import MEASURE_NAMES, PRECISIONS, zero_shot_table
 from training.corpora import keep_text, load_files
 from training.data import option
 from training.files import whole_file
@@ -240,7 +240,7 @@ def choose_length(model: PreTrainedModel, arguments: ScoringArguments) -> int:
 def precision_of(measure: str, arguments: ScoringArguments, is_published: bool) -> str:
     if arguments.mixed_precision is not None:
         return arguments.mixed_precision
-    return "bf16" if is_published and measure == "left_to_right" else "no"
+    return PRECISIONS[measure] if is_published else "no"
 
 
 def load_text_sets(

@@ -1,0 +1,58 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What stands beside published figures is marked wherever it departs from their protocol."""
+
+from typing import Any
+
+import pytest
+
+from eval.tables import zero_shot_table
+
+FIGURES = {"perplexity": 40.0, "perplexity_standard_error": 0.5}
+
+
+def results_of(**changed: Any) -> dict[str, Any]:
+    """A run of the published protocol by a small model, but for what is `changed`."""
+    return {
+        "model": "mine",
+        "num_parameters": 170_600_000,
+        "tokenizer": {"num_ids": 50257},
+        "protocol": "published",
+        "sequence_length": 1024,
+        "mixed_precision": {"left_to_right": "bf16", "any_order": "no", "ensemble": "no"},
+        "arguments": {"dtype": "float32", "ensemble_size": 8},
+        "datasets": {
+            "ptb": {
+                "split": "test",
+                "measures": {"left_to_right": FIGURES, "any_order": FIGURES, "ensemble": FIGURES},
+            }
+        },
+    } | changed
+
+
+def test_a_run_of_the_published_protocol_has_no_mark() -> None:
+    lines = list(zero_shot_table([results_of()]))
+    assert sum(line.startswith("| **mine") for line in lines) == 3
+    assert not [line for line in lines if "[*]" in line]
+
+
+@pytest.mark.parametrize(
+    ("changed", "marked", "mark"),
+    [
+        ({"protocol": "clean"}, 3, "nothing dropped"),
+        ({"sequence_length": 512}, 3, "blocks of 512"),
+        ({"tokenizer": {"num_ids": 400}}, 3, "a tokenizer of 400 ids"),
+        ({"arguments": {"dtype": "bfloat16", "ensemble_size": 8}}, 3, "weights in bfloat16"),
+        ({"mixed_precision": dict.fromkeys(("left_to_right", "any_order", "ensemble"), "no")}, 1, "precision 'no'"),
+        ({"mixed_precision": dict.fromkeys(("left_to_right", "any_order", "ensemble"), "bf16")}, 2, "precision 'bf16'"),
+        (
+            {"datasets": {"ptb": {"split": "validation", "measures": {"any_order": FIGURES}}}},
+            1,
+            "validation split of PTB",
+        ),
+    ],
+)
+def test_a_departure_from_it_is_marked(changed: dict[str, Any], marked: int, mark: str) -> None:
+    lines = list(zero_shot_table([results_of(**changed)]))
+    assert sum(line.startswith("| **mine") and "[*]" in line for line in lines) == marked
+    assert sum(line.startswith("[*] mine") and mark in line for line in lines) == marked

@@ -30,7 +30,7 @@ from training.arguments import TrainingArguments
 from training.bfloat16 import bfloat16_products
 from training.ema import ExponentialMovingAverage
 from training.files import whole_file
-from training.hardware import num_cores, return_freed_memory, versions
+from training.hardware import num_cores, versions
 from training.objectives import AnyOrderObjective
 from training.optimization import create_optimizer
 from training.throughput import flops_per_token, peak_memory, product_speed
@@ -85,7 +85,6 @@ def config_of(size: dict[str, int]) -> AOGPTConfig:
 
 def our_step(size: dict[str, int], precision: str, checkpointing: ActivationCheckpointing) -> Callable[..., float]:
     """What `training/pretrain.py` does in a step."""
-    return_freed_memory(torch.device("cpu"))
     model = AOGPTForAnyOrderLM(config_of(size)).train()
     products = bfloat16_products(torch.device("cpu"), precision)
     checkpoint_activations(model, checkpointing, products)

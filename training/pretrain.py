@@ -47,7 +47,7 @@ from training.draws import MaskDraws, OrderDraws
 from training.ema import ExponentialMovingAverage
 from training.evaluation import KINDS, evaluate
 from training.files import remove_incomplete, whole_folder
-from training.hardware import check_launch, hardware, return_freed_memory, share_cpus, use_all_cores, versions
+from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
 from training.initialization import Model, load_model, new_model
 from training.interruption import StopRequest
 from training.objectives import OBJECTIVES
@@ -90,7 +90,6 @@ def main(argv: list[str]) -> None:
     accelerator.gradient_accumulation_steps = accumulation_steps(training, accelerator.num_processes)
     logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
     use_all_cores(accelerator)
-    return_freed_memory(accelerator.device)
 
     if training.resume == "never" and accelerator.is_main_process:
         for old in (*checkpoints_in(training.output_dir), training.output_dir / "results.json"):

@@ -172,7 +172,7 @@ def zero_shot_measurements(path: Path, model_type: str, num_parameters: int) -> 
                 dataset_name=title_of(name, found),
                 split=f"{found.get('split', 'all')}, {results['protocol']} protocol",
                 metric_type=metric,
-                orders=ORDERS.get(measure, measure.replace("_", " ")),
+                orders=orders_of(measure, results["arguments"]),
                 value=figures[metric],
                 standard_error=figures[f"{metric}_standard_error"],
                 dataset_id=dataset_id,
@@ -192,6 +192,15 @@ def zero_shot_measurements(path: Path, model_type: str, num_parameters: int) -> 
             f"{model_type}, {num_parameters} parameters. Give results of the model that is published (--results)."
         )
     return measurements
+
+
+def orders_of(measure: str, arguments: dict[str, Any]) -> str:
+    """In which orders a measure of eval/zero_shot.py predicts the text, in words."""
+    if measure == "left_to_right":
+        return ORDERS[measure]
+    contexts = f", {arguments['ensemble_size']} context orders" if measure == "ensemble" else ""
+    number = f", {arguments['num_orders']} per sequence" if arguments["num_orders"] > 1 else ""
+    return f"{ORDERS['any_order']}{contexts}{number}"
 
 
 def title_of(name: str, found: dict[str, Any]) -> str:

@@ -125,6 +125,7 @@ def test_figures_of_a_run_and_of_an_evaluation(tmp_path: Path) -> None:
         "model_type": "aogpt",
         "num_parameters": 1000,
         "protocol": "published",
+        "arguments": {"ensemble_size": 8, "num_orders": 4},
         "datasets": {
             "text_files": {"files": ["texts/one.txt"], "measures": {"left_to_right": both, "any_order": both}},
             "wikitext2": {"split": "test", "measures": {"ensemble": perplexities}},
@@ -138,9 +139,13 @@ def test_figures_of_a_run_and_of_an_evaluation(tmp_path: Path) -> None:
         ("Salesforce/wikitext", "wikitext-2-raw-v1"),
         ("Salesforce/wikitext", "wikitext-103-raw-v1"),
     ]
+    assert [row.orders for row in measured[:3:2]] == ["left to right", "random orders, 4 per sequence"]
     card = card_of("ao-gpt-small", measured)
     assert "| one.txt, all, published protocol | perplexity, left to right | 42.44 |" in card.text
-    assert "| WikiText2, test, published protocol | perplexity, ensemble | 42.44 |" in card.text
+    assert (
+        "| WikiText2, test, published protocol | perplexity, random orders, 8 context orders, 4 per sequence | 42.44 |"
+        in card.text
+    )
     read = ModelCard(str(card)).data.eval_results
     assert [row.dataset_name for row in read] == ["one.txt"] * 4 + ["WikiText2", "WikiText103"]
     (tmp_path / "other.json").write_text("{}")

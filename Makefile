@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: quickstart test test-transformers test-lowest lint format clean
+.PHONY: quickstart test test-quantization test-transformers test-lowest lint format clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
@@ -13,6 +13,13 @@ quickstart: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2
+
+# Quantised loading, apart from the rest: where torchao is installed, it speaks whenever transformers is imported.
+TORCHAO := .venv/torchao
+
+test-quantization: $(INSTALLED)
+	$(BIN)/python -m pip install --no-deps --upgrade --target $(TORCHAO) torchao --constraint constraints.txt
+	PYTHONPATH=$(TORCHAO) $(BIN)/python -m pytest tests/test_quantization.py tests/test_ecosystem.py
 
 # transformers' own tests of every model, against these: TRANSFORMERS_TESTS=... takes those of a checkout, which has more.
 TRANSFORMERS_SOURCE := .venv/transformers-source
@@ -51,5 +58,5 @@ clean:
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Python 3.10 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + ": give another with PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --editable '.[train,eval,harness,demo,quantization,dev]' --constraint constraints.txt
+	$(BIN)/python -m pip install --editable '.[train,eval,harness,demo,dev]' --constraint constraints.txt
 	@touch $@

@@ -49,9 +49,13 @@ class DataCollatorForAnyOrderLM:
     _stream: tuple[tuple[int, int], torch.Generator] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.pad_to_multiple_of is not None and self.pad_to_multiple_of < 1:
+            raise ValueError(f"pad_to_multiple_of={self.pad_to_multiple_of} must be at least 1, or None: no rounding.")
         self._distribution = OrderDistribution.named(self.orders, self.left_to_right_fraction)
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
+        if not features:
+            raise ValueError("There are no features to make a batch of; give at least one.")
         ids, labels = zip(*(_read(feature, index) for index, feature in enumerate(features)), strict=True)
         lengths = [len(row) for row in ids]
         if min(lengths) == 0:

@@ -153,6 +153,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         """
         if inputs is not None and input_ids is not None:
             raise ValueError("Both inputs and input_ids are given; they are two names of one argument.")
+        kwargs.pop("token_type_ids", None)  # which tokenizers return, and `forward` takes as well
         config = self.generation_config if generation_config is None else generation_config
         settings = resolve_settings(config, kwargs)
         self._check_architecture(settings)

@@ -147,7 +147,8 @@ class AnyOrderLikelihoodMixin:
             rows_per_pass (`int`): Rows of a forward pass, which bound its memory.
 
         Returns:
-            [`LogLikelihoodOutput`], float64. Its standard error is that over the orders of the targets.
+            [`LogLikelihoodOutput`], float64. Its standard error is that over the orders of the targets, and so NaN
+            where a single one was scored and anything is random, be it the context's order alone.
 
         Raises:
             ValueError: If the sets overlap or do not fit, as in [`log_likelihood`], or a result is not finite.
@@ -158,8 +159,10 @@ class AnyOrderLikelihoodMixin:
         scorer = RowScorer(self, input_ids.masked_fill(~(is_target | is_context), 0), attention_mask, rows_per_pass)
         num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
         most_targets, most_context = int(num_targets.max()), int(num_context.max())
+        has_random_context = context_source.is_random or num_context_orders > 1
         # Orders that share a pass leave out each other's slots, so not more of them than take the slots of the context.
-        orders_per_pass = max(1, most_context // max(1, most_targets))
+        # They share its order too: where that is random, each takes a pass of its own, to be independent of the others.
+        orders_per_pass = 1 if has_random_context else max(1, most_context // max(1, most_targets))
         totals, shares = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)
         for first in range(0, num_orders, orders_per_pass):
             number = min(orders_per_pass, num_orders - first)
@@ -176,11 +179,12 @@ class AnyOrderLikelihoodMixin:
             totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
             shares.scatter_add_(1, order, scores / num_orders)
         totals = torch.stack(totals)
+        is_random = source.is_random or has_random_context
         check_finite(totals, self.dtype)
         return LogLikelihoodOutput(
             log_likelihood=shares.sum(dim=-1),
             token_log_likelihood=shares,
-            standard_error=standard_error_of_mean(totals) if source.is_random else torch.zeros_like(totals[0]),
+            standard_error=standard_error_of_mean(totals) if is_random else torch.zeros_like(totals[0]),
             importance_weighted=totals.logsumexp(dim=0) - math.log(num_orders),
             num_rows=scorer.num_rows,
         )

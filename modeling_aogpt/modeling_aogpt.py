@@ -34,7 +34,7 @@ from .configuration_aogpt import AOGPTConfig
 from .generation_aogpt import AnyOrderGenerationMixin
 from .likelihood import AnyOrderLikelihoodMixin
 from .linear import Linear
-from .orders import check_orders, group_order, in_order, in_place, left_to_right_orders, token_positions
+from .orders import check_mask, check_orders, group_order, in_order, in_place, left_to_right_orders, token_positions
 from .rows import query_mask, rows_of
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
@@ -465,6 +465,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
         which padding comes last: so it is seen by nothing and needs no mask.
         """
         self.check_ids(input_ids)
+        check_mask(attention_mask, input_ids)
         input_ids = input_ids.long()
         batch_size, length = input_ids.shape
         if orders is None:
@@ -554,6 +555,7 @@ class AOGPTForMaskedLM(AOGPTWithHead):
         """
         self.refuse_unknown(kwargs)
         self.check_ids(input_ids, mask_allowed=True)
+        check_mask(attention_mask, input_ids)
         input_ids = input_ids.long()
         is_masked = input_ids == self.config.mask_token_id
         is_padding = torch.zeros_like(is_masked) if attention_mask is None else attention_mask == 0

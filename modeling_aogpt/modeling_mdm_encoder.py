@@ -32,7 +32,7 @@ from .modeling_aogpt import (
     modulate,
     rotation_of,
 )
-from .orders import token_positions
+from .orders import check_mask, token_positions
 from .schedule import log_linear_noise
 
 # SEDD: noise levels are embedded by so many sinusoids, of wavelengths up to 2 pi times this period.
@@ -285,6 +285,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AnyOrderGenerationMixin, 
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         self.check_ids(input_ids, mask_allowed=True)
+        check_mask(attention_mask, input_ids)
         return self.model(input_ids, attention_mask=attention_mask, sigma=sigma, **kwargs)
 
 

@@ -80,6 +80,18 @@ def check_orders(orders: torch.Tensor, batch_size: int, length: int) -> None:
         )
 
 
+def check_mask(attention_mask: torch.Tensor | None, input_ids: torch.Tensor) -> None:
+    """
+    Raises a `ValueError` unless a mask, if there is one, has the shape of the ids (batch, n). Gathering and
+    broadcasting would take some others in silence, and leave out columns or sequences.
+    """
+    if attention_mask is not None and attention_mask.shape != input_ids.shape:
+        raise ValueError(
+            f"attention_mask has shape {tuple(attention_mask.shape)}, but input_ids {tuple(input_ids.shape)}: give one "
+            "value for each token, 0 at padding."
+        )
+
+
 def group_order(orders: torch.LongTensor, groups: torch.Tensor) -> torch.LongTensor:
     """
     Reorders each order so that positions of lower `groups` value (batch, n, in place) come first; within a group they

@@ -177,3 +177,25 @@ def test_refuses(arguments: dict, message: str, model: AOGPTForAnyOrderLM, ids: 
 def test_refuses_masks_in_the_sets(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
     with pytest.raises(ValueError, match="a likelihood needs whole text"):
         model.conditional_log_likelihood(ids.index_fill(1, torch.tensor([0]), 11), mark(([1],) * 3))
+
+
+@pytest.mark.parametrize("arguments", [{"context_orders": "random"}, {"num_context_orders": 2}])
+def test_one_draw_of_random_contexts_has_no_standard_error(arguments: dict) -> None:
+    ids, targets = torch.arange(6)[None], torch.tensor([[0, 0, 0, 1, 1, 0]])
+    output = random_model().conditional_log_likelihood(ids, targets=targets, **arguments)
+    assert output.standard_error.isnan().all()
+
+
+def test_the_standard_error_is_that_of_independent_draws() -> None:
+    """Were a context's random order shared by several orders of the targets, it would be too small."""
+    model = random_model()
+    ids, targets = torch.arange(8)[None] % 11, torch.tensor([[0, 0, 0, 1, 0, 0, 0, 0]])
+    outputs = [
+        model.conditional_log_likelihood(
+            ids, targets=targets, context_orders="random", num_orders=6, generator=torch.Generator().manual_seed(seed)
+        )
+        for seed in range(60)
+    ]
+    errors = torch.stack([output.standard_error for output in outputs])
+    spread = torch.stack([output.log_likelihood for output in outputs]).std()
+    assert 0.8 < errors.square().mean().sqrt() / spread < 1.25

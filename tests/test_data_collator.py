@@ -97,3 +97,14 @@ def test_padding_of_features_is_taken_off() -> None:
 def test_refuses(arguments: dict, samples: list[dict], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DataCollatorForAnyOrderLM(**arguments)(samples)
+
+
+@pytest.mark.parametrize("multiple", [0, -8])
+def test_the_collator_refuses_a_multiple_that_is_none(multiple: int) -> None:
+    with pytest.raises(ValueError, match="pad_to_multiple_of"):
+        DataCollatorForAnyOrderLM(pad_token_id=0, pad_to_multiple_of=multiple)
+
+
+def test_the_collator_refuses_an_empty_batch() -> None:
+    with pytest.raises(ValueError, match="no features to make"):
+        DataCollatorForAnyOrderLM()([])

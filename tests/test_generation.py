@@ -351,3 +351,10 @@ def test_non_finite_logits_are_reported() -> None:
         model.lm_head.weight[3] = float("nan")
     with pytest.raises(ValueError, match="logits are not finite"):
         model.generate(num_steps=2)
+
+
+def test_generate_takes_all_that_a_tokenizer_returns() -> None:
+    model, ids = random_model(), torch.tensor([[1, 2, 11, 3]])
+    encoded = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "token_type_ids": torch.zeros_like(ids)}
+    filled = model.generate(**encoded, generator=torch.Generator().manual_seed(0))
+    assert filled.equal(model.generate(ids, generator=torch.Generator().manual_seed(0)))

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM
 from modeling_aogpt.orders import random_orders
-from tests.references import random_model
+from tests.references import random_encoder, random_model
 
 VARIANTS = [
     {"target_injection": injection, "position_encoding": encoding}
@@ -306,3 +306,13 @@ def test_device_map_and_dtype(tmp_path: Path, ids: torch.LongTensor) -> None:
 def test_refuses(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         random_model()(**arguments)
+
+
+@pytest.mark.parametrize("shape", [(2, 7), (2, 4), (3, 5), (1, 5), (5,)])
+def test_an_attention_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    ids, mask = torch.zeros(2, 5, dtype=torch.long), torch.ones(shape, dtype=torch.long)
+    decoder = random_model(max_position_embeddings=8)
+    masked, encoder = AOGPTForMaskedLM(decoder.config), random_encoder(max_position_embeddings=8)
+    for call in (decoder, decoder.log_likelihood, masked, encoder, encoder.log_likelihood):
+        with pytest.raises(ValueError, match="attention_mask has shape"):
+            call(ids, attention_mask=mask)

@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
+from huggingface_hub.errors import HTTPError
 from huggingface_hub.utils import validate_repo_id
 from rich.console import Console
 from rich.markup import escape
@@ -63,7 +63,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--revision", default="main", help="branch to upload to (default: %(default)s)")
     parser.add_argument("--tag", help="tag to put on the upload")
     parser.add_argument("--message", default="Upload model", help="of the commit (default: %(default)s)")
-    return parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
+    of_uploads = ("private", "revision", "tag", "message")
+    unused = [f"--{name}" for name in of_uploads if getattr(arguments, name) != parser.get_default(name)]
+    if unused and not arguments.push:
+        parser.error(f"{', '.join(unused)} would change nothing: without --push nothing is sent.")
+    return arguments
 
 
 def main(argv: list[str]) -> None:
@@ -99,7 +104,7 @@ def main(argv: list[str]) -> None:
                 arguments.message,
             )
             console.print(f"Uploaded: {address}", soft_wrap=True)
-    except (ValueError, HFValidationError, HfHubHTTPError, OfflineModeIsEnabled) as error:
+    except (ValueError, RuntimeError, OSError, HTTPError) as error:  # of the network, of the token, of an upload
         sys.exit(f"error: {error}")
 
 

@@ -10,6 +10,7 @@ sent again by the next attempt. So an upload that fails leaves every branch as i
 from pathlib import Path
 
 from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
+from huggingface_hub.errors import HTTPError
 
 # What the Hub keeps in a repository by itself.
 KEPT = (".gitattributes",)
@@ -39,6 +40,7 @@ def push(
     Raises:
         ValueError: If the tag is taken, or the repository is there and public but is to be private. Errors of
             huggingface_hub pass; the branch is then as it was.
+        RuntimeError: If only the tag failed: the commit is there.
     """
     api.create_repo(repo_id, private=private, exist_ok=True)
     if private and not api.repo_info(repo_id, revision="main").private:
@@ -70,5 +72,8 @@ def push(
             api.delete_branch(repo_id, branch=revision)
         raise
     if tag is not None:
-        api.create_tag(repo_id, tag=tag, revision=commit.oid)
+        try:
+            api.create_tag(repo_id, tag=tag, revision=commit.oid)
+        except (OSError, HTTPError) as error:
+            raise RuntimeError(f"Uploaded: {commit.commit_url}, but without the tag {tag!r}: {error}") from error
     return commit.commit_url

@@ -271,6 +271,13 @@ def test_a_tag_that_is_taken_is_refused_before_anything_is_sent(staged: Path, hu
     assert not [call for call in hub.requests if "commit" in call or "PUT" in call]
 
 
+def test_a_tag_that_fails_leaves_the_commit_and_says_so(staged: Path, hub: Hub, api: HfApi) -> None:
+    hub.refused = "POST .*/tag/"
+    with pytest.raises(RuntimeError, match=r"Uploaded: .*/commit/.*without the tag 'v1'"):
+        upload.push(staged, NAME, api, tag="v1")
+    assert hub.repositories[NAME].files().keys() >= files_of(staged).keys()
+
+
 def test_what_is_to_be_private_is_not_sent_to_a_public_repository(staged: Path, hub: Hub, api: HfApi) -> None:
     hub.repositories[NAME] = public = Repository(private=False)
     public.commit("main", {}, "initial commit")
@@ -351,3 +358,35 @@ def test_a_failed_check_sends_nothing(
 def test_a_wrong_name_is_said_at_once(command: Callable[..., None], run: Path) -> None:
     with pytest.raises(SystemExit, match="error: Repo id must"):
         command(run, "a/b/c")
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "token", "refused"),
+    [("http://127.0.0.1:9", "hf_test", None), (None, True, None), (None, "hf_test", "PUT .*")],
+    ids=["no connection", "no token", "an upload that breaks off"],
+)
+def test_what_goes_wrong_with_the_hub_is_said_in_a_line(
+    endpoint: str | None,
+    token: str | bool,
+    refused: str | None,
+    command: Callable[..., None],
+    run: Path,
+    hub: Hub,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setattr(publish, "check", lambda folder: [])
+    monkeypatch.setattr(publish, "HfApi", lambda: HfApi(endpoint=endpoint or hub.endpoint, token=token))
+    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "none"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    hub.refused = refused
+    with pytest.raises(SystemExit, match=r"^error: "):
+        command(run, NAME, "--push")
+
+
+@pytest.mark.parametrize("option", ["--private", "--tag=v1", "--revision=trial", "--message=Names"])
+def test_what_only_an_upload_heeds_needs_one(option: str, capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        publish.parse(["run", NAME, option])
+    assert f"{option.partition('=')[0]} would change nothing" in capsys.readouterr().err
+    assert publish.parse(["run", NAME, option, "--push"]).push

@@ -10,6 +10,7 @@ transformers; the package itself is not needed, the model brings its code.
 """
 
 import html
+import math
 import os
 import queue
 import sys
@@ -37,7 +38,7 @@ CSS = """
 .token { padding: 5px 6px 3px; border-radius: 5px; border: 1px solid #d6dade; text-align: center; min-width: 1em;
          background: #f4f5f6; color: #22262a; white-space: pre }
 .token small { display: block; font-size: 10px; opacity: .75; min-height: 12px }
-.token.hidden { border-style: dashed; background: #fff; color: #aab }
+.token.hidden { border-style: dashed; background: #fff; color: #667 }
 .token.filled { color: #fff; border-color: transparent }
 .token.new { outline: 3px solid #e8a33d }
 .summary { margin-top: 12px; font-size: 14px }
@@ -48,11 +49,13 @@ THEME = gr.themes.Base(font="system-ui", font_mono="ui-monospace")
 
 @dataclass(frozen=True)
 class Token:
-    """A position as it is shown: its text (None: hidden), the step that revealed it (None: given), its probability."""
+    """
+    A position as it is shown: its text (None: hidden), the step that revealed it (None: given), its log-probability.
+    """
 
     text: str | None
     step: int | None = None
-    probability: float | None = None
+    log_probability: float | None = None  # nats; its exponential may be 0 where this is finite
 
 
 class Steps(BaseStreamer):
@@ -110,7 +113,7 @@ def fill(
     num_steps: int,
     temperature: float,
     top_p: float,
-    seed: int,
+    seed: int | None,
 ) -> Iterator[list[Token]]:
     """
     The tokens of a text, first with its holes and then after each step; at last with their probabilities.
@@ -118,7 +121,12 @@ def fill(
     The last probabilities are the model's own, without temperature or top-p: p(token | what was revealed before), in
     the order in which this text was revealed. Their product is the likelihood of the text in that order. `num_steps` 0
     reveals one position at a time.
+
+    Raises:
+        ValueError: If the text cannot be filled in, a setting is not allowed, or there is no seed.
     """
+    if seed is None:
+        raise ValueError("There is no seed: give a whole number, the same for the same text again.")
     ids = encode(text, end, tokenizer, min(model.config.max_position_embeddings, LONGEST))
     arguments = {
         "order": order,
@@ -142,10 +150,10 @@ def fill(
                 count += 1
                 yield list(tokens)
         output = result.result()  # raises here what went wrong there
-    scores = model.log_likelihood(output.sequences, orders=output.orders).token_log_likelihood[0].exp().tolist()
+    scores = model.log_likelihood(output.sequences, orders=output.orders).token_log_likelihood[0].tolist()
     numbers = output.reveal_steps[0].tolist()
     yield [
-        replace(token, probability=score, step=None if token.step is None else numbers[place])
+        replace(token, log_probability=score, step=None if token.step is None else numbers[place])
         for place, (token, score) in enumerate(zip(tokens, scores, strict=True))
     ]
 
@@ -155,7 +163,7 @@ def fill(
 
 def colour(step: int, last: int) -> str:
     """Blue for what came first, over green, to red for what came last."""
-    return f"hsl({round(215 - 205 * step / max(last, 1))} 60% 42%)"
+    return f"hsl({round(215 - 205 * step / max(last, 1))} 60% 30%)"
 
 
 def draw(tokens: list[Token], end_of_text: str | None = None) -> str:
@@ -165,8 +173,12 @@ def draw(tokens: list[Token], end_of_text: str | None = None) -> str:
         shown.pop()
     revealed = [token.step for token in tokens if token.step is not None]
     last = max(revealed, default=0)
-    cells = [draw_token(token, last, is_done=any(token.probability is not None for token in tokens)) for token in shown]
-    return f'<div class="canvas" data-steps="{len(set(revealed))}">{"".join(cells)}</div>{summary(tokens)}'
+    is_done = any(token.log_probability is not None for token in tokens)
+    cells = "".join(draw_token(token, last, is_done) for token in shown)
+    return (
+        f'<div class="canvas" role="region" aria-label="The text" data-steps="{len(set(revealed))}">{cells}</div>'
+        f"{summary(tokens)}"
+    )
 
 
 def draw_token(token: Token, last: int, is_done: bool) -> str:
@@ -176,7 +188,7 @@ def draw_token(token: Token, last: int, is_done: bool) -> str:
     if token.step is None:
         return f'<span class="token">{text}<small></small></span>'
     fresh = " new" if token.step == last and not is_done else ""
-    likelihood = "" if token.probability is None else f"{100 * token.probability:.3g} %"
+    likelihood = "" if token.log_probability is None else f"{100 * math.exp(token.log_probability):.3g} %"
     return (
         f'<span class="token filled{fresh}" data-step="{token.step}" title="step {token.step + 1} {likelihood}" '
         f'style="background: {colour(token.step, last)}">{text}<small>{likelihood}</small></span>'
@@ -184,14 +196,14 @@ def draw_token(token: Token, last: int, is_done: bool) -> str:
 
 
 def summary(tokens: list[Token]) -> str:
-    filled = [token for token in tokens if token.step is not None and token.probability is not None]
+    filled = [token for token in tokens if token.step is not None and token.log_probability is not None]
     if not filled:
         return ""
-    nats = sum(torch.tensor([token.probability for token in filled], dtype=torch.float64).log().tolist())
+    nats = sum(token.log_probability for token in filled)
     return (
-        f'<div class="summary">{len(filled)} tokens in {len({token.step for token in filled})} steps, blue first, red '
-        f"last; log-likelihood of what was filled in, in this order: {nats:.2f} nats. Below each token: its "
-        "probability given what was revealed before it.</div>"
+        f'<div class="summary" role="status">{len(filled)} tokens in {len({token.step for token in filled})} steps, '
+        f"blue first, red last; log-likelihood of what was filled in, in this order: {nats:.2f} nats. Below each "
+        "token: its probability given what was revealed before it.</div>"
     )
 
 

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The demo's steps, and the page itself in a browser, where gradio, playwright and a Chromium are installed."""
 
+import colorsys
 import os
 import re
 import shutil
@@ -46,7 +47,7 @@ def test_holes_are_filled_one_after_another(
     assert [token.text for token in shown[0][:5]] == ["a", "b", None, None, "e"]
     assert {token.text for token in shown[0][6:]} == {"<eos>"}
     assert [token.step for token in shown[-1]][:6] == [None, None, 0, 1, None, 2]
-    assert all(token.probability is None for tokens in shown[:-1] for token in tokens)
+    assert all(token.log_probability is None for tokens in shown[:-1] for token in tokens)
 
 
 def test_fewer_steps_reveal_several_at_once(
@@ -65,7 +66,7 @@ def test_probabilities_are_the_likelihood_of_the_text(
     tokens = steps_of(tiny_model, tiny_tokenizer, order="left_to_right", text="_" * 12, temperature=0.5)[-1]
     ids = tiny_tokenizer.convert_tokens_to_ids([token.text for token in tokens])
     expected = tiny_model.log_likelihood(torch.tensor([ids])).log_likelihood.item()
-    total = sum(torch.tensor([token.probability for token in tokens], dtype=torch.float64).log()).item()
+    total = sum(token.log_probability for token in tokens)
     assert total == pytest.approx(expected, rel=1e-4)
     assert f"{expected:.2f} nats" in app.draw(tokens)
 
@@ -76,10 +77,25 @@ def test_refuses_what_cannot_be_filled(tiny_model: AOGPTForAnyOrderLM, tiny_toke
             steps_of(tiny_model, tiny_tokenizer, text=text)
     with pytest.raises(ValueError, match="temperature=0"):
         steps_of(tiny_model, tiny_tokenizer, temperature=0.0)
+    with pytest.raises(ValueError, match="There is no seed"):  # the emptied field
+        steps_of(tiny_model, tiny_tokenizer, seed=None)
+
+
+def test_a_token_that_is_very_unlikely_has_a_finite_likelihood() -> None:
+    assert "-200.50 nats" in app.draw([app.Token("a", 0, -200.0), app.Token("b", 1, -0.5)])
+
+
+@pytest.mark.parametrize("step", range(21))
+def test_text_on_a_colour_can_be_read(step: int) -> None:
+    """White on it has the contrast that WCAG 2 asks for (AA)."""
+    hue, saturation, lightness = map(int, re.findall(r"\d+", app.colour(step, 20)))
+    rgb = colorsys.hls_to_rgb(hue / 360, lightness / 100, saturation / 100)
+    red, green, blue = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in rgb)
+    assert 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05) >= 4.5
 
 
 def test_text_is_no_markup() -> None:
-    drawn = app.draw([app.Token("<script>", 0, 0.5), app.Token("<b>"), app.Token(None)])
+    drawn = app.draw([app.Token("<script>", 0, -0.5), app.Token("<b>"), app.Token(None)])
     assert "<script>" not in drawn
     assert "<b>" not in drawn
     assert drawn.count('class="token') == 3

@@ -40,6 +40,7 @@ CSS = """
 .token small { display: block; font-size: 10px; opacity: .75; min-height: 12px }
 .token.hidden { border-style: dashed; background: #fff; color: #667 }
 .token.filled { color: #fff; border-color: transparent }
+.token.filled small { color: #fff !important; opacity: 1 }
 .token.new { outline: 3px solid #e8a33d }
 .summary { margin-top: 12px; font-size: 14px }
 """

@@ -215,6 +215,7 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
         text: str, end: str, order: str, steps: int, temperature: float, top_p: float, seed: int, pause: float
     ) -> Any:
         try:
+            yield ""  # what an error leaves
             for number, tokens in enumerate(
                 fill(model, tokenizer, text, ENDS[end], order, steps, temperature, top_p, seed)
             ):

@@ -39,8 +39,9 @@ def score(
 ) -> dict[str, np.ndarray]:
     """Negative log-likelihood of each row in nats by each measure, those in random orders averaged over `num_orders`.
 
-    The orders of a row depend on `seed` and the row's number alone, not on the batch. (Other random numbers, of
-    ensembles and of an encoder's maskings, depend on which rows are in the batch as well.) Processes share the batches.
+    The orders of a row depend on `seed`, the row's number and `num_orders` alone, not on the batch. (Other random
+    numbers, of ensembles and of an encoder's maskings, depend on which rows are in the batch as well.) Processes share
+    the batches.
 
     Args:
         rows: with `input_ids`.

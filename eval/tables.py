@@ -5,6 +5,7 @@
 python eval/tables.py RESULTS.json [...]    the tables of finished runs of eval/zero_shot.py
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -171,9 +172,10 @@ def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -
 
 
 def main(argv: list[str]) -> None:
-    if not argv:
-        raise ValueError("Usage: python eval/tables.py RESULTS.json [...]")
-    print(*zero_shot_table([json.loads(Path(file).read_text(encoding="utf-8")) for file in argv]), sep="\n")
+    parser = argparse.ArgumentParser(description="Results of eval/zero_shot.py beside the published figures.")
+    parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS.json")
+    files = parser.parse_args(argv).results
+    print(*zero_shot_table([json.loads(file.read_text(encoding="utf-8")) for file in files]), sep="\n")
 
 
 if __name__ == "__main__":

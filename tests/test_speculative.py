@@ -18,21 +18,26 @@ def tiny() -> Enumeration:
     return Enumeration(model, length=4)
 
 
-@pytest.mark.parametrize("draft_length", [2, 3, 4, 9])
-def test_samples_the_chain_rule_exactly(tiny: Enumeration, draft_length: int) -> None:
+def check_samples(tiny: Enumeration, **arguments: object) -> float:
+    """Holds samples against the chain rule in an order; returns the acceptance rate."""
     order = (2, 0, 3, 1)
     output = tiny.model.generate(
         num_return_sequences=20_000,
         order=torch.tensor(order).expand(20_000, -1),
         strategy="speculative",
-        draft_length=draft_length,
         generator=seeded(),
         return_dict_in_generate=True,
+        **arguments,
     )
     counts = tiny.counts_of(output.sequences)
     assert chi_square(counts, tiny.of_groups(tuple((position,) for position in order))) < 1
     assert chi_square(counts, tiny.of_groups((order[:2], order[2:]))) > 2  # what keeping every draft would sample
-    assert 0.1 < output.acceptance_rate < 0.98
+    return output.acceptance_rate
+
+
+@pytest.mark.parametrize("draft_length", [2, 3, 4, 9])
+def test_samples_the_chain_rule_exactly(tiny: Enumeration, draft_length: int) -> None:
+    assert 0.1 < check_samples(tiny, draft_length=draft_length) < 0.98
 
 
 def test_temperature_applies_to_drafts_and_verification(tiny: Enumeration) -> None:
@@ -50,24 +55,16 @@ def test_temperature_applies_to_drafts_and_verification(tiny: Enumeration) -> No
     assert chi_square(tiny.counts_of(samples), torch.tensor(expected, dtype=torch.float64)) < 1
 
 
+@pytest.mark.parametrize("computes_in_bfloat16", [True, False])
 @pytest.mark.parametrize("draft", ["model", "ngram"])
-def test_samples_a_bfloat16_model_exactly(draft: str) -> None:
-    """Held against the predictions that the bfloat16 model itself makes in full forwards."""
+def test_samples_a_bfloat16_model_exactly(
+    draft: str, computes_in_bfloat16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held against the predictions that the bfloat16 model itself makes in full forwards, whatever processor."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: computes_in_bfloat16)
     arguments = {"vocab_size": 2, "max_position_embeddings": 4, "position_encoding": "rotary", "initializer_range": 0.3}
     tiny = Enumeration(random_model(**arguments).bfloat16(), length=4)
-    order = (2, 0, 3, 1)
-    output = tiny.model.generate(
-        num_return_sequences=20_000,
-        order=torch.tensor(order).expand(20_000, -1),
-        strategy="speculative",
-        draft=draft,
-        generator=seeded(),
-        return_dict_in_generate=True,
-    )
-    counts = tiny.counts_of(output.sequences)
-    assert chi_square(counts, tiny.of_groups(tuple((position,) for position in order))) < 1
-    assert chi_square(counts, tiny.of_groups((order[:2], order[2:]))) > 2  # what keeping every draft would sample
-    assert output.acceptance_rate < 0.98
+    assert check_samples(tiny, draft=draft) < 0.98
 
 
 @pytest.mark.parametrize("truncation", [{"top_p": 0.7}, {"top_k": 3}, {"temperature": 0.7, "top_p": 0.9}])

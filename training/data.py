@@ -180,15 +180,7 @@ def open_data(arguments: DataArguments) -> Data:
         if getattr(arguments, name) < 1:
             raise ValueError(f"{name}={getattr(arguments, name)} must be at least 1.")
     tokenizer = load_tokenizer(arguments.tokenizer)
-    streams = stream_corpus(
-        arguments.corpus,
-        config=arguments.corpus_config,
-        revision=arguments.corpus_revision,
-        train_split=arguments.train_split,
-        validation_split=arguments.validation_split,
-        text_column=arguments.text_column,
-        sample_by=arguments.sample_by,
-    )
+    streams = stream_corpus(arguments.corpus, **where_to_read(arguments))
     left_out: frozenset[bytes] = frozenset()
     if arguments.validation_files:
         held_out = keep_text(load_files(arguments.validation_files, arguments.sample_by), arguments.text_column)
@@ -267,11 +259,18 @@ def load_documents(arguments: DataArguments) -> DatasetDict:
     return load_corpus(
         arguments.corpus,
         validation_files=arguments.validation_files,
-        config=arguments.corpus_config,
-        revision=arguments.corpus_revision,
-        train_split=arguments.train_split,
-        validation_split=arguments.validation_split,
-        text_column=arguments.text_column,
-        sample_by=arguments.sample_by,
         validation_fraction=arguments.validation_fraction,
+        **where_to_read(arguments),
     )
+
+
+def where_to_read(arguments: DataArguments) -> dict[str, Any]:
+    """What mapped and streamed corpora are told alike."""
+    return {
+        "config": arguments.corpus_config,
+        "revision": arguments.corpus_revision,
+        "train_split": arguments.train_split,
+        "validation_split": arguments.validation_split,
+        "text_column": arguments.text_column,
+        "sample_by": arguments.sample_by,
+    }

@@ -2,12 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from training.interruption import StopRequest
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """As in a terminal: what runs in the background of a script is started to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.parametrize("number", SIGNALS)

@@ -17,6 +17,7 @@ from .generation_settings import AnyOrderGenerationSettings, resolve_settings
 from .ngram_drafts import NgramDrafts
 from .orders import (
     blocks_of,
+    check_mask,
     check_orders,
     group_order,
     in_place,
@@ -299,10 +300,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         self.check_ids(ids, mask_allowed=True)
         is_padding = torch.zeros_like(ids, dtype=torch.bool)
         if attention_mask is not None:
-            if attention_mask.shape != inputs.shape:
-                raise ValueError(
-                    f"attention_mask has shape {tuple(attention_mask.shape)}, but inputs {tuple(inputs.shape)}."
-                )
+            check_mask(attention_mask, inputs)
             is_padding[:, : inputs.shape[1]] = attention_mask.to(ids.device) == 0
         if not ((ids == mask) & ~is_padding).any():
             raise ValueError(

@@ -56,14 +56,14 @@ def checkpoint_activations(
     if contexts is not noop_context_fn:  # which torch.compile knows as the default alone
         arguments["context_fn"] = contexts
     # The first is what transformers 5.23 calls it, the second what it was called before.
-    model.base_model.register_forward_hook(lambda *_: _return_memory_at_the_peak(model.device))
+    model.base_model.register_forward_hook(_return_memory_at_the_peak)
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable(arguments)
 
 
-def _return_memory_at_the_peak(device: torch.device) -> None:
-    """What is to be kept is there; the head and the backward pass come next."""
-    if device.type == "cpu" and not torch.compiler.is_compiling():
+def _return_memory_at_the_peak(model: PreTrainedModel, *_: Any) -> None:
+    """In training what is to be kept is there now; the head and the backward pass come next."""
+    if model.training and model.device.type == "cpu" and not torch.compiler.is_compiling():
         return_freed_memory()
 
 

@@ -149,7 +149,7 @@ class Trainer:
 
 
 def children_of(pid: int) -> list[psutil.Process]:
-    """None of a process that has ended, or was not started on this system."""
+    """All descendants of a process; none where it has ended."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:

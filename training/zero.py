@@ -7,7 +7,7 @@ from accelerate import Accelerator
 from torch import nn
 from torch.optim import Optimizer
 
-State = dict[nn.Parameter, dict[str, torch.Tensor]]
+from training.checkpoints import OptimizerState
 
 
 class ZeroOptimizer:
@@ -44,9 +44,9 @@ class ZeroOptimizer:
     def parts(self) -> list[nn.Parameter]:
         return [group["params"][0] for group in self.optimizer.param_groups]
 
-    def whole_state(self) -> State:
+    def whole_state(self) -> OptimizerState:
         """The state of every weight, on the CPU. To be called by all processes at once."""
-        state: State = {weight: {} for weights in self.groups for weight in weights}
+        state: OptimizerState = {weight: {} for weights in self.groups for weight in weights}
         for weights, part in zip(self.groups, self.parts(), strict=True):
             for key, tensor in self.optimizer.state[part].items():
                 if not tensor.dim():  # AdamW counts its steps in a scalar
@@ -60,7 +60,7 @@ class ZeroOptimizer:
         return state
 
     @torch.no_grad()
-    def put_back(self, state: State) -> None:
+    def put_back(self, state: OptimizerState) -> None:
         """Undoes `whole_state`, and takes over the weights as they are."""
         for weights, part in zip(self.groups, self.parts(), strict=True):
             part.copy_(self._part_of([weight.detach() for weight in weights], part))

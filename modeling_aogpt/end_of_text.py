@@ -5,6 +5,7 @@
 import torch
 
 from .canvas import Canvas
+from .orders import in_place
 
 
 def first_end(canvas: Canvas, eos_token_ids: torch.LongTensor) -> tuple[torch.LongTensor, torch.LongTensor]:
@@ -24,13 +25,22 @@ def first_end(canvas: Canvas, eos_token_ids: torch.LongTensor) -> tuple[torch.Lo
 
 
 def stop_at_ends(canvas: Canvas, eos_token_ids: torch.LongTensor) -> None:
-    """Leaves the rest of a sequence hidden, for good, once nothing before a generated end-of-text is."""
+    """
+    Ends a sequence once nothing before a generated end-of-text is hidden: what was revealed behind that is hidden
+    again, so that nobody is shown it, and stays so.
+    """
     end, hidden = first_end(canvas, eos_token_ids)
-    canvas.ends = torch.where((end < hidden).cpu(), canvas.num_context, canvas.ends)
+    is_over = end < hidden
+    ranks = torch.arange(canvas.ids.shape[1], device=canvas.ids.device)
+    given, known = (counts.to(ranks.device)[:, None] for counts in (canvas.num_given, canvas.num_context))
+    is_behind = is_over[:, None] & (canvas.orders > end[:, None]) & (ranks >= given) & (ranks < known)
+    if is_behind.any():
+        canvas.hide(in_place(is_behind, canvas.orders), canvas.orders)
+    canvas.ends = torch.where(is_over.cpu(), canvas.num_context, canvas.ends)
 
 
 def clear_after_ends(canvas: Canvas, eos_token_ids: torch.LongTensor, pad_token_id: int) -> None:
-    """Puts padding at all hidden and generated positions behind a generated end-of-text, as if never generated."""
+    """Puts padding at all positions to be filled behind a generated end-of-text, as if never generated."""
     end, _ = first_end(canvas, eos_token_ids)
     ranks = torch.arange(canvas.ids.shape[1], device=canvas.ids.device)
     given, total = (counts.to(ranks.device)[:, None] for counts in (canvas.num_given, canvas.num_tokens))

@@ -5,6 +5,7 @@ import torch
 from transformers import GenerationConfig
 
 from tests.references import chi_square, random_model
+from tests.test_streaming import Recorder
 
 EOS, PAD = 7, 9
 
@@ -64,6 +65,33 @@ def test_passes_end_with_the_last_sequence() -> None:
     output = model.generate(order="left_to_right", stop_at_eos=True, return_dict_in_generate=True)
     assert output.num_forward_passes == 1
     assert output.sequences.tolist() == [[EOS] + [PAD] * 11]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"order": "left_to_right", "num_steps": 4},
+        {"order": "left_to_right", "strategy": "speculative"},
+        {"block_length": 4, "num_steps": 3},
+        {"block_length": 4, "order": "confidence"},
+    ],
+)
+def test_what_is_drawn_behind_the_end_is_never_shown(arguments: dict) -> None:
+    """A step may reveal it at once with the end, or, within a block, before."""
+    inputs = torch.tensor([[1, 11, 11, 11, 11, 3, 11, 11, 11]]).expand(8, -1)
+    streamer = Recorder()
+    output = model_that_ends().generate(
+        inputs,
+        stop_at_eos=True,
+        streamer=streamer,
+        output_history=True,
+        generator=seeded(),
+        return_dict_in_generate=True,
+        **arguments,
+    )
+    assert torch.equal(torch.cat(streamer.final, dim=1), output.sequences)
+    assert ((output.history[-1] == output.sequences) | ((output.sequences == PAD) & (output.history[-1] == 11))).all()
+    assert (output.reveal_steps[inputs == 11] == -1).any()
 
 
 def test_given_tokens_stay_where_they_are() -> None:

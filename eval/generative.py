@@ -32,6 +32,7 @@ from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from training.corpora import keep_text, load_files
 from training.data import option
+from training.errors import errors_in_a_line
 from training.files import whole_file
 from training.tokenization import load_tokenizer
 
@@ -244,6 +245,7 @@ def write_results(results: list[dict[str, Any]], arguments: GenerativeArguments)
         draw_frontier(results, temporary)
 
 
+@errors_in_a_line()
 def main(argv: list[str]) -> None:
     parser = HfArgumentParser(GenerativeArguments, allow_abbrev=False)
     parser.add_argument("models", nargs="+", help="Folders or Hub names of the models.")

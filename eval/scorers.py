@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import cached_file, extract_commit_hash
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 
@@ -124,20 +125,33 @@ class CausalScorer:
 Scorer = DecoderScorer | EncoderScorer | CausalScorer
 
 
-def load_scorer(name: str, dtype: torch.dtype, device: torch.device, estimators: Estimators) -> Scorer:
+def hub_revision(name: str) -> str | None:
+    """The commit that the name of a model on the Hub means now; None for a folder, and for what is not there."""
+    try:
+        return extract_commit_hash(cached_file(name, "config.json"), None)
+    except OSError:
+        return None
+
+
+def load_scorer(
+    name: str, dtype: torch.dtype, device: torch.device, estimators: Estimators, revision: str | None = None
+) -> Scorer:
     """The model in a folder or on the Hub, ready to score.
+
+    Args:
+        revision: commit of a model on the Hub; unless given, the newest.
 
     Raises:
         ValueError: if there is none, or it is no language model of a kind that can be scored.
     """
     try:
-        config = AutoConfig.from_pretrained(name)
+        config = AutoConfig.from_pretrained(name, revision=revision)
     except (OSError, ValueError) as error:
         raise ValueError(f"There is no model {name!r}, on the Hub or as a folder: {error}") from error
     kinds = {AOGPTConfig: (AOGPTForAnyOrderLM, DecoderScorer), MDMEncoderConfig: (MDMEncoderForMaskedLM, EncoderScorer)}
     model_class, scorer_class = kinds.get(type(config), (AutoModelForCausalLM, CausalScorer))
     try:
-        model = model_class.from_pretrained(name, dtype=dtype).to(device).eval()
+        model = model_class.from_pretrained(name, revision=revision, dtype=dtype).to(device).eval()
     except ValueError as error:  # an encoder such as BERT is no causal language model
         raise ValueError(
             f"{name!r} ({config.model_type}) is none of an AO-GPT, a masked diffusion encoder or a causal language "

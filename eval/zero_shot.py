@@ -28,11 +28,12 @@ from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerB
 
 from eval.journal import Journal
 from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS, cut_into_blocks, load_texts
-from eval.scorers import MEASURES, CausalScorer, Estimators, Scorer, load_scorer
+from eval.scorers import MEASURES, CausalScorer, Estimators, Scorer, hub_revision, load_scorer
 from eval.scoring import figures, score
 from eval.tables import MEASURE_NAMES, PRECISIONS, zero_shot_table
 from training.corpora import keep_text, load_files
 from training.data import option
+from training.errors import errors_in_a_line
 from training.files import whole_file
 from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
 from training.sequences import encode_documents, fill, total
@@ -121,7 +122,8 @@ def zero_shot(model_name: str, arguments: ScoringArguments, journal_folder: Path
     """Scores the text; returns what is printed and written, plain numbers and strings.
 
     Args:
-        journal_folder: keeps what is finished until all is, see `Journal`, with a name that the text adds to.
+        journal_folder: keeps what is finished until all is, see `Journal`; the model's revision and the text add to its
+            name.
 
     Raises:
         ValueError: for missing or empty data, a tokenizer that is not the model's, a sequence longer than the model
@@ -132,7 +134,8 @@ def zero_shot(model_name: str, arguments: ScoringArguments, journal_folder: Path
     use_all_cores(accelerator)
     check_launch(accelerator)
     estimators = Estimators(arguments.ensemble_size, arguments.num_ranks, arguments.num_times)
-    scorer = load_scorer(model_name, getattr(torch, arguments.dtype), accelerator.device, estimators)
+    revision = hub_revision(model_name)
+    scorer = load_scorer(model_name, getattr(torch, arguments.dtype), accelerator.device, estimators, revision)
     measures = choose_measures(scorer, arguments.measures)
     tokenizer = load_tokenizer(arguments.tokenizer or model_name)
     check_vocabulary(scorer.model, tokenizer, arguments.tokenizer or model_name)
@@ -144,8 +147,8 @@ def zero_shot(model_name: str, arguments: ScoringArguments, journal_folder: Path
         text_sets = dict(load_text_sets(arguments, tokenizer, length, isinstance(scorer, CausalScorer)))
 
     precisions = {measure: precision_of(measure, arguments, is_published) for measure in measures}
-    if journal_folder is not None:  # the same command may find other text
-        journal_folder = journal_folder.with_name(f"{journal_folder.name}-{digest_of(text_sets)}")
+    if journal_folder is not None:  # the same command may find another revision of the model, or other text
+        journal_folder = journal_folder.with_name(f"{journal_folder.name}-{digest_of(revision, text_sets)}")
     journal = Journal(journal_folder)
     batch_size = max(1, arguments.tokens_per_batch // length)
     results = {
@@ -155,6 +158,7 @@ def zero_shot(model_name: str, arguments: ScoringArguments, journal_folder: Path
     journal.remove()
     return {
         "model": model_name,
+        "revision": revision,
         "model_type": scorer.model.config.model_type,
         "num_parameters": scorer.model.num_parameters(),
         "tokenizer": {"name": arguments.tokenizer or model_name, "num_ids": tokenizer.mask_token_id},
@@ -169,9 +173,9 @@ def zero_shot(model_name: str, arguments: ScoringArguments, journal_folder: Path
     }
 
 
-def digest_of(text_sets: dict[str, TextSet]) -> str:
+def digest_of(revision: str | None, text_sets: dict[str, TextSet]) -> str:
     ids = [[row["input_ids"] for row in text_set.rows] for text_set in text_sets.values()]
-    return hashlib.sha256(json.dumps(ids).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps([revision, ids]).encode()).hexdigest()[:12]
 
 
 def measure_text_set(
@@ -321,6 +325,7 @@ def output_paths(model_name: str, arguments: ScoringArguments) -> tuple[Path, Pa
     return output, output.with_name(f".{output.name}.{digest}.unfinished")
 
 
+@errors_in_a_line()
 def main(argv: list[str]) -> None:
     parser = HfArgumentParser(ScoringArguments, allow_abbrev=False)
     parser.add_argument("model", help="Folder or Hub name of the model.")
@@ -329,7 +334,7 @@ def main(argv: list[str]) -> None:
     try:
         results = zero_shot(others.model, arguments, unfinished)
     except KeyboardInterrupt:
-        sys.exit(f"Stopped. What is finished is kept in {unfinished}; the same command goes on from there.")
+        sys.exit(f"Stopped. What is finished is kept beside {output}; the same command goes on from there.")
     if PartialState().is_main_process:
         with whole_file(output) as temporary:
             temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")

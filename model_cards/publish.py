@@ -25,6 +25,7 @@ from rich.table import Table
 from model_cards.card import card_names
 from model_cards.staging import check, stage
 from model_cards.upload import push
+from training.errors import errors_in_a_line
 
 
 def show(folder: Path, outcomes: list[tuple[str, str]], console: Console) -> None:
@@ -71,41 +72,39 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return arguments
 
 
+@errors_in_a_line(RuntimeError, HTTPError)  # of the token, of an upload, of the network
 def main(argv: list[str]) -> None:
     arguments = parse(argv)
+    validate_repo_id(arguments.repo_id)
     console = Console()
-    try:
-        validate_repo_id(arguments.repo_id)
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = arguments.stage_to or Path(temporary) / "repository"
-            with console.status("staging"):
-                stage(
-                    arguments.source,
-                    arguments.repo_id,
-                    folder,
-                    arguments.card,
-                    arguments.tokenizer,
-                    arguments.results,
-                    arguments.max_shard_size,
-                )
-            with console.status("checking in a clean process"):
-                outcomes = check(folder)
-            show(folder, outcomes, console)
-            if not arguments.push:
-                console.print(f"Nothing was sent. To upload to {arguments.repo_id}, give --push.", soft_wrap=True)
-                return
-            address = push(
-                folder,
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = arguments.stage_to or Path(temporary) / "repository"
+        with console.status("staging"):
+            stage(
+                arguments.source,
                 arguments.repo_id,
-                HfApi(),
-                arguments.private,
-                arguments.revision,
-                arguments.tag,
-                arguments.message,
+                folder,
+                arguments.card,
+                arguments.tokenizer,
+                arguments.results,
+                arguments.max_shard_size,
             )
-            console.print(f"Uploaded: {address}", soft_wrap=True)
-    except (ValueError, RuntimeError, OSError, HTTPError) as error:  # of the network, of the token, of an upload
-        sys.exit(f"error: {error}")
+        with console.status("checking in a clean process"):
+            outcomes = check(folder)
+        show(folder, outcomes, console)
+        if not arguments.push:
+            console.print(f"Nothing was sent. To upload to {arguments.repo_id}, give --push.", soft_wrap=True)
+            return
+        address = push(
+            folder,
+            arguments.repo_id,
+            HfApi(),
+            arguments.private,
+            arguments.revision,
+            arguments.tag,
+            arguments.message,
+        )
+        console.print(f"Uploaded: {address}", soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,10 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from huggingface_hub import constants
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
 
 from eval.journal import Journal
-from eval.scorers import CausalScorer
+from eval.scorers import CausalScorer, Estimators, load_scorer
 from eval.scoring import figures, ratio, score
 from eval.tables import PUBLISHED
 from eval.zero_shot import ScoringArguments, main, zero_shot
@@ -287,6 +289,42 @@ def test_journal_goes_on_where_a_run_was_stopped(
     assert len(calls) == 12 - 7  # three rows, left to right and in three orders
     assert resumed == whole
     assert not written.parent.exists()
+
+
+def test_a_model_that_moves_on_at_the_hub_is_scored_anew(
+    folder: str,
+    tiny_model: AOGPTForAnyOrderLM,
+    arguments: ScoringArguments,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was finished with one revision is not taken for another's. The hub's cache stands in for the hub."""
+    name, repository = "somebody/model", tmp_path / "hub/models--somebody--model"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    (repository / "refs").mkdir(parents=True)
+    revisions = ["a" * 40, "b" * 40]
+    for revision in revisions:
+        shutil.copytree(folder, repository / "snapshots" / revision)
+        torch.nn.init.normal_(tiny_model.lm_head.weight)
+        tiny_model.save_pretrained(folder)
+
+    def score_as(revision: str) -> dict[str, Any]:
+        (repository / "refs/main").write_text(revision)
+        return zero_shot(name, arguments, tmp_path / "journal")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, "remove", lambda self: None)  # as if stopped when all was scored
+        found = [score_as(revision) for revision in revisions]
+    assert [results["revision"] for results in found] == revisions
+    one, two = (of_text(results)["measures"] for results in found)
+    assert one["left_to_right"]["perplexity"] != pytest.approx(two["left_to_right"]["perplexity"])
+    monkeypatch.setattr("eval.scorers.negative_log_likelihood", None)  # nothing is left to score
+    assert of_text(score_as(revisions[0]))["measures"] == one
+    newest, given = (
+        load_scorer(name, torch.float32, torch.device("cpu"), Estimators(), revision).model.lm_head.weight
+        for revision in (None, revisions[1])
+    )
+    assert not torch.equal(newest, given)
 
 
 def test_processes_that_do_not_know_of_each_other(

@@ -18,7 +18,6 @@ token i is GPT-2's after `<|endoftext|>` and the tokens before i, to the last di
 """
 
 import argparse
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel, set_seed
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.modeling_aogpt import TargetModulation
+from training.errors import errors_in_a_line
 from training.files import whole_folder
 from training.tokenization import load_tokenizer
 
@@ -128,16 +128,14 @@ def neutralise(modulation: TargetModulation) -> None:
     modulation.proj.bias.view(modulation.num_vectors, -1)[2::3] = 1.0
 
 
+@errors_in_a_line()
 def main() -> None:
     parser = argparse.ArgumentParser(description="Makes an AO-GPT of a left-to-right GPT-2.")
     parser.add_argument("source", metavar="SOURCE", help="folder or Hub name of a GPT2LMHeadModel")
     parser.add_argument("out_dir", type=Path, metavar="OUT_DIR", help="the folder to write; new, or empty")
     parser.add_argument("--target_injection", choices=("adaln", "input", "shared", "per_layer"), default="adaln")
     arguments = parser.parse_args()
-    try:
-        convert(arguments.source, arguments.out_dir, arguments.target_injection)
-    except ValueError as error:
-        sys.exit(f"error: {error}")
+    convert(arguments.source, arguments.out_dir, arguments.target_injection)
     print(f"{arguments.out_dir}: train it with --init_from {arguments.out_dir}")
 
 

@@ -9,7 +9,7 @@ import torch
 from .diffusion_bound import diffusion_bound
 from .likelihood_output import LogLikelihoodOutput, check_finite, standard_error_of_mean
 from .order_source import Orders, choose_orders
-from .orders import check_mask, group_order, in_place
+from .orders import group_order, in_place
 from .row_scores import ROWS_PER_PASS, check_rows_per_pass, token_scores
 from .schedule import log_linear_noise
 
@@ -65,10 +65,9 @@ class EncoderLikelihoodMixin:
             ValueError: If the ids or arguments are not allowed, or a result is not finite.
         """
         check_rows_per_pass(rows_per_pass)
-        self.check_ids(input_ids)
-        check_mask(attention_mask, input_ids)
+        input_ids = self.checked_ids(input_ids, attention_mask)
         is_token = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
-        scorer = HiddenScorer(self, input_ids.long(), is_token, rows_per_pass)
+        scorer = HiddenScorer(self, input_ids, is_token, rows_per_pass)
         if orders is not None or num_orders != 1:
             if num_times is not None or masking is not None:
                 raise ValueError("num_times and masking are of the bound without orders; leave out either.")

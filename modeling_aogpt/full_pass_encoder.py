@@ -18,10 +18,10 @@ class FullPassEncoder(Canvas):
         active = is_active.nonzero().squeeze(1).to(device)
         ids = self.sequences()[active]
         num_tokens = self.num_tokens.to(device)[active]
-        is_token = torch.arange(ids.shape[1], device=device) < num_tokens[:, None]
+        is_token = in_place(torch.arange(ids.shape[1], device=device) < num_tokens[:, None], self.orders[active])
         hidden_states = self.model.model(
-            ids,
-            attention_mask=in_place(is_token, self.orders[active]),
+            ids.masked_fill(~is_token, 0),  # what stands at padding need not be in the table
+            attention_mask=is_token,
             sigma=None if sigma is None else sigma[active],
         ).last_hidden_state
         self.num_forward_passes += 1

@@ -17,6 +17,7 @@ from .generation_settings import AnyOrderGenerationSettings, resolve_settings
 from .ngram_drafts import NgramDrafts
 from .orders import (
     blocks_of,
+    check_batch,
     check_mask,
     check_orders,
     group_order,
@@ -281,12 +282,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
             length = settings.max_new_tokens or settings.max_length or longest
             inputs = torch.full((1, 0), mask, dtype=torch.long)
         else:
-            if inputs.dim() != 2 or len(inputs) == 0:
-                raise ValueError(
-                    f"inputs has shape {tuple(inputs.shape)}, but must be (batch, length) with batch >= 1."
-                )
-            if inputs.is_floating_point():
-                raise ValueError(f"inputs has dtype {inputs.dtype}, but ids are integers: use inputs.long().")
+            check_batch(inputs, "inputs")
+            check_mask(attention_mask, inputs)
             length = settings.max_length or inputs.shape[1] + (settings.max_new_tokens or 0)
         # The weights of an offloaded model are nowhere; its inputs stay where they are.
         inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)
@@ -297,11 +294,10 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 "give max_new_tokens."
             )
         ids = torch.nn.functional.pad(inputs, (0, num_added), value=mask)
-        self.check_ids(ids, mask_allowed=True)
         is_padding = torch.zeros_like(ids, dtype=torch.bool)
         if attention_mask is not None:
-            check_mask(attention_mask, inputs)
             is_padding[:, : inputs.shape[1]] = attention_mask.to(ids.device) == 0
+        self.checked_ids(ids, ~is_padding, mask_allowed=True)
         if not ((ids == mask) & ~is_padding).any():
             raise ValueError(
                 f"Nothing to generate: inputs holds no mask (id {mask}). Put it where tokens are to be filled in, or "

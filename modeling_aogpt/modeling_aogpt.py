@@ -34,7 +34,16 @@ from .configuration_aogpt import AOGPTConfig
 from .generation_aogpt import AnyOrderGenerationMixin
 from .likelihood import AnyOrderLikelihoodMixin
 from .linear import Linear
-from .orders import check_mask, check_orders, group_order, in_order, in_place, left_to_right_orders, token_positions
+from .orders import (
+    check_batch,
+    check_mask,
+    check_orders,
+    group_order,
+    in_order,
+    in_place,
+    left_to_right_orders,
+    token_positions,
+)
 from .rows import query_mask, rows_of
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
@@ -256,31 +265,58 @@ class AOGPTPreTrainedModel(PreTrainedModel):
         if getattr(module, "bias", None) is not None:
             init.zeros_(module.bias)
 
-    def check_ids(self, input_ids: torch.LongTensor, mask_allowed: bool = False) -> None:
+    def checked_ids(
+        self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None = None, mask_allowed: bool = False
+    ) -> torch.LongTensor:
         """
-        Raises a `ValueError` for ids that stand for no text or sequences longer than the position table. Values
-        are looked at only where that costs nothing much: not in a compiled graph, nor on an accelerator in training.
+        The ids (batch, n) as int64, with 0 at padding, whatever stood there. Raises a `ValueError` unless they are a
+        batch of text no longer than the position table, and the mask has their shape.
         """
+        check_batch(input_ids)
+        check_mask(attention_mask, input_ids)
         length, longest = input_ids.shape[1], self.config.max_position_embeddings
         if not 1 <= length <= longest:
             raise ValueError(
                 f"input_ids has {length} tokens per sequence, but this model takes 1 to {longest} "
                 "(config.max_position_embeddings): cut or split the text, or train a model with a longer table."
             )
-        if torch.compiler.is_compiling() or input_ids.is_meta or (self.training and not input_ids.is_cpu):
+        input_ids = input_ids.long()
+        if attention_mask is not None:
+            input_ids = input_ids.masked_fill(attention_mask == 0, 0)
+        self.check_text("input_ids", input_ids, also=self.config.mask_token_id if mask_allowed else None)
+        return input_ids
+
+    def check_text(self, name: str, ids: torch.LongTensor, also: int | None) -> None:
+        """
+        Raises a `ValueError` for ids that stand for no text and are not `also`. Values are looked at only where that
+        costs nothing much: not in a compiled graph, nor on an accelerator in training.
+        """
+        if torch.compiler.is_compiling() or ids.is_meta or (self.training and not ids.is_cpu):
             return
-        wrong = (input_ids < 0) | (input_ids >= self.config.num_valid_tokens)
-        if mask_allowed:
-            wrong &= input_ids != self.config.mask_token_id
+        wrong = (ids < 0) | (ids >= self.config.num_valid_tokens)
+        if also is not None:
+            wrong &= ids != also
         if wrong.any():
-            given = input_ids[wrong][0].item()
+            given = ids[wrong][0].item()
             hint = ""
             if given == self.config.mask_token_id:
-                hint = " That is the mask: generate() and AOGPTForMaskedLM fill masks, a likelihood needs whole text."
+                hint = " That is the mask: generate() and AOGPTForMaskedLM fill it in, a likelihood needs whole text."
             raise ValueError(
-                f"input_ids holds {given}, but ids of text go from 0 to {self.config.num_valid_tokens - 1} "
+                f"{name} holds {given}, but ids of text go from 0 to {self.config.num_valid_tokens - 1} "
                 f"(config.num_valid_tokens).{hint}"
             )
+
+    def loss_of(
+        self,
+        logits: torch.Tensor,
+        labels: torch.LongTensor,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: object,
+    ) -> torch.Tensor:
+        """Mean over labels other than -100, in at least float32; or a sum over `num_items_in_batch`."""
+        self.check_text("labels", labels, also=-100)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten().long(), num_items_in_batch)
 
     def refuse_unknown(self, arguments: dict[str, object]) -> None:
         """Raises a `ValueError` for a misspelt argument of `forward`, which would have no effect."""
@@ -321,7 +357,7 @@ class AOGPTPreTrainedModel(PreTrainedModel):
                     "predicted (with DataCollatorForLanguageModeling: mask_replace_prob=1), or set the label to -100."
                 )
         return MaskedLMOutput(
-            loss=None if labels is None else cross_entropy(logits, labels, **kwargs),
+            loss=None if labels is None else self.loss_of(logits, labels, **kwargs),
             logits=logits,
             hidden_states=output.hidden_states,
             attentions=output.attentions,
@@ -464,9 +500,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
         Returns the decoder's output, (batch, n, hidden_size) in order, and the orders (batch, n) that were used, in
         which padding comes last: so it is seen by nothing and needs no mask.
         """
-        self.check_ids(input_ids)
-        check_mask(attention_mask, input_ids)
-        input_ids = input_ids.long()
+        input_ids = self.checked_ids(input_ids, attention_mask)
         batch_size, length = input_ids.shape
         if orders is None:
             orders = left_to_right_orders(batch_size, length, device=input_ids.device)
@@ -494,8 +528,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
             orders (`torch.LongTensor` of shape `(batch, n)`, *optional*): `orders[b, k]` is the position predicted at
                 rank k. Left to right if not given.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere. Padding changes
-                no other value, and is not counted in positions.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere, whatever stands
+                there. Padding changes no other value, and is not counted in positions.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): What to predict, in place (no shift); -100
                 and padding are left out.
 
@@ -513,7 +547,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
         if labels is not None and attention_mask is not None:
             labels = labels.masked_fill(attention_mask == 0, -100)
         return MaskedLMOutput(
-            loss=None if labels is None else cross_entropy(logits, labels, **kwargs),
+            loss=None if labels is None else self.loss_of(logits, labels, **kwargs),
             logits=logits,
             hidden_states=output.hidden_states,
             attentions=output.attentions,
@@ -554,9 +588,7 @@ class AOGPTForMaskedLM(AOGPTWithHead):
                 revealed token.
         """
         self.refuse_unknown(kwargs)
-        self.check_ids(input_ids, mask_allowed=True)
-        check_mask(attention_mask, input_ids)
-        input_ids = input_ids.long()
+        input_ids = self.checked_ids(input_ids, attention_mask, mask_allowed=True)
         is_masked = input_ids == self.config.mask_token_id
         is_padding = torch.zeros_like(is_masked) if attention_mask is None else attention_mask == 0
         positions = token_positions(~is_padding)
@@ -614,8 +646,8 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
             ValueError: If an id is out of range, or a sequence is too long.
         """
         self.refuse_unknown(kwargs)
-        self.check_ids(input_ids)
-        input_ids = input_ids.long()
+        is_of_tokens = attention_mask is not None and attention_mask.dim() == 2
+        input_ids = self.checked_ids(input_ids, attention_mask[:, -input_ids.shape[1] :] if is_of_tokens else None)
         if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
             raise ValueError(f"labels need the logits of all positions, but logits_to_keep={logits_to_keep} is given.")
         if use_cache and past_key_values is None:
@@ -648,7 +680,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         logits[..., self.config.num_valid_tokens :] = torch.finfo(logits.dtype).min
         loss = None
         if labels is not None:
-            loss = cross_entropy(logits, F.pad(labels[:, 1:], (0, 1), value=-100), **kwargs)
+            loss = self.loss_of(logits, F.pad(labels[:, 1:], (0, 1), value=-100), **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -714,17 +746,6 @@ def has_padding(attention_mask: torch.Tensor | None) -> bool:
     if attention_mask is None:
         return False
     return attention_mask.dim() != 2 or torch.compiler.is_compiling() or not attention_mask.all()
-
-
-def cross_entropy(
-    logits: torch.Tensor,
-    labels: torch.LongTensor,
-    num_items_in_batch: torch.Tensor | int | None = None,
-    **kwargs: object,
-) -> torch.Tensor:
-    """Mean over labels other than -100, in at least float32; or a sum over `num_items_in_batch`."""
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten().long(), num_items_in_batch)
 
 
 __all__ = ["AOGPTForAnyOrderLM", "AOGPTForCausalLM", "AOGPTForMaskedLM", "AOGPTModel", "AOGPTPreTrainedModel"]

@@ -32,7 +32,7 @@ from .modeling_aogpt import (
     modulate,
     rotation_of,
 )
-from .orders import check_mask, token_positions
+from .orders import token_positions
 from .schedule import log_linear_noise
 
 # SEDD: noise levels are embedded by so many sinusoids, of wavelengths up to 2 pi times this period.
@@ -230,8 +230,8 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AnyOrderGenerationMixin, 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, with `config.mask_token_id` where they are
                 hidden.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere. Padding changes
-                no other value, and is not counted in positions.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere, whatever stands
+                there. Padding changes no other value, and is not counted in positions.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): What to predict, in place; -100 and padding
                 are left out.
             sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence, above 0, where
@@ -248,8 +248,8 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AnyOrderGenerationMixin, 
                 `sigma` does not fit.
         """
         self.refuse_unknown(kwargs)
-        input_ids = input_ids.long()
-        output = self._encode(input_ids, attention_mask, sigma, **kwargs)
+        input_ids = self.checked_ids(input_ids, attention_mask, mask_allowed=True)
+        output = self.model(input_ids, attention_mask=attention_mask, sigma=sigma, **kwargs)
         logits = self.lm_head(output.last_hidden_state)
         return self.masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
 
@@ -263,7 +263,8 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AnyOrderGenerationMixin, 
         What the head gives, (batch, n, vocab_size), untouched, at masked and revealed positions and for every id.
         Arguments and errors as in `forward`.
         """
-        return self.lm_head(self._encode(input_ids, attention_mask, sigma).last_hidden_state)
+        input_ids = self.checked_ids(input_ids, attention_mask, mask_allowed=True)
+        return self.lm_head(self.model(input_ids, attention_mask=attention_mask, sigma=sigma).last_hidden_state)
 
     def log_score(
         self, input_ids: torch.LongTensor, sigma: torch.Tensor, attention_mask: torch.Tensor | None = None
@@ -273,20 +274,10 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AnyOrderGenerationMixin, 
         every position i and id y: the network's output - log(e^sigma - 1) - log V (V valid tokens), and 0 at the id
         that is there. Arguments and errors as in `forward`; a model that takes no `sigma` gives no score.
         """
+        input_ids = self.checked_ids(input_ids, attention_mask, mask_allowed=True)
         output = self.network_output(input_ids, attention_mask, sigma)
         scale = sigma.expm1().log() + math.log(self.config.num_valid_tokens)
         return (output - scale[:, None, None]).to(output.dtype).scatter(2, input_ids[..., None], 0.0)
-
-    def _encode(
-        self,
-        input_ids: torch.LongTensor,
-        attention_mask: torch.Tensor | None,
-        sigma: torch.Tensor | None,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> BaseModelOutput:
-        self.check_ids(input_ids, mask_allowed=True)
-        check_mask(attention_mask, input_ids)
-        return self.model(input_ids, attention_mask=attention_mask, sigma=sigma, **kwargs)
 
 
 __all__ = ["MDMEncoderForMaskedLM", "MDMEncoderModel", "MDMEncoderPreTrainedModel"]

@@ -80,6 +80,14 @@ def check_orders(orders: torch.Tensor, batch_size: int, length: int) -> None:
         )
 
 
+def check_batch(input_ids: torch.Tensor, name: str = "input_ids") -> None:
+    """Raises a `ValueError` unless the ids are integers of shape (batch, n), of one sequence at least."""
+    if input_ids.dim() != 2 or input_ids.shape[0] == 0:
+        raise ValueError(f"{name} has shape {tuple(input_ids.shape)}, but must be (batch, length) with batch >= 1.")
+    if input_ids.is_floating_point():
+        raise ValueError(f"{name} has dtype {input_ids.dtype}, but ids are integers: use {name}.long().")
+
+
 def check_mask(attention_mask: torch.Tensor | None, input_ids: torch.Tensor) -> None:
     """
     Raises a `ValueError` unless a mask, if there is one, has the shape of the ids (batch, n). Gathering and

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from .orders import check_mask, token_positions
+from .orders import token_positions
 
 # Rows of one forward pass, and rows whose logits are held at once: 1024 of a table of 50304 are 206 MB in float32.
 ROWS_PER_PASS = 4096
@@ -57,10 +57,8 @@ class RowScorer:
         rows_per_pass: int,
     ) -> None:
         check_rows_per_pass(rows_per_pass)
-        model.check_ids(input_ids)
-        check_mask(attention_mask, input_ids)
         self.model, self.rows_per_pass, self.num_rows = model, rows_per_pass, 0
-        self.input_ids = input_ids.long()
+        self.input_ids = model.checked_ids(input_ids, attention_mask)
         self.is_token = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
         self.num_tokens = self.is_token.sum(dim=-1)
         self.positions = token_positions(self.is_token)

@@ -67,7 +67,7 @@ def test_cached_passes_equal_one(causal: AOGPTForCausalLM, ids: torch.LongTensor
 def test_padding_anywhere_changes_nothing(causal: AOGPTForCausalLM) -> None:
     plain = causal(torch.tensor([[3, 7, 5, 1]])).logits
     keep = torch.tensor([[0, 1, 0, 1, 1, 0, 1]])
-    padded = causal(torch.tensor([[9, 3, 9, 7, 5, 9, 1]]), attention_mask=keep).logits
+    padded = causal(torch.tensor([[9, 3, -1, 7, 5, 11, 1]]), attention_mask=keep).logits
     torch.testing.assert_close(padded[keep == 1][None], plain, rtol=0, atol=1e-12)
 
 

@@ -167,7 +167,7 @@ def test_orders_tell_more_than_masks_of_as_many_rows(ids: torch.LongTensor) -> N
 @pytest.mark.parametrize("masking", ["bernoulli", "fixed"])
 @pytest.mark.parametrize("model_type", ["encoder", "decoder"])
 def test_padding_counts_for_nothing(model_type: str, masking: str, ids: torch.LongTensor) -> None:
-    padded, mask = torch.zeros(BATCH, 6, dtype=torch.long), torch.zeros(BATCH, 6, dtype=torch.long)
+    padded, mask = torch.full((BATCH, 6), -1), torch.zeros(BATCH, 6, dtype=torch.long)
     where = [1, 2, 4, 5]
     padded[:, where], mask[:, where] = ids, 1
     arguments = {"num_times": 16, "masking": masking, "attention_mask": mask, "generator": generator()}

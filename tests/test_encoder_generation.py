@@ -162,7 +162,7 @@ def test_padding_changes_nothing() -> None:
     model = random_encoder(position_encoding="rotary")
     mask = model.config.mask_token_id
     plain = torch.tensor([[1, mask, mask, 4]])
-    padded, keep = torch.tensor([[0, 1, mask, 0, mask, 4, 0]]), torch.tensor([[0, 1, 1, 0, 1, 1, 0]])
+    padded, keep = torch.tensor([[-1, 1, mask, 99, mask, 4, mask]]), torch.tensor([[0, 1, 1, 0, 1, 1, 0]])
     first = model.generate(plain, do_sample=False, order="left_to_right", return_dict_in_generate=True)
     second = model.generate(
         padded, attention_mask=keep, do_sample=False, order="left_to_right", return_dict_in_generate=True

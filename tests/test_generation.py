@@ -139,7 +139,7 @@ def test_padding_anywhere_changes_nothing() -> None:
     model = random_model(position_encoding="rotary")
     mask = model.config.mask_token_id
     ids = torch.tensor([[3, mask, 5, mask, mask, 1]])
-    padded = torch.tensor([[0, 3, mask, 0, 5, mask, mask, 0, 1, mask]])
+    padded = torch.tensor([[-1, 3, mask, 99, 5, mask, mask, 0, 1, mask]])
     keep = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 0, 1, 0]])
     order = torch.tensor([[4, 1, 3, 0, 5, 2]])
     columns = keep[0].nonzero().flatten()

@@ -146,7 +146,7 @@ def test_bfloat16_autocast_is_near(ids: torch.LongTensor) -> None:
 def test_padding_counts_for_nothing() -> None:
     model = random_model()
     plain = model.log_likelihood(torch.tensor([[3, 7, 5]]))
-    padded = model.log_likelihood(torch.tensor([[0, 3, 7, 0, 5]]), attention_mask=torch.tensor([[0, 1, 1, 0, 1]]))
+    padded = model.log_likelihood(torch.tensor([[-1, 3, 7, 11, 5]]), attention_mask=torch.tensor([[0, 1, 1, 0, 1]]))
     torch.testing.assert_close(padded.log_likelihood, plain.log_likelihood, rtol=0, atol=1e-12)
     torch.testing.assert_close(
         padded.token_log_likelihood[:, [1, 2, 4]], plain.token_log_likelihood, rtol=0, atol=1e-12

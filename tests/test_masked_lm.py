@@ -43,7 +43,7 @@ def test_padding_anywhere_changes_nothing() -> None:
     model = masked_lm(random_model())
     plain = model(torch.tensor([[3, 11, 5, 11]]), labels=torch.tensor([[-100, 4, -100, 2]]))
     padded = model(
-        torch.tensor([[11, 3, 11, 0, 5, 11]]),
+        torch.tensor([[11, 3, 11, 99, 5, 11]]),
         attention_mask=torch.tensor([[0, 1, 1, 0, 1, 1]]),
         labels=torch.tensor([[7, -100, 4, 7, -100, 2]]),
     )

@@ -260,7 +260,7 @@ def test_padding_anywhere_changes_nothing(form: str) -> None:
     for implementation in ("eager", "sdpa"):
         model.set_attn_implementation(implementation)
         padded = model(
-            torch.tensor([[MASK, 3, MASK, 0, 5, MASK]]),
+            torch.tensor([[MASK, 3, MASK, 99, 5, MASK]]),
             attention_mask=torch.tensor([[0, 1, 1, 0, 1, 1]]),
             labels=torch.tensor([[7, -100, 4, 7, -100, 2]]),
         )

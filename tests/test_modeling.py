@@ -11,7 +11,7 @@ import torch
 from packaging.version import Version
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, MDMEncoderForMaskedLM
 from modeling_aogpt.orders import random_orders
 from tests.references import random_encoder, random_model
 
@@ -117,7 +117,7 @@ def test_padding_anywhere_changes_nothing(variant: dict, orders: torch.LongTenso
     plain = model(ids, order, labels=ids)
     keep = torch.tensor([[0, 1, 1, 0, 1, 0, 1, 1, 0]])
     columns = keep[0].nonzero().flatten()
-    padded = torch.full((1, 9), 9).index_copy(1, columns, ids)
+    padded = torch.tensor([[-1, 0, 0, 11, 0, 99, 0, 0, 9]]).index_copy(1, columns, ids)
     # Padding between the ranks, too: it is moved to the end of the order.
     padded_order = torch.tensor([[0, *columns[order[0, :2]], 3, 5, *columns[order[0, 2:]], 8]])
     result = model(padded, padded_order, attention_mask=keep, labels=padded)
@@ -306,6 +306,37 @@ def test_device_map_and_dtype(tmp_path: Path, ids: torch.LongTensor) -> None:
 def test_refuses(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         random_model()(**arguments)
+
+
+@pytest.mark.parametrize("label", [13, 14])
+def test_labels_that_are_no_text_are_refused(label: int) -> None:
+    """Their loss would be infinite: what is no text has no mass."""
+    config = random_model(vocab_size=16, num_valid_tokens=13).config
+    decoders = [model_class(config) for model_class in (AOGPTForAnyOrderLM, AOGPTForMaskedLM, AOGPTForCausalLM)]
+    for model in (*decoders, random_encoder(vocab_size=16, num_valid_tokens=13)):
+        is_masked_lm = isinstance(model, AOGPTForMaskedLM | MDMEncoderForMaskedLM)
+        ids = torch.tensor([[1, 13 if is_masked_lm else 2, 3]])
+        assert model(ids, labels=torch.tensor([[1, 2, -100]])).loss.isfinite()
+        with pytest.raises(ValueError, match=f"labels holds {label}, but ids of text go from 0 to 12"):
+            model(ids, labels=torch.tensor([[1, label, -100]]))
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (torch.zeros(0, 5, dtype=torch.long), r"has shape \(0, 5\), but must be \(batch, length\) with batch >= 1"),
+        (torch.zeros(5, dtype=torch.long), r"has shape \(5,\)"),
+        (torch.zeros(1, 5), r"has dtype torch\.float32, but ids are integers"),
+    ],
+)
+def test_what_is_no_batch_of_ids_is_refused(ids: torch.Tensor, message: str) -> None:
+    decoder, encoder = random_model(), random_encoder()
+    calls = [model_class(decoder.config) for model_class in (AOGPTForMaskedLM, AOGPTForCausalLM)]
+    for model in (decoder, encoder):
+        calls += [model, model.log_likelihood, model.generate]
+    for call in (*calls, decoder.diffusion_log_likelihood):
+        with pytest.raises(ValueError, match=message):
+            call(ids)
 
 
 @pytest.mark.parametrize("shape", [(2, 7), (2, 4), (3, 5), (1, 5), (5,)])

@@ -64,7 +64,7 @@ class MaskedDiffusionObjective(nn.Module):
             is_masked (`torch.BoolTensor` of shape `(batch, n)`): What is hidden from the model.
             times (`torch.DoubleTensor` of shape `(batch,)`): t of each sequence, in (0, 1].
         """
-        self.model.check_ids(input_ids)
+        input_ids = self.model.checked_ids(input_ids)
         masked_ids = input_ids.masked_fill(is_masked, self.model.config.mask_token_id)
         output = self.model.model(masked_ids, sigma=self.noise_levels(times))
         weights = (1 / times / input_ids.numel())[:, None].expand_as(input_ids)

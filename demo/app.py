@@ -13,6 +13,7 @@ import html
 import math
 import os
 import queue
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -81,14 +82,15 @@ class Steps(BaseStreamer):
 
 def encode(text: str, end: str, tokenizer: PreTrainedTokenizerBase, longest: int) -> torch.LongTensor:
     """
-    Ids (1, n) of a text in which every `_` hides one token.
+    Ids (1, n) of a text in which every `_` hides one token; `\\_` is an underscore itself, `\\\\` a backslash.
 
     What comes after the text is end-of-text, if it ends there, otherwise hidden too, up to `longest` tokens.
 
     Raises:
         ValueError: If the text is too long, or nothing is hidden.
     """
-    ids = tokenizer(text.replace(HOLE, tokenizer.mask_token)).input_ids if text else []
+    text = re.sub(rf"\\([{HOLE}\\])|{HOLE}", lambda found: found[1] or tokenizer.mask_token, text)
+    ids = tokenizer(text).input_ids if text else []
     if len(ids) > longest:
         raise ValueError(f"The text has {len(ids)} tokens, but at most {longest} are allowed: shorten it.")
     rest = tokenizer.eos_token_id if end == "end" else tokenizer.mask_token_id
@@ -228,7 +230,8 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
     with gr.Blocks(title="Any-order text", analytics_enabled=False) as page:
         gr.Markdown(
             "# Any-order text\nWrite a text with holes, one `_` for each token, and watch a decoder-only language "
-            "model ([AO-GPT](https://arxiv.org/abs/2506.19935)) fill them in, in the order you choose."
+            "model ([AO-GPT](https://arxiv.org/abs/2506.19935)) fill them in, in the order you choose. An underscore "
+            r"of the text itself is `\_`."
         )
         text = gr.Textbox(EXAMPLES[0], label="Text with holes", elem_id="text", max_length=2000)
         with gr.Row():

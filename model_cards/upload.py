@@ -51,7 +51,7 @@ def push(
     refs = api.list_repo_refs(repo_id)
     if tag is not None and tag in {ref.name for ref in refs.tags}:
         raise ValueError(f"{repo_id} has a tag {tag!r} already: choose another, or delete that one first.")
-    is_new = revision not in {"main", *(ref.name for ref in refs.branches)}
+    is_new = revision not in {ref.name for ref in refs.branches}
     if is_new:
         api.create_branch(repo_id, branch=revision)
     try:

@@ -138,6 +138,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def branch(self, name: str, branch: str, body: bytes) -> Any:
         repository = self._repository(name)
+        if branch in repository.branches:
+            raise Refused(409, "Reference already exists")
         repository.branches[branch] = repository.branches["main"]
         return {}
 

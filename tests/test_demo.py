@@ -50,6 +50,23 @@ def test_holes_are_filled_one_after_another(
     assert all(token.log_probability is None for tokens in shown[:-1] for token in tokens)
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("a_c", ["a", None, "c"]),
+        (r"a\_c_", ["a", "_", "c", None]),
+        (r"a\\_", ["a", "\\", None]),
+        (r"\a_", ["\\", "a", None]),
+    ],
+)
+def test_an_underscore_of_the_text_is_written_with_a_backslash(
+    written: str, meant: list[str | None], tiny_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    tiny_tokenizer.add_tokens(["_", "\\"])
+    ids = app.encode(written, "end", tiny_tokenizer, 12)[0, : len(meant)]
+    assert [app.decode(token, tiny_tokenizer) for token in ids.tolist()] == meant
+
+
 def test_fewer_steps_reveal_several_at_once(
     tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast
 ) -> None:

@@ -5,13 +5,16 @@
 import json
 import shutil
 from collections.abc import Callable, Iterator
+from io import StringIO
 from itertools import islice
 from pathlib import Path
+from unittest.mock import ANY, Mock, create_autospec
 
 import pytest
 import torch
 from huggingface_hub import HfApi, ModelCard, constants
 from huggingface_hub.errors import HfHubHTTPError
+from rich.console import Console
 from safetensors.torch import load_file
 from transformers import set_seed
 
@@ -229,6 +232,8 @@ def test_a_second_push_replaces_what_is_stale(staged: Path, copied: Path, hub: H
     upload.push(staged, NAME, api)
     (copied / "LICENSE").unlink()
     (copied / "README.md").write_text((copied / "README.md").read_text() + "\nMore.\n")
+    (copied / "pictures").mkdir()
+    (copied / "pictures" / "one.png").write_bytes(b"1")
     uploads = sum(call.startswith("PUT") for call in hub.requests)
     upload.push(copied, NAME, api)
     assert hub.repositories[NAME].files().keys() - {".gitattributes"} == files_of(copied).keys()
@@ -259,6 +264,24 @@ def test_a_push_that_fails_changes_nothing_and_the_next_goes_on(
     assert sent == (0 if "commit" in refused else len(list(copied.glob("*.safetensors"))))
     assert hub.repositories[NAME].files("next").keys() == hub.repositories[NAME].files().keys()
     assert hub.repositories[NAME].branches["main"] == before["main"]
+    assert hub.repositories[NAME].tags == {"v2": hub.repositories[NAME].branches["next"]}
+
+
+def test_an_interrupted_push_leaves_no_branch(
+    staged: Path, hub: Hub, api: HfApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "create_commit", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        upload.push(staged, NAME, api, revision="next")
+    assert list(hub.repositories[NAME].branches) == ["main"]
+
+
+def test_a_branch_that_is_there_grows(staged: Path, copied: Path, hub: Hub, api: HfApi) -> None:
+    upload.push(staged, NAME, api, revision="next")
+    (copied / "README.md").write_text((copied / "README.md").read_text() + "\nMore.\n")
+    upload.push(copied, NAME, api, revision="next")
+    assert hub.repositories[NAME].files("next")["README.md"].endswith(b"More.\n")
+    assert hub.repositories[NAME].files().keys() == {".gitattributes"}
 
 
 def test_a_tag_that_is_taken_is_refused_before_anything_is_sent(staged: Path, hub: Hub, api: HfApi) -> None:
@@ -326,8 +349,35 @@ def test_without_push_nothing_is_sent(
     command(run, NAME, "--card", "quickstart", "--stage-to", tmp_path / "kept")
     assert hub.requests == []
     shown = capsys.readouterr().out
-    assert all(name in shown for name in files_of(tmp_path / "kept"))
+    kept = files_of(tmp_path / "kept")
+    assert {"README.md", "LICENSE", "model.safetensors"} <= kept.keys()
+    assert all(name in shown for name in kept)
     assert "Nothing was sent" in shown
+
+
+def test_options_reach_what_they_are_for(
+    command: Callable[..., None], run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept"
+    monkeypatch.setattr(publish, "stage", stage := create_autospec(staging.stage))
+    monkeypatch.setattr(publish, "check", create_autospec(staging.check, return_value=[]))
+    monkeypatch.setattr(publish, "push", push := create_autospec(upload.push))
+    command(
+        *(run, NAME, "--card", "mine.yaml", "--tokenizer", "gpt2", "--results", "a.json", "b.json"),
+        *("--max-shard-size", "1GB", "--stage-to", kept, "--push", "--tag", "v1"),
+    )
+    stage.assert_called_once_with(run, NAME, kept, "mine.yaml", "gpt2", [Path("a.json"), Path("b.json")], "1GB")
+    push.assert_called_once_with(kept, NAME, ANY, False, "main", "v1", "Upload model")
+
+
+def test_what_is_shown_is_no_markup(tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "[red]a").write_bytes(b" " * 1234)
+    (tmp_path / "b").write_bytes(b" " * 1000)
+    shown = StringIO()
+    publish.show(tmp_path, [("AutoModel", "'[bold]text'")], Console(file=shown, width=200))
+    for part in ("'[bold]text'", "code/[red]a", "1,234", "2 files", "2,234"):
+        assert part in shown.getvalue()
 
 
 def test_push(command: Callable[..., None], run: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -390,3 +440,10 @@ def test_what_only_an_upload_heeds_needs_one(option: str, capsys: pytest.Capture
         publish.parse(["run", NAME, option])
     assert f"{option.partition('=')[0]} would change nothing" in capsys.readouterr().err
     assert publish.parse(["run", NAME, option, "--push"]).push
+
+
+def test_a_dry_run_is_no_upload(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        publish.parse(["run", NAME, "--dry-run", "--push"])
+    assert "not allowed with argument --dry-run" in capsys.readouterr().err
+    assert not publish.parse(["run", NAME, "--dry-run"]).push

@@ -21,10 +21,11 @@ from rich.live import Live
 from rich.text import Text
 from transformers import HfArgumentParser, PreTrainedTokenizerBase
 
+from eval.generative import load_model
 from eval.infilling import printable
-from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput
 from training.data import option
+from training.errors import errors_in_a_line
 from training.files import whole_file
 from training.tokenization import load_tokenizer
 
@@ -55,6 +56,10 @@ class WatchArguments:
     seconds: float = option(0.15, "How long each step is shown.")
     picture: str | None = option(None, "Write an animated GIF to this file instead of showing it here.")
 
+    def __post_init__(self) -> None:
+        if not 0 < self.seconds < float("inf"):
+            raise ValueError(f"seconds is {self.seconds}; every step is to be shown for some time, above 0.")
+
 
 @dataclass
 class Token:
@@ -67,7 +72,7 @@ class Token:
 
 def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> None:
     """Generates, then shows or draws every step."""
-    model = AOGPTForAnyOrderLM.from_pretrained(model_name).eval()
+    model = load_model(model_name, torch.float32, torch.device("cpu"))
     tokenizer = load_tokenizer(model_name)
     output = model.generate(
         make_inputs(texts, tokenizer, arguments.length),
@@ -198,6 +203,7 @@ class GifWriter(PillowWriter):
         )
 
 
+@errors_in_a_line()
 def main(argv: list[str]) -> None:
     parser = HfArgumentParser(WatchArguments, allow_abbrev=False)
     parser.add_argument("model", help="Folder or Hub name of the model.")

@@ -6,6 +6,7 @@ import torch
 from transformers.generation import BaseStreamer
 
 from .canvas import Canvas
+from .orders import in_place
 
 
 class Progress:
@@ -15,7 +16,8 @@ class Progress:
     What lies before the first hidden position of the batch is final and goes to `streamer.put`, once; the rest, with
     masks where it is hidden, goes to `streamer.put_draft` where there is one (the contract of transformers'
     `TextDiffusionStreamer`). So any streamer shows left-to-right text as it grows. With refinement, which may change
-    everything, only the prompt is final before the end.
+    everything, only the prompt is final before the end. Columns that hold nothing but padding behind an end-of-text are
+    not put, as transformers has it.
 
     Attributes:
         history (list of `torch.LongTensor` of shape `(batch, n)`): Of all steps, the beginning first, if kept.
@@ -47,12 +49,20 @@ class Progress:
         """To be called when all is generated."""
         if self.streamer is not None:
             sequences = self.canvas.sequences().cpu()
-            self._put(sequences.shape[1], sequences)
+            self._put(self._count_written(), sequences)
             self.streamer.end()
 
     def _count_final(self) -> int:
         is_final = ~self.canvas.is_hidden().any(dim=0)
         return int(is_final.long().cumprod(dim=0).sum())
+
+    def _count_written(self) -> int:
+        """Columns up to the last in which a sequence has more than what was to be filled and never was."""
+        canvas = self.canvas
+        ranks = torch.arange(canvas.ids.shape[1], device=canvas.ids.device)
+        given, total = (counts.to(ranks.device)[:, None] for counts in (canvas.num_given, canvas.num_tokens))
+        is_left_out = (ranks >= given) & (ranks < total) & (canvas.reveal_steps < 0)
+        return int((~in_place(is_left_out, canvas.orders)).any(dim=0).nonzero().max()) + 1
 
     def _put(self, num_final: int, sequences: torch.LongTensor, always: bool = False) -> None:
         if num_final > self.num_final or always:  # even an empty prompt is put: streamers may leave the first out

@@ -89,9 +89,21 @@ def test_what_is_drawn_behind_the_end_is_never_shown(arguments: dict) -> None:
         return_dict_in_generate=True,
         **arguments,
     )
-    assert torch.equal(torch.cat(streamer.final, dim=1), output.sequences)
+    put = torch.cat(streamer.final, dim=1)
+    assert torch.equal(put, output.sequences[:, : put.shape[1]])
+    assert (output.sequences[:, put.shape[1] :] == PAD).all()
     assert ((output.history[-1] == output.sequences) | ((output.sequences == PAD) & (output.history[-1] == 11))).all()
     assert (output.reveal_steps[inputs == 11] == -1).any()
+
+
+def test_padding_behind_the_end_is_not_put() -> None:
+    model, streamer = model_that_ends(), Recorder()
+    with torch.no_grad():
+        model.lm_head.bias[EOS] += 100
+    inputs = torch.tensor([[1, 11, 11, 11], [1, 11, 2, 11]])
+    model.generate(inputs, order="left_to_right", stop_at_eos=True, streamer=streamer)
+    assert torch.cat(streamer.final, dim=1).tolist() == [[1, EOS, PAD], [1, EOS, 2]]
+    assert streamer.ended
 
 
 def test_given_tokens_stay_where_they_are() -> None:

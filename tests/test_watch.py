@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from eval.watch import HIDDEN, Token, frame, main, make_inputs
-from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from training.corpora import unicode_names
 from training.tokenization import load_tokenizer, train_tokenizer, vocabulary_arguments
 
@@ -45,6 +45,34 @@ def test_in_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert printed.count(" SIGN") == 2
     assert HIDDEN not in printed.splitlines()[-1]
     assert "2 tokens in 1 forward passes" in printed
+
+
+def test_an_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    vocabulary = vocabulary_arguments(tokenizer)
+    config = MDMEncoderConfig(
+        **vocabulary | {"vocab_size": vocabulary["mask_token_id"] + 1},
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=8,
+    )
+    MDMEncoderForMaskedLM(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    main([str(tmp_path), "<|mask|> SIGN", "--length", "8"])
+    assert "1 tokens in 1 forward passes, 8 rows in all" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--seconds", "0"], r"error: seconds is 0\.0; every step is to be shown for some time"),
+        (["--num_steps", "0"], "error: num_steps=0 must be an integer of at least 1"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_line(folder: Path, arguments: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        main([str(folder), *arguments])
 
 
 def test_as_a_picture(folder: Path, tmp_path: Path) -> None:

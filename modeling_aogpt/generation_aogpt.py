@@ -137,6 +137,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
             draft_length (`int`): Tokens that are drafted at once, at least 2 (default: 4).
             stop_at_eos (`bool`): End a sequence with the first end-of-text that is generated, and pad what follows it;
                 under `order="left_to_right"` or with `block_length`.
+            eos_token_id (`int` or `list[int]`, *optional*): Of `stop_at_eos`; the configuration's if not given.
+            pad_token_id (`int`, *optional*): The same; the first of `eos_token_id` if there is none.
             refine_rounds (`int`): Rounds of block-Gibbs refinement (default: 0): each hides `refine_length` generated
                 tokens in a row and draws them again, given all the rest, in the way of the first time. Sequences in
                 which nothing is to be filled stay as they are.
@@ -144,6 +146,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             num_return_sequences (`int`): Samples for each input; the batch of unconditional generation.
             output_history (`bool`): Keep the sequences as they were before and after every step.
             return_dict_in_generate (`bool`): Return an [`AnyOrderGenerationOutput`] instead of the ids.
+            use_cache (`bool`, *optional*): True, or nothing.
 
         Returns:
             `torch.LongTensor` (batch * num_return_sequences, n), or an [`AnyOrderGenerationOutput`].
@@ -156,17 +159,20 @@ class AnyOrderGenerationMixin(GenerationMixin):
         if inputs is not None and input_ids is not None:
             raise ValueError("Both inputs and input_ids are given; they are two names of one argument.")
         kwargs.pop("token_type_ids", None)  # which tokenizers return, and `forward` takes as well
+        if kwargs.pop("use_cache", None) is False:
+            raise ValueError("use_cache=False: a decoder's cache changes no result and is always used; leave it out.")
         config = self.generation_config if generation_config is None else generation_config
         settings = resolve_settings(config, kwargs)
         self._check_architecture(settings)
-        ends = self._end_tokens(config) if settings.stop_at_eos else None
+        ends = self._end_tokens(settings) if settings.stop_at_eos else None
         inputs = input_ids if inputs is None else inputs
-        was_training = self.training
+        modes = [(module, module.training) for module in self.modules()]
         self.eval()  # gradient checkpointing, in training mode, would take the cache away
         try:
             output = self._generate(inputs, attention_mask, settings, ends, generator, logits_processor, streamer)
         finally:
-            self.train(was_training)
+            for module, was_training in modes:
+                module.training = was_training
         return output if settings.return_dict_in_generate else output.sequences
 
     def _generate(
@@ -181,7 +187,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
     ) -> AnyOrderGenerationOutput:
         ids, is_padding = self._prepare_canvas(inputs, attention_mask, settings)
         blocks = blocks_of(token_positions(~is_padding), settings.block_length, settings.stride)
-        orders = self._draw_orders(settings.order, ids, blocks, generator)
+        orders = self._draw_orders(settings, ids, blocks, generator)
         canvas = self.canvas_class(self, ids, orders, blocks, is_padding)
         progress = Progress(canvas, streamer, settings.output_history, settings.refine_rounds > 0)
         if settings.refine_rounds:
@@ -195,7 +201,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         sampler = self._make_sampler(canvas, settings, logits_processor, generator)
         step = sampler.run(0, after_step)
         for _ in range(settings.refine_rounds):
-            orders = self._draw_orders(settings.order, ids, blocks, generator)
+            orders = self._draw_orders(settings, ids, blocks, generator)
             canvas.hide(draw_blocks(canvas, settings.refine_length, generator), orders)
             step = sampler.run(step, after_step)
         if ends is not None:
@@ -254,18 +260,24 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 "'bernoulli' or 'fixed'."
             )
 
-    def _end_tokens(self, config: GenerationConfig) -> tuple[torch.LongTensor, int]:
+    def _end_tokens(self, settings: AnyOrderGenerationSettings) -> tuple[torch.LongTensor, int]:
         """The ids of end-of-text, and what to pad with."""
-        configs = config, self.generation_config, self.config
+        sources = settings, self.generation_config, self.config
         eos, pad = (
-            next((getattr(config, name) for config in configs if getattr(config, name, None) is not None), None)
+            next((getattr(source, name) for source in sources if getattr(source, name, None) is not None), None)
             for name in ("eos_token_id", "pad_token_id")
         )
         if eos is None:
             raise ValueError(
-                "stop_at_eos needs the id of end-of-text: set model.generation_config.eos_token_id (the tokenizer's)."
+                "stop_at_eos needs the id of end-of-text: give eos_token_id (the tokenizer's), or set it in "
+                "model.generation_config."
             )
         eos = torch.as_tensor(eos).view(-1)
+        if not ((eos >= 0) & (eos < self.config.num_valid_tokens)).all():
+            raise ValueError(
+                f"eos_token_id={eos.tolist()} is never generated: ids of text go from 0 to "
+                f"{self.config.num_valid_tokens - 1} (config.num_valid_tokens)."
+            )
         return eos, int(eos[0]) if pad is None else pad
 
     def _prepare_canvas(
@@ -308,13 +320,16 @@ class AnyOrderGenerationMixin(GenerationMixin):
 
     def _draw_orders(
         self,
-        order: str | torch.LongTensor,
+        settings: AnyOrderGenerationSettings,
         ids: torch.LongTensor,
         blocks: torch.LongTensor,
         generator: torch.Generator | None,
     ) -> torch.LongTensor:
+        order = settings.order
         if isinstance(order, torch.Tensor):
-            check_orders(order, *ids.shape)
+            repeats = settings.num_return_sequences
+            needed = f"all positions of every returned sequence (num_return_sequences={repeats} for each input)"
+            check_orders(order, *ids.shape, name="order", needed=needed)
             return order.to(ids.device)
         if order == "random":
             orders = random_orders(*ids.shape, generator=generator, device=ids.device)

@@ -22,8 +22,6 @@ NEUTRAL_CONFIG_FIELDS = (
     "transformers_version",
     "_from_model_config",
     "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
     "output_attentions",
     "output_hidden_states",
     "use_cache",
@@ -41,6 +39,7 @@ LEAST = {
     "refine_rounds": 0,
     "refine_length": 1,
     "num_return_sequences": 1,
+    "pad_token_id": 0,
 }
 
 
@@ -67,6 +66,8 @@ class AnyOrderGenerationSettings:
     draft: str = "model"
     draft_length: int = 4
     stop_at_eos: bool = False
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
     refine_rounds: int = 0
     refine_length: int | None = None
     num_return_sequences: int = 1
@@ -197,6 +198,7 @@ def _check_is_used(given: dict[str, object], config: GenerationConfig) -> None:
     Raises a `ValueError` for an argument that asks for nothing without another. A generation config may hold such.
     """
     for name, other, needed in (
+        ("eos_token_id", "stop_at_eos", True),
         ("draft", "strategy", "speculative"),
         ("draft_length", "strategy", "speculative"),
         ("entropy_bound", "reveal", "entropy_bounded"),

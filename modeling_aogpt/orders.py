@@ -61,21 +61,27 @@ def block_orders(
     return group_order(orders, blocks_of(positions, block_length, stride))
 
 
-def check_orders(orders: torch.Tensor, batch_size: int, length: int) -> None:
-    """Raises a `ValueError` unless `orders` is (batch, n), of integers, with a permutation in every row."""
+def check_orders(
+    orders: torch.Tensor,
+    batch_size: int,
+    length: int,
+    name: str = "orders",
+    needed: str = "one position for each token of input_ids",
+) -> None:
+    """
+    Raises a `ValueError` unless `orders` is (batch, n), of integers, with a permutation in every row. `name` and what
+    is `needed` are of the argument, for errors.
+    """
     if tuple(orders.shape) != (batch_size, length):
-        raise ValueError(
-            f"orders has shape {tuple(orders.shape)}, but must have one position for each token of input_ids: "
-            f"({batch_size}, {length})."
-        )
+        raise ValueError(f"{name} has shape {tuple(orders.shape)}, but must have {needed}: ({batch_size}, {length}).")
     if orders.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"orders has dtype {orders.dtype}; positions must be integers: use orders.long().")
+        raise ValueError(f"{name} has dtype {orders.dtype}; positions must be integers: use {name}.long().")
     identity = torch.arange(length, device=orders.device)
     wrong = (orders.sort(dim=-1).values != identity).any(dim=-1)
     if wrong.any():
         row = int(wrong.nonzero()[0])
         raise ValueError(
-            f"orders[{row}] is not a permutation of 0 ... {length - 1}: each position must occur exactly once "
+            f"{name}[{row}] is not a permutation of 0 ... {length - 1}: each position must occur exactly once "
             f"(torch.randperm({length}) makes one). Given: {orders[row].tolist()[:16]}{' ...' if length > 16 else ''}"
         )
 

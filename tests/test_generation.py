@@ -255,9 +255,11 @@ def test_processors_may_come_in_a_plain_list() -> None:
 def test_training_mode_and_gradients_are_left_alone() -> None:
     model = random_model().train()
     model.gradient_checkpointing_enable()
+    model.model.layers[1].eval()  # as one does with a frozen part
+    modes = [module.training for module in model.modules()]
     result = model.generate(num_steps=6, generator=seeded())
     assert not result.requires_grad
-    assert model.training
+    assert [module.training for module in model.modules()] == modes
     assert torch.equal(result, random_model().generate(num_steps=6, generator=seeded()))
 
 
@@ -315,8 +317,19 @@ def test_integers_of_any_kind_will_do() -> None:
             {"order": "upwards"},
             "order='upwards' is not one of 'random', 'left_to_right', 'confidence', .* or a .batch, n. tensor",
         ),
-        ({"order": torch.tensor([[0, 0, 1]]), "max_length": 3}, r"orders\[0\] is not a permutation"),
-        ({"order": torch.tensor([[0, 1]]), "max_length": 3}, r"shape \(1, 2\)"),
+        ({"order": torch.tensor([[0, 0, 1]]), "max_length": 3}, r"order\[0\] is not a permutation"),
+        ({"order": torch.tensor([[0, 1]]), "max_length": 3}, r"order has shape \(1, 2\), .*: \(1, 3\)"),
+        (
+            {"inputs": torch.tensor([[1, 11]]), "order": torch.tensor([[0, 1]]), "num_return_sequences": 3},
+            r"order has shape \(1, 2\), .* \(num_return_sequences=3 for each input\): \(3, 2\)",
+        ),
+        ({"use_cache": False}, "use_cache=False: .* leave it out"),
+        ({"eos_token_id": 3}, "eos_token_id=3 says something with stop_at_eos=True only"),
+        ({"pad_token_id": -1}, "pad_token_id=-1 must be an integer of at least 0"),
+        (
+            {"eos_token_id": [3, 11], "stop_at_eos": True, "order": "left_to_right"},
+            r"eos_token_id=\[3, 11\] is never generated: ids of text go from 0 to 10",
+        ),
         ({"max_length": 13}, "13 tokens per sequence, but this model takes 1 to 12"),
         ({"max_length": 4, "max_new_tokens": 4}, "both given; give one"),
         ({"num_return_sequences": 0}, "num_return_sequences=0 must be"),
@@ -351,6 +364,19 @@ def test_non_finite_logits_are_reported() -> None:
         model.lm_head.weight[3] = float("nan")
     with pytest.raises(ValueError, match="logits are not finite"):
         model.generate(num_steps=2)
+
+
+def test_generate_takes_what_code_written_for_transformers_gives() -> None:
+    model = random_model()
+    plain = model.generate(generator=seeded())
+    assert torch.equal(model.generate(generator=seeded(), pad_token_id=9, eos_token_id=None, use_cache=True), plain)
+    with torch.no_grad():
+        model.lm_head.bias[[3, 4]] += 100
+    left_to_right = {"order": "left_to_right", "stop_at_eos": True}
+    assert model.generate(eos_token_id=[3, 4], pad_token_id=9, **left_to_right)[0, 1:].tolist() == [9] * 11
+    model.generation_config.eos_token_id = 0
+    model.generation_config.pad_token_id = 8
+    assert model.generate(eos_token_id=[3, 4], **left_to_right)[0, 1:].tolist() == [8] * 11
 
 
 def test_generate_takes_all_that_a_tokenizer_returns() -> None:

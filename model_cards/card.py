@@ -307,16 +307,19 @@ def card_data(title: str, facts: dict[str, Any], is_decoder: bool, measurements:
 
 
 def benchmark_entries(measurements: list[Measurement]) -> list[EvalResultEntry]:
-    """What goes into `.eval_results/*.yaml`, the Hub's format for results on its own data sets: none for other text."""
+    """
+    What goes into `.eval_results/*.yaml`, the Hub's format for results on its own data sets: their perplexities, as
+    published, and nothing of other text. A task is told by its configuration of the data set.
+    """
     return [
         EvalResultEntry(
             dataset_id=row.dataset_id,
-            task_id="default",
+            task_id=row.dataset_config,
             value=row.value,
             notes=f"{row.dataset_name}, {row.split}; {row.metric_name}",
         )
         for row in measurements
-        if row.dataset_id is not None
+        if row.dataset_id is not None and row.metric_type == "perplexity"
     ]
 
 

@@ -105,7 +105,7 @@ def load_model(folder: Path) -> PreTrainedModel:
     wrong = {what: sorted(map(str, names)) for what, names in info.items() if names}
     if wrong:
         raise ValueError(f"{folder}: the weights do not fit the configuration: {wrong}")
-    return model.eval()
+    return model
 
 
 def find_tokenizer(folder: Path, name: str | None, config: AOGPTConfig) -> PreTrainedTokenizerBase:

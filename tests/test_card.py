@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from huggingface_hub import ModelCard, parse_eval_result_entries
+from huggingface_hub import EvalResultEntry, ModelCard, parse_eval_result_entries
 from transformers import PreTrainedTokenizerFast
 
 from model_cards.card import (
@@ -154,19 +154,25 @@ def test_figures_of_a_run_and_of_an_evaluation(tmp_path: Path) -> None:
 
 
 def test_results_on_data_of_the_hub_are_in_its_format(tmp_path: Path) -> None:
+    wikitext, lambada = ("Salesforce/wikitext", "wikitext-2-raw-v1"), ("cimec/lambada", "plain_text")
     rows = [
-        Measurement("WikiText-2", "test", "perplexity", "left to right", 31.5, dataset_id="Salesforce/wikitext"),
-        Measurement("WikiText-2", "test", "perplexity", "random orders", 33.7, dataset_id="Salesforce/wikitext"),
+        Measurement("WikiText2", "test", "perplexity", "left to right", 31.5, None, *wikitext),
+        Measurement("WikiText2", "test", "bits_per_byte", "left to right", 1.1, None, *wikitext),
+        Measurement("WikiText2", "test", "perplexity", "random orders", 33.7, None, *wikitext),
+        Measurement("LAMBADA", "test", "perplexity", "random orders", 49.8, 0.5, *lambada),
         Measurement("names", "held out", "perplexity", "left to right", 3.0),
     ]
     write_benchmark_results(tmp_path, rows)
-    [path] = (tmp_path / ".eval_results").iterdir()
-    entries = parse_eval_result_entries(yaml.safe_load(path.read_text()))
-    assert entries[1].notes == "WikiText-2, test; perplexity, random orders"
-    assert [(entry.dataset_id, entry.value) for entry in entries] == [
-        ("Salesforce/wikitext", 31.5),
-        ("Salesforce/wikitext", 33.7),
-    ]
+    folder = tmp_path / ".eval_results"
+    read = {file.name: parse_eval_result_entries(yaml.safe_load(file.read_text())) for file in folder.iterdir()}
+    notes = "WikiText2, test; perplexity, {}"
+    assert read == {
+        "Salesforce--wikitext.yaml": [
+            EvalResultEntry(*wikitext, 31.5, notes=notes.format("left to right")),
+            EvalResultEntry(*wikitext, 33.7, notes=notes.format("random orders")),
+        ],
+        "cimec--lambada.yaml": [EvalResultEntry(*lambada, 49.8, notes="LAMBADA, test; perplexity, random orders")],
+    }
 
 
 def test_refuses_results_of_two_data_sets_that_the_hub_takes_for_one() -> None:

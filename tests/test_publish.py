@@ -16,7 +16,7 @@ from huggingface_hub import HfApi, ModelCard, constants
 from huggingface_hub.errors import HfHubHTTPError
 from rich.console import Console
 from safetensors.torch import load_file
-from transformers import set_seed
+from transformers import GPT2Config, set_seed
 
 import modeling_aogpt
 from model_cards import publish, staging, upload
@@ -91,6 +91,7 @@ def test_a_repository_is_complete(staged: Path, run: Path) -> None:
     assert {"configuration_aogpt.py", "modeling_aogpt.py"} <= code.keys()
     assert all(content == (package / name).read_bytes() for name, content in code.items())
     assert len(json.loads(files["config.json"])["auto_map"]) == 4
+    assert json.loads(files["tokenizer_config.json"])["model_max_length"] == 16
 
 
 def test_the_card_shows_the_runs_own_figures(staged: Path) -> None:
@@ -102,6 +103,53 @@ def test_the_card_shows_the_runs_own_figures(staged: Path) -> None:
         "bits per byte, random orders": report["any_order"],
     }
     assert "| learning rate | 0.004 |" in card.text
+    assert "names of the characters in the Unicode database" in card.text  # the card's own words
+
+
+def test_what_a_run_was_trained_on_is_said_where_the_card_does_not(tmp_path: Path) -> None:
+    corpus = {"corpus": "names", "packing": "packed", "tokenizer": "gpt2", "train": {}}
+    (tmp_path / "results.json").write_text(json.dumps({"corpus": corpus}))
+    assert staging.describe_corpus(tmp_path) == "names: streamed, packed. Tokenizer: gpt2."
+
+
+def test_a_model_folder_keeps_its_type_and_takes_a_tokenizer(run: Path, tmp_path: Path) -> None:
+    staging.load_model(run / "model").to(torch.bfloat16).save_pretrained(tmp_path / "model")
+    staging.stage(tmp_path / "model", NAME, tmp_path / "repository", tokenizer_name=str(run / "model"))
+    assert "| weights | bfloat16, safetensors |" in (tmp_path / "repository" / "README.md").read_text()
+    assert {tensor.dtype for tensor in load_file(tmp_path / "repository" / "model.safetensors").values()} == {
+        torch.bfloat16
+    }
+
+
+def test_code_of_a_model_folder_is_not_run(copied: Path) -> None:
+    for path in copied.glob("*.py"):
+        path.write_text("raise RuntimeError('run')")
+    assert type(staging.load_model(copied)) is AOGPTForAnyOrderLM
+
+
+def test_pickled_weights_are_not_read(run: Path, tmp_path: Path) -> None:
+    model = staging.load_model(run / "model")
+    model.config.save_pretrained(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    with pytest.raises(OSError, match="safetensors"):
+        staging.load_model(tmp_path)
+
+
+def test_the_check_is_a_process_by_itself(staged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a network, what others have cached or ask, the folder it was called in, or this environment's paths."""
+    done = Mock(returncode=0, stdout='warned\n[["a", "b"]]\n')
+    monkeypatch.setattr(staging.subprocess, "run", process := Mock(return_value=done))
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.chdir(staged.parent)
+    assert staging.check(Path(staged.name)) == [("a", "b")]
+    (_, isolated, _, folder, _), options = process.call_args.args[0], process.call_args.kwargs
+    temporary = Path(options["cwd"])
+    assert isolated == "-I"
+    assert folder == str(staged)
+    assert options["stdin"] == staging.subprocess.DEVNULL
+    assert options["env"]["HF_HUB_OFFLINE"] == "1"
+    assert temporary in Path(options["env"]["HF_MODULES_CACHE"]).parents
+    assert not temporary.exists()
 
 
 @pytest.mark.parametrize("architecture", ["decoder", "encoder"])
@@ -177,6 +225,9 @@ def test_refuses_what_cannot_be_published(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "repository"
     with pytest.raises(ValueError, match="neither a finished run nor a model folder"):
         staging.stage(tmp_path, NAME, folder)
+    GPT2Config().save_pretrained(tmp_path / "gpt2")
+    with pytest.raises(ValueError, match="holds a gpt2, not a model of this package"):
+        staging.stage(tmp_path / "gpt2", NAME, folder)
     bare = Path(shutil.copytree(run / "model", tmp_path / "bare"))
     for path in bare.glob("tokenizer*"):
         path.unlink()
@@ -202,7 +253,10 @@ def test_refuses_what_cannot_be_published(run: Path, tmp_path: Path) -> None:
 def test_results_are_the_models_own(run: Path, tmp_path: Path) -> None:
     folder, path = tmp_path / "repository", tmp_path / "zero_shot.json"
     figures = {"perplexity": 12.3456, "perplexity_standard_error": None}
-    datasets = {"text files": {"files": ["mine.txt"], "measures": {"left_to_right": figures}}}
+    datasets = {
+        "text files": {"files": ["mine.txt"], "measures": {"left_to_right": figures}},
+        "wikitext2": {"split": "test", "measures": {"left_to_right": figures}},
+    }
     model = staging.load_model(run / "model")
     results = {"model_type": "aogpt", "num_parameters": model.num_parameters(), "protocol": "clean"}
     for other in ({"model_type": "gpt2"}, {"num_parameters": 1}):
@@ -212,7 +266,11 @@ def test_results_are_the_models_own(run: Path, tmp_path: Path) -> None:
     assert not folder.exists()
     path.write_text(json.dumps(results | {"arguments": {}, "datasets": datasets}))
     staging.stage(run, NAME, folder, results=[path])
-    assert "| mine.txt, all, clean protocol | perplexity, left to right | 12.35 |" in (folder / "README.md").read_text()
+    card = (folder / "README.md").read_text()
+    assert "| mine.txt, all, clean protocol | perplexity, left to right | 12.35 |" in card
+    documents = json.loads((run / "results.json").read_text())["corpus"]["train"]["documents"]
+    assert f"unicode-names: {documents:,} documents" in card
+    assert (folder / ".eval_results" / "Salesforce--wikitext.yaml").is_file()
 
 
 # ------------------------------------------------------------------------------------------------------------ upload

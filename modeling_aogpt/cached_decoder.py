@@ -10,8 +10,8 @@ from .canvas import Answer, Canvas
 from .linear import is_compiled, with_packed_weights
 from .rows import query_mask, rows_of
 
-# A CPU packs the weights after so many passes of several rows: packing costs what about 20 packed passes save.
-PASSES_BEFORE_PACKING = 32
+# A CPU packs the weights for so many passes of several rows: packing costs what about 20 packed passes save.
+PASSES_WORTH_PACKING = 32
 
 
 class CachedDecoder(Canvas):
@@ -32,7 +32,7 @@ class CachedDecoder(Canvas):
         super().__init__(model, ids, orders, blocks, is_padding)
         self.num_cached = torch.zeros_like(self.num_context)
         self._is_compiled = is_compiled(self.model.model)
-        self._passes_to_packing = PASSES_BEFORE_PACKING
+        self._is_packed = ids.device.type != "cpu"  # others have nothing to pack
         dtype = self.model.lm_head.weight.dtype
         if torch.is_autocast_enabled(ids.device.type):
             dtype = torch.get_autocast_dtype(ids.device.type)
@@ -92,11 +92,12 @@ class CachedDecoder(Canvas):
             ranks = (ranks[:, :1] + torch.arange(num_rows)).clamp(max=length - 1)
             slots, num_visible, num_left_out = None, length, 0
         else:
-            self._pack_weights_in_time(ranks.numel())
+            self._pack_weights_in_time(is_asked)
             all_alike = bool((ranks == ranks[0]).all()) and int(ranks[0, -1]) < length
             slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if all_alike else None
             ranks = ranks.clamp(max=length - 1)
             num_visible, num_left_out = int(ranks.max()) + 1, int(is_asked.any(dim=0).long().argmax())
+        sees_all = ranks.shape[1] == 1 and slots is not None  # the row of the next token, as mostly left to right
         self.num_forward_passes += 1
         self.num_rows += ranks.numel()
 
@@ -106,15 +107,17 @@ class CachedDecoder(Canvas):
         self.cache.write_to(ranks if slots is None else slots, num_visible)
         hidden_states = self.model.model(
             **rows_of(self.ids, self.positions, num_context, ranks),
-            attention_mask=query_mask(ranks, num_context, num_visible),
+            attention_mask=None if sees_all else query_mask(ranks, num_context, num_visible),
             past_key_values=self.cache,
             modulations=self.modulations,
             num_kept=ranks.shape[1] - num_left_out,
         ).last_hidden_state
         return hidden_states[sequences, rows - num_left_out], (sequences, ranks[sequences, rows])
 
-    def _pack_weights_in_time(self, num_rows: int) -> None:
-        if num_rows > 1 and self.ids.device.type == "cpu":
-            if self._passes_to_packing == 0:
-                self.model = with_packed_weights(self.model)
-            self._passes_to_packing -= 1
+    def _pack_weights_in_time(self, is_asked: torch.BoolTensor) -> None:
+        """Once there are enough passes: those so far, and those to come if they all ask for as much as this one."""
+        if self._is_packed or is_asked.numel() == 1:
+            return
+        num_to_come = int((self.num_hidden / is_asked.sum(dim=1).clamp(min=1)).max())
+        if self.num_forward_passes + num_to_come >= PASSES_WORTH_PACKING:
+            self.model, self._is_packed = with_packed_weights(self.model), True

@@ -77,13 +77,14 @@ def test_a_packed_weight_is_the_weight(shape: tuple[int, ...]) -> None:
 def test_weights_are_packed_anew_by_each_long_generation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever way the weights changed since the last one."""
     model, arguments = random_model().float(), {"num_steps": 4, "reveal": "fixed", "return_dict_in_generate": True}
+    by_confidence = {"order": "confidence"}  # each pass asks for all: how many there will be is not seen
     are_packed = []
     model.model.layers[1].register_forward_hook(
         lambda module, *_: are_packed.append(module.mlp.up_proj.packed is not None)
     )
 
-    def logprobs() -> torch.Tensor:
-        return model.generate(generator=torch.Generator().manual_seed(0), **arguments).token_logprobs
+    def logprobs(**more: str) -> torch.Tensor:
+        return model.generate(generator=torch.Generator().manual_seed(0), **arguments, **more).token_logprobs
 
     def change_in_place() -> None:
         with torch.no_grad():
@@ -102,9 +103,12 @@ def test_weights_are_packed_anew_by_each_long_generation(monkeypatch: pytest.Mon
         change()
         plain = logprobs()
         with monkeypatch.context() as patch:
-            patch.setattr(cached_decoder, "PASSES_BEFORE_PACKING", 1)
+            patch.setattr(cached_decoder, "PASSES_WORTH_PACKING", 4)
             packed = logprobs()
-        assert are_packed == [False] * 5 + [True] * 3
+            logprobs(**by_confidence)
+            patch.setattr(cached_decoder, "PASSES_WORTH_PACKING", 5)
+            logprobs()
+        assert are_packed == [False] * 4 + [True] * 4 + [False] * 3 + [True] + [False] * 4
         are_packed.clear()
         torch.testing.assert_close(packed, plain, rtol=0, atol=1e-4)
 

@@ -268,7 +268,7 @@ def render(
             "is_decoder": is_decoder,
             "auto_class": "AutoModel" if is_decoder else "AutoModelForMaskedLM",
             "sample_length": length,
-            "sample_steps": max(length // 4, 1),
+            "sample_steps": -(-length // 4),
             "text": json.dumps(facts["text"]),
             "infill": json.dumps(facts.get("infill", "{mask} " + facts["text"]).replace("{mask}", mask_token)),
             "measurements": measurements,

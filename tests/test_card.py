@@ -42,7 +42,12 @@ def test_there_is_a_card_for_each_model_that_is_known() -> None:
 @pytest.mark.parametrize("name", card_names())
 def test_every_card_is_whole(name: str) -> None:
     card = card_of(name)
-    assert card.data.license in ("unknown", "apache-2.0")
+    assert card.data.license == ("apache-2.0" if name == "quickstart" else "unknown")
+    assert card.data.tags == ["custom_code", *read_facts(name).get("tags", [])]
+    is_encoder = name.startswith(("sedd", "radd"))
+    assert card.data.pipeline_tag == ("fill-mask" if is_encoder else "text-generation")
+    assert f"| architecture | {'encoder, full attention' if is_encoder else 'decoder, any order'}; " in card.text
+    assert "| parameters | 170,600,000 |" in card.text
     for heading in ("Intended use", "Load", "Generate", "Infill", "Score", "Training", "Results", "Limits and biases"):
         text = card.text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
         assert len(text.strip()) > 40, heading
@@ -53,6 +58,8 @@ def test_every_card_is_whole(name: str) -> None:
 @pytest.mark.parametrize("name", RELEASED)
 def test_published_figures_are_cited_as_such(name: str) -> None:
     card = card_of(name)
+    assert card.data.base_model == read_facts(name).get("base_model")
+    assert card.data.language == "en"
     assert re.search(r"Published, not measured here: .*Tables? [245].*2506\.19935", card.text)
     assert "Nothing was measured with these weights" in card.text
     assert card.data.eval_results is None
@@ -75,6 +82,12 @@ def test_rows_of_a_table_have_as_many_cells_as_its_head(name: str) -> None:
     assert r"mask `<\|mask\|>`" in text
     if name in RELEASED:
         assert "is<|mask|>, and that" in text
+
+
+def test_hyperparameters_are_those_of_all_sizes_and_of_one() -> None:
+    text = card_of("ao-gpt-medium").text
+    assert "| learning rate | 3e-4 |" in text
+    assert "| schedule | cosine over 500,000 steps, down to 6e-5 |" in text
 
 
 def test_published_figures_are_the_papers() -> None:
@@ -111,6 +124,7 @@ def test_snippets_run(kind: str, tiny_tokenizer: PreTrainedTokenizerFast, tmp_pa
 
 def test_figures_of_a_run_and_of_an_evaluation(tmp_path: Path) -> None:
     of_run = run_measurements(RUN)
+    assert [row.dataset_name for row in of_run] == ["unicode-names"] * 2
     assert [(row.orders, row.shown) for row in of_run] == [
         ("left to right", "1.018 ± 0.019"),
         ("random orders", "1.055 ± 0.019"),
@@ -148,6 +162,7 @@ def test_figures_of_a_run_and_of_an_evaluation(tmp_path: Path) -> None:
     )
     read = ModelCard(str(card)).data.eval_results
     assert [row.dataset_name for row in read] == ["one.txt"] * 4 + ["WikiText2", "WikiText103"]
+    assert read[-1].dataset_split == "test, published protocol"
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(ValueError, match=r"other\.json holds no results"):
         zero_shot_measurements(tmp_path / "other.json", "aogpt", 1000)
@@ -191,6 +206,10 @@ def test_refuses_a_card_with_gaps_or_unknown_facts(tmp_path: Path) -> None:
     path.write_text("title: Mine\nintended_uses: everything\n")
     with pytest.raises(ValueError, match="says intended_uses, but a card takes"):
         read_facts(str(path))
-    path.write_text("limits: '[More Information Needed]'\n")
-    with pytest.raises(ValueError, match="gaps"):
-        render("me/x", read_facts(str(path)), AOGPTConfig(), 1, "float32", "<|mask|>")
+    path.write_text("just words\n")
+    with pytest.raises(ValueError, match="is no YAML file of names and values"):
+        read_facts(str(path))
+    for gap in ("[More Information Needed]", "It is None.", "{{ limits }}", "{mask}"):
+        path.write_text(json.dumps({"limits": gap}))
+        with pytest.raises(ValueError, match="gaps"):
+            card_of(str(path))

@@ -146,7 +146,7 @@ def convert(source: Path, out_dir: Path, weights: str = "ema") -> AOGPTForAnyOrd
     Args:
         source (`Path`): A released `.pt` file, AO-GPT or sigma-GPT, or the folder of a SEDD or RADD, told apart by the
             names of the tensors.
-        out_dir (`Path`): The folder to write, whole or not at all; it must not exist or be empty.
+        out_dir (`Path`): The folder to write, whole or left empty; it must not exist or be empty.
         weights (`str`): `"ema"`, the moving averages, with which the paper's numbers were made, or `"live"`. A folder
             holds one set of weights alone, and takes no `"live"`.
 
@@ -160,11 +160,12 @@ def convert(source: Path, out_dir: Path, weights: str = "ema") -> AOGPTForAnyOrd
     if out_dir.exists() and (not out_dir.is_dir() or any(out_dir.iterdir())):
         raise ValueError(f"{out_dir} exists and is not an empty folder: remove it or name another one to write to.")
     model = load_released(source, weights)
-    out_dir.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{out_dir.name}-", dir=out_dir.parent) as temporary:
-        folder = Path(temporary) / out_dir.name
-        model.save_pretrained(folder)
-        os.replace(folder, out_dir)
+    # Within the folder: where the user stands, or another disk is mounted, no other can be put in its place.
+    out_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=out_dir) as temporary:
+        model.save_pretrained(temporary)
+        for path in sorted(Path(temporary).iterdir(), key=lambda path: path.name == "config.json"):
+            os.replace(path, out_dir / path.name)  # config.json comes last: a folder without it is no model
     return model
 
 

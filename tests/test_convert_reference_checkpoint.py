@@ -116,6 +116,19 @@ def test_empty_folder_is_taken(released: Checkpoint, tmp_path: Path) -> None:
     assert AOGPTConfig.from_pretrained(tmp_path / "model").vocab_size == 96
 
 
+@AOGPT_ONLY
+def test_the_folder_one_stands_in_is_filled_and_stays_the_same(
+    released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, out_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
+    out_dir.mkdir()
+    monkeypatch.chdir(out_dir)
+    before = out_dir.stat().st_ino
+    assert_holds(out_dir, convert(source, Path(".")))
+    assert out_dir.stat().st_ino == before
+    assert not [path.name for path in out_dir.iterdir() if path.is_dir()]
+
+
 # --------------------------------------------------------------------------------------------------- what is refused
 
 
@@ -298,16 +311,15 @@ def test_output_that_is_in_use(released: Checkpoint, tmp_path: Path, occupy: Cal
 
 @AOGPT_ONLY
 def test_nothing_half_written_stays(released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full_disk(model: AOGPTForAnyOrderLM, folder: Path) -> None:
-        folder.mkdir()
-        (folder / "config.json").write_text("{}")
+    def full_disk(model: AOGPTForAnyOrderLM, folder: str) -> None:
+        (Path(folder) / "config.json").write_text("{}")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(AOGPTForAnyOrderLM, "save_pretrained", full_disk)
     source = write(released, tmp_path / "source.pt")
     with pytest.raises(OSError, match="No space left"):
         convert(source, tmp_path / "model")
-    assert list(tmp_path.iterdir()) == [source]
+    assert set(tmp_path.rglob("*")) == {source, tmp_path / "model"}
 
 
 @AOGPT_ONLY

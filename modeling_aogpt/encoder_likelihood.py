@@ -8,6 +8,7 @@ import torch
 
 from .diffusion_bound import diffusion_bound
 from .likelihood_output import LogLikelihoodOutput, check_finite, standard_error_of_mean
+from .linear import in_fast_dtype
 from .order_source import Orders, choose_orders
 from .orders import group_order, in_place
 from .row_scores import ROWS_PER_PASS, check_rows_per_pass, token_scores
@@ -59,7 +60,7 @@ class EncoderLikelihoodMixin:
             rows_per_pass (`int`): Rows of a forward pass, which bound its memory.
 
         Returns:
-            [`LogLikelihoodOutput`], float64; `importance_weighted` with orders only.
+            [`LogLikelihoodOutput`], float64, without gradients; `importance_weighted` with orders only.
 
         Raises:
             ValueError: If the ids or arguments are not allowed, or a result is not finite.
@@ -127,7 +128,7 @@ class HiddenScorer:
         is_token: torch.BoolTensor,
         rows_per_pass: int,
     ) -> None:
-        self.model, self.input_ids, self.is_token = model, input_ids, is_token
+        self.model, self.input_ids, self.is_token = in_fast_dtype(model), input_ids, is_token
         self.sequences_per_pass = max(1, rows_per_pass // input_ids.shape[1])
         self.num_rows = 0
 

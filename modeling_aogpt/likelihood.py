@@ -67,7 +67,8 @@ class AnyOrderLikelihoodMixin:
             rows_per_pass (`int`): Rows of a forward pass, which bound its memory.
 
         Returns:
-            [`LogLikelihoodOutput`], float64. Its standard error covers orders, ranks and context orders.
+            [`LogLikelihoodOutput`], float64, without gradients (`forward` has a loss for these). Its standard error covers
+            orders, ranks and context orders.
 
         Raises:
             ValueError: If the ids, orders or their number are not allowed, or a result is not finite.
@@ -147,8 +148,8 @@ class AnyOrderLikelihoodMixin:
             rows_per_pass (`int`): Rows of a forward pass, which bound its memory.
 
         Returns:
-            [`LogLikelihoodOutput`], float64. Its standard error is that over the orders of the targets, and so NaN
-            where a single one was scored and anything is random, be it the context's order alone.
+            [`LogLikelihoodOutput`], float64, without gradients. Its standard error is that over the orders of the
+            targets, and so NaN where a single one was scored and anything is random, be it the context's order alone.
 
         Raises:
             ValueError: If the sets overlap or do not fit, as in [`log_likelihood`], or a result is not finite.
@@ -219,7 +220,7 @@ class AnyOrderLikelihoodMixin:
             rows_per_pass (`int`): Rows of a forward pass, which bound its memory.
 
         Returns:
-            [`LogLikelihoodOutput`], float64.
+            [`LogLikelihoodOutput`], float64, without gradients.
 
         Raises:
             ValueError: If the ids or arguments are not allowed, or a result is not finite.

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from .linear import in_fast_dtype
 from .orders import token_positions
 
 # Rows of one forward pass, and rows whose logits are held at once: 1024 of a table of 50304 are 206 MB in float32.
@@ -57,7 +58,7 @@ class RowScorer:
         rows_per_pass: int,
     ) -> None:
         check_rows_per_pass(rows_per_pass)
-        self.model, self.rows_per_pass, self.num_rows = model, rows_per_pass, 0
+        self.model, self.rows_per_pass, self.num_rows = in_fast_dtype(model), rows_per_pass, 0
         self.input_ids = model.checked_ids(input_ids, attention_mask)
         self.is_token = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
         self.num_tokens = self.is_token.sum(dim=-1)

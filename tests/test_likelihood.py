@@ -11,7 +11,7 @@ import torch
 from modeling_aogpt import row_scores
 from modeling_aogpt.orders import block_orders, left_to_right_orders, random_orders
 from modeling_aogpt.seeded_orders import OrderDistribution
-from tests.references import random_model
+from tests.references import random_encoder, random_model
 
 
 @pytest.fixture
@@ -141,6 +141,19 @@ def test_bfloat16_autocast_is_near(ids: torch.LongTensor) -> None:
     assert rough.log_likelihood.dtype == torch.float64
     assert not torch.equal(rough.log_likelihood, exact.log_likelihood)
     torch.testing.assert_close(rough.log_likelihood, exact.log_likelihood, rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("is_supported", [False, True])
+def test_bfloat16_is_scored_in_float32_where_a_processor_lacks_it(
+    is_supported: bool, ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in generation; the weights are those of bfloat16 all the same."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: is_supported)
+    for model in (random_model().bfloat16(), random_encoder().bfloat16()):
+        arguments = {"orders": torch.arange(12).expand_as(ids)}
+        scores = model.log_likelihood(ids, **arguments).log_likelihood
+        assert model.dtype == torch.bfloat16
+        assert torch.equal(scores, model.float().log_likelihood(ids, **arguments).log_likelihood) != is_supported
 
 
 def test_padding_counts_for_nothing() -> None:

@@ -67,7 +67,7 @@ class AnyOrderLikelihoodMixin:
             rows_per_pass (`int`): Rows of a forward pass, which bound its memory.
 
         Returns:
-            [`LogLikelihoodOutput`], float64, without gradients (`forward` has a loss for these). Its standard error covers
+            [`LogLikelihoodOutput`], float64, without gradients: `forward` gives these. Its standard error covers
             orders, ranks and context orders.
 
         Raises:

@@ -9,6 +9,7 @@ whose position is -1. Training, scoring, prefill and parallel decoding are the s
 which rows see which.
 """
 
+import copy
 import inspect
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -318,6 +319,30 @@ class AOGPTPreTrainedModel(PreTrainedModel):
         self.check_text("labels", labels, also=-100)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten().long(), num_items_in_batch)
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """
+        As in transformers. New ids before the mask are text from then on; what `pad_to_multiple_of` adds is not.
+
+        Raises:
+            ValueError: If new ids come after the mask, or text, an encoder's mask or a special token loses its row.
+        """
+        resized, mask = copy.copy(self.config), self.config.mask_token_id
+        resized.vocab_size = new_num_tokens or self.config.vocab_size
+        if resized.vocab_size > max(self.config.vocab_size, mask + 1):
+            raise ValueError(
+                f"new_num_tokens={new_num_tokens} makes ids after the mask (config.mask_token_id={mask}), but ids of "
+                "text end before it. Move the mask first, the tokenizer's and config.mask_token_id, behind all new "
+                "tokens; rows that only pad the table come by pad_to_multiple_of."
+            )
+        if resized.vocab_size > self.config.vocab_size:
+            resized.num_valid_tokens = min(resized.vocab_size, mask)
+        resized.validate()
+        embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.config.num_valid_tokens = resized.num_valid_tokens
+        return embeddings
 
     def refuse_unknown(self, arguments: dict[str, object]) -> None:
         """Raises a `ValueError` for a misspelt argument of `forward`, which would have no effect."""

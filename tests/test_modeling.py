@@ -339,6 +339,40 @@ def test_what_is_no_batch_of_ids_is_refused(ids: torch.Tensor, message: str) -> 
             call(ids)
 
 
+def vocabulary(model: AOGPTForAnyOrderLM) -> tuple[int, int, int]:
+    assert model.lm_head.weight.shape[0] == model.get_input_embeddings().num_embeddings == model.config.vocab_size
+    return model.config.vocab_size, model.config.num_valid_tokens, model.config.mask_token_id
+
+
+def test_added_tokens_are_text_up_to_the_mask() -> None:
+    model = random_model()  # 11 ids, and the mask behind them
+    model.resize_token_embeddings(12)  # as many as a tokenizer has that knows the mask
+    assert vocabulary(model) == (12, 11, 11)
+    with pytest.raises(ValueError, match=r"makes ids after the mask \(config.mask_token_id=11\)"):
+        model.resize_token_embeddings(14)
+    model.resize_token_embeddings(pad_to_multiple_of=8)
+    assert vocabulary(model) == (16, 11, 11)
+    model.config.mask_token_id = 18
+    model.resize_token_embeddings(18)
+    assert vocabulary(model) == (18, 18, 18)
+    with torch.no_grad():
+        model.lm_head.bias[17] += 100
+    assert (model.generate(torch.tensor([[17, 18]])) == 17).all()
+    assert model(torch.tensor([[17, 3]])).logits.isfinite().all()
+
+
+def test_no_text_and_no_mask_of_an_encoder_loses_its_row() -> None:
+    sizes = {"vocab_size": 16, "num_valid_tokens": 11}
+    for model, least in ((random_model(**sizes), 11), (random_encoder(**sizes), 12)):
+        before = copy.deepcopy(model.state_dict())
+        with pytest.raises(ValueError, match=r"exceeds the token table|has no row in the token table"):
+            model.resize_token_embeddings(least - 1)
+        assert vocabulary(model) == (16, 11, 11)
+        torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+        model.resize_token_embeddings(least)
+        assert vocabulary(model) == (least, 11, 11)
+
+
 @pytest.mark.parametrize("shape", [(2, 7), (2, 4), (3, 5), (1, 5), (5,)])
 def test_an_attention_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
     ids, mask = torch.zeros(2, 5, dtype=torch.long), torch.ones(shape, dtype=torch.long)

@@ -65,7 +65,8 @@ def with_packed_weights(model: nn.Module) -> nn.Module:
 def in_fast_dtype(model: nn.Module) -> nn.Module:
     """
     `model`; or where it is in bfloat16, on a CPU without instructions for that, a copy of it in float32 for a
-    generation, which is several times as fast there and more exact. As [`with_packed_weights`], for the rest.
+    generation or a score, which is several times as fast there and more exact. As [`with_packed_weights`], for
+    the rest.
     """
     slow = [weight for weight in model.parameters() if is_plain(weight, torch.bfloat16)]
     if not slow or torch.cpu._is_avx512_bf16_supported() or torch.is_autocast_enabled("cpu") or is_compiled(model):

@@ -130,6 +130,16 @@ def with_whole_last_layer(model: AOGPTForAnyOrderLM) -> Generate:
     return generate
 
 
+def with_plain_products(model: AOGPTForAnyOrderLM) -> Generate:
+    """Products on a CPU are those that PyTorch chooses, and no weights are packed."""
+
+    def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
+        with torch.backends.mkldnn.flags(enabled=False):
+            return decoder(model)(batch_size, length, num_steps)
+
+    return generate
+
+
 def encoder(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
     """
     An encoder of the decoder's own blocks. A step is a pass over all positions, whatever it reveals; its head and its
@@ -193,5 +203,6 @@ ABLATIONS: dict[str, Callable[[AOGPTForAnyOrderLM], Generate]] = {
     "concatenated-cache": lambda model: without(model, WithConcatenation),
     "no-modulation-table": lambda model: without(model, WithoutTable),
     "whole-last-layer": with_whole_last_layer,
+    "plain-products": with_plain_products,
     "sorted-vocabulary": lambda model: decoder(model, logits_processor=LogitsProcessorList([sort_all])),
 }

@@ -33,6 +33,7 @@ from eval.speed_plot import plot_speed
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.linear import in_fast_dtype
 from training.data import option
+from training.errors import errors_in_a_line
 from training.files import whole_file
 from training.hardware import num_cores
 
@@ -263,6 +264,7 @@ def write_report(report: dict[str, Any], folder: Path) -> None:
     plot_speed(report["points"], report["length"], folder / "speed.png")
 
 
+@errors_in_a_line()
 def main(argv: list[str]) -> None:
     (arguments,) = HfArgumentParser(SpeedArguments, allow_abbrev=False).parse_args_into_dataclasses(argv)
 

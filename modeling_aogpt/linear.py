@@ -53,11 +53,13 @@ def uses_onednn(hidden_states: torch.Tensor, weight: torch.Tensor) -> bool:
 def with_packed_weights(model: nn.Module) -> nn.Module:
     """
     A copy of `model` for many passes without gradients, whose linear layers hold their weights packed too. It shares
-    all else; it does not follow when the weights change, so it must not outlive a generation.
+    all else; it does not follow when the weights change, so it must not outlive a generation. Without oneDNN, `model`.
     """
+    if not (HAS_ONEDNN and torch.backends.mkldnn.enabled):
+        return model
     model = copy_of_modules(model, {})
     for layer in model.modules():
-        if isinstance(layer, Linear) and HAS_ONEDNN and is_plain(layer.weight, torch.float32):
+        if isinstance(layer, Linear) and is_plain(layer.weight, torch.float32):
             layer.packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), None)
     return model
 

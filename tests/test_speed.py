@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from eval import speed
@@ -18,8 +19,9 @@ from eval.speed import SpeedArguments, main, measure
 from eval.speed_floor import Machine, decoder_work
 from eval.speed_memory import PeakMemory, memory_of
 from eval.speed_plot import main as plot_reports
-from modeling_aogpt import AOGPTConfig
+from modeling_aogpt import AOGPTConfig, cached_decoder
 from modeling_aogpt.cache_aogpt import AnyOrderCache
+from modeling_aogpt.linear import HAS_ONEDNN
 from tests.references import random_model
 
 TINY = {"size": "tiny", "length": 16, "steps": [2, 16], "repeats": 1, "device": "cpu", "threads": 1}
@@ -56,6 +58,23 @@ def test_what_is_taken_away_is_gone_and_nothing_else(name: str | None) -> None:
     assert seen["kept"] == ([3, 5, 5, 5] if name == "whole-last-layer" else [3, 3, 3, 3])
     assert seen["has_table"] == [name != "no-modulation-table"] * 4
     assert seen["cache"] == [ConcatenatingCache if name == "concatenated-cache" else AnyOrderCache] * 4
+
+
+@pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
+@pytest.mark.parametrize("name", ["plain-products", "no-cache"])
+def test_plain_products_are_not_onednns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cached_decoder, "PASSES_WORTH_PACKING", 1)
+    generate = ABLATIONS[name](random_model().float())
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        decode(generate)
+    names = {event.key for event in profiler.key_averages()}
+    of_onednn = {"mkldnn::_linear_pointwise", "mkldnn::_reorder_linear_weight"}
+    assert names & of_onednn == (set() if name == "plain-products" else of_onednn)
+
+
+def test_a_command_says_what_is_wrong_in_a_line() -> None:
+    with pytest.raises(SystemExit, match=r"^error: length is 65; this model takes 1 to 64"):
+        main(["--size", "tiny", "--length", "65", "--device", "cpu"])
 
 
 def test_a_concatenating_cache_gives_the_same_in_fresh_memory() -> None:
@@ -150,13 +169,13 @@ def test_what_was_measured_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "def make(config, device, dtype):\n"
         "    def generate(batch_size, length, num_steps):\n"
         "        if (batch_size, num_steps) == (2, 2):\n"
-        "            raise InterruptedError\n"
+        "            raise RuntimeError\n"
         "    return generate\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     arguments = "--size tiny --length 16 --steps 2 --batch_size 1 2 --repeats 1 --threads 1 --device cpu"
     folder = tmp_path / "report"
-    with pytest.raises(InterruptedError):
+    with pytest.raises(RuntimeError):
         main([*arguments.split(), "--compare", "interrupted:make", "--output", str(folder)])
     report = json.loads((folder / "speed.json").read_text())
     assert [point["batch_size"] for point in report["points"]] == [1] * 4

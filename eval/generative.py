@@ -115,7 +115,7 @@ def sample_cell(cell: Cell, model: PreTrainedModel, tokenizer: PreTrainedTokeniz
             num_steps=cell.steps,
             top_p=cell.top_p,
             temperature=cell.temperature,
-            top_p_rule=cell.top_p_rule,
+            top_p_rule=cell.top_p_rule if cell.top_p < 1 else None,  # it has nothing to choose
             schedule=cell.schedule,
             reveal=cell.reveal,
             num_return_sequences=min(cell.batch_size, cell.num_samples - start),

@@ -152,15 +152,19 @@ class AnyOrderGenerationMixin(GenerationMixin):
             `torch.LongTensor` (batch * num_return_sequences, n), or an [`AnyOrderGenerationOutput`].
 
         Raises:
-            ValueError: For an argument that is unknown, out of range or at odds with another, ids that are neither
-                tokens nor the mask, sequences longer than the model takes, nothing to fill, or a model whose logits are
-                not finite.
+            ValueError: For an argument that is unknown, out of range, at odds with another or of no use without one
+                that is missing, ids that are neither tokens nor the mask, sequences longer than the model takes,
+                nothing to fill, or logits that are not finite.
+            TypeError: For inputs or a mask that are no tensor, and what is no generator or no list of processors.
         """
         if inputs is not None and input_ids is not None:
             raise ValueError("Both inputs and input_ids are given; they are two names of one argument.")
         kwargs.pop("token_type_ids", None)  # which tokenizers return, and `forward` takes as well
-        if kwargs.pop("use_cache", None) is False:
-            raise ValueError("use_cache=False: a decoder's cache changes no result and is always used; leave it out.")
+        use_cache = kwargs.pop("use_cache", None)
+        if use_cache not in (True, None):
+            raise ValueError(
+                f"use_cache={use_cache!r}: a decoder's cache changes no result and is always used; leave it out."
+            )
         config = self.generation_config if generation_config is None else generation_config
         settings = resolve_settings(config, kwargs)
         self._check_architecture(settings)
@@ -216,6 +220,10 @@ class AnyOrderGenerationMixin(GenerationMixin):
         logits_processor: LogitsProcessorList | None,
         generator: torch.Generator | None,
     ) -> ParallelSampler | SpeculativeSampler:
+        if not isinstance(logits_processor, list | tuple | None):
+            raise TypeError(
+                f"logits_processor is a {type(logits_processor).__name__}, but must be a list of processors."
+            )
         processors = LogitsProcessorList(logits_processor or [])
         warpers = make_warpers(settings.temperature, settings.top_k, settings.top_p, settings.top_p_rule)
         if settings.strategy == "speculative":
@@ -233,8 +241,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
     ) -> AnyOrderGenerationOutput:
         if not torch.isfinite(canvas.token_logprobs).all():
             raise ValueError(
-                "The model's logits are not finite (NaN or infinity), so there is no distribution to draw from. Check "
-                f"the weights, and the dtype they were loaded in ({self.dtype})."
+                "The logits are not finite (NaN or infinity), so there is no distribution to draw from. Check the "
+                f"weights, the dtype they were loaded in ({self.dtype}), and whether a logits_processor, if there is "
+                "one, forbids every token."
             )
         is_speculative = isinstance(sampler, SpeculativeSampler)
         return AnyOrderGenerationOutput(
@@ -297,6 +306,11 @@ class AnyOrderGenerationMixin(GenerationMixin):
             check_batch(inputs, "inputs")
             check_mask(attention_mask, inputs)
             length = settings.max_length or inputs.shape[1] + (settings.max_new_tokens or 0)
+            if length == 0:
+                raise ValueError(
+                    f"Nothing to generate: inputs has shape {tuple(inputs.shape)}. Give max_new_tokens or max_length "
+                    "to extend it."
+                )
         # The weights of an offloaded model are nowhere; its inputs stay where they are.
         inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)
         num_added = length - inputs.shape[1]

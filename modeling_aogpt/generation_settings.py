@@ -42,6 +42,8 @@ LEAST = {
     "pad_token_id": 0,
 }
 
+FLAGS = ("do_sample", "stop_at_eos", "output_history", "return_dict_in_generate")
+
 
 @dataclass
 class AnyOrderGenerationSettings:
@@ -107,6 +109,9 @@ class AnyOrderGenerationSettings:
             ("top_p_rule", TOP_P_RULES),
         ):
             _check_choice(name, getattr(self, name), allowed)
+        for name in FLAGS:
+            if not isinstance(value := getattr(self, name), bool):
+                raise ValueError(f"{name}={value!r} must be True or False.")
         if not (_is_number(self.temperature) and 0 < self.temperature < float("inf")):
             raise ValueError(
                 f"temperature={self.temperature!r} must be above 0 and finite; for the likeliest use do_sample=False."
@@ -186,26 +191,32 @@ def resolve_settings(config: GenerationConfig, given: dict[str, object]) -> AnyO
     unused = sorted(config.to_diff_dict().keys() - {*known, *NEUTRAL_CONFIG_FIELDS})
     if unused:
         raise ValueError(f"The generation config sets {', '.join(unused)}, which this generate() does not know.")
-    _check_is_used(given, config)
     lengths = ("max_length", "max_new_tokens")
     says_length = any(given.get(name) is not None for name in lengths)
     values = {name: None if says_length and name in lengths else getattr(config, name, None) for name in known} | given
-    return AnyOrderGenerationSettings(**{name: value for name, value in values.items() if value is not None})
+    settings = AnyOrderGenerationSettings(**{name: value for name, value in values.items() if value is not None})
+    _check_is_used(given, settings)
+    return settings
 
 
-def _check_is_used(given: dict[str, object], config: GenerationConfig) -> None:
+def _check_is_used(given: dict[str, object], settings: AnyOrderGenerationSettings) -> None:
     """
     Raises a `ValueError` for an argument that asks for nothing without another. A generation config may hold such.
     """
-    for name, other, needed in (
-        ("eos_token_id", "stop_at_eos", True),
-        ("draft", "strategy", "speculative"),
-        ("draft_length", "strategy", "speculative"),
-        ("entropy_bound", "reveal", "entropy_bounded"),
+    has_steps, is_speculative = settings.num_steps is not None, settings.strategy == "speculative"
+    for name, is_used, needed in (
+        ("eos_token_id", settings.stop_at_eos, "stop_at_eos=True"),
+        ("draft", is_speculative, "strategy='speculative'"),
+        ("draft_length", is_speculative, "strategy='speculative'"),
+        ("entropy_bound", settings.reveal == "entropy_bounded", "reveal='entropy_bounded'"),
+        ("schedule", has_steps, "num_steps"),
+        ("reveal", has_steps or settings.reveal == "entropy_bounded", "num_steps"),
+        ("top_p_rule", settings.top_p < 1, "a top_p below 1"),
+        ("output_history", settings.return_dict_in_generate, "return_dict_in_generate=True"),
     ):
-        chosen = given[other] if other in given else getattr(config, other, None)
-        if given.get(name) is not None and chosen != needed:
-            raise ValueError(f"{name}={given[name]!r} says something with {other}={needed!r} only: give that too.")
+        value = given.get(name)
+        if not (is_used or value is None or value is False):
+            raise ValueError(f"{name}={value!r} says something with {needed} only: give that too, or leave {name} out.")
 
 
 def _is_integer(value: object) -> bool:

@@ -15,6 +15,8 @@ def draw_uniform(
     Uniform numbers in [0, 1), float64, drawn on the generator's device (the CPU without one) and moved to `device`, so
     that a seed gives the same orders, reveal steps and tokens wherever the model lives.
     """
+    if not isinstance(generator, torch.Generator | None):
+        raise TypeError(f"generator={generator!r} is no torch.Generator: torch.Generator().manual_seed(0) makes one.")
     draw_device = "cpu" if generator is None else generator.device
     return torch.rand(*size, generator=generator, device=draw_device, dtype=torch.float64).to(device)
 
@@ -61,6 +63,15 @@ def block_orders(
     return group_order(orders, blocks_of(positions, block_length, stride))
 
 
+def check_tensor(value: object, name: str) -> None:
+    """Raises a `TypeError` unless `value` is a tensor. `name` is of the argument, for errors."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(
+            f"{name} is a {type(value).__name__}, but must be a torch.Tensor: torch.tensor makes one of numbers, a "
+            "tokenizer with return_tensors='pt'."
+        )
+
+
 def check_orders(
     orders: torch.Tensor,
     batch_size: int,
@@ -72,6 +83,7 @@ def check_orders(
     Raises a `ValueError` unless `orders` is (batch, n), of integers, with a permutation in every row. `name` and what
     is `needed` are of the argument, for errors.
     """
+    check_tensor(orders, name)
     if tuple(orders.shape) != (batch_size, length):
         raise ValueError(f"{name} has shape {tuple(orders.shape)}, but must have {needed}: ({batch_size}, {length}).")
     if orders.dtype not in (torch.int64, torch.int32):
@@ -88,6 +100,7 @@ def check_orders(
 
 def check_batch(input_ids: torch.Tensor, name: str = "input_ids") -> None:
     """Raises a `ValueError` unless the ids are integers of shape (batch, n), of one sequence at least."""
+    check_tensor(input_ids, name)
     if input_ids.dim() != 2 or input_ids.shape[0] == 0:
         raise ValueError(f"{name} has shape {tuple(input_ids.shape)}, but must be (batch, length) with batch >= 1.")
     if input_ids.is_floating_point():
@@ -99,7 +112,10 @@ def check_mask(attention_mask: torch.Tensor | None, input_ids: torch.Tensor) -> 
     Raises a `ValueError` unless a mask, if there is one, has the shape of the ids (batch, n). Gathering and
     broadcasting would take some others in silence, and leave out columns or sequences.
     """
-    if attention_mask is not None and attention_mask.shape != input_ids.shape:
+    if attention_mask is None:
+        return
+    check_tensor(attention_mask, "attention_mask")
+    if attention_mask.shape != input_ids.shape:
         raise ValueError(
             f"attention_mask has shape {tuple(attention_mask.shape)}, but input_ids {tuple(input_ids.shape)}: give one "
             "value for each token, 0 at padding."

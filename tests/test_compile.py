@@ -72,7 +72,7 @@ def test_there_is_one_graph_per_bucket_and_none_after_the_first_generations(back
     """`fullgraph` raises where a graph would break."""
     model = random_model()
     model.model.compile(backend=backend, fullgraph=True, dynamic=False)
-    for num_steps in (1, 2, 3, 6, None):
+    for num_steps in (1, 2, 3, 6, 12):
         model.generate(num_return_sequences=2, num_steps=num_steps, reveal="fixed", generator=seeded())
     assert sorted(backend.rows) == [1, 2, 4, 8, 16]
     for seed in range(5):

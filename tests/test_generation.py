@@ -239,13 +239,25 @@ def test_generation_config_gives_defaults() -> None:
 def test_a_generation_config_survives_saving(tmp_path: Path) -> None:
     model = random_model()
     model.generation_config = GenerationConfig(
-        num_steps=3, reveal="fixed", schedule="cosine", do_sample=True, top_p=0.9, draft_length=3, entropy_bound=0.5
+        num_steps=3,
+        reveal="fixed",
+        schedule="cosine",
+        do_sample=True,
+        top_p=0.9,
+        top_p_rule="exclusive",
+        draft_length=3,
+        entropy_bound=0.5,
+        output_history=True,
     )
     model.save_pretrained(tmp_path)
     loaded = AOGPTForAnyOrderLM.from_pretrained(tmp_path, dtype=torch.float64)
     output = loaded.generate(generator=seeded(), return_dict_in_generate=True)
     assert output.num_forward_passes == 3
     assert torch.equal(output.sequences, model.generate(generator=seeded()))
+    # What a config holds may have nothing to say; a call that takes back what it speaks of need not name it.
+    without_use = loaded.generate(num_steps=None, top_p=1.0, generator=seeded())
+    assert torch.equal(without_use, random_model().generate(generator=seeded()))
+    assert loaded.generate(reveal="bernoulli", top_p_rule="inclusive", schedule="linear").shape == (1, 12)
 
 
 def test_processors_may_come_in_a_plain_list() -> None:
@@ -338,6 +350,18 @@ def test_integers_of_any_kind_will_do() -> None:
         ({"draft": "ngram"}, "draft='ngram' says something with strategy='speculative' only"),
         ({"draft_length": 8, "strategy": "parallel"}, "draft_length=8 says something with strategy='speculative' only"),
         ({"entropy_bound": 0.5}, "entropy_bound=0.5 says something with reveal='entropy_bounded' only"),
+        ({"schedule": "cosine"}, "schedule='cosine' says something with num_steps only"),
+        ({"schedule": "linear", "reveal": "entropy_bounded"}, "schedule='linear' says something with num_steps only"),
+        ({"reveal": "fixed"}, "reveal='fixed' says something with num_steps only"),
+        ({"reveal": "bernoulli", "order": "entropy"}, "reveal='bernoulli' says something with num_steps only"),
+        ({"reveal": "fixed", "strategy": "speculative"}, "reveal='fixed' says something with num_steps only"),
+        ({"top_p_rule": "exclusive"}, "top_p_rule='exclusive' says something with a top_p below 1 only"),
+        ({"output_history": True}, "output_history=True says something with return_dict_in_generate=True only"),
+        ({"do_sample": "false"}, "do_sample='false' must be True or False"),
+        ({"stop_at_eos": 1}, "stop_at_eos=1 must be True or False"),
+        ({"output_history": "no"}, "output_history='no' must be True or False"),
+        ({"return_dict_in_generate": 1}, "return_dict_in_generate=1 must be True or False"),
+        ({"use_cache": "no"}, "use_cache='no': .* leave it out"),
         ({"temperature": float("inf")}, "temperature=inf must be above 0 and finite"),
         ({"order": np.zeros((1, 12))}, "is not one of 'random', 'left_to_right'"),
         ({"temprature": 0.5}, "does not take temprature. Is temperature meant?"),
@@ -351,11 +375,44 @@ def test_integers_of_any_kind_will_do() -> None:
         ({"inputs": torch.tensor([[1, 11]]), "input_ids": torch.tensor([[1, 11]])}, "two names of one argument"),
         ({"inputs": torch.tensor([[1, 11]]), "attention_mask": torch.ones(1, 3)}, r"attention_mask has shape \(1, 3\)"),
         ({"attention_mask": torch.ones(1, 3)}, "without inputs"),
+        ({"inputs": torch.zeros(2, 0).long()}, r"shape \(2, 0\)\. Give max_new_tokens or max_length"),
     ],
 )
 def test_refuses(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         random_model().generate(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"inputs": [[1, 11]]}, r"inputs is a list, but must be a torch\.Tensor"),
+        ({"inputs": np.array([[1, 11]])}, r"inputs is a ndarray, but must be a torch\.Tensor"),
+        ({"inputs": torch.tensor([[1, 11]]), "attention_mask": [[1, 1]]}, "attention_mask is a list, but must be"),
+        ({"generator": 42}, r"generator=42 is no torch\.Generator"),
+        (
+            {"logits_processor": SuppressTokensLogitsProcessor([1])},
+            "logits_processor is a SuppressTokensLogitsProcessor, but must be a list of processors",
+        ),
+    ],
+)
+def test_refuses_what_is_of_another_type(arguments: dict, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        random_model().generate(**arguments)
+
+
+def test_flags_that_are_off_ask_for_nothing() -> None:
+    assert random_model().generate(output_history=False, stop_at_eos=False).shape == (1, 12)
+
+
+def test_an_empty_prompt_is_extended() -> None:
+    assert random_model().generate(torch.zeros(2, 0).long(), max_new_tokens=3).shape == (2, 3)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"strategy": "speculative"}, {"reveal": "entropy_bounded"}])
+def test_a_processor_that_leaves_no_token_is_named(arguments: dict) -> None:
+    with pytest.raises(ValueError, match=r"not finite .* whether a logits_processor, .*, forbids every token"):
+        random_model().generate(logits_processor=[SuppressTokensLogitsProcessor([*range(11)])], **arguments)
 
 
 def test_non_finite_logits_are_reported() -> None:

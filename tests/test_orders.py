@@ -58,6 +58,11 @@ def test_check_refuses(orders: torch.Tensor, message: str) -> None:
         check_orders(orders, 2, 3)
 
 
+def test_check_refuses_a_list() -> None:
+    with pytest.raises(TypeError, match=r"orders is a list, but must be a torch\.Tensor"):
+        check_orders([[0, 1, 2]], 1, 3)
+
+
 def test_in_place_undoes_in_order() -> None:
     orders = random_orders(5, 7, torch.Generator().manual_seed(0))
     values = torch.arange(35).view(5, 7)

@@ -102,7 +102,6 @@ class AOGPTAttention(nn.Module):
         self.config = config
         self.layer_idx = layer_idx
         self.is_causal = True
-        self.num_heads = config.num_attention_heads
         self.scaling = config.head_dim**-0.5
         self.qkv_proj = Linear(config.hidden_size, 3 * config.hidden_size, bias=config.use_bias)
         self.o_proj = Linear(config.hidden_size, config.hidden_size, bias=config.use_bias)
@@ -116,12 +115,12 @@ class AOGPTAttention(nn.Module):
         rotations: tuple[Rotation, Rotation] | None,
         attention_mask: torch.Tensor | None,
         past_key_values: Cache | None,
-        kept: slice | None = None,
+        kept: slice = slice(None),
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Of all rows keys and values are made, and the output of those that are `kept`."""
         batch_size, num_rows, _ = hidden_states.shape
-        qkv = self.qkv_proj(hidden_states).view(batch_size, num_rows, 3, self.num_heads, -1)
+        qkv = self.qkv_proj(hidden_states).view(batch_size, num_rows, 3, self.config.num_attention_heads, -1)
         query, key, value = (states.transpose(1, 2) for states in qkv.unbind(dim=2))
         query, key = self.q_norm(query), self.k_norm(key)
         if rotations is not None:
@@ -129,9 +128,9 @@ class AOGPTAttention(nn.Module):
             query, key = rotate(query, of_targets), rotate(key, of_tokens)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
-        if kept is not None:
-            query = query[:, :, kept]
-            attention_mask = None if attention_mask is None else attention_mask[:, :, kept]
+        query = query[:, :, kept]
+        if attention_mask is not None:
+            attention_mask = attention_mask[:, :, kept]
 
         implementation = self.config._attn_implementation
         if attention_mask is not None and implementation != "eager":

@@ -116,7 +116,7 @@ class CachedDecoder(Canvas):
 
     def _pack_weights_in_time(self, is_asked: torch.BoolTensor) -> None:
         """Once there are enough passes: those so far, and those to come if they all ask for as much as this one."""
-        if self._is_packed or is_asked.numel() == 1:
+        if self._is_packed or int(is_asked.sum()) == 1:  # the passes to come have one row
             return
         num_to_come = int((self.num_hidden / is_asked.sum(dim=1).clamp(min=1)).max())
         if self.num_forward_passes + num_to_come >= PASSES_WORTH_PACKING:

@@ -27,14 +27,14 @@ class Linear(nn.Linear):
     packed: torch.Tensor | None = None
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        if not uses_onednn(hidden_states, self.weight):
+        if not uses_onednn(hidden_states, self.weight, self.bias):
             return F.linear(hidden_states, self.weight, self.bias)
         is_one_row = hidden_states.numel() == self.in_features
         weight = self.weight if self.packed is None or is_one_row else self.packed
         return torch.ops.mkldnn._linear_pointwise(hidden_states, weight, self.bias, "none", [], "")
 
 
-def uses_onednn(hidden_states: torch.Tensor, weight: torch.Tensor) -> bool:
+def uses_onednn(hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> bool:
     """Plain float32 tensors on the CPU, nothing of which is recorded, compiled or computed in another dtype."""
     return (
         HAS_ONEDNN
@@ -43,7 +43,9 @@ def uses_onednn(hidden_states: torch.Tensor, weight: torch.Tensor) -> bool:
         and type(hidden_states) is torch.Tensor
         and type(weight) is nn.Parameter
         and hidden_states.numel() > 0
-        and not (torch.is_grad_enabled() and (hidden_states.requires_grad or weight.requires_grad))
+        and not (
+            torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (hidden_states, weight, bias))
+        )
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
         and torch.backends.mkldnn.enabled

@@ -30,6 +30,21 @@ def test_gradients_are_those_of_a_linear_layer() -> None:
     assert inputs.grad is not None
 
 
+def test_a_bias_trains_alone() -> None:
+    """As when only biases are fitted (BitFit), and nothing that comes before the layer needs gradients."""
+    model, ids = random_model().float(), torch.randint(11, (2, 6))
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(name.endswith("bias"))
+    model(ids, labels=ids).loss.backward()
+    model.double()
+    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.requires_grad}
+    model.zero_grad()
+    model(ids, labels=ids).loss.backward()
+    for name, gradient in gradients.items():
+        assert gradient is not None, name
+        torch.testing.assert_close(gradient, model.get_parameter(name).grad, rtol=1e-2, atol=1e-4)
+
+
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")
 @pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
 def test_only_plain_float32_inference_goes_to_onednn() -> None:

@@ -40,7 +40,7 @@ def memory_of(sizes: dict[str, Any], length: int, device_name: str, dtype: torch
     class Observed(CachedDecoder):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            held["cache_bytes"] = self.cache.keys.nbytes + self.cache.values.nbytes
+            held["cache_bytes"] = sum(store.nbytes for store in self.cache.stores())
             held["modulation_bytes"] = sum(table.nbytes for table in self.modulations or ())
 
     model.canvas_class = Observed

@@ -3,6 +3,9 @@
 """Key-value caches: one that any-order generation writes by slot, and a view of transformers' caches for a start
 row."""
 
+from collections.abc import Iterator
+from itertools import chain
+
 import torch
 from transformers.cache_utils import Cache
 
@@ -25,12 +28,21 @@ class AnyOrderCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (config.num_hidden_layers, batch_size, config.num_attention_heads, num_slots, config.head_dim)
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        shape = (batch_size, config.num_attention_heads, num_slots, config.head_dim)
+        # Not one tensor for all layers: a compiled pass would copy the whole of it to write to a part.
+        self.layers = [
+            tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in ("keys", "values"))
+            for _ in range(config.num_hidden_layers)
+        ]
+        for store in self.stores():  # CUDA graphs write to nothing else
+            torch._dynamo.mark_static_address(store)
         self._sequences = torch.arange(batch_size, device=device)[:, None]
         self._slots: slice | torch.LongTensor = slice(0, 0)
         self._num_visible = 0
+
+    def stores(self) -> Iterator[torch.Tensor]:
+        """Keys and values (batch, heads, slots, head_dim) of one layer after another."""
+        return chain.from_iterable(self.layers)
 
     def write_to(self, slots: slice | torch.LongTensor, num_visible: int) -> None:
         """
@@ -42,7 +54,7 @@ class AnyOrderCache:
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Stores keys and values (batch, heads, rows, head_dim) and returns those of all visible slots."""
-        stored = self.keys[layer_idx], self.values[layer_idx]
+        stored = self.layers[layer_idx]
         for store, states in zip(stored, (keys, values), strict=True):
             if isinstance(self._slots, slice):
                 store[:, :, self._slots] = states

@@ -39,6 +39,8 @@ class CachedDecoder(Canvas):
         self.cache = AnyOrderCache(self.model.config, *ids.shape, dtype=dtype, device=ids.device)
         # Every position is a target at least once: to project each just once can only take less.
         self.modulations = self.model.model.tabulate_modulations(ids.shape[1], ids.device)
+        for table in self.modulations or ():  # CUDA graphs copy what may move before every pass
+            torch._dynamo.mark_static_address(table)
 
     def query(self, num_queries: torch.LongTensor) -> Answer:
         known = self.num_context[:, None]

@@ -6,8 +6,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from functorch.compile import make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
 
 from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt.cached_decoder import CachedDecoder
 from tests.references import random_model
 
 
@@ -92,3 +96,28 @@ def test_shapes_may_be_symbolic_too(backend: CountingBackend) -> None:
     for seed in range(5):
         model.generate(num_steps=4, generator=seeded(seed))
     assert len(backend.rows) == num_graphs
+
+
+def test_a_compiled_pass_copies_neither_cache_nor_tables() -> None:
+    """
+    Inductor writes to a cache where it lies if that is a whole input: nothing may be made of all layers' size. CUDA
+    graphs copy all inputs but those whose addresses stay, and are given up if another is written to.
+    """
+    torch._dynamo.reset()
+    model = random_model(max_position_embeddings=512)
+    num_made, num_moving = [], []
+
+    def look_at(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable:
+        outputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "call_function"]
+        num_made.extend(output.numel() for output in outputs if isinstance(output, torch.Tensor))
+        staying = TracingContext.get().fw_metadata.static_input_indices
+        num_moving.extend(given.numel() for index, given in enumerate(inputs) if index not in staying)
+        return make_boxed_func(graph)
+
+    model.model.compile(backend=aot_autograd(fw_compiler=look_at), fullgraph=True)
+    masks, zeros = torch.full((1, 512), model.config.mask_token_id), torch.zeros(1, 512, dtype=torch.long)
+    canvas = CachedDecoder(model, masks, torch.arange(512)[None], zeros, zeros.bool())
+    with torch.no_grad():
+        canvas.query(torch.tensor([2]))
+    assert max(num_made) <= next(canvas.cache.stores()).numel()
+    assert max(num_moving) <= 2 * 512  # the mask

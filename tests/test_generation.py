@@ -299,9 +299,9 @@ def test_the_cache_holds_what_attention_computes_with() -> None:
     """So that no pass converts it."""
     model, zeros = random_model().float(), torch.zeros(1, 12, dtype=torch.long)
     arguments = model, zeros, torch.arange(12)[None], zeros, zeros.bool()
-    assert CachedDecoder(*arguments).cache.keys.dtype == torch.float32
+    assert next(CachedDecoder(*arguments).cache.stores()).dtype == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
-        assert CachedDecoder(*arguments).cache.keys.dtype == torch.bfloat16
+        assert next(CachedDecoder(*arguments).cache.stores()).dtype == torch.bfloat16
 
 
 def test_integers_of_any_kind_will_do() -> None:

@@ -85,8 +85,8 @@ def test_a_concatenating_cache_gives_the_same_in_fresh_memory() -> None:
             cache.write_to(slice(start, stop), stop)
         (plain, _), (concatenated, _) = (cache.update(*states, layer_idx=1) for cache in caches)
         assert torch.equal(plain, concatenated)
-        assert plain.data_ptr() == caches[0].keys[1].data_ptr()
-        assert concatenated.data_ptr() != caches[1].keys[1].data_ptr()
+        assert plain.data_ptr() == caches[0].layers[1][0].data_ptr()
+        assert concatenated.data_ptr() != caches[1].layers[1][0].data_ptr()
 
 
 def test_the_encoder_has_the_decoders_blocks() -> None:

@@ -81,7 +81,8 @@ class CachedDecoder(Canvas):
 
     def _ranks_from_cache(self, ends: torch.LongTensor) -> torch.LongTensor:
         """Ranks (batch, rows) from the first that is not cached; as many as the neediest sequence has up to `ends`."""
-        return self.num_cached[:, None] + torch.arange(int((ends - self.num_cached).max()))
+        longest = int((ends - self.num_cached).max())
+        return self.num_cached[:, None] + torch.arange(longest, device=ends.device)
 
     def _run(self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_asked: torch.BoolTensor) -> Answer:
         """One pass: the rows of `ranks` (batch, rows) given `num_context` tokens, and what those asked for came to."""
@@ -91,7 +92,7 @@ class CachedDecoder(Canvas):
         if self._is_compiled:
             # So that few shapes are compiled: a power of two of rows, and all slots.
             num_rows = 1 << (ranks.shape[1] - 1).bit_length()
-            ranks = (ranks[:, :1] + torch.arange(num_rows)).clamp(max=length - 1)
+            ranks = (ranks[:, :1] + torch.arange(num_rows, device=ranks.device)).clamp(max=length - 1)
             slots, num_visible, num_left_out = None, length, 0
         else:
             self._pack_weights_in_time(is_asked)

@@ -132,6 +132,6 @@ class Canvas:
 
 def first_columns(counts: torch.LongTensor, device: torch.device) -> Where:
     """The rows and columns of the first `counts` (batch,) columns of each row, found on the CPU, where counts are."""
-    is_first = torch.arange(int(counts.max())) < counts[:, None]
+    is_first = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
     rows, columns = is_first.nonzero(as_tuple=True)
     return rows.to(device), columns.to(device)

@@ -95,20 +95,20 @@ def gains_along_orders(
     num_gaining = (num_tokens - SHORTEST_CONTEXT).clamp(min=0)
     if num_ranks is None:
         every = range(SHORTEST_CONTEXT, int(num_tokens.max()))
-        ranks, weights = [torch.full_like(num_tokens, rank) for rank in every], torch.ones(len(num_tokens))
+        ranks, weights = [torch.full_like(num_tokens, rank) for rank in every], torch.ones_like(num_tokens).double()
     else:
         ranks = draw_contexts(num_gaining, num_ranks, generator)
-        weights = num_gaining / num_ranks
+        weights = num_gaining.double() / num_ranks
     gains, draws = torch.zeros_like(scores), []
     for rank in ranks:
         is_there = rank < num_tokens
         branches = one_branch(rank, torch.where(is_there, rank + 1, 0), length)
         here = scores.masked_fill(branches < 0, 0.0)
         ensemble = ensemble_scores(here, scorer, orders, rank, branches, num_context_orders, generator)
-        gain = (ensemble - here).masked_fill(branches < 0, 0.0) * weights.to(scores)[:, None]
+        gain = (ensemble - here).masked_fill(branches < 0, 0.0) * weights[:, None]
         gains += gain
         draws.append(gain.sum(dim=-1) * len(ranks))
-    return gains, torch.stack(draws) if draws else torch.zeros(2, len(orders), dtype=scores.dtype)
+    return gains, torch.stack(draws) if draws else scores.new_zeros(2, len(orders))
 
 
 def gains_of_uniform_orders(
@@ -131,8 +131,8 @@ def gains_of_uniform_orders(
         orders = group_order(orders, (~scorer.is_token).long())
         branches = parallel_branches(num_context, torch.where(num_gaining > 0, num_tokens, 0), length)
         ensemble, single = permuted_scores(scorer, orders, num_context, branches, num_context_orders, generator)
-        weights = num_gaining / (num_tokens - num_context).clamp(min=1)
-        gain = (ensemble - single) * weights.to(ensemble)[:, None]
+        weights = num_gaining.double() / (num_tokens - num_context).clamp(min=1)
+        gain = (ensemble - single) * weights[:, None]
         gains += in_place(gain, orders) / num_ranks
         draws.append(gain.sum(dim=-1))
     return gains, torch.stack(draws)

@@ -54,6 +54,10 @@ class DataCollatorForAnyOrderLM:
         self._distribution = OrderDistribution.named(self.orders, self.left_to_right_fraction)
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
+        with torch.device("cpu"):  # whatever the default device: a loader's workers can reach no other
+            return self._batch(features)
+
+    def _batch(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
         if not features:
             raise ValueError("There are no features to make a batch of; give at least one.")
         ids, labels = zip(*(_read(feature, index) for index, feature in enumerate(features)), strict=True)

@@ -281,7 +281,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 "stop_at_eos needs the id of end-of-text: give eos_token_id (the tokenizer's), or set it in "
                 "model.generation_config."
             )
-        eos = torch.as_tensor(eos).view(-1)
+        eos = torch.as_tensor(eos, device="cpu").view(-1)
         if not ((eos >= 0) & (eos < self.config.num_valid_tokens)).all():
             raise ValueError(
                 f"eos_token_id={eos.tolist()} is never generated: ids of text go from 0 to "
@@ -301,7 +301,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             if attention_mask is not None:
                 raise ValueError("attention_mask is given without inputs; unconditional sequences have no padding.")
             length = settings.max_new_tokens or settings.max_length or longest
-            inputs = torch.full((1, 0), mask, dtype=torch.long)
+            inputs = torch.full((1, 0), mask, dtype=torch.long, device="cpu")
         else:
             check_batch(inputs, "inputs")
             check_mask(attention_mask, inputs)

@@ -59,8 +59,8 @@ class OrderSource:
             return left_to_right_orders(batch_size, length, device=device)
         if isinstance(self.orders, OrderDistribution):
             seed = int(draw_uniform(1, generator=generator) * 2**53)
-            lengths = torch.full((batch_size,), length)
-            return self.orders.draw(seed, torch.arange(batch_size), lengths, length).to(device)
+            samples = torch.arange(batch_size, device=device)
+            return self.orders.draw(seed, samples, torch.full_like(samples, length), length)
         is_given = isinstance(self.orders, torch.Tensor)
         orders = self.orders if is_given else self.orders(batch_size, length, generator=generator)
         check_orders(orders, batch_size, length)

@@ -43,7 +43,8 @@ class ParallelSampler:
             if sigma is None:
                 answer = canvas.query(num_queries)
             else:
-                answer = canvas.query(num_queries, sigma=torch.full(num_queries.shape, sigma, device=canvas.ids.device))
+                sigma = torch.full(num_queries.shape, sigma, dtype=torch.float64, device=canvas.ids.device)
+                answer = canvas.query(num_queries, sigma=sigma)
             draw, where, num_revealed = self.drawer.draw(answer), answer[1], num_planned
             if self.chooses:
                 draw, where, num_revealed = self._choose(draw, where, step, num_planned)
@@ -54,7 +55,8 @@ class ParallelSampler:
     def _num_candidates(self, num_planned: torch.LongTensor) -> torch.LongTensor:
         """The hidden ranks up to the end of the block that the last planned one is in, but at most the window."""
         canvas = self.canvas
-        blocks, ranks = canvas.blocks.cpu(), torch.arange(canvas.blocks.shape[1])
+        blocks = canvas.blocks.cpu()
+        ranks = torch.arange(blocks.shape[1], device=blocks.device)
         last = (canvas.num_context + num_planned - 1).clamp(min=0)
         is_hidden = (ranks >= canvas.num_context[:, None]) & (ranks < canvas.ends[:, None])
         num_candidates = (is_hidden & (blocks <= blocks.gather(1, last[:, None]))).sum(dim=-1)

@@ -31,7 +31,7 @@ def masked_fractions(num_steps: int, schedule: str) -> torch.Tensor:
     `"linear"`: t_k = 1 - k / T (the paper's). `"cosine"`: t_k = cos(pi k / 2T), which reveals few positions per step at
     first and more when much is known (MaskGIT, arXiv 2202.04200, section 3.2).
     """
-    progress = torch.arange(num_steps + 1, dtype=torch.float64) / num_steps
+    progress = torch.arange(num_steps + 1, dtype=torch.float64, device="cpu") / num_steps
     fractions = {"linear": 1 - progress, "cosine": torch.cos(progress * math.pi / 2)}[schedule]
     fractions[-1] = 0.0
     return fractions
@@ -73,12 +73,12 @@ def draw_reveal_steps(
         steps = torch.bucketize(draws, 1 - fractions[1:-1], right=True)
     else:
         steps = torch.stack([_fixed_steps(int(hidden), fractions, longest) for hidden in num_hidden])
-    is_beyond = torch.arange(longest) >= num_hidden[:, None]
+    is_beyond = torch.arange(longest, device=num_hidden.device) >= num_hidden[:, None]
     return steps.masked_fill(is_beyond, num_steps).sort(dim=-1).values
 
 
 def _fixed_steps(num_hidden: int, fractions: torch.Tensor, length: int) -> torch.LongTensor:
-    steps = torch.zeros(length, dtype=torch.long)
+    steps = torch.zeros(length, dtype=torch.long, device="cpu")
     revealed = 0
     for step, fraction in enumerate(fractions[1:].tolist()):
         # Rounding errors of the grid must not push an exact count below itself.

@@ -34,12 +34,12 @@ def shift_right(values: torch.LongTensor, bits: int) -> torch.LongTensor:
 
 def stream_of(seed: int, samples: torch.LongTensor) -> torch.LongTensor:
     """The state at which the stream of each sample begins."""
-    return split_mix(torch.tensor((seed * GOLDEN + 2**63) % 2**64 - 2**63) + samples)
+    return split_mix((seed * GOLDEN + 2**63) % 2**64 - 2**63 + samples)
 
 
 def numbers_of(streams: torch.LongTensor, count: int) -> torch.LongTensor:
     """The first `count` numbers of each stream, (*streams.shape, count), any 64 bits."""
-    return split_mix(streams[..., None] + GOLDEN * torch.arange(1, count + 1))
+    return split_mix(streams[..., None] + GOLDEN * torch.arange(1, count + 1, device=streams.device))
 
 
 def as_uniform(numbers: torch.LongTensor) -> torch.Tensor:
@@ -98,7 +98,7 @@ class OrderDistribution:
 
         Row b is a function of `seed`, `samples[b]` and `lengths[b]` alone.
         """
-        positions = torch.arange(width)
+        positions = torch.arange(width, device=samples.device)
         numbers = numbers_of(stream_of(seed, samples), width + 1)
         is_left_to_right = (as_uniform(numbers[:, 0]) < self.left_to_right_fraction)[:, None]
         keys = self._fixed_keys(seed, positions) if self.is_fixed else numbers[:, 1:]
@@ -113,4 +113,4 @@ class OrderDistribution:
     def _fixed_keys(self, seed: int, positions: torch.LongTensor) -> torch.LongTensor:
         """The same keys at the same place of every block."""
         places = positions // (self.stride or 1) if self.block_length is None else positions % self.block_length
-        return numbers_of(stream_of(seed, torch.tensor(FIXED)), len(positions))[places]
+        return numbers_of(stream_of(seed, torch.tensor(FIXED, device=positions.device)), len(positions))[places]

@@ -90,7 +90,7 @@ class SpeculativeSampler:
 
         # After the accepted drafts one more token: in place of the first rejected one, or of the rank that follows.
         has_more = (canvas.num_hidden > num_accepted) & ((num_accepted > 0) | (self.num_sure == 0))
-        where, rejected = (values[has_more].to(device) for values in (torch.arange(len(has_more)), num_accepted))
+        where, rejected = has_more.nonzero().squeeze(1).to(device), num_accepted[has_more].to(device)
         weights = (verified[where, rejected] - drafted[where, rejected]).clamp(min=0)
         tokens[where, rejected] = draw_tokens(weights, self.drawer.generator)
 

@@ -55,9 +55,10 @@ def uses_onednn(hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.T
 def with_packed_weights(model: nn.Module) -> nn.Module:
     """
     A copy of `model` for many passes without gradients, whose linear layers hold their weights packed too. It shares
-    all else; it does not follow when the weights change, so it must not outlive a generation. Without oneDNN, `model`.
+    all else; it does not follow when the weights change, so it must not outlive a generation. Without oneDNN, or if
+    Accelerate has the weights in hand, `model`.
     """
-    if not (HAS_ONEDNN and torch.backends.mkldnn.enabled):
+    if not (HAS_ONEDNN and torch.backends.mkldnn.enabled) or is_dispatched(model):
         return model
     model = copy_of_modules(model, {})
     for layer in model.modules():
@@ -73,7 +74,9 @@ def in_fast_dtype(model: nn.Module) -> nn.Module:
     the rest.
     """
     slow = [weight for weight in model.parameters() if is_plain(weight, torch.bfloat16)]
-    if not slow or torch.cpu._is_avx512_bf16_supported() or torch.is_autocast_enabled("cpu") or is_compiled(model):
+    if not slow or torch.cpu._is_avx512_bf16_supported() or torch.is_autocast_enabled("cpu"):
+        return model
+    if is_compiled(model) or is_dispatched(model):
         return model
     return copy_of_modules(model, {id(weight): nn.Parameter(weight.detach().float(), False) for weight in slow})
 
@@ -81,6 +84,11 @@ def in_fast_dtype(model: nn.Module) -> nn.Module:
 def is_compiled(model: nn.Module) -> bool:
     """Whether the `compile` method of it, or of a part of it, was called."""
     return any(module._compiled_call_impl is not None for module in model.modules())
+
+
+def is_dispatched(model: nn.Module) -> bool:
+    """Whether Accelerate, or somebody else, gave it or a part of it another `forward`, which no copy would follow."""
+    return any("forward" in vars(module) for module in model.modules())
 
 
 def is_plain(weight: nn.Parameter, dtype: torch.dtype) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
+from accelerate import dispatch_model
 from torch.profiler import ProfilerActivity, profile
 
 from modeling_aogpt import cached_decoder
@@ -153,3 +154,19 @@ def test_bfloat16_generates_in_float32_where_that_is_faster(make: Callable, monk
         assert weight is before[name][0]
         assert weight.data_ptr() == before[name][1]
         assert weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("make", [random_model, random_encoder])
+def test_no_copy_is_made_of_what_accelerate_dispatched(make: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its hooks call the modules that they were put on, whose weights a copy does not have."""
+    monkeypatch.setattr(cached_decoder, "PASSES_WORTH_PACKING", 1)
+    arguments = {"max_length": 8, "order": "confidence", "return_dict_in_generate": True}
+    for dtype, has_bfloat16 in ((torch.bfloat16, True), (torch.float32, False)):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda has=has_bfloat16: has)
+        plain = make().to(dtype).generate(generator=torch.Generator().manual_seed(0), **arguments)
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+        places = {"model": "cpu", "lm_head": "cpu"}
+        model = dispatch_model(make().to(dtype), places, main_device="cpu", force_hooks=True)
+        assert with_packed_weights(model) is model
+        actual = model.generate(generator=torch.Generator().manual_seed(0), **arguments)
+        torch.testing.assert_close(actual.token_logprobs, plain.token_logprobs, rtol=0, atol=1e-4)

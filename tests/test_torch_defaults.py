@@ -34,8 +34,8 @@ LIKELIHOODS = [
     {"num_orders": 2},
     {"orders": "blocks-2"},
     {"orders": "left_to_right", "num_context_orders": 3},
-    {"orders": "left_to_right", "num_context_orders": 3, "num_ranks": 4},
-    {"orders": "random", "num_context_orders": 3, "num_ranks": 4},
+    {"orders": "left_to_right", "num_context_orders": 3, "num_ranks": 6},
+    {"orders": "random", "num_context_orders": 3, "num_ranks": 6},
 ]
 
 
@@ -82,8 +82,10 @@ def test_generation_from_nothing(check: Callable) -> None:
 @pytest.mark.parametrize("injection", ["adaln", "none", "sigma"])
 def test_generation_by_encoders(injection: str, check: Callable) -> None:
     model = random_encoder(target_injection=injection)
-    reveal = {"reveal": "euler"} if injection == "sigma" else {}
-    check(lambda: model.generate(IDS, attention_mask=TOKENS, num_steps=3, generator=seeded(), **reveal))
+    arguments = {"num_steps": 3, "return_dict_in_generate": True} | (
+        {"reveal": "euler"} if injection == "sigma" else {}
+    )
+    check(lambda: model.generate(IDS, attention_mask=TOKENS, generator=seeded(), **arguments).token_logprobs)
 
 
 @pytest.mark.parametrize("arguments", LIKELIHOODS)

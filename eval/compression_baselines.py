@@ -13,9 +13,8 @@ import sys
 import zlib
 from collections.abc import Iterable
 
-from transformers import HfArgumentParser
-
 from training.data import DataArguments, load_documents
+from training.errors import Parser, errors_in_a_line
 
 
 def compression_bits_per_byte(training_documents: Iterable[str], held_out_documents: Iterable[str]) -> dict[str, float]:
@@ -47,8 +46,9 @@ def xz_size(data: bytes) -> int:
     return len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
 
 
+@errors_in_a_line()
 def main(argv: list[str]) -> None:
-    (arguments,) = HfArgumentParser(DataArguments).parse_args_into_dataclasses(argv)
+    (arguments,) = Parser(DataArguments).parse(argv)
     documents = load_documents(arguments)
     figures = compression_bits_per_byte(
         filter(None, documents["train"]["text"]), filter(None, documents["validation"]["text"])

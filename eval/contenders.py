@@ -19,6 +19,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MD
 from modeling_aogpt.cache_aogpt import AnyOrderCache
 from modeling_aogpt.cached_decoder import CachedDecoder
 from modeling_aogpt.canvas import Answer
+from training.initialization import weights_of
 
 # Makes `batch_size` sequences of `length` tokens in `num_steps` steps.
 Generate = Callable[[int, int, int], Any]
@@ -162,7 +163,8 @@ def causal_lm(name: str, device: torch.device, dtype: torch.dtype) -> Contender:
     if name in CONFIG_MAPPING:
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](), dtype=dtype)
     else:
-        model = AutoModelForCausalLM.from_pretrained(name, config=AutoConfig.from_pretrained(name), dtype=dtype)
+        with weights_of(name):
+            model = AutoModelForCausalLM.from_pretrained(name, config=AutoConfig.from_pretrained(name), dtype=dtype)
     model = model.eval().to(device)
 
     def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:

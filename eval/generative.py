@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 from accelerate import PartialState
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModel, HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from eval.frontier import draw_frontier
 from eval.judging import Judge, Sample
@@ -32,8 +32,9 @@ from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from training.corpora import keep_text, load_files
 from training.data import option
-from training.errors import errors_in_a_line
+from training.errors import Parser, errors_in_a_line
 from training.files import whole_file
+from training.initialization import weights_of
 from training.tokenization import load_tokenizer
 
 MAX_N = 3
@@ -192,7 +193,8 @@ def load_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTraine
         raise ValueError(f"There is no model {name!r}, on the Hub or as a folder: {error}") from error
     if not isinstance(config, AOGPTConfig | MDMEncoderConfig):
         raise ValueError(f"{name!r} ({config.model_type}) is neither an AO-GPT nor a masked diffusion encoder.")
-    return AutoModel.from_pretrained(name, dtype=dtype).to(device).eval()
+    with weights_of(name):
+        return AutoModel.from_pretrained(name, dtype=dtype).to(device).eval()
 
 
 def make_cells(name: str, model: PreTrainedModel, arguments: GenerativeArguments) -> Iterator[Cell]:
@@ -247,9 +249,9 @@ def write_results(results: list[dict[str, Any]], arguments: GenerativeArguments)
 
 @errors_in_a_line()
 def main(argv: list[str]) -> None:
-    parser = HfArgumentParser(GenerativeArguments, allow_abbrev=False)
+    parser = Parser(GenerativeArguments)
     parser.add_argument("models", nargs="+", help="Folders or Hub names of the models.")
-    arguments, others = parser.parse_args_into_dataclasses(argv)
+    arguments, others = parser.parse(argv)
     results = generative(others.models, arguments)
     write_results(results, arguments)
     print(*generative_table(results), sep="\n")

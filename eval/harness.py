@@ -24,6 +24,8 @@ from tqdm import tqdm
 from eval.scoring import batches_of, progress_interval
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.orders import group_order, in_order, in_place, left_to_right_orders, random_orders
+from training.errors import errors_in_a_line
+from training.initialization import weights_of
 from training.tokenization import load_tokenizer
 
 ORDERS = ("left_to_right", "random")
@@ -60,8 +62,8 @@ class AnyOrderLM(TemplateLM):
             hole, off its outer ends.
 
     Raises:
-        ValueError: for an order that is none of these, a completion without tokens or longer than the model takes, or a
-            context with two holes.
+        ValueError: for an order or dtype that is none of these, a model that is not there, a completion without tokens
+            or longer than the model takes, or a context with two holes.
     """
 
     def __init__(
@@ -88,7 +90,10 @@ class AnyOrderLM(TemplateLM):
         has_cuda = torch.cuda.is_available()
         if device is None or (device.startswith("cuda") and not has_cuda):  # the command line's default is "cuda"
             device = "cuda" if has_cuda else "cpu"
-        self.model = AOGPTForAnyOrderLM.from_pretrained(pretrained, dtype=getattr(torch, dtype)).to(device).eval()
+        if not isinstance(getattr(torch, dtype, None), torch.dtype):
+            raise ValueError(f"dtype={dtype!r} is none of torch's, such as 'float32' or 'bfloat16'.")
+        with weights_of(pretrained):
+            self.model = AOGPTForAnyOrderLM.from_pretrained(pretrained, dtype=getattr(torch, dtype)).to(device).eval()
         self.tokenizer = load_tokenizer(tokenizer or pretrained)
         self.context_order, self.completion_order = context_order, completion_order
         self.num_orders, self.seed = num_orders, seed
@@ -208,5 +213,10 @@ def ranks_of(orders: torch.LongTensor) -> torch.LongTensor:
     return in_place(torch.arange(orders.shape[1]).expand_as(orders), orders)
 
 
-if __name__ == "__main__":
+@errors_in_a_line()
+def main() -> None:
     cli_evaluate()
+
+
+if __name__ == "__main__":
+    main()

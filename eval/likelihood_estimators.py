@@ -15,7 +15,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,15 @@ import torch
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from tqdm import tqdm
-from transformers import HfArgumentParser
 
 from modeling_aogpt import AOGPTForAnyOrderLM, LogLikelihoodOutput
 from modeling_aogpt.orders import random_orders
-from training.data import DataArguments, load_data, option
-from training.files import whole_file
+from training.data import load_data, option
+from training.errors import Parser, errors_in_a_line
+from training.files import read_json, whole_file
+from training.initialization import weights_of
 from training.plots import BLUE, GREY, ORANGE
-from training.results import read_results
+from training.results import read_finished_run
 
 # Larger passes are no faster on a CPU.
 ROWS_PER_PASS, SEQUENCES_PER_CALL = 4096, 8
@@ -51,6 +52,7 @@ TRAINING = (
 )
 
 GREEN = "#3a7d44"
+REPORTED = ("run", "length", "num_context_orders", "estimators", "comparison")  # what files of results have
 NAMES = {
     "all ranks": ("all ranks (prefix rows)", GREY),
     "random ranks": ("random ranks, gain over the order's own likelihood", GREEN),
@@ -80,6 +82,11 @@ class EstimatorArguments:
         default_factory=list,
         metadata={"help": "Such files, to be put together in report.md and report.png beside them."},
     )
+
+    def __post_init__(self) -> None:
+        for name in ("num_context_orders", "num_sequences", "num_exact_orders", "num_draws"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
 
 
 def rows_of_all_ranks(length: int, num_context_orders: int) -> int:
@@ -194,14 +201,9 @@ def run(run_dir: Path, arguments: EstimatorArguments) -> dict[str, Any]:
     Raises:
         ValueError: If the run is not finished, or its held-out text has too few or too short sequences.
     """
-    results = read_results(run_dir)
     if unknown := set(arguments.estimators) - set(NAMES):
         raise ValueError(f"{min(unknown)!r} is no estimator; there are {', '.join(map(repr, NAMES))}.")
-    if results is None:
-        raise ValueError(f"{run_dir} has no results.json; finish the run first (training/pretrain.py).")
-    names = {field.name for field in fields(DataArguments)}
-    data = DataArguments(**{name: value for name, value in results["arguments"].items() if name in names})
-    data.tokenizer = str(run_dir / "model")
+    results, data = read_finished_run(run_dir)
     rows = load_data(data).validation
     length = data.sequence_length if arguments.length is None else arguments.length
     if not 3 <= length <= data.sequence_length or len(rows) < arguments.num_sequences:
@@ -211,7 +213,8 @@ def run(run_dir: Path, arguments: EstimatorArguments) -> dict[str, Any]:
         )
     chosen = torch.linspace(0, len(rows) - 1, arguments.num_sequences).long()
     sequences = torch.tensor(rows["input_ids"][:])[chosen, :length]
-    model = AOGPTForAnyOrderLM.from_pretrained(run_dir / "model").eval()
+    with weights_of(run_dir):
+        model = AOGPTForAnyOrderLM.from_pretrained(run_dir / "model").eval()
     found = measure(model, sequences, arguments)
     return {
         "run": {key: results["arguments"][key] for key in TRAINING} | {"num_parameters": results["num_parameters"]},
@@ -286,10 +289,13 @@ def plot(measured: list[dict[str, Any]], path: Path) -> None:
         figure.savefig(temporary, format="png", dpi=150)
 
 
+@errors_in_a_line()
 def main(argv: list[str]) -> None:
-    parser = HfArgumentParser(EstimatorArguments, allow_abbrev=False)
+    parser = Parser(EstimatorArguments)
     parser.add_argument("run", nargs="?", help="Folder of a finished run.")
-    arguments, others = parser.parse_args_into_dataclasses(argv)
+    arguments, others = parser.parse(argv)
+    if others.run is None and not arguments.report:
+        parser.error("give the folder of a finished run, or --report and files of such runs")
     if others.run is not None:
         results = run(Path(others.run), arguments)
         print(json.dumps(results["comparison"], indent=1))
@@ -299,7 +305,7 @@ def main(argv: list[str]) -> None:
                 temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     if arguments.report:
         folder = Path(arguments.report[0]).parent
-        measured = [json.loads(Path(file).read_text(encoding="utf-8")) for file in arguments.report]
+        measured = [read_json(Path(file), REPORTED, "eval/likelihood_estimators.py") for file in arguments.report]
         plot(measured, folder / "report.png")
         with whole_file(folder / "report.md") as temporary:
             temporary.write_text("\n".join(table(measured)) + "\n", encoding="utf-8")

@@ -7,9 +7,10 @@
 8 bits need torchao. Writes results.json and report.md to OUT_DIR, and prints the latter.
 """
 
+import argparse
 import json
 import sys
-from dataclasses import fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,20 @@ import torch
 from transformers import AutoModel, PreTrainedModel
 
 from eval.scoring import figures, score
-from training.data import DataArguments, load_data
+from training.data import load_data
+from training.errors import errors_in_a_line
 from training.evaluation import ORDER_SEED
 from training.files import whole_file
-from training.results import read_results
+from training.initialization import weights_of
+from training.results import read_finished_run
 
 ORDERS = {"left_to_right": "left to right", "any_order": "random orders"}
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Ways to load a model, as arguments of `from_pretrained`."""
+    """Ways to load a model, as arguments of `from_pretrained`. Raises a `ValueError` without torchao."""
+    if find_spec("torchao") is None:
+        raise ValueError("8 bits need torchao, which is not installed: `pip install torchao`.")
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig
     from transformers import TorchAoConfig
 
@@ -54,19 +59,16 @@ def measure(run: Path) -> dict[str, Any]:
     """Bits per byte of the run's held-out text and bytes of the weights, of every variant.
 
     Raises:
-        ValueError: if the run is not finished.
+        ValueError: if the run is not finished, or torchao is not installed.
     """
-    results = read_results(run)
-    if results is None:
-        raise ValueError(f"{run} has no results.json; finish the run first (training/pretrain.py).")
-    names = {field.name for field in fields(DataArguments)}
-    arguments = DataArguments(**{name: value for name, value in results["arguments"].items() if name in names})
-    arguments.tokenizer = str(run / "model")
+    _, arguments = read_finished_run(run)
+    ways = variants()
     rows = load_data(arguments).validation.to_list()
     num_bytes = torch.tensor([row["num_bytes"] for row in rows]).numpy()
     measured: dict[str, Any] = {}
-    for name, options in variants().items():
-        model = AutoModel.from_pretrained(run / "model", **options).eval()
+    for name, options in ways.items():
+        with weights_of(run):
+            model = AutoModel.from_pretrained(run / "model", **options).eval()
         nats = score(model, rows, num_orders=1, seed=ORDER_SEED, batch_size=256)
         measured[name] = {"bytes": num_bytes_of(model)}
         for order in ORDERS:
@@ -88,12 +90,16 @@ def report(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+@errors_in_a_line()
 def main(argv: list[str]) -> None:
-    run, out = map(Path, argv)
-    results = measure(run)
+    parser = argparse.ArgumentParser(description="What fewer bits cost a model.")
+    parser.add_argument("run", type=Path, metavar="RUN", help="a finished run of training/pretrain.py")
+    parser.add_argument("out", type=Path, metavar="OUT_DIR", help="folder for results.json and report.md")
+    arguments = parser.parse_args(argv)
+    results = measure(arguments.run)
     text = report(results)
     for name, content in (("results.json", json.dumps(results, indent=1) + "\n"), ("report.md", text)):
-        with whole_file(out / name) as temporary:
+        with whole_file(arguments.out / name) as temporary:
             temporary.write_text(content, encoding="utf-8")
     print(text)
 

@@ -8,10 +8,10 @@ RUN_DIR is a finished run of training/pretrain.py with one document per sequence
 report.json, report.md and quickstart.png beside its results, and prints report.md.
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ from eval.infilling import decode, infill, letter_and_mark, make_holes, one_or_t
 from eval.quickstart_picture import draw_report
 from eval.zero_shot import figures, score
 from modeling_aogpt import AOGPTForAnyOrderLM
-from training.data import Data, DataArguments, load_data
+from training.data import Data, load_data
+from training.errors import errors_in_a_line
 from training.evaluation import ORDER_SEED
 from training.files import whole_file
-from training.results import read_results
+from training.initialization import weights_of
+from training.results import read_finished_run
 
 NUM_SAMPLES = 1000
 NUM_INFILLS = 500  # at most, of each sort
@@ -44,16 +46,12 @@ def make_report(run: Path) -> dict[str, Any]:
     Raises:
         ValueError: if the run is not finished, or its sequences are not one document each.
     """
-    results = read_results(run)
-    if results is None:
-        raise ValueError(f"{run} has no results.json; finish the run first (training/pretrain.py).")
-    names = {field.name for field in fields(DataArguments)}
-    arguments = DataArguments(**{name: value for name, value in results["arguments"].items() if name in names})
+    results, arguments = read_finished_run(run)
     if arguments.packing != "documents":
         raise ValueError(f"{run} was trained with packing={arguments.packing}; this report needs packing=documents.")
-    arguments.tokenizer = str(run / "model")
     data = load_data(arguments)
-    model = AOGPTForAnyOrderLM.from_pretrained(run / "model").eval()
+    with weights_of(run):
+        model = AOGPTForAnyOrderLM.from_pretrained(run / "model").eval()
     sequences = data.validation["input_ids"][:]
     training, held_out = (decode(data.tokenizer, ids) for ids in (data.train["input_ids"][:], sequences))
     known = {"train": set(training), "validation": set(held_out)}
@@ -150,10 +148,11 @@ def write_report(report: dict[str, Any], run: Path) -> None:
         temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
+@errors_in_a_line()
 def main(argv: list[str]) -> None:
-    if len(argv) != 1:
-        raise ValueError("Usage: python eval/quickstart_report.py RUN_DIR")
-    run = Path(argv[0])
+    parser = argparse.ArgumentParser(description="What a small model of names has learned.")
+    parser.add_argument("run", type=Path, metavar="RUN_DIR", help="a finished run of training/pretrain.py")
+    run = parser.parse_args(argv).run
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     write_report(make_report(run), run)

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import cached_file, extract_commit_hash
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from training.initialization import weights_of
 
 MEASURES = ("left_to_right", "any_order", "ensemble")
 RANDOM_MEASURES = ("any_order", "ensemble")
@@ -151,7 +152,8 @@ def load_scorer(
     kinds = {AOGPTConfig: (AOGPTForAnyOrderLM, DecoderScorer), MDMEncoderConfig: (MDMEncoderForMaskedLM, EncoderScorer)}
     model_class, scorer_class = kinds.get(type(config), (AutoModelForCausalLM, CausalScorer))
     try:
-        model = model_class.from_pretrained(name, revision=revision, dtype=dtype).to(device).eval()
+        with weights_of(name):
+            model = model_class.from_pretrained(name, revision=revision, dtype=dtype).to(device).eval()
     except ValueError as error:  # an encoder such as BERT is no causal language model
         raise ValueError(
             f"{name!r} ({config.model_type}) is none of an AO-GPT, a masked diffusion encoder or a causal language "

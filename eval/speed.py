@@ -24,7 +24,6 @@ import torch
 from rich.console import Console
 from rich.markdown import Markdown
 from tqdm import tqdm
-from transformers import HfArgumentParser
 
 from eval.contenders import ABLATIONS, Contender, causal_lm, compared, decoder, encoder
 from eval.speed_floor import decoder_work, measure_machine, synchronize
@@ -33,9 +32,10 @@ from eval.speed_plot import plot_speed
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.linear import in_fast_dtype
 from training.data import option
-from training.errors import errors_in_a_line
+from training.errors import Parser, errors_in_a_line
 from training.files import whole_file
 from training.hardware import num_cores
+from training.initialization import weights_of
 
 SIZES = {
     "tiny": {
@@ -81,8 +81,9 @@ class SpeedArguments:
         for name in ("steps", "batch_size", "memory_lengths"):
             if any(value < 1 for value in getattr(self, name)):
                 raise ValueError(f"{name}={getattr(self, name)} must all be at least 1.")
-        if self.repeats < 1:
-            raise ValueError(f"repeats is {self.repeats}; it must be at least 1.")
+        for name in ("repeats", "threads"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if self.ablations == ["all"]:
             self.ablations = list(ABLATIONS)
         elif self.ablations == ["none"]:
@@ -97,16 +98,18 @@ def measure(
     """Times everything and returns the report, plain numbers and strings; `save` gets what there is after every point.
 
     Raises:
-        ValueError: If the model does not take so many tokens, or there is nothing at `compare`.
+        ValueError: If there is no such model, device or mode of torch.compile, the model does not take so many tokens,
+            or there is nothing at `compare`.
     """
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
-    device, dtype = torch.device(arguments.device), getattr(torch, arguments.dtype)
+    device, dtype = device_named(arguments.device), getattr(torch, arguments.dtype)
     torch.manual_seed(0)
     if arguments.model is None:
         model = AOGPTForAnyOrderLM(AOGPTConfig(**SIZES[arguments.size]))
     else:
-        model = AOGPTForAnyOrderLM.from_pretrained(arguments.model)
+        with weights_of(arguments.model):
+            model = AOGPTForAnyOrderLM.from_pretrained(arguments.model)
     model = model.eval().to(device, dtype)
     longest = model.config.max_position_embeddings
     length = longest if arguments.length is None else arguments.length
@@ -139,6 +142,14 @@ def measure(
     return report
 
 
+def device_named(name: str) -> torch.device:
+    """A device of this machine. Raises a `ValueError` if it has none of this name."""
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
+        raise ValueError(f"device={name} is not there: {error}") from error
+
+
 def make_contenders(
     arguments: SpeedArguments, model: AOGPTForAnyOrderLM, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Contender]:
@@ -152,7 +163,10 @@ def make_contenders(
     if arguments.compare is not None:
         contenders[f"compare {arguments.compare}"] = compared(arguments.compare, model.config, device, dtype)
     if arguments.compile is not None:
-        model.model.compile(mode=arguments.compile)
+        try:
+            model.model.compile(mode=arguments.compile)
+        except RuntimeError as error:
+            raise ValueError(f"compile={arguments.compile}: {error}") from error
     return contenders
 
 
@@ -266,7 +280,7 @@ def write_report(report: dict[str, Any], folder: Path) -> None:
 
 @errors_in_a_line()
 def main(argv: list[str]) -> None:
-    (arguments,) = HfArgumentParser(SpeedArguments, allow_abbrev=False).parse_args_into_dataclasses(argv)
+    (arguments,) = Parser(SpeedArguments).parse(argv)
 
     def save(report: dict[str, Any]) -> None:
         if arguments.output is not None:

@@ -7,7 +7,7 @@
 Several reports of eval/speed.py go into one picture.
 """
 
-import json
+import argparse
 import sys
 from itertools import cycle
 from pathlib import Path
@@ -16,7 +16,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from training.files import whole_file
+from training.errors import errors_in_a_line
+from training.files import read_json, whole_file
 
 GREY, BLUE, ORANGE, GREEN, RED = "#8c8c8c", "#1f5fa8", "#d9730d", "#3a8a4d", "#b03a48"
 COLORS = {"decoder": BLUE, "encoder": ORANGE, "causal-lm": GREEN, "compare": RED}
@@ -59,12 +60,17 @@ def plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
         figure.savefig(temporary, format="png", dpi=150)
 
 
+@errors_in_a_line()
 def main(argv: list[str]) -> None:
-    *sources, output = map(Path, argv)
-    reports = [json.loads(source.read_text(encoding="utf-8")) for source in sources]
-    if len({(report["length"], report["dtype"]) for report in reports}) != 1:
-        raise ValueError("The reports must be of one length and dtype, and there must be at least one.")
-    plot_speed([point for report in reports for point in report["points"]], reports[0]["length"], output)
+    parser = argparse.ArgumentParser(description="Time of a generation against its steps.")
+    parser.add_argument("reports", nargs="+", type=Path, metavar="SPEED.JSON", help="a report of eval/speed.py")
+    parser.add_argument("output", type=Path, metavar="OUTPUT.PNG")
+    arguments = parser.parse_args(argv)
+    reports = [read_json(path, ("length", "dtype", "points"), "eval/speed.py") for path in arguments.reports]
+    kinds = sorted({f"{report['length']} in {report['dtype']}" for report in reports})
+    if len(kinds) != 1:
+        raise ValueError(f"The reports are of lengths {', '.join(kinds)}: give those of one length and dtype.")
+    plot_speed([point for report in reports for point in report["points"]], reports[0]["length"], arguments.output)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ python eval/tables.py RESULTS.json [...]    the tables of finished runs of eval/
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +14,18 @@ from typing import Any
 from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS
 from modeling_aogpt.configuration_aogpt import GPT2_VOCAB_SIZE
 from training.errors import errors_in_a_line
+from training.files import read_json
 
+KEYS = (
+    "model",
+    "num_parameters",
+    "protocol",
+    "sequence_length",
+    "tokenizer",
+    "mixed_precision",
+    "arguments",
+    "datasets",
+)
 MEASURE_NAMES = {"left_to_right": "left to right", "any_order": "any order", "ensemble": "ensemble"}
 PRECISIONS = {"left_to_right": "bf16", "any_order": "no", "ensemble": "no"}  # mixed precision of the published figures
 
@@ -172,22 +182,12 @@ def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -
             yield f"| {top_p}, {temperature} | **{model}** | {' | '.join(cells)} |"
 
 
-def read_results(path: Path) -> dict[str, Any]:
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path} is no JSON file: {error}") from error
-    if not isinstance(results, dict) or not {"protocol", "datasets"} <= results.keys():
-        raise ValueError(f"{path} holds no results of eval/zero_shot.py (--output).")
-    return results
-
-
 @errors_in_a_line()
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description="Results of eval/zero_shot.py beside the published figures.")
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS.json")
     files = parser.parse_args(argv).results
-    print(*zero_shot_table(list(map(read_results, files))), sep="\n")
+    print(*zero_shot_table([read_json(file, KEYS, "eval/zero_shot.py") for file in files]), sep="\n")
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from training.activation_checkpointing import ActivationCheckpointing, checkpoin
 from training.arguments import TrainingArguments
 from training.bfloat16 import bfloat16_products
 from training.ema import ExponentialMovingAverage
+from training.errors import errors_in_a_line
 from training.files import whole_file
 from training.hardware import num_cores, versions
 from training.objectives import AnyOrderObjective
@@ -184,6 +185,7 @@ and the plain step under autocast does so too. Ours rounds to bfloat16 and multi
 """
 
 
+@errors_in_a_line()
 def main() -> None:
     parser = argparse.ArgumentParser(description="Time and memory of a training step against a plain implementation.")
     parser.add_argument("--size", choices=SIZES, default="small")
@@ -204,6 +206,12 @@ def main() -> None:
 
     size = SIZES[arguments.size]
     length = size["length"]
+    for name in ("batch_size", "steps", "bf16_steps"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"{name} is {getattr(arguments, name)}; it must be at least 1.")
+    if arguments.bf16_length is not None and not 1 <= arguments.bf16_length <= length:
+        raise ValueError(f"bf16_length is {arguments.bf16_length}; {arguments.size} takes 1 to {length}.")
+    arguments.out.mkdir(parents=True, exist_ok=True)  # before the minutes that it takes
     plan = [(kind, "float32", arguments.size, arguments.batch_size, length, arguments.steps) for kind in KINDS]
     length = arguments.bf16_length or length
     plan += [(kind, "bf16", arguments.size, 1, length, arguments.bf16_steps) for kind in KINDS]
@@ -222,7 +230,6 @@ def main() -> None:
         "has_bfloat16": torch.cpu._is_avx512_bf16_supported(),
         "versions": versions(),
     }
-    arguments.out.mkdir(parents=True, exist_ok=True)
     for name, text in (("results.json", json.dumps(results, indent=1) + "\n"), ("README.md", report(results))):
         with whole_file(arguments.out / name) as temporary:
             temporary.write_text(text, encoding="utf-8")

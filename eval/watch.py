@@ -19,13 +19,13 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
-from transformers import HfArgumentParser, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from eval.generative import load_model
 from eval.infilling import printable
 from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput
 from training.data import option
-from training.errors import errors_in_a_line
+from training.errors import Parser, errors_in_a_line
 from training.files import whole_file
 from training.tokenization import load_tokenizer
 
@@ -57,6 +57,8 @@ class WatchArguments:
     picture: str | None = option(None, "Write an animated GIF to this file instead of showing it here.")
 
     def __post_init__(self) -> None:
+        if self.num_samples is not None and self.num_samples < 1:
+            raise ValueError(f"num_samples is {self.num_samples}; it must be at least 1.")
         if not 0 < self.seconds < float("inf"):
             raise ValueError(f"seconds is {self.seconds}; every step is to be shown for some time, above 0.")
 
@@ -205,10 +207,10 @@ class GifWriter(PillowWriter):
 
 @errors_in_a_line()
 def main(argv: list[str]) -> None:
-    parser = HfArgumentParser(WatchArguments, allow_abbrev=False)
+    parser = Parser(WatchArguments)
     parser.add_argument("model", help="Folder or Hub name of the model.")
     parser.add_argument("text", nargs="*", help="Texts with mask tokens; none: whole sequences are made up.")
-    arguments, others = parser.parse_args_into_dataclasses(argv)
+    arguments, others = parser.parse(argv)
     watch(others.model, others.text, arguments)
 
 

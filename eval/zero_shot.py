@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator, PartialState
 from datasets import Dataset
-from transformers import HfArgumentParser, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from eval.journal import Journal
 from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS, cut_into_blocks, load_texts
@@ -33,7 +33,7 @@ from eval.scoring import figures, score
 from eval.tables import MEASURE_NAMES, PRECISIONS, zero_shot_table
 from training.corpora import keep_text, load_files
 from training.data import option
-from training.errors import errors_in_a_line
+from training.errors import Parser, errors_in_a_line
 from training.files import whole_file
 from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
 from training.sequences import encode_documents, fill, total
@@ -95,6 +95,8 @@ class ScoringArguments:
         for name in ("num_orders", "ensemble_size", "tokens_per_batch"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}; it must be at least 0.")
         if bool(self.text_file) == bool(self.datasets):
             raise ValueError("Give either text files (--text-file) or data sets (--datasets).")
         for name, values, allowed in (
@@ -327,10 +329,12 @@ def output_paths(model_name: str, arguments: ScoringArguments) -> tuple[Path, Pa
 
 @errors_in_a_line()
 def main(argv: list[str]) -> None:
-    parser = HfArgumentParser(ScoringArguments, allow_abbrev=False)
+    parser = Parser(ScoringArguments)
     parser.add_argument("model", help="Folder or Hub name of the model.")
-    arguments, others = parser.parse_args_into_dataclasses(argv)
+    arguments, others = parser.parse(argv)
     output, unfinished = output_paths(others.model, arguments)
+    if output.is_dir():
+        raise ValueError(f"output is the folder {output}; name a file in it.")
     try:
         results = zero_shot(others.model, arguments, unfinished)
     except KeyboardInterrupt:

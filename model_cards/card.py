@@ -16,6 +16,7 @@ from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardDat
 
 from eval.protocols import EVALUATION_SETS
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
+from training.results import read_results
 
 HERE = Path(__file__).parent
 FACTS = frozenset(
@@ -143,7 +144,7 @@ def read_facts(card: str) -> dict[str, Any]:
 
 def run_measurements(run: Path) -> list[Measurement]:
     """Bits per byte of the held-out text of a finished run, with errors where its report (`report.json`) has them."""
-    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    results = read_results(run)
     report = run / "report.json"
     if report.is_file():
         figures = json.loads(report.read_text(encoding="utf-8"))["bits_per_byte"]
@@ -219,7 +220,7 @@ def hub_place_of(name: str) -> tuple[str | None, str | None]:
 
 
 def run_hyperparameters(run: Path) -> dict[str, Any]:
-    arguments = json.loads((run / "results.json").read_text(encoding="utf-8"))["arguments"]
+    arguments = read_results(run)["arguments"]
     return {words: arguments[name] for name, words in HYPERPARAMETERS.items() if arguments.get(name) is not None}
 
 

@@ -10,6 +10,7 @@ folder names, runs, generates and fills masks with each. EXPECTED holds `input_i
 give. Prints a JSON list of [what was done, outcome]; ends with an error at the first thing that fails.
 """
 
+import argparse
 import json
 import sys
 from collections.abc import Iterable
@@ -108,9 +109,15 @@ def check(folder: str, expected: str | None) -> Iterable[tuple[str, str]]:
 
 
 def main() -> None:
-    folder, expected = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None
+    parser = argparse.ArgumentParser(description="Uses a model folder with nothing but torch and transformers.")
+    parser.add_argument("folder", type=Path, metavar="FOLDER")
+    parser.add_argument("expected", nargs="?", metavar="EXPECTED.safetensors", help="input_ids, and logits they give")
+    arguments = parser.parse_args()
+    for path in (arguments.folder / "config.json", arguments.expected):
+        if path is not None and not Path(path).is_file():
+            parser.error(f"there is no {path}")
     hide_other_packages()
-    outcomes = list(check(str(Path(folder).absolute()), expected))
+    outcomes = list(check(str(arguments.folder.absolute()), arguments.expected))
     assert not set(PROJECT) & sys.modules.keys()
     print(json.dumps(outcomes))
 

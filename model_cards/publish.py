@@ -72,7 +72,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     return arguments
 
 
-@errors_in_a_line(RuntimeError, HTTPError)  # of the token, of an upload, of the network
+@errors_in_a_line(ValueError, OSError, RuntimeError, HTTPError)  # of the token, of an upload, of the network
 def main(argv: list[str]) -> None:
     arguments = parse(argv)
     validate_repo_id(arguments.repo_id)

@@ -27,6 +27,8 @@ from model_cards.card import (
 )
 from modeling_aogpt import AOGPTConfig
 from training.files import whole_folder
+from training.initialization import weights_of
+from training.results import read_results
 from training.tokenization import load_tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -59,8 +61,8 @@ def stage(
         ValueError: If `source` is neither a run nor a model, has no tokenizer or another model's, if the card or
             results cannot be read, if the results are another model's, or if `folder` holds anything.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise ValueError(f"{folder} is not empty: remove it, or name another folder.")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ValueError(f"{folder} is not an empty folder: remove it, or name another one.")
     run = source if (source / "model").is_dir() else None
     model = load_model(source if run is None else source / "model")
     tokenizer = find_tokenizer(source if run is None else source / "model", tokenizer_name, model.config)
@@ -99,9 +101,10 @@ def load_model(folder: Path) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if not isinstance(config, AOGPTConfig):
         raise ValueError(f"{folder} holds a {config.model_type}, not a model of this package.")
-    model, info = AutoModel.from_pretrained(
-        folder, trust_remote_code=False, use_safetensors=True, output_loading_info=True
-    )
+    with weights_of(str(folder)):
+        model, info = AutoModel.from_pretrained(
+            folder, trust_remote_code=False, use_safetensors=True, output_loading_info=True
+        )
     wrong = {what: sorted(map(str, names)) for what, names in info.items() if names}
     if wrong:
         raise ValueError(f"{folder}: the weights do not fit the configuration: {wrong}")
@@ -124,7 +127,7 @@ def find_tokenizer(folder: Path, name: str | None, config: AOGPTConfig) -> PreTr
 
 
 def describe_corpus(run: Path) -> str:
-    corpus = json.loads((run / "results.json").read_text(encoding="utf-8"))["corpus"]
+    corpus = read_results(run)["corpus"]
     train = corpus["train"]
     if "tokens" not in train:
         return f"{corpus['corpus']}: streamed, {corpus['packing']}. Tokenizer: {corpus['tokenizer']}."

@@ -93,7 +93,12 @@ def test_unknown_key_names_the_nearest(config: Path, key: str, nearest: str) -> 
         ("norm_bias: false", "attention_bias and norm_bias are an encoder's"),
         ("ema_decay: 1", r"ema_decay=1.0 must lie in \[0, 1\)"),
         ("max_grad_norm: 0", "max_grad_norm=0.0 must be above 0"),
-        ("weight_decay: -1", "weight_decay=-1.0 at least 0"),
+        ("weight_decay: -1", "weight_decay=-1.0 must be finite and at least 0"),
+        ("adam_epsilon: .nan", "adam_epsilon=nan must be finite and at least 0"),
+        ("learning_rate: .inf", "learning_rate=inf must be above 0 and finite"),
+        ("seed: -1", "seed=-1 must lie between 0 and 4294967295"),
+        ("dataloader_num_workers: -1", "dataloader_num_workers=-1 must be at least 0"),
+        (f"output_dir: {__file__}", "test_arguments.py is a file: name a folder"),
     ],
 )
 def test_contradictions_are_refused(config: Path, line: str, message: str) -> None:

@@ -1,19 +1,23 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import re
 import runpy
 import sys
 from pathlib import Path
 
 import pytest
+from accelerate.state import AcceleratorState, GradientState
 
+import training.pretrain
 from training.errors import errors_in_a_line
 
 ROOT = Path(__file__).parents[1]
+QUICKSTART = ROOT / "training" / "configs" / "quickstart.yaml"
 
 
-@pytest.mark.parametrize("kind", [ValueError, FileNotFoundError, LookupError])
+@pytest.mark.parametrize("kind", [ValueError, FileNotFoundError])
 def test_what_is_wrong_is_said_in_a_line(kind: type[Exception]) -> None:
-    @errors_in_a_line(LookupError)
+    @errors_in_a_line()
     def command() -> None:
         raise kind("no such thing")
 
@@ -21,28 +25,99 @@ def test_what_is_wrong_is_said_in_a_line(kind: type[Exception]) -> None:
         command()
 
 
-def test_a_fault_of_the_program_keeps_its_traceback() -> None:
-    with pytest.raises(TypeError), errors_in_a_line():
-        raise TypeError
+@pytest.mark.parametrize(("kinds", "fault"), [((), TypeError), ((LookupError,), ValueError)])
+def test_a_fault_of_the_program_keeps_its_traceback(kinds: tuple[type[Exception], ...], fault: type[Exception]) -> None:
+    with pytest.raises(fault), errors_in_a_line(*kinds):
+        raise fault
 
 
+def test_a_fault_in_training_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is a `ValueError` of wrong settings before a run begins is none afterwards."""
+
+    class Run:
+        def train(self) -> int:
+            raise ValueError("operands could not be broadcast")
+
+    monkeypatch.setattr(training.pretrain, "set_up", lambda argv: Run())
+    with pytest.raises(ValueError, match="operands"):
+        training.pretrain.main([])
+
+
+def test_one_of_several_processes_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    with pytest.raises(SystemExit) as silent, errors_in_a_line():
+        raise ValueError("no such thing")
+    assert silent.value.code == 1
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)  # what it alone may have met
+    with pytest.raises(SystemExit, match="no such thing"), errors_in_a_line():
+        raise ValueError("no such thing")
+
+
+@pytest.fixture
+def _fresh_accelerator() -> None:
+    """Accelerate's states last as long as a process."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    GradientState._reset_state()
+
+
+@pytest.mark.usefixtures("_fresh_accelerator")
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        ("eval/zero_shot.py nowhere --text-file {file}", "There is no model 'nowhere'"),
+        ("training/pretrain.py none.yaml", "none.yaml cannot be read as YAML"),
+        ("training/pretrain.py {quickstart} --lerning_rate 1", "Did you mean 'learning_rate'"),
+        ("training/pretrain.py {quickstart} --output_dir out --corpus none.txt", "There is no file 'none.txt'"),
+        ("training/pretrain.py {quickstart} --output_dir out --corpus empty.txt", "empty.txt is empty"),
+        ("training/pretrain.py {quickstart} --output_dir out --tracker nothing", None),
+        ("training/pretrain.py {quickstart} --output_dir damaged", "damaged/results.json is no JSON file"),
+        ("training/pretrain.py {quickstart} --output_dir text.txt", "output_dir=text.txt is a file"),
+        ("training/kill_and_resume.py --kills 101", "kills is 101; it must be at least 1 and at most 100"),
+        ("training/kill_and_resume.py --nothing 1", None),
+        ("training/kill_and_resume.py --output_dir text.txt", "text.txt"),
+        ("training/convert_gpt2.py folder out", "is no model"),
+        ("eval/compression_baselines.py --corpus none.txt", "There is no file 'none.txt'"),
+        ("eval/compression_baselines.py --nothing", None),
+        ("eval/generative.py nowhere --output-dir out", "There is no model 'nowhere'"),
+        ("eval/likelihood_estimators.py damaged", "damaged/results.json is no JSON file"),
+        ("eval/likelihood_estimators.py", None),
+        ("eval/likelihood_estimators.py --report list.json", "list.json has no run, length"),
+        ("eval/quantization.py folder out", "has no results.json; finish the run first"),
+        ("eval/quantization.py folder", None),
+        ("eval/quickstart_report.py damaged", "damaged/results.json is no JSON file"),
+        ("eval/quickstart_report.py", None),
+        ("eval/speed.py --size tiny --device nothing", "device=nothing is not there"),
+        ("eval/speed.py --model nowhere", "The weights of nowhere are missing"),
+        ("eval/speed_plot.py text.txt out.png", "text.txt is no JSON file"),
+        ("eval/speed_plot.py out.png", None),
+        ("eval/tables.py none.json", "none.json"),
+        ("eval/tables.py list.json", "list.json has no model, .*not written by eval/zero_shot.py"),
+        ("eval/training_speed.py --size tiny --bf16_length 17", "bf16_length is 17; tiny takes 1 to 16"),
+        ("eval/watch.py nowhere", "There is no model 'nowhere'"),
+        ("eval/zero_shot.py nowhere --text-file text.txt", "There is no model 'nowhere'"),
         ("eval/zero_shot.py nowhere", "either text files"),
-        ("eval/tables.py {folder}/none.json", "none.json"),
-        ("eval/tables.py {file}", "no results of eval/zero_shot.py"),
-        ("eval/generative.py nowhere --output-dir {folder}", "There is no model 'nowhere'"),
-        ("training/convert_gpt2.py {folder} {folder}/out", "is no model"),
-        ("model_cards/publish.py {folder} somebody/model", "neither a finished run nor a model folder"),
+        ("model_cards/publish.py folder somebody/model", "neither a finished run nor a model folder"),
+        ("model_cards/check_staged.py folder", None),
     ],
 )
 def test_commands_end_without_a_traceback(
-    command: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str,
+    message: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    file = tmp_path / "text.txt"
-    file.write_text("[]")
-    monkeypatch.setattr(sys, "argv", command.format(file=file, folder=tmp_path).split())
-    with pytest.raises(SystemExit, match=f"^error: .*{message}"):
+    """`message`: of the line; None: the parser of the command line says what is wrong, and exits with 2."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    given = {"text.txt": "[", "list.json": "[]", "empty.txt": "", "damaged/results.json": "{", "folder/some.txt": ""}
+    for name, content in given.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(content)
+    monkeypatch.setattr(sys, "argv", command.format(quickstart=QUICKSTART).split())
+    with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / sys.argv[0]), run_name="__main__")
+    if message is None:
+        assert ended.value.code == 2
+        assert "error: " in capsys.readouterr().err.splitlines()[-1]
+    else:
+        assert re.search(f"^error: .*{message}", str(ended.value.code))

@@ -17,7 +17,7 @@ lm_eval = pytest.importorskip("lm_eval")
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
-from eval.harness import AnyOrderLM  # noqa: E402
+from eval.harness import AnyOrderLM, main  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -164,6 +164,7 @@ def test_the_blank_before_a_hole_belongs_to_the_completion(folder: str) -> None:
     ("options", "pair", "message"),
     [
         ({"context_order": "sorted"}, ("a", "b"), "context_order='sorted' is not one of 'left_to_right', 'random'"),
+        ({"dtype": "nn"}, ("a", "b"), "dtype='nn' is none of torch's"),
         ({"num_orders": 2}, ("a", "b"), "num_orders=2 must be .* 1 where no order is random"),
         ({}, ("a<mask>b<mask>", "c"), "The context has 2 holes"),
         ({}, ("a", ""), "A completion has 0 tokens; this model takes 1 to 12"),
@@ -173,6 +174,12 @@ def test_the_blank_before_a_hole_belongs_to_the_completion(folder: str) -> None:
 def test_bad_input(folder: str, options: dict[str, Any], pair: tuple[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ask(AnyOrderLM(folder, **options), pair)
+
+
+def test_a_model_that_is_not_there_is_said_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eval.harness.cli_evaluate", lambda: AnyOrderLM(str(tmp_path)))
+    with pytest.raises(SystemExit, match=rf"^error: The weights of {tmp_path} are missing or damaged"):
+        main()
 
 
 def test_generation_is_left_to_the_stock_model(folder: str) -> None:

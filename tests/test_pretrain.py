@@ -210,7 +210,9 @@ def test_full_disk_costs_steps_and_nothing_else(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("training.checkpoints.save_file", fail)
-    with pytest.raises(OSError, match=r"00000006.safetensors could not be written: .*No space left on device"):
+    with pytest.raises(
+        SystemExit, match=r"^error: .*00000006.safetensors could not be written: .*No space left"
+    ):
         train(config, tmp_path)
     assert [path.name for path in tmp_path.glob("*checkpoint-*")] == ["checkpoint-00000003.safetensors"]
     monkeypatch.undo()
@@ -270,12 +272,12 @@ def test_other_settings_are_refused_at_once(
         raise AssertionError("The corpus was loaded first.")
 
     monkeypatch.setattr("training.pretrain.load_data", fail)
-    with pytest.raises(ValueError, match=r"learning_rate: 0.05 there, 0.01 now"):
+    with pytest.raises(SystemExit, match=r"^error: .*learning_rate: 0.05 there, 0.01 now"):
         train(config, finished, "--learning_rate", "0.01")
     (tmp_path / "checkpoint-00000006.safetensors").write_bytes(
         (finished / "checkpoint-00000006.safetensors").read_bytes()
     )
-    with pytest.raises(ValueError, match=r"checkpoint-00000006.safetensors belongs .*seed: 0 there, 1 now"):
+    with pytest.raises(SystemExit, match=r"^error: .*checkpoint-00000006.safetensors belongs .*seed: 0 there, 1 now"):
         train(config, tmp_path, "--seed", "1")
 
 
@@ -287,7 +289,7 @@ def test_other_corpus_is_refused(config: Path, finished: Path, tmp_path: Path) -
     content = corpus.read_text()
     corpus.write_text(content + "\nbaa na")
     try:
-        with pytest.raises(ValueError, match=r"corpus: .* there, .* now"):
+        with pytest.raises(SystemExit, match=r"^error: .*corpus: .* there, .* now"):
             train(config, tmp_path)
     finally:
         corpus.write_text(content)
@@ -378,7 +380,7 @@ def test_diverged_run_stops_and_keeps_its_checkpoint(
         return step(run, *arguments)
 
     monkeypatch.setattr(Pretraining, "step", spoiled)
-    with pytest.raises(FloatingPointError, match=r"(?s)At step 5 .* samples 60 to 71, rows \[\d+, "):
+    with pytest.raises(SystemExit, match=r"(?s)^error: At step 5 .* samples 60 to 71, rows \[\d+, "):
         train(config, tmp_path, "--save_steps", "1")
     checkpoint = load_file(tmp_path / "checkpoint-00000005.safetensors")
     assert not (tmp_path / "checkpoint-00000006.safetensors").exists()

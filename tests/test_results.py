@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from training.arguments import TrainingArguments
-from training.results import loss_curve, read_results, write_results
+from training.data import DataArguments
+from training.results import loss_curve, read_finished_run, read_results, write_results
 
 
 @pytest.mark.parametrize(
@@ -22,6 +23,24 @@ def test_curve_is_the_mean_of_each_window(window: int, steps: list[int], means: 
 
 def test_only_finished_runs_have_results(tmp_path: Path) -> None:
     assert read_results(tmp_path) is None
-    write_results({"steps": 3}, tmp_path)
-    assert read_results(tmp_path) == {"steps": 3}
+    results = {"arguments": {"packing": "documents", "seed": 1, "tokenizer": None}, "steps": 3}
+    with pytest.raises(ValueError, match=r"has no results\.json; finish the run first"):
+        read_finished_run(tmp_path)
+    write_results(results, tmp_path)
+    assert read_results(tmp_path) == results
+    assert read_finished_run(tmp_path) == (results, DataArguments(packing="documents", tokenizer=f"{tmp_path}/model"))
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is no JSON file"),
+        ("[1]", "has no arguments, steps"),
+        ('{"steps": 1}', "has no arguments:"),
+    ],
+)
+def test_other_files_are_refused_by_name(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(ValueError, match=f"results.json {message}"):
+        read_results(tmp_path)

@@ -3,17 +3,18 @@
 """What a run can be told: keys of a YAML file, each of which `--key value` on the command line overrides."""
 
 import difflib
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from transformers import HfArgumentParser
 
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.seeded_orders import ORDER_NAMES, OrderDistribution
 from training.data import DataArguments, option
+from training.errors import Parser
 from training.initialization import read_config
 
 
@@ -137,7 +138,7 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
     Raises:
         ValueError: If a key is not known (the nearest one is named), or the values contradict each other.
     """
-    parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments), allow_abbrev=False)
+    parser = Parser((ModelArguments, DataArguments, TrainingArguments))
     parser.add_argument("config", type=Path, help="YAML file of keys and values, for instance configs/quickstart.yaml")
     known = {item.name for kind in parser.dataclass_types for item in fields(kind)}
     if not argv or argv[0].startswith("-"):
@@ -202,8 +203,13 @@ def _complete(model: ModelArguments, data: DataArguments, training: TrainingArgu
         )
     if data.preprocessing_num_workers is not None and data.preprocessing_num_workers < 1:
         raise ValueError(f"preprocessing_num_workers={data.preprocessing_num_workers} must be at least 1.")
-    if training.num_samples < 0:
-        raise ValueError(f"num_samples={training.num_samples} must be at least 0.")
+    for name in ("num_samples", "dataloader_num_workers"):
+        if getattr(training, name) < 0:
+            raise ValueError(f"{name}={getattr(training, name)} must be at least 0.")
+    if not 0 <= training.seed < 2**32:
+        raise ValueError(f"seed={training.seed} must lie between 0 and {2**32 - 1}.")
+    if training.output_dir.exists() and not training.output_dir.is_dir():
+        raise ValueError(f"output_dir={training.output_dir} is a file: name a folder.")
     for name in (
         *("max_steps", "batch_size", "per_device_batch_size", "logging_steps", "eval_steps", "eval_sequences"),
         *("eval_batch_size", "save_steps", "save_total_limit"),
@@ -213,19 +219,20 @@ def _complete(model: ModelArguments, data: DataArguments, training: TrainingArgu
             raise ValueError(f"{name}={value} must be at least 1.")
     if not 0 <= training.warmup_steps < training.max_steps:
         raise ValueError(f"warmup_steps={training.warmup_steps} must lie in [0, max_steps={training.max_steps}).")
-    if not 0 <= training.final_learning_rate <= training.learning_rate or training.learning_rate == 0:
+    if not 0 <= training.final_learning_rate <= training.learning_rate < math.inf or training.learning_rate == 0:
         raise ValueError(
-            f"learning_rate={training.learning_rate} must be above 0, and final_learning_rate="
+            f"learning_rate={training.learning_rate} must be above 0 and finite, and final_learning_rate="
             f"{training.final_learning_rate} between 0 and it."
         )
     _check_objective(model, training)
     for name in ("adam_beta1", "adam_beta2", "ema_decay"):
         if not 0 <= getattr(training, name) < 1:
             raise ValueError(f"{name}={getattr(training, name)} must lie in [0, 1).")
-    if training.max_grad_norm <= 0 or training.weight_decay < 0:
-        raise ValueError(
-            f"max_grad_norm={training.max_grad_norm} must be above 0, weight_decay={training.weight_decay} at least 0."
-        )
+    if not training.max_grad_norm > 0:
+        raise ValueError(f"max_grad_norm={training.max_grad_norm} must be above 0.")
+    for name in ("weight_decay", "adam_epsilon"):
+        if not 0 <= getattr(training, name) < math.inf:
+            raise ValueError(f"{name}={getattr(training, name)} must be finite and at least 0.")
     build_config(model)  # AOGPTConfig checks the architecture
 
 

@@ -2,9 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """How a command says that it cannot do what it was told."""
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import torch
+from transformers import HfArgumentParser
 
 
 @contextmanager
@@ -12,10 +17,32 @@ def errors_in_a_line(*kinds: type[Exception]) -> Iterator[None]:
     """
     Around a command: wrong input ends it with `error: ...` and the exit status 1 instead of a traceback.
 
+    Of several processes on a machine that do not know of each other yet, and so all find the same, one says it.
+
     Args:
-        kinds: what else than `ValueError` and `OSError` is no fault of the program, such as errors of a network.
+        kinds: what is no fault of the program, such as errors of a network; unless given, `ValueError` and `OSError`.
     """
+    no_faults = kinds or (ValueError, OSError)
     try:
         yield
-    except (ValueError, OSError, *kinds) as error:
-        sys.exit(f"error: {error}")
+    except no_faults as error:
+        is_connected = torch.distributed.is_available() and torch.distributed.is_initialized()
+        is_said_by_another = os.environ.get("LOCAL_RANK", "0") != "0" and not is_connected
+        sys.exit(1 if is_said_by_another else f"error: {error}")
+
+
+class Parser(HfArgumentParser):
+    """As its base class, but what is wrong takes one line, not a usage of a hundred options; nothing is abbreviated."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (`{self.prog} --help` lists what there is)\n")
+
+    def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
+        """The dataclasses and, where there are other arguments, a namespace of these."""
+        *parsed, unknown = self.parse_args_into_dataclasses(argv, return_remaining_strings=True)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return tuple(parsed)

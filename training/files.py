@@ -1,12 +1,14 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Files and folders that appear whole or not at all."""
+"""Files and folders that appear whole or not at all, and files of JSON that are what they should be."""
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -50,6 +52,28 @@ def remove_incomplete(folder: Path) -> None:
     """Removes what processes that were killed while writing left in `folder`."""
     for path in folder.glob(".*.incomplete"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def read_json(path: Path, wanted: Sequence[str], writer: str) -> dict[str, Any]:
+    """
+    The content of a JSON file.
+
+    Args:
+        wanted: keys that it must have.
+        writer: the command that writes such files.
+
+    Raises:
+        ValueError: If the file is not what `writer` writes.
+        OSError: If it cannot be read.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON file: {error}. Give one that {writer} wrote.") from error
+    missing = [key for key in wanted if not isinstance(content, dict) or key not in content]
+    if missing:
+        raise ValueError(f"{path} has no {', '.join(missing)}: it was not written by {writer}.")
+    return content
 
 
 def _temporary_beside(path: Path) -> Path:

@@ -2,7 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model that training begins with: new, or any of this package's that was trained or converted before."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModel
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
@@ -24,6 +28,15 @@ def read_config(name_or_path: str) -> AOGPTConfig | MDMEncoderConfig:
     return config
 
 
+@contextmanager
+def weights_of(name_or_path: str) -> Iterator[None]:
+    """Around the loading of weights: raises a `ValueError` that names the model where they are missing or damaged."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"The weights of {name_or_path} are missing or damaged: {error}") from error
+
+
 def new_model(config: AOGPTConfig | MDMEncoderConfig) -> Model:
     """With random weights."""
     return MDMEncoderForMaskedLM(config) if isinstance(config, MDMEncoderConfig) else AOGPTForAnyOrderLM(config)
@@ -38,8 +51,8 @@ def load_model(name_or_path: str, config: AOGPTConfig | MDMEncoderConfig) -> Mod
         config: What the run asks for: the checkpoint's architecture with the vocabulary of the tokenizer.
 
     Raises:
-        ValueError: If the tokenizer has other ids than the checkpoint was trained with, or weights are missing or too
-            many.
+        ValueError: If the tokenizer has other ids than the checkpoint was trained with, or weights are missing, damaged
+            or too many.
     """
     its = read_config(name_or_path)
     for name in ("num_valid_tokens", "mask_token_id"):
@@ -48,7 +61,8 @@ def load_model(name_or_path: str, config: AOGPTConfig | MDMEncoderConfig) -> Mod
                 f"The tokenizer has {name}={getattr(config, name)}, but the model of {name_or_path} "
                 f"{getattr(its, name)}: give the tokenizer that it was trained with."
             )
-    model, report = AutoModel.from_pretrained(name_or_path, dtype=torch.float32, output_loading_info=True)
+    with weights_of(name_or_path):
+        model, report = AutoModel.from_pretrained(name_or_path, dtype=torch.float32, output_loading_info=True)
     if wrong := {kind: keys for kind, keys in report.items() if keys}:
         raise ValueError(f"The weights of {name_or_path} are not those of its configuration: {wrong}.")
     return model

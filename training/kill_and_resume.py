@@ -30,20 +30,21 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from safetensors.torch import load_file
 from tqdm import tqdm
-from transformers import HfArgumentParser
 
 from training import pretrain
 from training.checkpoints import checkpoints_in
+from training.errors import Parser, errors_in_a_line
 from training.files import whole_file
 from training.hardware import num_cores, versions
 from training.results import read_results
 
 # A run of some seconds on a short text, much of which go into saving, so that many kills fall there.
 ROOT = Path(__file__).parents[1]
+NUM_STEPS = 100
 RECIPE = [
     str(ROOT / "training" / "configs" / "quickstart.yaml"),
     *(f"--corpus={ROOT / 'LICENSE'}", "--packing=packed", "--vocab_size=400", "--validation_fraction=0.1"),
-    *("--max_steps=100", "--warmup_steps=5", "--batch_size=32", "--hidden_size=64", "--num_hidden_layers=2"),
+    *(f"--max_steps={NUM_STEPS}", "--warmup_steps=5", "--batch_size=32", "--hidden_size=64", "--num_hidden_layers=2"),
     *("--save_steps=4", "--eval_steps=25", "--dataloader_num_workers=1"),
 ]
 LONGEST_DELAY = 0.03  # seconds; about a step and its checkpoint
@@ -56,6 +57,12 @@ class Arguments:
     num_processes: int = field(default=1, metadata={"help": "Processes of every run; all of them are killed."})
     seed: int = field(default=0, metadata={"help": "Of the moments of the kills."})
     output_dir: Path = field(default=Path("docs/results/resume"), metadata={"help": "Where the results go."})
+
+    def __post_init__(self) -> None:
+        for name, most in (("runs", None), ("kills", NUM_STEPS), ("num_processes", None)):
+            value = getattr(self, name)
+            if not 1 <= value <= (most or value):
+                raise ValueError(f"{name} is {value}; it must be at least 1{f' and at most {most}' if most else ''}.")
 
 
 @dataclass
@@ -222,8 +229,10 @@ def plot(expected: dict[int, float], runs: list[list[Attempt]], path: Path) -> N
         figure.savefig(temporary, format="png", dpi=150)
 
 
+@errors_in_a_line()
 def main(argv: list[str]) -> int:
-    (arguments,) = HfArgumentParser(Arguments).parse_args_into_dataclasses(argv)
+    (arguments,) = Parser(Arguments).parse(argv)
+    arguments.output_dir.mkdir(parents=True, exist_ok=True)  # before the minutes that it takes
     trainer = Trainer(RECIPE, arguments.num_processes)
     with tempfile.TemporaryDirectory() as folder:
         alone = Path(folder) / "alone"

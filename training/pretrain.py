@@ -45,6 +45,7 @@ from training.checkpoints import (
 from training.data import Data, load_data
 from training.draws import MaskDraws, OrderDraws
 from training.ema import ExponentialMovingAverage
+from training.errors import errors_in_a_line
 from training.evaluation import KINDS, evaluate
 from training.files import remove_incomplete, whole_folder
 from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
@@ -77,6 +78,28 @@ class Progress:
 
 
 def main(argv: list[str]) -> None:
+    with errors_in_a_line():
+        run = set_up(argv)
+    if run is None:
+        return
+    with errors_in_a_line(OSError, FloatingPointError):  # by now, a `ValueError` is no fault of the settings
+        stop_signal = run.train()
+        if not stop_signal:
+            run.publish()
+    run.accelerator.wait_for_everyone()  # a process that leaves while others still talk to it can hang
+    run.accelerator.end_training()
+    if stop_signal:
+        sys.exit(128 + stop_signal)
+
+
+def set_up(argv: list[str]) -> "Pretraining | None":
+    """
+    The run that the command line asks for, where its newest checkpoint left it; None if it is finished.
+
+    Raises:
+        ValueError: For settings, data, models or checkpoints that cannot be used, or do not go together.
+        OSError: For files that cannot be read, or an `output_dir` that cannot be written to.
+    """
     model_arguments, data_arguments, training = parse_arguments(argv)
     settings = as_json(model_arguments, data_arguments, training)
     accelerator = Accelerator(
@@ -100,24 +123,20 @@ def main(argv: list[str]) -> None:
     if (results := read_results(training.output_dir)) is not None:
         check_same_run(results["arguments"], settings, training.output_dir)
         logger.info("%s is finished (%d steps): nothing to do.", training.output_dir, results["steps"])
-        return
+        return None
     checkpoint = load_newest_checkpoint(training.output_dir)
     if checkpoint is not None:
         check_same_run(checkpoint.metadata["settings"], settings, checkpoint.path)
 
+    if accelerator.is_main_process:
+        training.output_dir.mkdir(parents=True, exist_ok=True)  # fails before the corpus is read, not after
     with accelerator.main_process_first():
         data = load_data(data_arguments)
     run = Pretraining(model_arguments, training, data, settings, accelerator)
     if checkpoint is not None:
         run.resume(checkpoint)
     start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
-    stop_signal = run.train()
-    if not stop_signal:
-        run.publish()
-    accelerator.wait_for_everyone()  # a process that leaves while others still talk to it can hang
-    accelerator.end_training()
-    if stop_signal:
-        sys.exit(128 + stop_signal)
+    return run
 
 
 class Pretraining:

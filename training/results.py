@@ -3,11 +3,13 @@
 """results.json: what a finished run was and how it went. Only finished runs have one."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from training.arguments import TrainingArguments
-from training.files import whole_file
+from training.data import DataArguments
+from training.files import read_json, whole_file
 from training.optimization import learning_rate_at
 
 
@@ -23,9 +25,20 @@ def loss_curve(losses: list[float], training: TrainingArguments) -> dict[str, li
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:
-    """The results of a finished run, None before."""
+    """The results of a finished run, None before. Raises a `ValueError` if the file is not what a run writes."""
     path = folder / "results.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return read_json(path, ("arguments", "steps"), "training/pretrain.py") if path.exists() else None
+
+
+def read_finished_run(folder: Path) -> tuple[dict[str, Any], DataArguments]:
+    """The results of a run, and its data with its own tokenizer. Raises a `ValueError` for a run without results."""
+    results = read_results(folder)
+    if results is None:
+        raise ValueError(f"{folder} has no results.json; finish the run first (training/pretrain.py).")
+    names = {field.name for field in fields(DataArguments)}
+    data = DataArguments(**{name: value for name, value in results["arguments"].items() if name in names})
+    data.tokenizer = str(folder / "model")
+    return results, data
 
 
 def write_results(results: dict[str, Any], folder: Path) -> None:

@@ -59,7 +59,7 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # the library raises whatever a damaged file makes it stumble over
         raise ValueError(f"There is no tokenizer {name_or_path!r}, on the Hub or as a folder: {error}") from error
     if tokenizer.eos_token_id is None:
         raise ValueError(

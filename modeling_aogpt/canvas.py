@@ -118,16 +118,15 @@ class Canvas:
         return in_place(self.ids, self.orders).masked_fill(self.is_hidden(), self.model.config.mask_token_id)
 
     def seen_by(self, where: Where, num_known: torch.LongTensor | None = None) -> torch.LongTensor:
-        """The sequence (queries, n) that each query sees, in place with masks: `num_known` (queries,) ranks, or all."""
+        """
+        The sequence (queries, n) that each query sees, in place: `num_known` (queries,) ranks, or all revealed ones.
+        Elsewhere, at padding too, are masks.
+        """
         sequences, _ = where
-        if num_known is None:
-            return self.sequences()[sequences]
         ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
-        total = self.num_tokens.to(ranks.device)[sequences]
-        is_hidden = (ranks >= num_known[:, None]) & (ranks < total[:, None])
-        return in_place(
-            self.ids[sequences].masked_fill(is_hidden, self.model.config.mask_token_id), self.orders[sequences]
-        )
+        num_known = self.num_context.to(ranks.device)[sequences] if num_known is None else num_known
+        ids = self.ids[sequences].masked_fill(ranks >= num_known[:, None], self.model.config.mask_token_id)
+        return in_place(ids, self.orders[sequences])
 
 
 def first_columns(counts: torch.LongTensor, device: torch.device) -> Where:

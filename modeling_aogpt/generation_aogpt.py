@@ -13,6 +13,7 @@ from transformers.utils import ModelOutput
 
 from .canvas import Canvas
 from .end_of_text import clear_after_ends, stop_at_ends
+from .evaluation_mode import evaluation_mode
 from .generation_settings import AnyOrderGenerationSettings, resolve_settings
 from .ngram_drafts import NgramDrafts
 from .orders import (
@@ -99,7 +100,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 neither seen nor filled nor counted in positions.
             generator (`torch.Generator`, *optional*): Makes the result reproducible.
             logits_processor (`LogitsProcessorList`, *optional*): Changes logits (queries, vocab) before temperature and
-                truncation, seeing the sequences (queries, n) in place with masks where they are hidden.
+                truncation, seeing the sequences (queries, n) in place with masks where they are hidden, and at padding.
             streamer (`BaseStreamer`, *optional*): Is put every token once all before it in the text are known; one with
                 `put_draft`, as transformers' `TextDiffusionStreamer`, also the rest of the text after every step.
             generation_config (`GenerationConfig`, *optional*): Holds any of the following.
@@ -170,13 +171,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
         self._check_architecture(settings)
         ends = self._end_tokens(settings) if settings.stop_at_eos else None
         inputs = input_ids if inputs is None else inputs
-        modes = [(module, module.training) for module in self.modules()]
-        self.eval()  # gradient checkpointing, in training mode, would take the cache away
-        try:
+        with evaluation_mode(self):  # gradient checkpointing, in training mode, would take the cache away
             output = self._generate(inputs, attention_mask, settings, ends, generator, logits_processor, streamer)
-        finally:
-            for module, was_training in modes:
-                module.training = was_training
         return output if settings.return_dict_in_generate else output.sequences
 
     def _generate(

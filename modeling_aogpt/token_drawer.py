@@ -30,7 +30,7 @@ class Draw:
 class TokenDrawer:
     """
     Draws tokens from a canvas' answers: logits, then the caller's processors, which see the sequences in place with
-    masks where they are hidden, then the warpers.
+    masks where they are hidden and at padding, then the warpers.
 
     `measures` are named in `CERTAINTIES`, or `"log_total_ratio"`: the log of the sum over all tokens of what the
     network of a SEDD gives for the score, up to the noise level.

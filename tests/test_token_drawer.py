@@ -60,7 +60,7 @@ def test_encoders_too() -> None:
     assert len(set(samples[0].tolist())) == 10
 
 
-def test_hidden_positions_are_masks_to_processors() -> None:
+def test_hidden_positions_and_padding_are_masks_to_processors() -> None:
     processor = Distinct()
     inputs = torch.tensor([[1, MASK, 2, MASK, 9]])
     filled = random_model().generate(
@@ -69,7 +69,27 @@ def test_hidden_positions_are_masks_to_processors() -> None:
         order="left_to_right",
         logits_processor=LogitsProcessorList([processor]),
     )
-    assert [ids.tolist() for ids in processor.seen] == [inputs.tolist(), [[1, filled[0, 1].item(), 2, MASK, 9]]]
+    seen = [[1, MASK, 2, MASK, MASK]], [[1, filled[0, 1].item(), 2, MASK, MASK]]
+    assert [ids.tolist() for ids in processor.seen] == list(seen)
+
+
+@pytest.mark.parametrize("strategy", ["parallel", "speculative"])
+@pytest.mark.parametrize("padding", [-100, 3, 999])
+def test_processors_do_not_see_what_stands_at_padding(padding: int, strategy: str) -> None:
+    def generate(ids: torch.LongTensor, mask: torch.Tensor | None = None) -> torch.LongTensor:
+        processors = [RepetitionPenaltyLogitsProcessor(3.0)]
+        return random_model(initializer_range=0.2).generate(
+            ids,
+            attention_mask=mask,
+            logits_processor=processors,
+            strategy=strategy,
+            order="left_to_right",
+            generator=seeded(),
+        )
+
+    ids = torch.tensor([[5, MASK, MASK, MASK, MASK, MASK]])
+    padded = torch.nn.functional.pad(ids, (2, 0), value=padding)
+    assert torch.equal(generate(padded, padded != padding)[:, 2:], generate(ids))
 
 
 def test_the_processors_of_transformers_apply() -> None:

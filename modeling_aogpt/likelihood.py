@@ -16,7 +16,7 @@ from .likelihood_output import (
     standard_error_of_pairs,
 )
 from .order_source import Orders, OrderSource, choose_orders
-from .orders import group_order, in_order, in_place, random_orders
+from .orders import check_batch, check_tensor, group_order, in_order, in_place, random_orders
 from .row_scores import CONTEXT, PADDING, ROWS_PER_PASS, RowScorer, one_branch, parallel_branches
 
 
@@ -252,8 +252,12 @@ def check_sets(
     Targets and context (batch, n), no context where there is no target. Raises a `ValueError` if they do not fit the
     ids, overlap or hold padding.
     """
+    check_batch(input_ids)
     for name, given in (("targets", targets), ("context", context), ("attention_mask", attention_mask)):
-        if given is not None and given.shape != input_ids.shape:
+        if given is None and name != "targets":
+            continue
+        check_tensor(given, name)
+        if given.shape != input_ids.shape:
             raise ValueError(f"{name} has shape {tuple(given.shape)}, but input_ids {tuple(input_ids.shape)}.")
     is_target = targets != 0
     is_token = torch.ones_like(is_target) if attention_mask is None else attention_mask != 0

@@ -174,6 +174,18 @@ def test_refuses(arguments: dict, message: str, model: AOGPTForAnyOrderLM, ids: 
         model.conditional_log_likelihood(ids, **arguments)
 
 
+def test_refuses_what_is_no_tensor(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
+    targets = torch.zeros_like(ids).index_fill(1, torch.tensor([0]), 1)
+    for arguments, name in (
+        ((ids.tolist(), targets), "input_ids"),
+        ((ids, targets.tolist()), "targets"),
+        ((ids, None), "targets"),
+        ((ids, targets, (1 - targets).tolist()), "context"),
+    ):
+        with pytest.raises(TypeError, match=rf"{name} is a (list|NoneType), but must be a torch.Tensor"):
+            model.conditional_log_likelihood(*arguments)
+
+
 def test_refuses_masks_in_the_sets(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
     with pytest.raises(ValueError, match="a likelihood needs whole text"):
         model.conditional_log_likelihood(ids.index_fill(1, torch.tensor([0]), 11), mark(([1],) * 3))

@@ -494,20 +494,21 @@ class AOGPTModel(AOGPTPreTrainedModel):
         return BaseModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
 
 
-class AOGPTWithHead(AOGPTPreTrainedModel):
-    """The decoder and its language-model head, which is one and the same in all views of a checkpoint."""
+class ModelWithHead(AOGPTPreTrainedModel):
+    """A model and its language-model head, which is one and the same in all views of a checkpoint."""
 
+    model_class: type[AOGPTPreTrainedModel] = AOGPTModel
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
     def __init__(self, config: AOGPTConfig) -> None:
         super().__init__(config)
-        self.model = AOGPTModel(config)
+        self.model = self.model_class(config)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
 
 
-class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelihoodMixin):
+class AOGPTForAnyOrderLM(ModelWithHead, AnyOrderGenerationMixin, AnyOrderLikelihoodMixin):
     """AO-GPT with its language-model head, predicting every token given those before it in an order."""
 
     _auto_class = "AutoModel"
@@ -580,7 +581,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
         )
 
 
-class AOGPTForMaskedLM(AOGPTWithHead):
+class AOGPTForMaskedLM(ModelWithHead):
     """
     AO-GPT as a masked language model: all masked positions are predicted at once, each given the revealed tokens.
 
@@ -627,7 +628,7 @@ class AOGPTForMaskedLM(AOGPTWithHead):
         return self.masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
 
 
-class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
+class AOGPTForCausalLM(ModelWithHead, GenerationMixin):
     """
     AO-GPT left to right with the usual shift, so that whatever works with a causal language model of transformers works
     with it: the stock `generate`, caches, pipelines, PEFT, evaluation harnesses.

@@ -26,6 +26,7 @@ from .modeling_aogpt import (
     AOGPTAttention,
     AOGPTBlock,
     AOGPTPreTrainedModel,
+    ModelWithHead,
     TargetModulation,
     has_padding,
     make_norm,
@@ -192,7 +193,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel):
         return (is_token | ~is_token.any(dim=-1, keepdim=True))[:, None, None]
 
 
-class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AnyOrderGenerationMixin, EncoderLikelihoodMixin):
+class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, ModelWithHead, AnyOrderGenerationMixin, EncoderLikelihoodMixin):
     """
     Encoder-only masked diffusion model: all masked positions are predicted at once, each given the revealed tokens.
 
@@ -206,16 +207,9 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AnyOrderGenerationMixin, 
     log score is a constant away.
     """
 
-    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
-    _tp_plan = {"lm_head": "colwise_gather_output"}
     _auto_class = "AutoModelForMaskedLM"
+    model_class = MDMEncoderModel
     canvas_class = FullPassEncoder
-
-    def __init__(self, config: MDMEncoderConfig) -> None:
-        super().__init__(config)
-        self.model = MDMEncoderModel(config)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
-        self.post_init()
 
     @can_return_tuple
     def forward(
@@ -275,7 +269,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AnyOrderGenerationMixin, 
         that is there. Arguments and errors as in `forward`; a model that takes no `sigma` gives no score.
         """
         input_ids = self.checked_ids(input_ids, attention_mask, mask_allowed=True)
-        output = self.network_output(input_ids, attention_mask, sigma)
+        output = self.lm_head(self.model(input_ids, attention_mask=attention_mask, sigma=sigma).last_hidden_state)
         scale = sigma.expm1().log() + math.log(self.config.num_valid_tokens)
         return (output - scale[:, None, None]).to(output.dtype).scatter(2, input_ids[..., None], 0.0)
 

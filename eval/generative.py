@@ -69,8 +69,8 @@ class GenerativeArguments:
     )
 
     def __post_init__(self) -> None:
-        for name in ("num_samples", "batch_size"):
-            if getattr(self, name) < 1:
+        for name in ("num_samples", "batch_size", "length"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
 
     def settings(self) -> list[tuple[float, float]]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -45,7 +46,7 @@ class Judge:
         try:
             model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype).to(device).eval()
             self.tokenizer = AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise ValueError(
                 f"There is no causal language model {name!r} with a tokenizer, on the Hub or as a folder: {error}"
             ) from error

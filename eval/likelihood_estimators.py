@@ -84,9 +84,11 @@ class EstimatorArguments:
     )
 
     def __post_init__(self) -> None:
-        for name in ("num_context_orders", "num_sequences", "num_exact_orders", "num_draws"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        for name, least in (("num_context_orders", 1), ("num_sequences", 1), ("num_exact_orders", 2)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
+        if self.num_draws < 2 or self.num_draws % 2:
+            raise ValueError(f"num_draws is {self.num_draws}; it must be even and at least 2.")
 
 
 def rows_of_all_ranks(length: int, num_context_orders: int) -> int:

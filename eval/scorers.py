@@ -151,14 +151,14 @@ def load_scorer(
         raise ValueError(f"There is no model {name!r}, on the Hub or as a folder: {error}") from error
     kinds = {AOGPTConfig: (AOGPTForAnyOrderLM, DecoderScorer), MDMEncoderConfig: (MDMEncoderForMaskedLM, EncoderScorer)}
     model_class, scorer_class = kinds.get(type(config), (AutoModelForCausalLM, CausalScorer))
-    try:
-        with weights_of(name):
+    with weights_of(name):
+        try:
             model = model_class.from_pretrained(name, revision=revision, dtype=dtype).to(device).eval()
-    except ValueError as error:  # an encoder such as BERT is no causal language model
-        raise ValueError(
-            f"{name!r} ({config.model_type}) is none of an AO-GPT, a masked diffusion encoder or a causal language "
-            f"model: {error}"
-        ) from error
+        except ValueError as error:  # an encoder such as BERT is no causal language model
+            raise ValueError(
+                f"{name!r} ({config.model_type}) is none of an AO-GPT, a masked diffusion encoder or a causal language "
+                f"model: {error}"
+            ) from error
     return CausalScorer(model) if scorer_class is CausalScorer else scorer_class(model, estimators)
 
 

@@ -61,6 +61,8 @@ class WatchArguments:
             raise ValueError(f"num_samples is {self.num_samples}; it must be at least 1.")
         if not 0 < self.seconds < float("inf"):
             raise ValueError(f"seconds is {self.seconds}; every step is to be shown for some time, above 0.")
+        if self.picture is not None and Path(self.picture).is_dir():
+            raise ValueError(f"picture is the folder {self.picture}; name a file in it.")
 
 
 @dataclass

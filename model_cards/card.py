@@ -130,7 +130,10 @@ def read_facts(card: str) -> dict[str, Any]:
         if not path.is_file():
             raise ValueError(f"There is no card {card!r}: name one of {', '.join(known)}, or a YAML file of your own.")
     facts = yaml.safe_load((HERE / "default.yaml").read_text(encoding="utf-8"))
-    own = yaml.safe_load(path.read_text(encoding="utf-8"))
+    try:
+        own = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(own, dict):
         raise ValueError(f"{path} is no YAML file of names and values: {', '.join(sorted(FACTS))}.")
     of_size = own.pop("sizes", {}).get(size, {})

@@ -206,6 +206,9 @@ def test_refuses_a_card_with_gaps_or_unknown_facts(tmp_path: Path) -> None:
     path.write_text("title: Mine\nintended_uses: everything\n")
     with pytest.raises(ValueError, match="says intended_uses, but a card takes"):
         read_facts(str(path))
+    path.write_text("limits: [")
+    with pytest.raises(ValueError, match=r"mine\.yaml cannot be read as YAML"):
+        read_facts(str(path))
     path.write_text("just words\n")
     with pytest.raises(ValueError, match="is no YAML file of names and values"):
         read_facts(str(path))

@@ -7,12 +7,56 @@ from pathlib import Path
 
 import pytest
 from accelerate.state import AcceleratorState, GradientState
+from transformers import GPT2Config, PreTrainedTokenizerFast
 
 import training.pretrain
 from training.errors import errors_in_a_line
 
 ROOT = Path(__file__).parents[1]
 QUICKSTART = ROOT / "training" / "configs" / "quickstart.yaml"
+
+# Commands, and the line that they end with; None: the parser says what is wrong, and the exit status is 2.
+WRONG = [
+    ("training/pretrain.py none.yaml", "none.yaml cannot be read as YAML"),
+    ("training/pretrain.py {quickstart} --lerning_rate 1", "Did you mean 'learning_rate'"),
+    ("training/pretrain.py {quickstart} --output_dir out --corpus none.txt", "There is no file 'none.txt'"),
+    ("training/pretrain.py {quickstart} --output_dir out --corpus empty.txt", "empty.txt is empty"),
+    ("training/pretrain.py {quickstart} --output_dir out --tracker nothing", None),
+    ("training/pretrain.py {quickstart} --output_dir damaged", "damaged/results.json is no JSON file"),
+    ("training/pretrain.py {quickstart} --output_dir text.txt", "output_dir=text.txt is a file"),
+    ("training/kill_and_resume.py --kills 101", "kills is 101; it must be at least 1 and at most 100"),
+    ("training/kill_and_resume.py --nothing 1", None),
+    ("training/kill_and_resume.py --output_dir text.txt", "text.txt"),
+    ("training/convert_gpt2.py folder out", "is no model"),
+    ("training/convert_gpt2.py gpt2 out", "The weights of gpt2 are missing or damaged"),
+    ("eval/compression_baselines.py --corpus none.txt", "There is no file 'none.txt'"),
+    ("eval/compression_baselines.py --nothing", None),
+    ("eval/generative.py nowhere --output-dir out", "There is no model 'nowhere'"),
+    ("eval/generative.py nowhere --output-dir out --length 0", "length is 0"),
+    ("eval/likelihood_estimators.py damaged", "damaged/results.json is no JSON file"),
+    ("eval/likelihood_estimators.py", None),
+    ("eval/likelihood_estimators.py folder --num_draws 3", "num_draws is 3"),
+    ("eval/likelihood_estimators.py --report list.json", "list.json has no run, length"),
+    ("eval/quantization.py folder out", "has no results.json; finish the run first"),
+    ("eval/quantization.py folder", None),
+    ("eval/quickstart_report.py damaged", "damaged/results.json is no JSON file"),
+    ("eval/quickstart_report.py", None),
+    ("eval/speed.py --size tiny --device nothing", "device=nothing is not there"),
+    ("eval/speed.py --model nowhere", "The weights of nowhere are missing"),
+    ("eval/speed_plot.py text.txt out.png", "text.txt is no JSON file"),
+    ("eval/speed_plot.py out.png", None),
+    ("eval/tables.py none.json", "none.json"),
+    ("eval/tables.py list.json", "list.json has no model, .*not written by eval/zero_shot.py"),
+    ("eval/training_speed.py --size tiny --bf16_length 17", "bf16_length is 17; tiny takes 1 to 16"),
+    ("eval/watch.py nowhere --picture folder", "picture is the folder folder"),
+    ("eval/watch.py nowhere", "There is no model 'nowhere'"),
+    ("eval/zero_shot.py nowhere --text-file text.txt", "There is no model 'nowhere'"),
+    ("eval/zero_shot.py nowhere", "either text files"),
+    ("eval/zero_shot.py gpt2 --text-file text.txt", "The weights of gpt2 are missing or damaged"),
+    ("eval/zero_shot.py nowhere --text-file text.txt --output folder", "output is the folder folder"),
+    ("model_cards/publish.py folder somebody/model", "neither a finished run nor a model folder"),
+    ("model_cards/check_staged.py folder", None),
+]
 
 
 @pytest.mark.parametrize("kind", [ValueError, FileNotFoundError])
@@ -61,55 +105,21 @@ def _fresh_accelerator() -> None:
 
 
 @pytest.mark.usefixtures("_fresh_accelerator")
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        ("training/pretrain.py none.yaml", "none.yaml cannot be read as YAML"),
-        ("training/pretrain.py {quickstart} --lerning_rate 1", "Did you mean 'learning_rate'"),
-        ("training/pretrain.py {quickstart} --output_dir out --corpus none.txt", "There is no file 'none.txt'"),
-        ("training/pretrain.py {quickstart} --output_dir out --corpus empty.txt", "empty.txt is empty"),
-        ("training/pretrain.py {quickstart} --output_dir out --tracker nothing", None),
-        ("training/pretrain.py {quickstart} --output_dir damaged", "damaged/results.json is no JSON file"),
-        ("training/pretrain.py {quickstart} --output_dir text.txt", "output_dir=text.txt is a file"),
-        ("training/kill_and_resume.py --kills 101", "kills is 101; it must be at least 1 and at most 100"),
-        ("training/kill_and_resume.py --nothing 1", None),
-        ("training/kill_and_resume.py --output_dir text.txt", "text.txt"),
-        ("training/convert_gpt2.py folder out", "is no model"),
-        ("eval/compression_baselines.py --corpus none.txt", "There is no file 'none.txt'"),
-        ("eval/compression_baselines.py --nothing", None),
-        ("eval/generative.py nowhere --output-dir out", "There is no model 'nowhere'"),
-        ("eval/likelihood_estimators.py damaged", "damaged/results.json is no JSON file"),
-        ("eval/likelihood_estimators.py", None),
-        ("eval/likelihood_estimators.py --report list.json", "list.json has no run, length"),
-        ("eval/quantization.py folder out", "has no results.json; finish the run first"),
-        ("eval/quantization.py folder", None),
-        ("eval/quickstart_report.py damaged", "damaged/results.json is no JSON file"),
-        ("eval/quickstart_report.py", None),
-        ("eval/speed.py --size tiny --device nothing", "device=nothing is not there"),
-        ("eval/speed.py --model nowhere", "The weights of nowhere are missing"),
-        ("eval/speed_plot.py text.txt out.png", "text.txt is no JSON file"),
-        ("eval/speed_plot.py out.png", None),
-        ("eval/tables.py none.json", "none.json"),
-        ("eval/tables.py list.json", "list.json has no model, .*not written by eval/zero_shot.py"),
-        ("eval/training_speed.py --size tiny --bf16_length 17", "bf16_length is 17; tiny takes 1 to 16"),
-        ("eval/watch.py nowhere", "There is no model 'nowhere'"),
-        ("eval/zero_shot.py nowhere --text-file text.txt", "There is no model 'nowhere'"),
-        ("eval/zero_shot.py nowhere", "either text files"),
-        ("model_cards/publish.py folder somebody/model", "neither a finished run nor a model folder"),
-        ("model_cards/check_staged.py folder", None),
-    ],
-)
+@pytest.mark.parametrize(("command", "message"), WRONG)
 def test_commands_end_without_a_traceback(
     command: str,
     message: str | None,
+    tiny_tokenizer: PreTrainedTokenizerFast,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """`message`: of the line; None: the parser of the command line says what is wrong, and exits with 2."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     given = {"text.txt": "[", "list.json": "[]", "empty.txt": "", "damaged/results.json": "{", "folder/some.txt": ""}
+    GPT2Config(n_embd=4, n_layer=1, n_head=1).save_pretrained("gpt2")
+    tiny_tokenizer.save_pretrained("gpt2")
+    Path("gpt2/model.safetensors").write_text("no weights")
     for name, content in given.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(content)
@@ -121,3 +131,10 @@ def test_commands_end_without_a_traceback(
         assert "error: " in capsys.readouterr().err.splitlines()[-1]
     else:
         assert re.search(f"^error: .*{message}", str(ended.value.code))
+
+
+def test_every_command_is_tried() -> None:
+    folders = ("training", "eval", "model_cards")
+    files = (file for folder in folders for file in (ROOT / folder).glob("*.py"))
+    commands = {file.relative_to(ROOT).as_posix() for file in files if '__name__ == "__main__"' in file.read_text()}
+    assert commands - {"eval/harness.py"} == {command.split()[0] for command, _ in WRONG}  # it has tests of its own

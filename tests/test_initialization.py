@@ -9,7 +9,7 @@ from transformers import GPT2Config, PreTrainedTokenizerFast
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from training.arguments import ModelArguments, build_config, parse_arguments
-from training.initialization import load_model
+from training.initialization import load_model, weights_of
 from training.tokenization import vocabulary_arguments, with_mask_token
 
 SIZES = {
@@ -96,3 +96,18 @@ def test_missing_weights_are_refused(folder: Path, vocabulary: dict) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head.bias"):
         load_model(str(folder), AOGPTConfig(**SIZES, **vocabulary))
+
+
+def test_weights_of_other_shapes_and_damaged_ones_are_refused(folder: Path, vocabulary: dict) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | {"lm_head.bias": torch.zeros(3)}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"weights of .* have not the shapes of its config\.json"):
+        load_model(str(folder), AOGPTConfig(**SIZES, **vocabulary))
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(ValueError, match=r"weights of .* are missing or damaged"):
+        load_model(str(folder), AOGPTConfig(**SIZES, **vocabulary))
+
+
+def test_a_fault_in_loading_stays_what_it_is() -> None:
+    with pytest.raises(RuntimeError, match="out of memory"), weights_of("model"):
+        raise RuntimeError("out of memory")

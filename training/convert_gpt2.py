@@ -28,6 +28,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.modeling_aogpt import TargetModulation
 from training.errors import errors_in_a_line
 from training.files import whole_folder
+from training.initialization import weights_of
 from training.tokenization import load_tokenizer
 
 # GPT-2's module -> ours. Its projections are stored the other way round (transformers' Conv1D).
@@ -150,7 +151,9 @@ def convert(source: str, out_dir: Path, target_injection: str = "adaln") -> AOGP
     if kind != "gpt2":
         raise ValueError(f"{source} is a model of type {kind!r}, and no GPT-2.")
     tokenizer = load_tokenizer(source)
-    model = from_gpt2(GPT2LMHeadModel.from_pretrained(source), target_injection)
+    with weights_of(source):
+        gpt2 = GPT2LMHeadModel.from_pretrained(source)
+    model = from_gpt2(gpt2, target_injection)
     if tokenizer.mask_token_id != model.config.mask_token_id:
         raise ValueError(
             f"The tokenizer of {source} has {tokenizer.mask_token_id} ids, but the model {model.config.vocab_size}."

@@ -30,11 +30,15 @@ def read_config(name_or_path: str) -> AOGPTConfig | MDMEncoderConfig:
 
 @contextmanager
 def weights_of(name_or_path: str) -> Iterator[None]:
-    """Around the loading of weights: raises a `ValueError` that names the model where they are missing or damaged."""
+    """Around the loading of weights: raises a `ValueError` that names the model if they are missing or do not fit."""
     try:
         yield
     except (OSError, SafetensorError) as error:
         raise ValueError(f"The weights of {name_or_path} are missing or damaged: {error}") from error
+    except RuntimeError as error:
+        if "ignore_mismatched_sizes" not in str(error):
+            raise
+        raise ValueError(f"The weights of {name_or_path} have not the shapes of its config.json.") from error
 
 
 def new_model(config: AOGPTConfig | MDMEncoderConfig) -> Model:

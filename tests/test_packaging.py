@@ -136,6 +136,13 @@ def test_pin_of_torch() -> None:
     assert re.findall("^torch[^a-z].*", (ROOT / "constraints.txt").read_text(), re.MULTILINE) == ["torch==2.13.0"]
 
 
+def test_type_checkers_read_the_hints_of_an_installed_package() -> None:
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    assert (PACKAGE / "py.typed").read_text() == ""
+    assert setuptools["package-data"] == {PACKAGE.name: ["py.typed"]}
+    assert "Typing :: Typed" in PROJECT["classifiers"]
+
+
 def test_versions_agree() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert str(citation["version"]) == PROJECT["version"]

@@ -107,11 +107,15 @@ class Canvas:
         self.num_context -= is_moved.sum(dim=-1).cpu()
         self.reorder(key.argsort(dim=-1, stable=True))
 
+    def ranks_between(self, first: torch.LongTensor, end: torch.LongTensor) -> torch.BoolTensor:
+        """Which ranks (batch, n) lie from `first` to before `end`, both (batch,)."""
+        ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
+        first, end = (counts.to(ranks.device)[:, None] for counts in (first, end))
+        return (first <= ranks) & (ranks < end)
+
     def is_hidden(self) -> torch.BoolTensor:
         """Where nothing is revealed, (batch, n) in place."""
-        ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
-        known, total = (counts.to(ranks.device)[:, None] for counts in (self.num_context, self.num_tokens))
-        return in_place((ranks >= known) & (ranks < total), self.orders)
+        return in_place(self.ranks_between(self.num_context, self.num_tokens), self.orders)
 
     def sequences(self) -> torch.LongTensor:
         """The sequences (batch, n) in place, with masks where they are hidden."""

@@ -13,15 +13,13 @@ def first_end(canvas: Canvas, eos_token_ids: torch.LongTensor) -> tuple[torch.Lo
     The first position of each sequence where end-of-text was generated, and the first that is hidden, (batch,) each; n
     where there is none.
     """
-    length = canvas.ids.shape[1]
-    ranks = torch.arange(length, device=canvas.ids.device)
-    given, known, total = (
-        counts.to(ranks.device)[:, None] for counts in (canvas.num_given, canvas.num_context, canvas.num_tokens)
+    is_generated = canvas.ranks_between(canvas.num_given, canvas.num_context)
+    is_end = is_generated & torch.isin(canvas.ids, eos_token_ids.to(canvas.ids.device))
+    is_hidden = canvas.ranks_between(canvas.num_context, canvas.num_tokens)
+    end, hidden = (
+        torch.where(chosen, canvas.orders, canvas.ids.shape[1]).amin(dim=1) for chosen in (is_end, is_hidden)
     )
-    is_end = torch.isin(canvas.ids, eos_token_ids.to(canvas.ids.device)) & (ranks >= given) & (ranks < known)
-    is_hidden = (ranks >= known) & (ranks < total)
-    first = [torch.where(chosen, canvas.orders, length).amin(dim=1) for chosen in (is_end, is_hidden)]
-    return first[0], first[1]
+    return end, hidden
 
 
 def stop_at_ends(canvas: Canvas, eos_token_ids: torch.LongTensor) -> None:
@@ -31,9 +29,8 @@ def stop_at_ends(canvas: Canvas, eos_token_ids: torch.LongTensor) -> None:
     """
     end, hidden = first_end(canvas, eos_token_ids)
     is_over = end < hidden
-    ranks = torch.arange(canvas.ids.shape[1], device=canvas.ids.device)
-    given, known = (counts.to(ranks.device)[:, None] for counts in (canvas.num_given, canvas.num_context))
-    is_behind = is_over[:, None] & (canvas.orders > end[:, None]) & (ranks >= given) & (ranks < known)
+    is_generated = canvas.ranks_between(canvas.num_given, canvas.num_context)
+    is_behind = is_generated & is_over[:, None] & (canvas.orders > end[:, None])
     if is_behind.any():
         canvas.hide(in_place(is_behind, canvas.orders), canvas.orders)
     canvas.ends = torch.where(is_over.cpu(), canvas.num_context, canvas.ends)
@@ -42,9 +39,7 @@ def stop_at_ends(canvas: Canvas, eos_token_ids: torch.LongTensor) -> None:
 def clear_after_ends(canvas: Canvas, eos_token_ids: torch.LongTensor, pad_token_id: int) -> None:
     """Puts padding at all positions to be filled behind a generated end-of-text, as if never generated."""
     end, _ = first_end(canvas, eos_token_ids)
-    ranks = torch.arange(canvas.ids.shape[1], device=canvas.ids.device)
-    given, total = (counts.to(ranks.device)[:, None] for counts in (canvas.num_given, canvas.num_tokens))
-    is_cleared = (canvas.orders > end[:, None]) & (ranks >= given) & (ranks < total)
+    is_cleared = canvas.ranks_between(canvas.num_given, canvas.num_tokens) & (canvas.orders > end[:, None])
     canvas.ids[is_cleared] = pad_token_id
     canvas.reveal_steps[is_cleared] = -1
     canvas.token_logprobs[is_cleared] = 0.0

@@ -17,8 +17,7 @@ class FullPassEncoder(Canvas):
         is_active = num_queries > 0
         active = is_active.nonzero().squeeze(1).to(device)
         ids = self.sequences()[active]
-        num_tokens = self.num_tokens.to(device)[active]
-        is_token = in_place(torch.arange(ids.shape[1], device=device) < num_tokens[:, None], self.orders[active])
+        is_token = in_place(self.ranks_between(torch.zeros_like(self.num_tokens), self.num_tokens), self.orders)[active]
         hidden_states = self.model.model(
             ids.masked_fill(~is_token, 0),  # what stands at padding need not be in the table
             attention_mask=is_token,

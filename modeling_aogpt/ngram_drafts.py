@@ -5,6 +5,7 @@
 import torch
 
 from .cached_decoder import CachedDecoder
+from .orders import in_place
 
 # Neighbours on each side that are compared.
 REACH = 3
@@ -28,7 +29,8 @@ class NgramDrafts:
         width, batch_size = int(num_drafts.max()), len(num_drafts)
         known = canvas.num_context.to(device)
         # Unknown tokens are -1, which equals nothing; drafts become known as they are made.
-        text = torch.where(self._is_known(), canvas.sequences(), -1)
+        is_known = canvas.ranks_between(torch.zeros_like(canvas.num_context), canvas.num_context)
+        text = in_place(canvas.ids.masked_fill(~is_known, -1), canvas.orders)
         drafts = torch.zeros(batch_size, width, dtype=torch.long, device=device)
         is_open = torch.ones(batch_size, dtype=torch.bool, device=device)
         num_found = torch.zeros(batch_size, dtype=torch.long, device=device)
@@ -45,13 +47,6 @@ class NgramDrafts:
         sequences, columns = is_draft.nonzero(as_tuple=True)
         drafted[sequences, columns, drafts[is_draft]] = 1.0
         return drafts, drafted, num_found.cpu()
-
-    def _is_known(self) -> torch.BoolTensor:
-        """Whether a token is revealed, (batch, n) in place; padding is not."""
-        canvas = self.canvas
-        ranks = torch.arange(canvas.orders.shape[1], device=canvas.orders.device)
-        in_order = ranks < canvas.num_context.to(ranks.device)[:, None]
-        return torch.zeros_like(in_order).scatter(1, canvas.orders, in_order)
 
 
 def most_alike(text: torch.LongTensor, targets: torch.LongTensor) -> tuple[torch.LongTensor, torch.BoolTensor]:

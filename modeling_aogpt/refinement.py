@@ -27,11 +27,8 @@ def draw_blocks(canvas: Canvas, length: int, generator: torch.Generator | None =
     are skipped, and the first follows the last), from a uniformly drawn one on. So all are hidden equally often.
     Nothing of a sequence in which nothing was generated.
     """
-    device = canvas.ids.device
-    given, ends = canvas.num_given.to(device)[:, None], canvas.ends.to(device)[:, None]
-    ranks = torch.arange(canvas.ids.shape[1], device=device)
-    is_generated = in_place((ranks >= given) & (ranks < ends), canvas.orders)
+    is_generated = in_place(canvas.ranks_between(canvas.num_given, canvas.ends), canvas.orders)
     number = is_generated.long().cumsum(dim=1) - 1  # from the left, of each generated position
-    count = (ends - given).clamp(min=1)
-    start = (draw_uniform(len(count), 1, generator=generator, device=device) * count).long()
+    count = is_generated.sum(dim=1, keepdim=True).clamp(min=1)
+    start = (draw_uniform(len(count), 1, generator=generator, device=count.device) * count).long()
     return is_generated & ((number - start) % count < length)

@@ -59,9 +59,7 @@ class Progress:
     def _count_written(self) -> int:
         """Columns up to the last in which a sequence has more than what was to be filled and never was."""
         canvas = self.canvas
-        ranks = torch.arange(canvas.ids.shape[1], device=canvas.ids.device)
-        given, total = (counts.to(ranks.device)[:, None] for counts in (canvas.num_given, canvas.num_tokens))
-        is_left_out = (ranks >= given) & (ranks < total) & (canvas.reveal_steps < 0)
+        is_left_out = canvas.ranks_between(canvas.num_given, canvas.num_tokens) & (canvas.reveal_steps < 0)
         return int((~in_place(is_left_out, canvas.orders)).any(dim=0).nonzero().max()) + 1
 
     def _put(self, num_final: int, sequences: torch.LongTensor, always: bool = False) -> None:

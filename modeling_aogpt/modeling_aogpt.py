@@ -13,6 +13,7 @@ import copy
 import inspect
 from collections.abc import Callable
 from difflib import get_close_matches
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -506,6 +507,12 @@ class ModelWithHead(AOGPTPreTrainedModel):
         self.model = self.model_class(config)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
+
+    def save_pretrained(self, *arguments: Any, **options: Any) -> None:
+        if self.can_generate():
+            # Of a configuration with this mark transformers reads what its own models know, and no `num_steps`.
+            self.generation_config._from_model_config = None
+        super().save_pretrained(*arguments, **options)
 
 
 class AOGPTForAnyOrderLM(ModelWithHead, AnyOrderGenerationMixin, AnyOrderLikelihoodMixin):

@@ -260,6 +260,16 @@ def test_a_generation_config_survives_saving(tmp_path: Path) -> None:
     assert loaded.generate(reveal="bernoulli", top_p_rule="inclusive", schedule="linear").shape == (1, 12)
 
 
+def test_a_default_that_was_set_alone_survives_saving(tmp_path: Path) -> None:
+    """transformers reads back of a configuration that it made itself only what it knows."""
+    model = random_model()
+    model.generation_config.num_steps = 2
+    for _ in range(2):
+        model.save_pretrained(tmp_path)
+        model = AOGPTForAnyOrderLM.from_pretrained(tmp_path)
+    assert model.generate(return_dict_in_generate=True).num_forward_passes <= 2
+
+
 def test_processors_may_come_in_a_plain_list() -> None:
     assert (random_model().generate(logits_processor=[SuppressTokensLogitsProcessor([*range(10)])]) == 10).all()
 

@@ -210,9 +210,7 @@ def test_full_disk_costs_steps_and_nothing_else(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("training.checkpoints.save_file", fail)
-    with pytest.raises(
-        SystemExit, match=r"^error: .*00000006.safetensors could not be written: .*No space left"
-    ):
+    with pytest.raises(SystemExit, match=r"^error: .*00000006.safetensors could not be written: .*No space left"):
         train(config, tmp_path)
     assert [path.name for path in tmp_path.glob("*checkpoint-*")] == ["checkpoint-00000003.safetensors"]
     monkeypatch.undo()

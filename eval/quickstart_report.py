@@ -5,13 +5,15 @@
     python eval/quickstart_report.py RUN_DIR
 
 RUN_DIR is a finished run of training/pretrain.py with one document per sequence, such as runs/quickstart. Writes
-report.json, report.md and quickstart.png beside its results, and prints report.md.
+report.json, quickstart.md and quickstart.png beside its results, and prints quickstart.md.
 """
 
 import argparse
 import json
 import sys
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -131,18 +133,27 @@ def to_markdown(report: dict[str, Any]) -> Iterator[str]:
     yield from ("", "Held-out names with hidden words (an underscore per token), and as the model filled them in:", "")
     for group in report["infilling"].values():
         for example in group["examples"]:
-            words = [(printable(text), new) for text, new in example["after"]]
-            filled = "".join(f" **{text.strip() or '␣'}**" if new else text for text, new in words).strip()
-            yield f"- {example['before'].replace('_', chr(92) + '_')} → {filled} ({example['kind']})"
+            before = example["before"].replace("_", "\\_")
+            yield f"- {before} → {filled_in(example['after'])} ({example['kind']})"
     yield from ("", "Names that the model made up:", "")
     for example in report["samples"]["examples"]:
         yield f"- {printable(example['text'])} ({example['kind']})"
 
 
+def filled_in(tokens: list[tuple[str, bool]]) -> str:
+    """A name whose new tokens are bold, as Markdown, with just the blanks that it has."""
+    text = ""
+    for is_new, group in groupby(tokens, key=itemgetter(1)):
+        part = printable("".join(token for token, _ in group))
+        word = part.strip()
+        text += part.replace(word, f"**{word}**") if is_new and word else "**␣**" if is_new else part
+    return text.strip()
+
+
 def write_report(report: dict[str, Any], run: Path) -> None:
     with whole_file(run / "quickstart.png") as temporary:
         draw_report(report, temporary)
-    with whole_file(run / "report.md") as temporary:
+    with whole_file(run / "quickstart.md") as temporary:
         temporary.write_text("\n".join(to_markdown(report)) + "\n", encoding="utf-8")
     with whole_file(run / "report.json") as temporary:
         temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
@@ -156,8 +167,8 @@ def main(argv: list[str]) -> None:
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
     write_report(make_report(run), run)
-    Console().print(Markdown((run / "report.md").read_text(encoding="utf-8")))
-    print(f"Written: {run}/report.json, report.md, quickstart.png")
+    Console().print(Markdown((run / "quickstart.md").read_text(encoding="utf-8")))
+    print(f"Written: {run}/report.json, quickstart.md, quickstart.png")
 
 
 if __name__ == "__main__":

@@ -14,13 +14,21 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullLocator
+from matplotlib.ticker import LogFormatter, NullLocator
 
 from training.errors import errors_in_a_line
 from training.files import read_json, whole_file
 
 GREY, BLUE, ORANGE, GREEN, RED = "#8c8c8c", "#1f5fa8", "#d9730d", "#3a8a4d", "#b03a48"
 COLORS = {"decoder": BLUE, "encoder": ORANGE, "causal-lm": GREEN, "compare": RED}
+OF_ABLATIONS = (
+    ("#7b6fb0", "s"),
+    ("#3f9c9a", "v"),
+    ("#c06c9b", "D"),
+    ("#a3842c", "^"),
+    ("#6b7f3a", "P"),
+    ("#5c5c5c", "X"),
+)
 
 
 def plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
@@ -30,17 +38,18 @@ def plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
     all_axes = figure.subplots(1, len(batch_sizes), squeeze=False, sharey=True)[0]
     for axes, batch_size in zip(all_axes, batch_sizes, strict=True):
         here = [point for point in points if point["batch_size"] == batch_size]
-        markers = cycle("svD^P")
+        of_ablations = cycle(OF_ABLATIONS)
         for name in dict.fromkeys(point["contender"] for point in here):
             own = sorted((point for point in here if point["contender"] == name), key=lambda point: point["num_steps"])
-            color = next((color for start, color in COLORS.items() if name.startswith(start)), GREY)
+            color = next((color for start, color in COLORS.items() if name.startswith(start)), None)
+            color, marker = (color, "o") if color else next(of_ablations)
             is_extrapolated = any(point["is_extrapolated"] for point in own)
             axes.plot(
                 [point["num_steps"] for point in own],
                 [point["seconds"] for point in own],
                 color=color,
-                marker=next(markers) if color == GREY else "o",
-                markersize=4,
+                marker=marker,
+                markersize=5,
                 linestyle="--" if is_extrapolated else "-",
                 label=f"{name} (one pass, times steps)" if is_extrapolated else name,
             )
@@ -51,6 +60,8 @@ def plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
         axes.set(xscale="log", yscale="log", xlabel="steps")
         axes.set_xticks(steps, [str(step) for step in steps])
         axes.xaxis.set_minor_locator(NullLocator())
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         axes.set_title(f"batch {batch_size}, {length} tokens", loc="left", fontsize=11)
         axes.grid(alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)

@@ -187,7 +187,14 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description="Results of eval/zero_shot.py beside the published figures.")
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS.json")
     files = parser.parse_args(argv).results
-    print(*zero_shot_table([read_json(file, KEYS, "eval/zero_shot.py") for file in files]), sep="\n")
+    runs = [read_json(file, KEYS, "eval/zero_shot.py") for file in files]
+    for file, run in zip(files, runs, strict=True):
+        if not run["datasets"].keys() & set(DATASETS):
+            raise ValueError(
+                f"{file} has figures of {', '.join(run['datasets'])}, but the tables are of {', '.join(DATASETS)}: "
+                "score these with eval/zero_shot.py --datasets."
+            )
+    print(*zero_shot_table(runs), sep="\n")
 
 
 if __name__ == "__main__":

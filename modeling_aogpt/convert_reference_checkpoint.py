@@ -368,7 +368,7 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         model = convert(arguments.source, arguments.out_dir, arguments.weights)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     print(f"{arguments.out_dir}: {model.num_parameters():,} parameters, {arguments.weights} weights")
 

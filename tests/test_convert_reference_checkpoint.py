@@ -1,5 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -331,3 +332,12 @@ def test_command_line_says_what_is_wrong(released: Checkpoint, tmp_path: Path) -
     assert f"{QKV} is missing" in result.stderr
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "model").exists()
+
+
+@AOGPT_ONLY
+def test_a_place_that_cannot_be_written_to_is_said_in_a_line(released: Checkpoint, tmp_path: Path) -> None:
+    source = write(released, tmp_path / "source.pt")
+    result = run(source, source / "model")
+    assert result.returncode == 1
+    assert re.fullmatch("error: .*Not a directory.*", result.stderr.splitlines()[-1])
+    assert "Traceback" not in result.stderr

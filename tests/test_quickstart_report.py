@@ -12,7 +12,7 @@ from transformers import set_seed
 
 from eval import quickstart_report
 from eval.compression_baselines import compression_bits_per_byte
-from eval.quickstart_report import main, make_report, to_markdown
+from eval.quickstart_report import filled_in, main, make_report, to_markdown
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from tests.test_tokenization import DOCUMENTS
 from training.data import DataArguments, load_data
@@ -98,12 +98,18 @@ def test_documents_without_letters_have_no_such_group(run: Path, arguments: Data
     assert "LETTER _ WITH _" not in "\n".join(to_markdown(report))
 
 
+def test_filled_in_names_have_just_the_blanks_that_the_model_wrote() -> None:
+    tokens = [("LETTER", False), (" A", True), (" WITH", False), ("KA", True), (" LA", True), (" ", True), ("S", False)]
+    assert filled_in(tokens) == "LETTER **A** WITH**KA LA** S"
+    assert filled_in([(" ", True), ("A", False)]) == "**␣**A"
+
+
 @pytest.mark.filterwarnings("ignore:Glyph")  # an untrained model writes in many scripts
 def test_files_hold_what_was_found(run: Path, capsys: pytest.CaptureFixture) -> None:
     main([str(run)])
     printed = capsys.readouterr().out
     report = json.loads((run / "report.json").read_text())
-    markdown = (run / "report.md").read_text()
+    markdown = (run / "quickstart.md").read_text()
     bits = report["bits_per_byte"]
     for value in (f"{bits['any_order']:.3f} ± {bits['any_order_standard_error']:.3f}", f"{bits['zlib']:.3f}"):
         assert value in markdown
@@ -117,7 +123,7 @@ def test_files_hold_what_was_found(run: Path, capsys: pytest.CaptureFixture) -> 
         assert len(picture.convert("RGB").resize((60, 40)).getcolors(maxcolors=2400)) > 20  # not a blank sheet
     assert {path.name for path in run.iterdir()} == {
         *("model", "results.json"),
-        *("report.json", "report.md", "quickstart.png"),
+        *("report.json", "quickstart.md", "quickstart.png"),
     }
 
 

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """What stands beside published figures is marked wherever it departs from their protocol."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from eval.tables import zero_shot_table
+from eval.tables import main, zero_shot_table
 
 FIGURES = {"perplexity": 40.0, "perplexity_standard_error": 0.5}
 
@@ -56,3 +58,12 @@ def test_a_departure_from_it_is_marked(changed: dict[str, Any], marked: int, mar
     lines = list(zero_shot_table([results_of(**changed)]))
     assert sum(line.startswith("| **mine") and "[*]" in line for line in lines) == marked
     assert sum(line.startswith("[*] mine") and mark in line for line in lines) == marked
+
+
+def test_results_of_other_texts_have_no_table(tmp_path: Path) -> None:
+    results = results_of()
+    results["datasets"] = {"names": next(iter(results["datasets"].values()))}
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps(results))
+    with pytest.raises(SystemExit, match="has figures of names, but the tables are of lambada"):
+        main([str(file)])

@@ -39,11 +39,12 @@ Examples:
 
 _CITATION = """\
 @inproceedings{xue2025aogpt,
-  title  = {Any-Order {GPT} as Masked Diffusion Model: Decoupling Formulation and Architecture},
-  author = {Shuchen Xue and Tianyu Xie and Tianyang Hu and Zijin Feng and Jiacheng Sun and Kenji Kawaguchi and Zhenguo
-            Li and Zhi-Ming Ma},
-  year   = {2025},
-  note   = {arXiv:2506.19935}
+  title     = {Any-Order {GPT} as Masked Diffusion Model: Decoupling Formulation and Architecture},
+  author    = {Shuchen Xue and Tianyu Xie and Tianyang Hu and Zijin Feng and Jiacheng Sun and Kenji Kawaguchi and
+               Zhenguo Li and Zhi-Ming Ma},
+  booktitle = {Proceedings of the 42nd International Conference on Machine Learning},
+  year      = {2025},
+  note      = {arXiv:2506.19935}
 }"""
 
 ORDERS = ("random", "left_to_right")

@@ -32,7 +32,7 @@ from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from training.corpora import keep_text, load_files
 from training.data import option
-from training.errors import Parser, errors_in_a_line
+from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file
 from training.initialization import weights_of
 from training.tokenization import load_tokenizer
@@ -69,9 +69,7 @@ class GenerativeArguments:
     )
 
     def __post_init__(self) -> None:
-        for name in ("num_samples", "batch_size", "length"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        check_at_least(1, self, "num_samples", "batch_size", "length")
 
     def settings(self) -> list[tuple[float, float]]:
         """The pairs of top-p and temperature."""

@@ -27,7 +27,7 @@ from tqdm import tqdm
 from modeling_aogpt import AOGPTForAnyOrderLM, LogLikelihoodOutput
 from modeling_aogpt.orders import random_orders
 from training.data import load_data, option
-from training.errors import Parser, errors_in_a_line
+from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import read_json, whole_file
 from training.initialization import weights_of
 from training.plots import BLUE, GREY, ORANGE
@@ -84,9 +84,8 @@ class EstimatorArguments:
     )
 
     def __post_init__(self) -> None:
-        for name, least in (("num_context_orders", 1), ("num_sequences", 1), ("num_exact_orders", 2)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {least}.")
+        check_at_least(1, self, "num_context_orders", "num_sequences")
+        check_at_least(2, self, "num_exact_orders")
         if self.num_draws < 2 or self.num_draws % 2:
             raise ValueError(f"num_draws is {self.num_draws}; it must be even and at least 2.")
 

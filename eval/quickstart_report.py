@@ -145,8 +145,10 @@ def filled_in(tokens: list[tuple[str, bool]]) -> str:
     text = ""
     for is_new, group in groupby(tokens, key=itemgetter(1)):
         part = printable("".join(token for token, _ in group))
-        word = part.strip()
-        text += part.replace(word, f"**{word}**") if is_new and word else "**␣**" if is_new else part
+        if is_new:
+            word = part.strip()
+            part = part.replace(word, f"**{word}**") if word else "**␣**"
+        text += part
     return text.strip()
 
 

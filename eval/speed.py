@@ -32,7 +32,7 @@ from eval.speed_plot import plot_speed
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.linear import in_fast_dtype
 from training.data import option
-from training.errors import Parser, errors_in_a_line
+from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file
 from training.hardware import num_cores
 from training.initialization import weights_of
@@ -81,9 +81,7 @@ class SpeedArguments:
         for name in ("steps", "batch_size", "memory_lengths"):
             if any(value < 1 for value in getattr(self, name)):
                 raise ValueError(f"{name}={getattr(self, name)} must all be at least 1.")
-        for name in ("repeats", "threads"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        check_at_least(1, self, "repeats", "threads")
         if self.ablations == ["all"]:
             self.ablations = list(ABLATIONS)
         elif self.ablations == ["none"]:

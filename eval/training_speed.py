@@ -29,7 +29,7 @@ from training.activation_checkpointing import ActivationCheckpointing, checkpoin
 from training.arguments import TrainingArguments
 from training.bfloat16 import bfloat16_products
 from training.ema import ExponentialMovingAverage
-from training.errors import errors_in_a_line
+from training.errors import check_at_least, errors_in_a_line
 from training.files import whole_file
 from training.hardware import num_cores, versions
 from training.objectives import AnyOrderObjective
@@ -206,9 +206,7 @@ def main() -> None:
 
     size = SIZES[arguments.size]
     length = size["length"]
-    for name in ("batch_size", "steps", "bf16_steps"):
-        if getattr(arguments, name) < 1:
-            raise ValueError(f"{name} is {getattr(arguments, name)}; it must be at least 1.")
+    check_at_least(1, arguments, "batch_size", "steps", "bf16_steps")
     if arguments.bf16_length is not None and not 1 <= arguments.bf16_length <= length:
         raise ValueError(f"bf16_length is {arguments.bf16_length}; {arguments.size} takes 1 to {length}.")
     arguments.out.mkdir(parents=True, exist_ok=True)  # before the minutes that it takes

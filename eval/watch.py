@@ -25,7 +25,7 @@ from eval.generative import load_model
 from eval.infilling import printable
 from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput
 from training.data import option
-from training.errors import Parser, errors_in_a_line
+from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file
 from training.tokenization import load_tokenizer
 
@@ -57,8 +57,7 @@ class WatchArguments:
     picture: str | None = option(None, "Write an animated GIF to this file instead of showing it here.")
 
     def __post_init__(self) -> None:
-        if self.num_samples is not None and self.num_samples < 1:
-            raise ValueError(f"num_samples is {self.num_samples}; it must be at least 1.")
+        check_at_least(1, self, "num_samples")
         if not 0 < self.seconds < float("inf"):
             raise ValueError(f"seconds is {self.seconds}; every step is to be shown for some time, above 0.")
         if self.picture is not None and Path(self.picture).is_dir():

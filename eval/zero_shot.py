@@ -33,7 +33,7 @@ from eval.scoring import figures, score
 from eval.tables import MEASURE_NAMES, PRECISIONS, zero_shot_table
 from training.corpora import keep_text, load_files
 from training.data import option
-from training.errors import Parser, errors_in_a_line
+from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file
 from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
 from training.sequences import encode_documents, fill, total
@@ -92,11 +92,8 @@ class ScoringArguments:
     )
 
     def __post_init__(self) -> None:
-        for name in ("num_orders", "ensemble_size", "tokens_per_batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1.")
-        if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}; it must be at least 0.")
+        check_at_least(1, self, "num_orders", "ensemble_size", "tokens_per_batch")
+        check_at_least(0, self, "seed")
         if bool(self.text_file) == bool(self.datasets):
             raise ValueError("Give either text files (--text-file) or data sets (--datasets).")
         for name, values, allowed in (

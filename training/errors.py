@@ -31,6 +31,14 @@ def errors_in_a_line(*kinds: type[Exception]) -> Iterator[None]:
         sys.exit(1 if is_said_by_another else f"error: {error}")
 
 
+def check_at_least(least: int, settings: object, *names: str) -> None:
+    """Raises a `ValueError` for the first of these settings that is given and lower."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and value < least:
+            raise ValueError(f"{name} is {value}; it must be at least {least}.")
+
+
 class Parser(HfArgumentParser):
     """As its base class, but what is wrong takes one line, not a usage of a hundred options; nothing is abbreviated."""
 

@@ -76,6 +76,14 @@ def test_newest_are_kept_in_order_of_steps(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000101.safetensors"]
 
 
+@pytest.mark.parametrize("keep", range(1, 10))
+def test_as_many_are_kept_as_are_asked_for(tmp_path: Path, keep: int) -> None:
+    for step in range(1, 13):
+        save(tmp_path, step, keep)
+        steps = [int(path.stem.removeprefix("checkpoint-")) for path in checkpoints_in(tmp_path)]
+        assert steps == list(range(1, step + 1))[-keep:]
+
+
 @pytest.mark.parametrize("damage", [cut_short, flip_a_bit, empty])
 def test_damaged_checkpoint_is_passed_over_by_name(
     damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -59,8 +59,8 @@ def save_checkpoint(
             f"{path} could not be written: {error}. It needs {size:,} bytes; {shutil.disk_usage(folder).free:,} are "
             "free. The checkpoints before it are whole: make room, and give the same command again."
         ) from error
-    older = [other for other in checkpoints_in(folder) if other.name < path.name]
-    for other in older[: len(older) - (keep - 1)]:
+    older = [other for other in reversed(checkpoints_in(folder)) if other.name < path.name]
+    for other in older[keep - 1 :]:
         other.unlink()
     return path
 

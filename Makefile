@@ -5,11 +5,24 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: quickstart test test-quantization test-transformers test-lowest lint format clean
+.PHONY: quickstart findings test test-quantization test-transformers test-lowest lint format clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
 	$(BIN)/python eval/quickstart_report.py runs/quickstart
+
+# What the paper finds of orders and architectures, tried on a small model: runs to be held against each other.
+TRAIN_IN = $(BIN)/python training/pretrain.py training/configs/findings.yaml --output_dir runs/findings
+
+findings: $(INSTALLED)
+	$(TRAIN_IN)/left-to-right --orders left_to_right
+	$(TRAIN_IN)/random
+	$(TRAIN_IN)/random-seed-1 --seed 1
+	$(TRAIN_IN)/tenth-left-to-right --left_to_right_fraction 0.1
+	$(TRAIN_IN)/fixed --orders fixed
+	$(TRAIN_IN)/fixed-blocks --orders fixed-blocks-8
+	$(TRAIN_IN)/encoder --architecture encoder --objective masked_diffusion
+	$(BIN)/python training/compare_runs.py runs/findings/* --output runs/comparison
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2

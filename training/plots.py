@@ -1,10 +1,12 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The picture of a run."""
+"""Pictures of a run, and of several."""
 
 from pathlib import Path
 from typing import Any
 
+from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
@@ -20,12 +22,8 @@ def plot_run(results: dict[str, Any], path: Path) -> None:
 
     curve = results["loss_curve"]
     training.plot(curve["step"], curve["loss"], color=GREY, linewidth=1.2)
-    training.set_title("Training loss", loc="left", fontsize=11)
-    training.set_ylabel("nats per token")
-    training.set_yscale("log")  # the first steps fall by far more than all others
-    training.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
-    training.yaxis.set_major_formatter("{x:g}")
-    training.yaxis.set_minor_locator(NullLocator())
+    finish(training, "Training loss", "nats per token", results["steps"])
+    use_log_axis(training)  # the first steps fall by far more than all others
 
     steps = [evaluation["step"] for evaluation in results["evaluations"]]
     for key, label, color in (("any_order", "random orders", ORANGE), ("left_to_right", "left to right", BLUE)):
@@ -33,14 +31,49 @@ def plot_run(results: dict[str, Any], path: Path) -> None:
         if not values:  # an encoder has no left to right
             continue
         held_out.plot(steps, values, color=color, marker="o", markersize=3.5, label=f"{label}: {values[-1]:.3f}")
-    held_out.set_title("Held-out text, averaged weights", loc="left", fontsize=11)
-    held_out.set_ylabel("bits per byte")
+    finish(held_out, "Held-out text, averaged weights", "bits per byte", results["steps"])
     held_out.legend(frameon=False)
+    save(figure, path)
 
-    for axes in (training, held_out):
-        axes.set_xlabel("step")
-        axes.set_xlim(0, results["steps"])
-        axes.grid(alpha=0.25, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+
+def plot_runs(runs: dict[str, dict[str, Any]], path: Path) -> None:
+    """Training loss of several runs, each in its own orders, and held-out bits per byte in either kind of order."""
+    figure = Figure(figsize=(13, 4.6), layout="constrained")
+    training, *held_out = figure.subplots(1, 3)
+    colors = colormaps["tab10"].colors
+    num_steps = max(results["steps"] for results in runs.values())
+    for (name, results), color in zip(runs.items(), colors * len(runs), strict=False):
+        curve, evaluations = results["loss_curve"], results["evaluations"]
+        training.plot(curve["step"], curve["loss"], color=color, linewidth=1.2, label=name)
+        for key, axes in zip(("left_to_right", "any_order"), held_out, strict=True):
+            points = [(scored["step"], scored[key]) for scored in evaluations if key in scored]
+            if points:
+                axes.plot(*zip(*points, strict=True), color=color, marker="o", markersize=3, label=name)
+    finish(training, "Training loss, each in its own orders", "nats per token", num_steps)
+    finish(held_out[0], "Held out, left to right", "bits per byte", num_steps)
+    finish(held_out[1], "Held out, random orders", "bits per byte", num_steps)
+    for axes in (training, *held_out):
+        use_log_axis(axes)
+    figure.legend(*training.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    save(figure, path)
+
+
+def finish(axes: Axes, title: str, unit: str, num_steps: int) -> None:
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_xlabel("step")
+    axes.set_ylabel(unit)
+    axes.set_xlim(0, num_steps)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def use_log_axis(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+
+
+def save(figure: Figure, path: Path) -> None:
     with whole_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=150)

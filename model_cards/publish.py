@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from model_cards.card import card_names
+from model_cards.card import cards
 from model_cards.staging import check, stage
 from model_cards.upload import push
 from training.errors import errors_in_a_line
@@ -50,9 +50,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("source", type=Path, metavar="RUN_OR_MODEL")
     parser.add_argument("repo_id", metavar="REPO_ID", help="owner/name on the Hub")
-    parser.add_argument(
-        "--card", default="default", help=f"one of {', '.join(card_names())}, or a YAML file like theirs"
-    )
+    parser.add_argument("--card", default="default", help=f"one of {', '.join(cards())}, or a YAML file like theirs")
     parser.add_argument("--tokenizer", help="name or folder, for a model folder without one")
     parser.add_argument("--results", type=Path, nargs="+", default=[], help="JSON files of eval/zero_shot.py")
     parser.add_argument("--max-shard-size", default="2GB", help="largest file of weights (default: %(default)s)")
@@ -76,6 +74,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> None:
     arguments = parse(argv)
     validate_repo_id(arguments.repo_id)
+    if "/" not in arguments.repo_id:  # the card's snippets would name somebody else's repository, or none
+        raise ValueError(f"{arguments.repo_id} names no owner: give REPO_ID as OWNER/NAME.")
     console = Console()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.stage_to or Path(temporary) / "repository"

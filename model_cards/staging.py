@@ -16,11 +16,11 @@ from huggingface_hub import eval_result_entries_to_yaml
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
-from model_cards.card import (
+from model_cards.card import read_facts, render
+from model_cards.measurements import (
     Measurement,
     benchmark_entries,
-    read_facts,
-    render,
+    describe_corpus,
     run_hyperparameters,
     run_measurements,
     zero_shot_measurements,
@@ -28,7 +28,6 @@ from model_cards.card import (
 from modeling_aogpt import AOGPTConfig
 from training.files import whole_folder
 from training.initialization import weights_of
-from training.results import read_results
 from training.tokenization import load_tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -124,17 +123,6 @@ def find_tokenizer(folder: Path, name: str | None, config: AOGPTConfig) -> PreTr
         )
     tokenizer.model_max_length = config.max_position_embeddings
     return tokenizer
-
-
-def describe_corpus(run: Path) -> str:
-    corpus = read_results(run)["corpus"]
-    train = corpus["train"]
-    if "tokens" not in train:
-        return f"{corpus['corpus']}: streamed, {corpus['packing']}. Tokenizer: {corpus['tokenizer']}."
-    return (
-        f"{corpus['corpus']}: {train['documents']:,} documents, {train['tokens']:,} tokens ({train['bytes']:,} bytes), "
-        f"{corpus['packing']}. Tokenizer: {corpus['tokenizer']}."
-    )
 
 
 def write_benchmark_results(folder: Path, measurements: list[Measurement]) -> None:

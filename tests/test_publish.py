@@ -106,10 +106,15 @@ def test_the_card_shows_the_runs_own_figures(staged: Path) -> None:
     assert "names of the characters in the Unicode database" in card.text  # the card's own words
 
 
-def test_what_a_run_was_trained_on_is_said_where_the_card_does_not(tmp_path: Path) -> None:
-    corpus = {"corpus": "names", "packing": "packed", "tokenizer": "gpt2", "train": {}}
-    (tmp_path / "results.json").write_text(json.dumps({"arguments": {}, "steps": 1, "corpus": corpus}))
-    assert staging.describe_corpus(tmp_path) == "names: streamed, packed. Tokenizer: gpt2."
+def test_a_runs_card_names_its_data_and_no_place_on_the_machine(run: Path, tmp_path: Path) -> None:
+    copied = shutil.copytree(run, tmp_path / "run")
+    results = json.loads((run / "results.json").read_text())
+    results["arguments"]["corpus"] = [str(tmp_path / "mails.txt")]
+    (copied / "results.json").write_text(json.dumps(results))
+    staging.stage(copied, NAME, tmp_path / "repository")
+    files = files_of(tmp_path / "repository")
+    assert b"mails.txt: 25,534 documents" in files["README.md"]
+    assert not [name for name, content in files.items() if bytes(tmp_path) in content]
 
 
 def test_a_model_folder_keeps_its_type_and_takes_a_tokenizer(run: Path, tmp_path: Path) -> None:
@@ -460,6 +465,8 @@ def test_a_failed_check_sends_nothing(
 def test_a_wrong_name_is_said_at_once(command: Callable[..., None], run: Path) -> None:
     with pytest.raises(SystemExit, match="error: Repo id must"):
         command(run, "a/b/c")
+    with pytest.raises(SystemExit, match="error: names names no owner"):
+        command(run, "names")
 
 
 @pytest.mark.parametrize(

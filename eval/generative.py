@@ -20,20 +20,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from accelerate import PartialState
+from accelerate import Accelerator
 from tqdm import tqdm
-from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 
 from eval.frontier import draw_frontier
-from eval.judging import Judge, Sample
+from eval.judging import Judge, Sample, check_mauve
 from eval.metrics.sample_entropy.sample_entropy import distinct, unigram_entropy
+from eval.scorers import identity_of_weights, read_config
 from eval.scoring import progress_interval
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
+from modeling_aogpt.generation_settings import AnyOrderGenerationSettings
 from training.corpora import keep_text, load_files
 from training.data import option
 from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file
+from training.hardware import hardware, versions
 from training.initialization import weights_of
 from training.tokenization import load_tokenizer
 
@@ -70,6 +73,8 @@ class GenerativeArguments:
 
     def __post_init__(self) -> None:
         check_at_least(1, self, "num_samples", "batch_size", "length")
+        for (top_p, temperature), steps in itertools.product(self.settings(), self.steps):
+            AnyOrderGenerationSettings(num_steps=steps, top_p=top_p, temperature=temperature)  # raises what is wrong
 
     def settings(self) -> list[tuple[float, float]]:
         """The pairs of top-p and temperature."""
@@ -80,9 +85,10 @@ class GenerativeArguments:
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of the grid; all that its samples depend on, but for the weights."""
+    """One point of the grid; all that its samples depend on. `weights` tells them from others of the same name."""
 
     model: str
+    weights: str | None
     steps: int
     top_p: float
     temperature: float
@@ -101,8 +107,10 @@ class Cell:
         return folder / "samples" / model / name
 
 
-def sample_cell(cell: Cell, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Writes the samples of a cell: a line of what they are, then a line for each."""
+def sample_cell(
+    cell: Cell, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, machine: dict[str, Any]
+) -> None:
+    """Writes the samples of a cell: a line of what they are and where they were made, then a line for each."""
     generator = torch.Generator().manual_seed(cell.seed)
     started = time.perf_counter()
     samples: list[Sample] = []
@@ -130,6 +138,7 @@ def sample_cell(cell: Cell, model: PreTrainedModel, tokenizer: PreTrainedTokeniz
         "seconds": round(time.perf_counter() - started, 2),
         "num_forward_passes": passes,
         "num_rows": rows,
+        **machine,
     }
     with whole_file(cell.path(folder)) as temporary:
         lines = [facts, *map(asdict, samples)]
@@ -142,6 +151,14 @@ def without_filling(ids: list[int], end_of_text: int) -> list[int]:
     while end > 1 and ids[end - 1] == ids[end - 2] == end_of_text:
         end -= 1
     return ids[:end]
+
+
+def is_finished(cell: Cell, folder: Path) -> bool:
+    """Whether there are samples. Raises a `ValueError` if they were made otherwise."""
+    if not cell.path(folder).exists():
+        return False
+    read_cell(cell, folder)
+    return True
 
 
 def read_cell(cell: Cell, folder: Path) -> tuple[dict[str, Any], list[Sample]]:
@@ -173,6 +190,7 @@ def judge_cell(
     found = {
         **facts,
         "judge": judge.name,
+        "judge_weights": judge.weights,
         "perplexity": judge.perplexity(sequences, cell["batch_size"]),
         "entropy": sum(entropies) / len(entropies),
         "entropies": entropies,
@@ -184,25 +202,33 @@ def judge_cell(
     return found
 
 
-def load_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    try:
-        config = AutoConfig.from_pretrained(name)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"There is no model {name!r}, on the Hub or as a folder: {error}") from error
+def any_order_config(name: str) -> AOGPTConfig | MDMEncoderConfig:
+    """Of a model that can be sampled. Raises a `ValueError` for others."""
+    config = read_config(name)
     if not isinstance(config, AOGPTConfig | MDMEncoderConfig):
         raise ValueError(f"{name!r} ({config.model_type}) is neither an AO-GPT nor a masked diffusion encoder.")
+    return config
+
+
+def load_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    any_order_config(name)
     with weights_of(name):
         return AutoModel.from_pretrained(name, dtype=dtype).to(device).eval()
 
 
-def make_cells(name: str, model: PreTrainedModel, arguments: GenerativeArguments) -> Iterator[Cell]:
+def make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
+    """The grid of a model. Raises a `ValueError` if it is none that makes samples of this length."""
     shared = {
         key: getattr(arguments, key)
         for key in ("top_p_rule", "schedule", "reveal", "num_samples", "batch_size", "seed", "dtype")
     }
-    length = arguments.length or model.config.max_position_embeddings
+    longest = any_order_config(name).max_position_embeddings
+    length = arguments.length or longest
+    if length > longest:
+        raise ValueError(f"length is {length}; {name} takes 1 to {longest} (its max_position_embeddings).")
+    weights = identity_of_weights(name)
     for (top_p, temperature), steps in itertools.product(arguments.settings(), arguments.steps):
-        yield Cell(name, steps, top_p, temperature, length=length, **shared)
+        yield Cell(name, weights, steps, top_p, temperature, length=length, **shared)
 
 
 def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[dict[str, Any]]:
@@ -212,23 +238,28 @@ def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[di
         ValueError: for models or judges that do not exist, or samples that were made otherwise.
     """
     folder, dtype = Path(arguments.output_dir), getattr(torch, arguments.dtype)
-    device = PartialState().device
-    references = load_files(arguments.reference_texts) if arguments.reference_texts else None
-    cells: dict[str, list[Cell]] = {}
-    for name in models:
-        model, tokenizer = load_model(name, dtype, device), load_tokenizer(name)
-        cells[name] = list(make_cells(name, model, arguments))
-        for cell in tqdm(cells[name], desc=f"Sampling {name}", unit="cell"):
-            if cell.path(folder).exists():
-                read_cell(cell, folder)  # raises, before hours of work, if it cannot be used
-            else:
-                sample_cell(cell, model, tokenizer, folder)
+    accelerator = Accelerator()
+    if accelerator.num_processes > 1:
+        raise ValueError("Samples are made and judged in one process: start it with python, not with a launcher.")
+    # Whatever can be wrong is met before hours of sampling.
+    texts: list[str] = []
+    if arguments.reference_texts:
+        texts = list(filter(None, keep_text(load_files(arguments.reference_texts), "text")["text"]))
+        check_mauve()
+    cells = {name: list(dict.fromkeys(make_cells(name, arguments))) for name in models}
+    missing = {name: [cell for cell in cells[name] if not is_finished(cell, folder)] for name in cells}
+    judge = Judge(arguments.judge, torch.device("cpu"), dtype)
+
+    machine = {"hardware": hardware(accelerator), "versions": versions()}
+    for name in filter(missing.get, missing):
+        model, tokenizer = load_model(name, dtype, accelerator.device), load_tokenizer(name)
+        for cell in tqdm(missing[name], desc=f"Sampling {name}", unit="cell"):
+            sample_cell(cell, model, tokenizer, folder, machine)
         del model  # the judge needs the room
-    judge = Judge(arguments.judge, device, dtype)
-    texts = [text for text in keep_text(references, "text")["text"] if text] if references else []
+    judge.scorer.model.to(accelerator.device)
     return [
         judge_cell(*read_cell(cell, folder), load_tokenizer(name), judge, texts)
-        for name in models
+        for name in cells
         for cell in tqdm(cells[name], desc=f"Judging {name}", unit="cell")
     ]
 

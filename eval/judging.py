@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from eval.scorers import CausalScorer
+from eval.scorers import CausalScorer, identity_of_weights
 from eval.scoring import progress_interval
 from modeling_aogpt import DataCollatorForAnyOrderLM
 
@@ -50,7 +50,7 @@ class Judge:
             raise ValueError(
                 f"There is no causal language model {name!r} with a tokenizer, on the Hub or as a folder: {error}"
             ) from error
-        self.name = name
+        self.name, self.weights = name, identity_of_weights(name)
         self.scorer = CausalScorer(model)
         self.longest = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1024
 
@@ -117,8 +117,7 @@ class Judge:
         Raises:
             ValueError: if the package is not installed.
         """
-        if importlib.util.find_spec("mauve") is None:
-            raise ValueError("MAUVE needs a package: pip install mauve-text, or leave out the reference texts.")
+        check_mauve()
         import mauve
 
         # A sample may end with end-of-text, which references do not, and the last token is what features are of.
@@ -133,6 +132,11 @@ class Judge:
             verbose=False,
         )
         return float(found.mauve)
+
+
+def check_mauve() -> None:
+    if importlib.util.find_spec("mauve") is None:
+        raise ValueError("MAUVE needs a package: pip install mauve-text, or leave out the reference texts.")
 
 
 def same_ids(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:

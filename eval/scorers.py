@@ -7,15 +7,18 @@ What scoring needs to know of a kind of model: which measures it has, and the ne
 the same bound by masking, Eq. 1), `ensemble` the same with predictions averaged over orders of the context (Eq. 4).
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.utils import cached_file, extract_commit_hash
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from training.data import sha256_of_file
 from training.initialization import weights_of
 
 MEASURES = ("left_to_right", "any_order", "ensemble")
@@ -134,6 +137,22 @@ def hub_revision(name: str) -> str | None:
         return None
 
 
+def identity_of_weights(name: str) -> str | None:
+    """What tells the weights that a name means now from others under it: a commit of the Hub, a digest of a folder's."""
+    if not Path(name).is_dir():
+        return hub_revision(name)
+    digests = [sha256_of_file(str(file)) for file in sorted(Path(name).glob("*.safetensors"))]
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
+
+
+def read_config(name: str, revision: str | None = None) -> PreTrainedConfig:
+    """The configuration of a model in a folder or on the Hub. Raises a `ValueError` if there is none."""
+    try:
+        return AutoConfig.from_pretrained(name, revision=revision)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"There is no model {name!r}, on the Hub or as a folder: {error}") from error
+
+
 def load_scorer(
     name: str, dtype: torch.dtype, device: torch.device, estimators: Estimators, revision: str | None = None
 ) -> Scorer:
@@ -145,10 +164,7 @@ def load_scorer(
     Raises:
         ValueError: if there is none, or it is no language model of a kind that can be scored.
     """
-    try:
-        config = AutoConfig.from_pretrained(name, revision=revision)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"There is no model {name!r}, on the Hub or as a folder: {error}") from error
+    config = read_config(name, revision)
     kinds = {AOGPTConfig: (AOGPTForAnyOrderLM, DecoderScorer), MDMEncoderConfig: (MDMEncoderForMaskedLM, EncoderScorer)}
     model_class, scorer_class = kinds.get(type(config), (AutoModelForCausalLM, CausalScorer))
     with weights_of(name):

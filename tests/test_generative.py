@@ -1,5 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import importlib.util
 import json
 import math
 import sys
@@ -215,19 +216,58 @@ def test_without_mauve(judge: str, monkeypatch: pytest.MonkeyPatch) -> None:
     ("changes", "message"),
     [
         ({"num_samples": 0}, "num_samples is 0"),
-        ({"steps": [0]}, "num_steps=0"),
-        ({"top_p": [1.5]}, "top_p=1.5"),
+        ({"steps": [4, 0]}, "num_steps=0"),
+        ({"top_p": [1.0, 1.5]}, "top_p=1.5"),
+        ({"length": 13}, "length is 13; .*model takes 1 to 12"),
         ({"judge": "nowhere"}, "no causal language model 'nowhere'"),
         ({"reference_texts": ["missing.txt"]}, "no file 'missing.txt'"),
+        ({"reference_texts": [__file__]}, "pip install mauve-text"),
     ],
 )
-def test_bad_input(model: str, arguments: GenerativeArguments, changes: dict[str, Any], message: str) -> None:
+def test_bad_input_is_met_before_anything_is_sampled(
+    model: str,
+    arguments: GenerativeArguments,
+    changes: dict[str, Any],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "mauve" else find(name))
     with pytest.raises(ValueError, match=message):
         generative([model], replace(arguments, **changes))
+    assert not Path(arguments.output_dir).exists()
 
 
-def test_models_that_cannot_be_sampled(judge: str, arguments: GenerativeArguments) -> None:
+def test_models_that_cannot_be_sampled(model: str, judge: str, arguments: GenerativeArguments) -> None:
     with pytest.raises(ValueError, match="no model 'nowhere'"):
-        generative(["nowhere"], arguments)
+        generative([model, "nowhere"], arguments)
     with pytest.raises(ValueError, match=r"\(gpt2\) is neither an AO-GPT nor a masked diffusion encoder"):
-        generative([judge], arguments)
+        generative([model, judge], arguments)
+    assert not Path(arguments.output_dir).exists()
+
+
+def test_samples_are_not_taken_for_those_of_other_weights(
+    model: str, arguments: GenerativeArguments, tiny_model: AOGPTForAnyOrderLM
+) -> None:
+    (first, *_) = generative([model], arguments)
+    tiny_model.save_pretrained(model)  # the same again
+    assert generative([model], arguments)[0] == first
+    torch.nn.init.normal_(tiny_model.lm_head.weight)
+    tiny_model.save_pretrained(model)
+    with pytest.raises(ValueError, match="holds samples of another weights; take another --output-dir"):
+        generative([model], arguments)
+
+
+def test_samples_say_where_they_were_made(model: str, arguments: GenerativeArguments) -> None:
+    (found, *_) = generative([model], replace(arguments, steps=[4], top_p=[1.0]))
+    assert found["versions"]["torch"] == torch.__version__
+    assert found["hardware"]["num_threads"] == torch.get_num_threads()
+    assert found["judge_weights"] not in (None, found["cell"]["weights"])
+
+
+def test_several_processes_are_refused(
+    model: str, arguments: GenerativeArguments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("accelerate.Accelerator.num_processes", 2)
+    with pytest.raises(ValueError, match="one process"):
+        generative([model], arguments)

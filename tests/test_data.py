@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import HfArgumentParser, PreTrainedTokenizerFast
 
 from training.corpora import load_corpus
-from training.data import DataArguments, load_data
+from training.data import DataArguments, first_texts, load_data, sha256_of_file
 from training.tokenization import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -43,6 +43,13 @@ def test_packed_rows_are_the_documents_end_to_end(arguments: DataArguments) -> N
         assert left_out == data.facts[split]["tokens"] - 31 * len(rows)
         assert len(data.tokenizer.encode(whole)) == data.facts[split]["tokens"]
         assert 0 < left_out < 31
+
+
+def test_a_text_of_one_sequence_is_enough(arguments: DataArguments) -> None:
+    num_tokens = load_data(arguments).facts["validation"]["tokens"]
+    arguments.sequence_length = num_tokens
+    data = load_data(arguments)
+    assert (len(data.validation), data.facts["validation"]["left_out_tokens"]) == (1, 0)
 
 
 def test_bytes_of_packed_rows_are_exact(arguments: DataArguments) -> None:
@@ -85,6 +92,17 @@ def test_note_of_what_was_read(arguments: DataArguments, tmp_path: Path) -> None
         {"name": file.name, "bytes": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
         for file in files
     ]
+
+
+def test_the_checksum_is_that_of_a_whole_file(tmp_path: Path) -> None:
+    content = bytes(2**24) + b"end"  # it is read in parts
+    (tmp_path / "large").write_bytes(content)
+    assert sha256_of_file(str(tmp_path / "large")) == hashlib.sha256(content).hexdigest()
+
+
+def test_the_first_documents_are_those_with_text() -> None:
+    rows = [{"text": text} for text in ("", "a", None, "b", "c")]
+    assert first_texts(rows, DataArguments(validation_documents=2)) == ["a", "b"]
 
 
 def test_tokenizing_in_parallel_changes_nothing_and_is_done_once(arguments: DataArguments, tmp_path: Path) -> None:

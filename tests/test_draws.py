@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from modeling_aogpt.schedule import LARGEST_MASKED_SHARE
+from training import draws as module
 from training.draws import MaskDraws, OrderDraws
 
 LENGTH = 10
@@ -71,13 +72,21 @@ def test_times_of_a_step_are_spread(batch_size: int) -> None:
     assert abs(every.mean() - 0.5) < 4 * (1 / 12 / 3000) ** 0.5
 
 
+def test_no_time_is_zero_whatever_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "uniform_numbers", lambda *_: torch.zeros(4, 1, dtype=torch.float64))
+    assert mask_draws("masked_diffusion", 4).times(torch.arange(4)).sort().values.tolist() == [0.25, 0.5, 0.75, 1]
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
 @pytest.mark.parametrize(("objective", "most"), [("masked_diffusion", 1.0), ("score_entropy", LARGEST_MASKED_SHARE)])
-def test_tokens_are_masked_as_often_as_the_time_says(objective: str, most: float) -> None:
-    batch = mask_draws(objective)(features(range(4000)))
+def test_tokens_are_masked_as_often_as_the_time_says(objective: str, most: float, batch_size: int) -> None:
+    batch = mask_draws(objective, batch_size)(features(range(4000)))
     assert torch.equal(batch["input_ids"][:, 0], torch.arange(4000) % 7)
     difference = batch["is_masked"].double().mean(1) - most * batch["times"]
     assert abs(difference.mean()) < 4 * (1 / 6 / 4000 / LENGTH) ** 0.5
     assert 0.8 < difference.var() / (1 / 6 / LENGTH) < 1.2  # independent of each other
+    of_each = batch["is_masked"].double() - most * batch["times"][:, None]
+    assert ((of_each.var(0) * 6 - 1).abs() < 0.2).all()  # and of the time
 
 
 def test_any_order_masks_the_end_of_an_order() -> None:

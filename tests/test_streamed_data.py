@@ -12,9 +12,10 @@ from datasets import Dataset
 
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from training.batches import Batches, epoch_permutation, pass_samples
+from training.corpora import sha256
 from training.data import Data, DataArguments, load_data
 from training.sequences import encode_batch as encode
-from training.streamed_data import Position
+from training.streamed_data import Position, Stream
 from training.tokenization import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -149,9 +150,11 @@ def test_held_out_documents_and_the_note(arguments: DataArguments) -> None:
 
 def test_validation_files_are_held_out_whole(arguments: DataArguments) -> None:
     folder = Path(arguments.corpus[0]).parent
+    (folder / "c.txt").write_text("\n".join(["", *FILES[2], ""]) + "\n")
     arguments.corpus, arguments.validation_files = [str(folder / "a.txt")], [str(folder / "c.txt")]
     data = load_data(arguments)
     assert data.facts["validation"]["documents"] == len(FILES[2])
+    assert data.facts["validation"]["empty_documents"] == 2
     assert [source["name"] for source in data.facts["sources"]] == ["a.txt", "c.txt"]
     assert data.tokenizer.decode(in_order(data, WINDOW)).startswith(FILES[0][0])  # nothing is left out
 
@@ -201,3 +204,14 @@ def test_corpus_that_is_all_held_out_is_refused(arguments: DataArguments) -> Non
     data = load_data(arguments)
     with pytest.raises(ValueError, match="no document to train on besides those that are held out"):
         next(read(data, range(1)))
+
+
+def test_reading_goes_on_where_the_rest_of_an_epoch_is_held_out(arguments: DataArguments) -> None:
+    """Only a whole epoch without a document has none to train on."""
+    data, texts = load_data(arguments), ["so ma", "bu le"]
+    last = int(epoch_permutation(2, SEED, 0)[1])
+    shards = Dataset.from_dict({"text": texts}).to_iterable_dataset(num_shards=2)
+    stream = Stream(shards, "text", data.tokenizer, LENGTH, WINDOW, frozenset({sha256(texts[last])}))
+    batches = islice(stream.batches(SEED, Position(shard=1)), 3)
+    assert [bool(ids) for place, ids in batches if place.epoch == 0] == [False]
+    assert stream.encode(texts) == stream.encode([texts[1 - last]]) != []

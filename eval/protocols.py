@@ -22,7 +22,6 @@ from training.sequences import cut, total, whole_rows
 
 BLOCK_LENGTH = 1024
 NUM_WORKERS, ROWS_PER_BATCH = 8, 1000
-SPLITS = ("train", "validation", "test")
 
 
 def wikitext_line(line: str) -> str:
@@ -158,6 +157,8 @@ def local_file(found: EvaluationSet, split: str) -> str:
 def load_local(name: str, found: EvaluationSet, split: str, data_dir: str) -> Dataset:
     if not Path(data_dir).is_dir():
         raise ValueError(f"There is no folder {data_dir!r} (data_dir).")
+    if "{split}" not in found.local and split != found.split:
+        raise ValueError(f"{name} has no local files of its {split} split, those of {found.split} alone; see --split.")
     path = Path(data_dir) / local_file(found, split)
     candidates = [f"{glob.escape(data_dir)}/{local_file(found, split)}{packed}" for packed in ("", *COMPRESSED)]
     pattern = next((candidate for candidate in candidates if glob.glob(candidate)), None)

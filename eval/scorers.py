@@ -138,7 +138,7 @@ def hub_revision(name: str) -> str | None:
 
 
 def identity_of_weights(name: str) -> str | None:
-    """What tells the weights that a name means now from others under it: a commit of the Hub, a digest of a folder's."""
+    """What tells the weights that a name means now from others under it: a commit of the Hub, a digest of a folder."""
     if not Path(name).is_dir():
         return hub_revision(name)
     digests = [sha256_of_file(str(file)) for file in sorted(Path(name).glob("*.safetensors"))]

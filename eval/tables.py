@@ -104,8 +104,13 @@ def differences(results: dict[str, Any], measure: str) -> list[str]:
     if results["arguments"]["dtype"] != "float32":
         found.append(f"weights in {results['arguments']['dtype']}")
     for name, values in results["datasets"].items():
-        if name in EVALUATION_SETS and values["split"] != EVALUATION_SETS[name].split:
-            found.append(f"the {values['split']} split of {EVALUATION_SETS[name].title}")
+        if name not in EVALUATION_SETS:
+            continue
+        known = EVALUATION_SETS[name]
+        if values["split"] != known.split:
+            found.append(f"the {values['split']} split of {known.title}")
+        elif values["documents"] != known.hub_rows[known.split]:
+            found.append(f"{values['documents']} of the {known.hub_rows[known.split]} rows of {known.title}")
     return found
 
 

@@ -28,7 +28,15 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from eval.journal import Journal
 from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS, cut_into_blocks, load_texts
-from eval.scorers import MEASURES, CausalScorer, Estimators, Scorer, hub_revision, load_scorer
+from eval.scorers import (
+    MEASURES,
+    CausalScorer,
+    Estimators,
+    Scorer,
+    hub_revision,
+    identity_of_weights,
+    load_scorer,
+)
 from eval.scoring import figures, score
 from eval.tables import MEASURE_NAMES, PRECISIONS, zero_shot_table
 from training.corpora import keep_text, load_files
@@ -92,10 +100,19 @@ class ScoringArguments:
     )
 
     def __post_init__(self) -> None:
-        check_at_least(1, self, "num_orders", "ensemble_size", "tokens_per_batch")
-        check_at_least(0, self, "seed")
+        check_at_least(1, self, "num_orders", "tokens_per_batch")
+        check_at_least(2, self, "ensemble_size", "num_times")
+        check_at_least(0, self, "seed", "num_ranks")
+        for name in ("num_ranks", "num_times"):
+            if getattr(self, name) % 2:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be even: two draws in each stratum.")
         if bool(self.text_file) == bool(self.datasets):
             raise ValueError("Give either text files (--text-file) or data sets (--datasets).")
+        of_others = ("data_dir", "split") if self.text_file else ("text_column", "sample_by", "packing")
+        for name in of_others:
+            if getattr(self, name) != getattr(ScoringArguments, name):
+                here, there = ("text files", "data sets") if self.text_file else ("data sets", "text files")
+                raise ValueError(f"{name}={getattr(self, name)!r} is for {there}, but {here} are given: leave it out.")
         for name, values, allowed in (
             ("datasets", self.datasets, EVALUATION_SETS),
             ("measures", self.measures, MEASURES),
@@ -314,8 +331,7 @@ def report(results: dict[str, Any]) -> Iterator[str]:
 def output_paths(model_name: str, arguments: ScoringArguments) -> tuple[Path, Path]:
     """Where the results go, and where what is finished is kept until then; a function of what is computed."""
     described = asdict(arguments) | {"model": model_name, "output": None, "tokens_per_batch": None}
-    for file in sorted(Path(model_name).glob("*.safetensors")):  # other weights under the same name are another model
-        described[file.name] = [file.stat().st_size, file.stat().st_mtime_ns]
+    described["weights"] = identity_of_weights(model_name)
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
     name = (
         f"{Path(model_name).resolve().parent.name}-{Path(model_name).name}" if Path(model_name).is_dir() else model_name

@@ -126,6 +126,7 @@ def test_every_row_is_followed_by_end_of_text(data_dir: Path, tiny_tokenizer: Pr
         ("ptb", {"data_dir": "nowhere"}, "There is no folder 'nowhere'"),
         ("ptb", {"split": "valid"}, "ptb has no split 'valid'; it has train, validation, test"),
         ("ptb", {"split": "train"}, r"There is no .*ptb/ptb.train.txt .* the train split of ptb .* \(--split\)"),
+        ("lm1b", {"split": "train"}, "lm1b has no local files of its train split"),
         ("ptb", {"content": ""}, "ptb.test.txt is empty"),
         ("ptb", {"content": " \n\n"}, "the test split of ptb, has no text"),
         ("lambada", {"content": "a b c"}, "could not be read as json"),

@@ -26,6 +26,7 @@ def results_of(**changed: Any) -> dict[str, Any]:
         "datasets": {
             "ptb": {
                 "split": "test",
+                "documents": 3761,
                 "measures": {"left_to_right": FIGURES, "any_order": FIGURES, "ensemble": FIGURES},
             }
         },
@@ -51,6 +52,11 @@ def test_a_run_of_the_published_protocol_has_no_mark() -> None:
             {"datasets": {"ptb": {"split": "validation", "measures": {"any_order": FIGURES}}}},
             1,
             "validation split of PTB",
+        ),
+        (
+            {"datasets": {"ptb": {"split": "test", "documents": 20, "measures": {"any_order": FIGURES}}}},
+            1,
+            "20 of the 3761 rows of PTB",
         ),
     ],
 )

@@ -20,7 +20,7 @@ from eval.journal import Journal
 from eval.scorers import CausalScorer, Estimators, load_scorer
 from eval.scoring import figures, ratio, score
 from eval.tables import PUBLISHED
-from eval.zero_shot import ScoringArguments, main, zero_shot
+from eval.zero_shot import ScoringArguments, main, output_paths, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -327,6 +327,17 @@ def test_a_model_that_moves_on_at_the_hub_is_scored_anew(
     assert not torch.equal(newest, given)
 
 
+def test_other_weights_under_the_same_name_are_another_model(
+    folder: str, tiny_model: AOGPTForAnyOrderLM, arguments: ScoringArguments
+) -> None:
+    first = output_paths(folder, arguments)
+    tiny_model.save_pretrained(folder)  # the same again
+    assert output_paths(folder, arguments) == first
+    torch.nn.init.normal_(tiny_model.lm_head.weight)
+    tiny_model.save_pretrained(folder)
+    assert all(path not in first for path in output_paths(folder, arguments))
+
+
 def test_processes_that_do_not_know_of_each_other(
     folder: str, arguments: ScoringArguments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,7 +391,14 @@ def test_two_processes_give_what_one_gives(folder: str, arguments: ScoringArgume
         ({"sequence_length": 0}, "sequence_length is 0; this model takes 1 to 12"),
         ({"packing": "documents", "sequence_length": 8}, "1 of 5 given documents do not fit .* the longest needs 9"),
         ({"num_orders": 0}, "num_orders is 0"),
-        ({"measures": ["ensemble"], "num_ranks": 3}, "num_ranks=3"),
+        ({"num_ranks": 3}, "num_ranks is 3; it must be even"),
+        ({"num_times": 1}, "num_times is 1; it must be at least 2"),
+        ({"ensemble_size": 1}, "ensemble_size is 1"),
+        ({"split": "test"}, "split='test' is for data sets, but text files are given"),
+        (
+            {"text_file": [], "datasets": ["ptb"], "packing": "documents"},
+            "packing='documents' is for text files, but data sets are given",
+        ),
         ({"tokens_per_batch": 0}, "tokens_per_batch is 0"),
         ({"measures": ["right_to_left"]}, "measures has 'right_to_left'; it may hold left_to_right, any_order"),
         ({"datasets": ["ptb"]}, "either text files .* or data sets"),

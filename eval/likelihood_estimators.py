@@ -29,6 +29,7 @@ from modeling_aogpt.orders import random_orders
 from training.data import load_data, option
 from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import read_json, whole_file
+from training.hardware import versions
 from training.initialization import weights_of
 from training.plots import BLUE, GREY, ORANGE
 from training.results import read_finished_run
@@ -84,10 +85,13 @@ class EstimatorArguments:
     )
 
     def __post_init__(self) -> None:
-        check_at_least(1, self, "num_context_orders", "num_sequences")
-        check_at_least(2, self, "num_exact_orders")
+        check_at_least(0, self, "num_exact")
+        check_at_least(1, self, "num_sequences")
+        check_at_least(2, self, "num_context_orders", "num_exact_orders")
         if self.num_draws < 2 or self.num_draws % 2:
             raise ValueError(f"num_draws is {self.num_draws}; it must be even and at least 2.")
+        if self.num_exact is not None and self.num_exact > self.num_sequences:
+            raise ValueError(f"num_exact is {self.num_exact}, but there are num_sequences={self.num_sequences}.")
 
 
 def rows_of_all_ranks(length: int, num_context_orders: int) -> int:
@@ -219,7 +223,7 @@ def run(run_dir: Path, arguments: EstimatorArguments) -> dict[str, Any]:
     found = measure(model, sequences, arguments)
     return {
         "run": {key: results["arguments"][key] for key in TRAINING} | {"num_parameters": results["num_parameters"]},
-        "versions": results["versions"],
+        "versions": versions(),
         "length": length,
         "num_context_orders": arguments.num_context_orders,
         "seed": arguments.seed,

@@ -27,7 +27,7 @@ from rich.markdown import Markdown
 from eval.compression_baselines import compression_bits_per_byte
 from eval.infilling import decode, infill, letter_and_mark, make_holes, one_or_two_words, printable, sample
 from eval.quickstart_picture import draw_report
-from eval.zero_shot import figures, score
+from eval.scoring import figures, score
 from modeling_aogpt import AOGPTForAnyOrderLM
 from training.data import Data, load_data
 from training.errors import errors_in_a_line

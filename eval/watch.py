@@ -31,8 +31,9 @@ from training.tokenization import load_tokenizer
 
 HIDDEN = "░"
 INK, PALE = "#22262a", "#c9ced3"
-DOTS_PER_INCH, FONT_SIZE = 100, 11
-CHARACTER_WIDTH = 0.602 * FONT_SIZE / 72  # inches, of DejaVu Sans Mono, which matplotlib carries
+DOTS_PER_INCH = 100
+CHARACTER_WIDTH = 9 / DOTS_PER_INCH  # inches; whole dots, as letters are drawn, so that words stand in their columns
+FONT_SIZE = 72 * CHARACTER_WIDTH / 0.602  # points, of DejaVu Sans Mono, which matplotlib carries
 LINE_HEIGHT = 1.7 * FONT_SIZE / 72
 
 
@@ -42,7 +43,9 @@ class WatchArguments:
 
     num_samples: int | None = option(None, "Whole sequences to make, if no text is given (1), or samples of each text.")
     length: int | None = option(
-        None, "Fill texts up with end-of-text to so many tokens, for models of one document per sequence."
+        None,
+        "Tokens of a sequence: texts are filled up with end-of-text, for models of one document per sequence; whole "
+        "sequences have so many, unless given as many as the model takes.",
     )
     order: Literal["random", "left_to_right", "confidence", "margin", "entropy"] = option(
         "random", "In which order positions are revealed."
@@ -79,6 +82,7 @@ def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> None:
     tokenizer = load_tokenizer(model_name)
     output = model.generate(
         make_inputs(texts, tokenizer, arguments.length),
+        max_length=arguments.length,
         num_return_sequences=arguments.num_samples or 1,
         order=arguments.order,
         num_steps=arguments.num_steps,

@@ -82,6 +82,19 @@ def test_report(found: dict, tmp_path: Path) -> None:
     assert "| 1 | +0.0 |" in rows[5]
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_exact": 33}, "num_exact is 33, but there are num_sequences=32"),
+        ({"num_exact": -1}, "num_exact is -1"),
+        ({"num_context_orders": 1}, "num_context_orders is 1"),
+    ],
+)
+def test_refuses_settings(settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EstimatorArguments(**settings)
+
+
 def test_refuses_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has no results\.json; finish the run first"):
         run(tmp_path, EstimatorArguments())

@@ -64,6 +64,11 @@ def test_perplexity_of_texts(perplexity: evaluate.Metric, folder: str, tiny_mode
     assert found["pooled_perplexity"] == pytest.approx(math.exp(sum(nats) / 13), rel=1e-5)
 
 
+def test_left_to_right_is_one_order(perplexity: evaluate.Metric, folder: str) -> None:
+    with pytest.raises(ValueError, match="num_orders=2 averages over random orders"):
+        perplexity.compute(predictions=["ab"], model_id=folder, orders="left_to_right", num_orders=2)
+
+
 def test_perplexity_in_random_orders(perplexity: evaluate.Metric, folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:
     ids = torch.tensor([[0, 1]])
     orders = torch.tensor([[0, 1]]), torch.tensor([[1, 0]])

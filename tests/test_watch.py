@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from PIL import Image
 
-from eval.watch import HIDDEN, Token, frame, main, make_inputs
+from eval.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, HIDDEN, Token, frame, main, make_inputs
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from training.corpora import unicode_names
 from training.tokenization import load_tokenizer, train_tokenizer, vocabulary_arguments
@@ -83,6 +85,18 @@ def test_as_a_picture(folder: Path, tmp_path: Path) -> None:
         assert picture.info["loop"] == 0
         assert 3 <= picture.n_frames <= 5 + 5  # before, at most four steps, and a pause of 2.5 seconds
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_whole_sequences_have_the_length_that_is_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main([str(folder), "--length", "3"])
+    assert "3 tokens in 3 forward passes" in capsys.readouterr().out
+
+
+def test_letters_of_a_picture_stand_in_their_columns() -> None:
+    figure = Figure(dpi=DOTS_PER_INCH)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    text = figure.text(0, 0, "M" * 60, family="DejaVu Sans Mono", fontsize=FONT_SIZE)
+    assert abs(text.get_window_extent(renderer).width - 60 * CHARACTER_WIDTH * DOTS_PER_INCH) < 2
 
 
 def test_texts_of_different_lengths_are_filled_up_or_refused(folder: Path) -> None:

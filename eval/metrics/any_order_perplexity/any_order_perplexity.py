@@ -94,11 +94,14 @@ class AnyOrderPerplexity(evaluate.Metric):
             ids = [torch.tensor(sequence) for sequence in sequences[start : start + batch_size]]
             padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
             kept = torch.nn.utils.rnn.pad_sequence([torch.ones_like(sequence) for sequence in ids], batch_first=True)
-            options = {"generator": generator, "num_orders": num_orders} if orders == "random" else {}
             scores = model.log_likelihood(
-                padded.to(device), orders=orders, attention_mask=kept.to(device), **options
-            ).log_likelihood
-            nats += (-scores).tolist()
+                padded.to(device),
+                orders=orders,
+                num_orders=num_orders,
+                attention_mask=kept.to(device),
+                generator=generator,
+            )
+            nats += (-scores.log_likelihood).tolist()
         lengths = [len(ids) for ids in sequences]
         perplexities = [math.exp(total / length) for total, length in zip(nats, lengths, strict=True)]
         return {

@@ -71,6 +71,16 @@ def test_padding_anywhere_changes_nothing(causal: AOGPTForCausalLM) -> None:
     torch.testing.assert_close(padded[keep == 1][None], plain, rtol=0, atol=1e-12)
 
 
+def test_a_mask_of_rows_and_slots_may_be_added_or_true(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+    is_seen = torch.ones(1, 1, 12, 12, dtype=torch.bool).tril()
+    is_seen[..., 6:, 2] = False
+    added = torch.zeros(is_seen.shape).masked_fill(~is_seen, torch.finfo(torch.float32).min)
+    logits = causal(ids, attention_mask=is_seen).logits
+    torch.testing.assert_close(causal(ids, attention_mask=added).logits, logits, rtol=0, atol=1e-12)
+    differs = (logits - causal(ids).logits).abs().amax(dim=(0, 2)) > 1e-6
+    assert differs.tolist() == [False] * 6 + [True] * 6
+
+
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_stock_greedy_generation_is_left_to_right_any_order_generation(
     any_order: AOGPTForAnyOrderLM, causal: AOGPTForCausalLM, ids: torch.LongTensor, cache: str

@@ -22,6 +22,8 @@ def test_pads_and_labels() -> None:
 
 def test_no_mask_without_padding() -> None:
     assert set(DataCollatorForAnyOrderLM()(features([4, 4]))) == {"input_ids", "orders", "labels"}
+    rounded = DataCollatorForAnyOrderLM(pad_token_id=0, pad_to_multiple_of=3)(features([4, 4]))
+    assert rounded["attention_mask"].tolist() == [[1, 1, 1, 1, 0, 0]] * 2
 
 
 def test_an_order_depends_on_its_seed_alone() -> None:
@@ -31,10 +33,12 @@ def test_an_order_depends_on_its_seed_alone() -> None:
     assert torch.equal(together, apart)
     assert len({tuple(order) for order in together.tolist()}) > 5
     assert not torch.equal(together, DataCollatorForAnyOrderLM(seed=8)(samples)["orders"])
+    large = [sample | {"order_seed": sample["order_seed"] + 2**64} for sample in samples]  # a hash, for instance
+    assert torch.equal(together, collator(large)["orders"])
 
 
 def test_a_tenth_is_left_to_right() -> None:
-    orders = DataCollatorForAnyOrderLM(left_to_right_fraction=0.1)(features([12] * 2000))["orders"]
+    orders = DataCollatorForAnyOrderLM()(features([12] * 2000))["orders"]
     share = (orders == torch.arange(12)).all(1).float().mean().item()
     assert abs(share - 0.1) < 4 * (0.09 / 2000) ** 0.5
     assert (DataCollatorForAnyOrderLM(left_to_right_fraction=1)(features([5]))["orders"] == torch.arange(5)).all()
@@ -92,6 +96,8 @@ def test_padding_of_features_is_taken_off() -> None:
         ),
         ({}, [{"input_ids": [[1, 2]]}], "each must be one sequence"),
         ({}, [{"input_ids": [1.7, 2.2]}], "no integers"),
+        ({}, [{"input_ids": [1, 2], "labels": [1.0, 2.0]}], "no integers"),
+        ({"pad_to_multiple_of": 3}, [{"input_ids": [1, 2]}], "Sequences of 2 to 3 tokens .* give the collator a pad"),
     ],
 )
 def test_refuses(arguments: dict, samples: list[dict], message: str) -> None:

@@ -135,6 +135,33 @@ def test_a_step_reveals_as_many_as_the_score_says(sedd: Enumeration, rule: str) 
     assert output.reveal_steps.max() == 2
 
 
+def test_score_steps_of_a_ragged_batch_leave_alone_what_is_given(sedd: Enumeration) -> None:
+    mask = sedd.model.config.mask_token_id
+    inputs = torch.tensor([[mask, mask, mask], [1, mask, 2], [0, 1, mask]])
+    keep = torch.tensor([[1, 1, 1], [1, 1, 1], [0, 1, 1]])
+    filled = sedd.model.generate(inputs, attention_mask=keep, num_steps=3, reveal="euler", generator=seeded())
+    assert torch.equal(filled[inputs != mask], inputs[inputs != mask])
+    assert (filled < mask).all()
+
+
+def test_processors_change_which_tokens_are_revealed_and_not_how_many(sedd: Enumeration) -> None:
+    arguments = {"num_return_sequences": 50, "num_steps": 3, "reveal": "euler", "return_dict_in_generate": True}
+    steps = [
+        sedd.model.generate(logits_processor=processors, generator=seeded(), **arguments).reveal_steps
+        for processors in ([], [lambda ids, scores: scores + 5])
+    ]
+    assert torch.equal(*steps)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"order": "left_to_right"}, {"block_length": 2}, {"stride": 2}, {"refine_rounds": 1, "refine_length": 1}],
+)
+def test_score_steps_take_no_other_order(arguments: dict, sedd: Enumeration) -> None:
+    with pytest.raises(ValueError, match=r"needs num_steps, and decides itself|begins with all hidden"):
+        sedd.model.generate(num_steps=3, reveal="euler", **arguments)
+
+
 def test_sedd_as_a_denoiser_takes_the_noise_level_from_the_masks(sedd: Enumeration) -> None:
     assert chi_square(draw(sedd, num_steps=2), sedd.of_bernoulli([0.5, 0.5])) < 1
 

@@ -123,6 +123,9 @@ def test_the_generation_config_at_hand_names_the_end() -> None:
     assert model.generate(generation_config=config).tolist() == [[3] + [4] * 11]
     model.generation_config.eos_token_id = None
     assert model.generate(generation_config=config).tolist() == [[3] + [4] * 11]
+    model.config.eos_token_id, model.config.pad_token_id = 3, 5
+    model.generation_config.pad_token_id = None
+    assert model.generate(stop_at_eos=True, order="left_to_right").tolist() == [[3] + [5] * 11]
 
 
 @pytest.mark.parametrize(
@@ -130,6 +133,7 @@ def test_the_generation_config_at_hand_names_the_end() -> None:
     [
         ({}, "stop_at_eos needs text that grows from the left"),
         ({"stride": 2}, "stop_at_eos needs text that grows from the left"),
+        ({"order": "left_to_right", "stride": 2}, "stop_at_eos needs text that grows from the left"),
         ({"order": "left_to_right", "refine_rounds": 1, "refine_length": 1}, "and no refine_rounds"),
         ({"order": "left_to_right"}, "needs the id of end-of-text"),
     ],

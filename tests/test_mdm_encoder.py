@@ -22,7 +22,8 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrained
 
 import modeling_aogpt
 from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
-from modeling_aogpt.convert_reference_checkpoint import convert, load_released
+from modeling_aogpt.convert_reference_checkpoint import SEDD as RELEASED_SEDD
+from modeling_aogpt.convert_reference_checkpoint import convert, encoder_config_of, load_released
 from tests.references import perturb_vectors, random_model
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -138,6 +139,13 @@ def test_denoiser_of_a_radd_and_of_a_score(name: str, source: Path) -> None:
     logits = model(ids, sigma=sigma).logits
     is_masked = ids == 96
     torch.testing.assert_close(logits.log_softmax(-1)[is_masked][:, :96], expected[is_masked], rtol=0, atol=1e-6)
+
+
+def test_end_of_text_of_gpt2s_vocabulary(settings: dict[str, Any]) -> None:
+    config = encoder_config_of(settings | {"tokens": 50257}, RELEASED_SEDD, Path("source"))
+    assert (config.vocab_size, config.mask_token_id) == (50258, 50257)
+    assert config.bos_token_id == config.eos_token_id == 50256
+    assert encoder_config_of(settings, RELEASED_SEDD, Path("source")).eos_token_id is None
 
 
 def refusal(source: Path, tmp_path: Path, **arguments: Any) -> str:
@@ -268,11 +276,12 @@ def test_padding_anywhere_changes_nothing(form: str) -> None:
         torch.testing.assert_close(padded.loss, plain.loss, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("form", ["adaln-rotary", "sedd"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_a_sequence_of_padding_alone_leaves_gradients_finite(
-    implementation: str, masked_ids: torch.LongTensor, labels: torch.LongTensor
+    implementation: str, form: str, masked_ids: torch.LongTensor, labels: torch.LongTensor
 ) -> None:
-    model = random_encoder()
+    model = random_encoder(form)
     model.set_attn_implementation(implementation)
     attention_mask = torch.ones_like(masked_ids)
     attention_mask[1] = 0
@@ -328,10 +337,17 @@ def test_noise_level_is_that_of_the_share_of_masks() -> None:
     sigma = -torch.log(1 - 0.999 * torch.tensor([0.4], dtype=torch.float64))
     torch.testing.assert_close(model(ids, keep).logits, model(ids, keep, sigma=sigma).logits, rtol=0, atol=1e-12)
     assert (model(ids, keep).logits - model(ids, keep, sigma=sigma + 0.1).logits).abs().max() > 1e-3
+    states = [model.model(ids.index_fill(1, torch.tensor([5]), id), attention_mask=keep)[0] for id in (MASK, 0)]
+    assert torch.equal(states[0][:, :5], states[1][:, :5])  # not even of rows whose padding holds masks
     everything = model(torch.full((1, 4), MASK)).logits
     nothing = model(torch.tensor([[1, 2, 3]])).logits
     assert everything.isfinite().all()
     assert nothing.argmax(-1).tolist() == [[1, 2, 3]]
+
+
+def test_noise_levels_are_told_apart_in_bfloat16_too() -> None:
+    first, second = random_encoder("sedd").bfloat16().model.sigma_embedding(torch.tensor([4.0, 4.01]))
+    assert not torch.equal(first, second)
 
 
 @torch.no_grad()
@@ -393,8 +409,10 @@ def test_a_decoder_takes_none_of_the_encoders_injections() -> None:
 
 @pytest.mark.parametrize("ids", [[[0, 12]], [[-1, 0]], [[0] * 13]])
 def test_refuses_ids(ids: list) -> None:
-    with pytest.raises(ValueError, match="input_ids"):
-        random_encoder()(torch.tensor(ids))
+    model, ids = random_encoder("sedd"), torch.tensor(ids)
+    for call in (model, model.network_output, lambda ids: model.log_score(ids, torch.ones(1))):
+        with pytest.raises(ValueError, match="input_ids"):
+            call(ids)
 
 
 # --------------------------------------------------------------------------------------------------- saving and loading

@@ -304,8 +304,9 @@ def test_device_map_and_dtype(tmp_path: Path, ids: torch.LongTensor) -> None:
     ],
 )
 def test_refuses(arguments: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        random_model()(**arguments)
+    for model in (random_model(), random_model().train()):
+        with pytest.raises(ValueError, match=message):
+            model(**arguments)
 
 
 @pytest.mark.parametrize("label", [13, 14])

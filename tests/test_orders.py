@@ -9,12 +9,19 @@ from modeling_aogpt.orders import (
     block_orders,
     blocks_of,
     check_orders,
+    draw_uniform,
     group_order,
     in_order,
     in_place,
     random_orders,
     token_positions,
 )
+
+
+def test_uniform_numbers_have_all_bits_of_float64() -> None:
+    draws = draw_uniform(100, generator=torch.Generator().manual_seed(0))
+    assert draws.dtype == torch.float64
+    assert (draws * 2**24 % 1 > 0).all()
 
 
 def test_random_orders_are_uniform_and_seeded() -> None:

@@ -63,17 +63,28 @@ def test_log_probabilities_are_those_of_the_last_draw(strategy: str, position_en
     inputs = torch.full((4, 12), 11)
     inputs[1, 3:6] = torch.tensor([1, 2, 3])
     inputs[2, :7] = 5
+    keep = torch.ones_like(inputs)
+    keep[3, [0, 4, 11]] = 0
     output = model.generate(
-        inputs, refine_rounds=4, refine_length=4, strategy=strategy, generator=seeded(), return_dict_in_generate=True
+        inputs,
+        attention_mask=keep,
+        refine_rounds=4,
+        refine_length=4,
+        strategy=strategy,
+        generator=seeded(),
+        return_dict_in_generate=True,
     )
-    for ids, order, steps, logprobs in zip(
-        output.sequences, output.orders.tolist(), output.reveal_steps, output.token_logprobs, strict=True
+    for ids, ranks, steps, logprobs, kept in zip(
+        output.sequences, output.orders.tolist(), output.reveal_steps, output.token_logprobs, keep, strict=True
     ):
+        length, place = int(kept.sum()), (kept.cumsum(0) - 1).tolist()  # positions without padding
+        order = ranks[:length]
+        assert kept[order].all()
         last_round = order[-4:]
         for rank, position in enumerate(order):
             if position in last_round:
-                context = tuple((p, ids[p].item()) for p in order[:rank])
-                reference = conditional(model, context, position, 12)[ids[position]].log()
+                context = tuple((place[p], ids[p].item()) for p in order[:rank])
+                reference = conditional(model, context, place[position], length)[ids[position]].log()
                 assert abs(logprobs[position] - reference) < 1e-10
         assert steps[last_round].min() > steps[order[:-4]].max()
 
@@ -88,6 +99,27 @@ def test_every_round_draws_in_the_order_of_the_first() -> None:
         return_dict_in_generate=True,
     )
     assert (output.orders[:, -4:].diff() > 0).all()
+
+
+def test_every_round_draws_a_random_order_anew() -> None:
+    arguments = {"max_length": 12, "generator": seeded(), "return_dict_in_generate": True}
+    first = random_model().generate(**arguments)
+    arguments["generator"] = seeded()
+    assert not torch.equal(random_model().generate(refine_rounds=1, refine_length=12, **arguments).orders, first.orders)
+
+
+def test_every_round_draws_block_after_block() -> None:
+    output = random_model().generate(
+        order="confidence",
+        block_length=3,
+        num_return_sequences=8,
+        refine_rounds=3,
+        refine_length=7,
+        generator=seeded(),
+        return_dict_in_generate=True,
+    )
+    assert (output.orders[:, -7:].div(3, rounding_mode="floor").diff() >= 0).all()
+    assert (output.orders[:, -7:].diff() < 0).any()  # the most certain first
 
 
 def test_blocks_are_generated_positions_in_a_row_and_all_equally_likely() -> None:

@@ -74,6 +74,20 @@ def test_top_p_keeps_what_transformers_keeps(scale: float, top_p: float, top_k: 
         assert ((given > -torch.inf).sum(1) > sampling.NUM_CANDIDATES).all() == (scale == 0.1)
 
 
+def test_top_p_sorts_all_where_one_row_needs_it() -> None:
+    logits = torch.randn(2, 3 * sampling.NUM_CANDIDATES, generator=torch.Generator().manual_seed(0)).double()
+    logits[0] *= 10  # whose nucleus is among the candidates
+    expected = TopPLogitsWarper(0.9)(None, logits)
+    assert torch.equal(make_warpers(1.0, 0, 0.9)(None, logits), expected)
+    assert ((expected > -torch.inf).sum(1) > sampling.NUM_CANDIDATES).tolist() == [False, True]
+
+
+def test_what_is_reached_exactly_is_enough_for_top_p() -> None:
+    logits = torch.tensor([[0.5, 0.25, 0.25]]).double().log()
+    kept = make_warpers(1.0, 0, 0.5)(None, logits) > -torch.inf
+    assert kept.tolist() == [[True, False, False]] == (TopPLogitsWarper(0.5)(None, logits) > -torch.inf).tolist()
+
+
 def test_of_equals_at_the_edge_top_p_keeps_as_many_as_transformers() -> None:
     logits = torch.randn(8, 2000, generator=torch.Generator().manual_seed(0)).bfloat16().double()
     given, expected = make_warpers(1.0, 0, 0.2)(None, logits), TopPLogitsWarper(0.2)(None, logits)

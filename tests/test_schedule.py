@@ -58,3 +58,11 @@ def test_ragged_batches_reveal_each_row_whole(reveal: str) -> None:
     steps = draw_reveal_steps(hidden, 4, "linear", reveal, torch.Generator().manual_seed(0))
     assert (steps < 4).sum(1).tolist() == hidden.tolist()
     assert (steps.diff(dim=1) >= 0).all()
+
+
+def test_a_position_draws_its_step_whatever_else_is_in_the_batch() -> None:
+    steps = draw_reveal_steps(
+        torch.tensor([1, 10]).repeat(4000), 4, "linear", "bernoulli", torch.Generator().manual_seed(0)
+    )
+    counts = steps[::2, 0].bincount(minlength=4)
+    assert ((counts - 1000) ** 2 / 1000).sum() < 21.2  # chi-square, 3 degrees of freedom, 1e-4

@@ -29,6 +29,18 @@ def test_numbers_are_those_of_split_mix() -> None:
 def test_streams_of_neighbouring_seeds_and_samples_differ() -> None:
     streams = torch.cat([stream_of(seed, torch.arange(-1, 500)) for seed in (0, 1, 2, -1, 2**63, 2**70)])
     assert len(streams.unique()) == len(streams) - 501  # 2**70 is 0 again, modulo 2**64
+    numbers = torch.cat([numbers_of(stream_of(seed, torch.arange(-1, 100)), 20) for seed in range(3)])
+    assert len(numbers.unique()) == numbers.numel()
+
+
+def test_the_orders_of_a_seed_stay_what_they_are() -> None:
+    """Else a run that is resumed with another version would go on with other orders."""
+    distribution = OrderDistribution.named("uniform", 0.3)
+    assert draw(distribution, 4, 7, seed=5)[1:].tolist() == [
+        [0, 1, 2, 3, 4, 5, 6],
+        [4, 1, 5, 3, 6, 0, 2],
+        [5, 1, 0, 3, 4, 2, 6],
+    ]
 
 
 def test_uniform() -> None:
@@ -42,6 +54,12 @@ def test_mixture_has_its_share_of_left_to_right() -> None:
     share = (drawn == torch.arange(12)).all(1).float().mean().item()
     assert abs(share - 0.1) < 4 * (0.09 / 4000) ** 0.5
     assert (draw(OrderDistribution.named("left_to_right"), 5, 7) == torch.arange(7)).all()
+    for name in ("blocks-3", "strided-3"):  # left to right is so whatever the others are
+        assert (draw(OrderDistribution.named(name, 1.0), 5, 7) == torch.arange(7)).all()
+    others = draw(OrderDistribution.named("uniform", 0.5), 4000, 4)
+    first = others[(others != torch.arange(4)).any(1), 0].bincount(minlength=4)
+    share = torch.tensor([5, 6, 6, 6]) / 23  # of the 23 orders that are not left to right
+    assert ((first - first.sum() * share).abs() < 4 * (first.sum() * share).sqrt()).all()  # so the choice tells nothing
 
 
 @pytest.mark.parametrize("name", ["uniform", "blocks-3", "strided-3", "fixed", "fixed-blocks-3", "fixed-strided-3"])

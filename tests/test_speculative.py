@@ -121,6 +121,7 @@ def test_where_tokens_do_not_depend_on_each_other_all_drafts_are_accepted() -> N
     output = model.generate(strategy="speculative", draft_length=5, generator=seeded(), return_dict_in_generate=True)
     assert output.acceptance_rate == 1
     assert output.num_forward_passes == 4  # 5 drafts and one more token in each round of two passes
+    assert output.num_rows == 4 * 5  # what was verified stays in the cache
 
 
 def test_runs_in_bfloat16() -> None:

@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Orders that the model's certainty decides, against an enumeration that follows the same policy with full forwards."""
 
+import math
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from modeling_aogpt.certainty import CERTAINTIES
+from modeling_aogpt.certainty import CERTAINTIES, negative_entropy
 from tests.references import (
     Context,
     Enumeration,
@@ -115,6 +116,30 @@ def test_an_entropy_bound_stays_within_its_block() -> None:
     assert output.num_rows <= 4 + (4 + 4) + (4 + 4)
 
 
+def test_no_more_is_queried_than_may_be_revealed() -> None:
+    output = random_model().generate(order="margin", block_length=1, return_dict_in_generate=True)
+    assert output.num_rows == 12
+    output = random_encoder().generate(
+        num_return_sequences=4, order="margin", num_steps=30, generator=seeded(), return_dict_in_generate=True
+    )
+    assert output.num_rows == 12 * sum(len(steps.unique()) for steps in output.reveal_steps)  # not of who waits
+
+
+def test_a_window_that_is_too_small_for_a_step_is_widened() -> None:
+    output = random_model().generate(
+        order="margin", window=1, num_steps=2, reveal="fixed", return_dict_in_generate=True
+    )
+    assert output.num_forward_passes == 2
+    assert (output.sequences < 11).all()
+
+
+def test_certainty_is_that_of_the_distribution_that_is_drawn_from() -> None:
+    """Of one token all positions are equally certain: the first comes first."""
+    output = random_model().generate(order="confidence", top_k=1, return_dict_in_generate=True)
+    assert output.orders.tolist() == [list(range(12))]
+    assert negative_entropy(torch.tensor([[1.0, 0.0], [0.5, 0.5]])).tolist() == pytest.approx([0, -math.log(2)])
+
+
 @pytest.mark.parametrize("order", CERTAINTIES)
 def test_a_step_finishes_a_block_before_it_begins_the_next(order: str) -> None:
     output = random_model().generate(
@@ -144,9 +169,27 @@ def test_the_bound_decides_the_number_of_passes() -> None:
     assert passes[2] == 1
 
 
+def test_the_bound_is_a_tenth_of_a_nat_unless_given() -> None:
+    model = random_model()
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+        model.lm_head.bias.copy_(torch.tensor([6.0] + [0.0] * 10))  # 0.17 nats
+    passes = [
+        model.generate(reveal="entropy_bounded", return_dict_in_generate=True, **bound).num_forward_passes
+        for bound in ({}, {"entropy_bound": 0.1}, {"entropy_bound": 0.2})
+    ]
+    assert passes == [12, 12, 6]
+
+
 @pytest.mark.parametrize("make", [random_model, random_encoder])
-@pytest.mark.parametrize("order", CERTAINTIES)
-def test_log_probabilities_are_those_of_full_forwards(make: Callable, order: str) -> None:
+@pytest.mark.parametrize(
+    ("order", "rule"),
+    [
+        *((order, {"num_steps": 4}) for order in CERTAINTIES),
+        ("entropy", {"reveal": "entropy_bounded", "entropy_bound": 2}),
+    ],
+)
+def test_log_probabilities_are_those_of_full_forwards(make: Callable, order: str, rule: dict) -> None:
     """In a ragged batch with padding, where every sequence takes an order of its own."""
     model = make(position_encoding="rotary")
     mask = model.config.mask_token_id
@@ -157,7 +200,7 @@ def test_log_probabilities_are_those_of_full_forwards(make: Callable, order: str
     keep = torch.ones_like(inputs)
     keep[2, [0, 3]] = 0
     output = model.generate(
-        inputs, attention_mask=keep, order=order, num_steps=4, generator=seeded(), return_dict_in_generate=True
+        inputs, attention_mask=keep, order=order, generator=seeded(), return_dict_in_generate=True, **rule
     )
     reference = Enumeration(model, 0, encoder_conditional) if make is random_encoder else Enumeration(model, 0)
     for row in range(3):

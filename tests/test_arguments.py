@@ -74,6 +74,7 @@ def test_unknown_key_names_the_nearest(config: Path, key: str, nearest: str) -> 
         ("max_position_embeddings: 16", "sequence_length=32 is longer than max_position_embeddings=16"),
         ("num_attention_heads: 7", "num_attention_heads=7"),
         ("max_steps: 50", r"warmup_steps=100 must lie in \[0, max_steps=50\)"),
+        ("max_steps: 100", r"warmup_steps=100 must lie in \[0, max_steps=100\)"),
         ("batch_size: 0", "batch_size=0 must be at least 1"),
         ("eval_sequences: 0", "eval_sequences=0 must be at least 1"),
         ("final_learning_rate: 0.5", "final_learning_rate=0.5 between 0 and it"),

@@ -101,9 +101,18 @@ def test_masked_diffusion_of_an_ensemble(
     assert gains.standard_error.mean() < 0.8 * output.standard_error.mean()
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2, 3, 4), (3, 1, 4, 0, 2)])
-@pytest.mark.parametrize("num_ranks", [None, 6])
+@pytest.mark.parametrize(
+    ("num_orders", "num_ranks", "order"),
+    [
+        (3, None, (0, 1, 2, 3, 4)),
+        (3, None, (3, 1, 4, 0, 2)),
+        (1, 6, (0, 1, 2, 3, 4)),
+        (1, 6, (3, 1, 4, 0, 2)),
+        (6, 2, (3, 1, 4, 0, 2)),
+    ],
+)
 def test_estimates_of_a_given_order(
+    num_orders: int,
     num_ranks: int | None,
     order: tuple[int, ...],
     model: AOGPTForAnyOrderLM,
@@ -114,7 +123,7 @@ def test_estimates_of_a_given_order(
     output = model.log_likelihood(
         ids,
         torch.tensor(order).expand(BATCH, N),
-        num_orders=3 if num_ranks is None else 1,
+        num_orders=num_orders,
         num_context_orders=3,
         num_ranks=num_ranks,
         generator=generator(),
@@ -159,9 +168,11 @@ def test_gains_grow_with_the_ensemble_and_begin_at_one(model: AOGPTForAnyOrderLM
 def test_num_rows_of_random_ranks(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
     """Of the contexts of 2, 3 and 4 tokens a draw takes one; alone in its pass, a sequence takes no row in vain."""
     arguments = {"num_context_orders": 3, "num_ranks": 6, "generator": generator(), "rows_per_pass": 1}
-    output = model.log_likelihood(ids[:5], "left_to_right", **arguments)
-    # Six draws in three strata of one rank each: 2 * 2 permutations for 3, 4 and 5 rows.
-    assert output.num_rows == 5 * (5 + 2 * 2 * (3 + 4 + 5))
+    for orders in ("left_to_right", "blocks-2"):  # whose contexts are not uniform
+        output = model.log_likelihood(ids[:5], orders, **arguments)
+        # Six draws in three strata of one rank each: 2 * 2 permutations for 3, 4 and 5 rows.
+        assert output.num_rows == 5 * (5 + 2 * 2 * (3 + 4 + 5))
+    assert output.standard_error.isnan().all()  # of one random order, whatever its ranks tell
 
 
 @pytest.mark.parametrize("estimator", ["all ranks", "diffusion", "random ranks"])

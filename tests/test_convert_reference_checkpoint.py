@@ -1,5 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -62,6 +63,7 @@ def test_written_folder(released: Checkpoint, tmp_path: Path, weights: str) -> N
     source, out_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
     written = convert(source, out_dir, weights)
     assert written.dtype == torch.float32
+    assert not written.training
     assert_holds(out_dir, written)
     files = {path.name for path in out_dir.iterdir()}
     assert {"config.json", "generation_config.json", "model.safetensors", "modeling_aogpt.py"} <= files
@@ -320,6 +322,16 @@ def test_nothing_half_written_stays(released: Checkpoint, tmp_path: Path, monkey
     with pytest.raises(OSError, match="No space left"):
         convert(source, tmp_path / "model")
     assert set(tmp_path.rglob("*")) == {source, tmp_path / "model"}
+
+
+@AOGPT_ONLY
+def test_the_configuration_comes_last(released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without it is no model: so none is taken for one that was interrupted."""
+    moved, replace = [], os.replace
+    monkeypatch.setattr(os, "replace", lambda old, new: moved.append(Path(new).name) or replace(old, new))
+    convert(write(released, tmp_path / "source.pt"), tmp_path / "model")
+    assert moved[-1] == "config.json"
+    assert "model.safetensors" in moved
 
 
 @AOGPT_ONLY

@@ -123,6 +123,7 @@ def test_hiding_a_fixed_number_has_less_spread(ids: torch.LongTensor) -> None:
     )
     assert fixed.standard_error.mean() < 0.8 * bernoulli.standard_error.mean()
     torch.testing.assert_close(model.log_likelihood(ids, generator=generator()).log_likelihood, fixed.log_likelihood)
+    assert fixed.num_rows == BATCH * 32 * N  # the default
 
 
 def test_noise_levels_of_a_score_network(ids: torch.LongTensor) -> None:
@@ -220,11 +221,31 @@ def test_hidden_tokens(time: float) -> None:
         assert abs(count - 4000 * expected) < 4 * math.sqrt(4000 * expected) + 1
 
 
-def test_passes_hold_few_rows(ids: torch.LongTensor) -> None:
-    model = encoder("adaln")
+@pytest.mark.parametrize("injection", ["adaln", "sigma"])
+def test_passes_hold_few_rows(injection: str, ids: torch.LongTensor) -> None:
+    model, passes = encoder(injection), []
     whole = model.log_likelihood(ids[:7], generator=generator())
+    model.model.register_forward_pre_hook(lambda module, arguments: passes.append(arguments[0].numel()))
     parts = model.log_likelihood(ids[:7], generator=generator(), rows_per_pass=9)
     torch.testing.assert_close(whole.log_likelihood, parts.log_likelihood)
+    assert set(passes) == {8, 4}  # two sequences and one of four tokens
+
+
+@pytest.mark.parametrize("masking", ["bernoulli", "fixed"])
+def test_a_sequence_of_padding_alone_scores_nothing(masking: str, ids: torch.LongTensor) -> None:
+    keep = torch.ones_like(ids[:2]).index_fill(0, torch.tensor([1]), 0)
+    for bound in (encoder("none").log_likelihood, random_model().diffusion_log_likelihood):
+        output = bound(ids[:2], masking=masking, attention_mask=keep, generator=generator())
+        assert output.log_likelihood[0] < 0
+        assert output.log_likelihood[1] == 0
+
+
+def test_a_token_is_hidden_whatever_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest uniform number may be rounded to where the last token ends."""
+    times = torch.linspace(1e-6, 1, 2000, dtype=torch.float64)
+    monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.full(size, 1 - 2**-53, dtype=torch.float64))
+    is_hidden, _ = hide(torch.ones(2000, 7, dtype=torch.bool), times, "bernoulli", None)
+    assert is_hidden.any(dim=1).all()
 
 
 @pytest.mark.parametrize(
@@ -249,6 +270,7 @@ def test_encoder_refuses(ids: torch.LongTensor) -> None:
     model = encoder("none")
     for arguments, message in (
         ({"num_orders": 2, "num_times": 4}, "leave out either"),
+        ({"num_orders": 2, "masking": "fixed"}, "leave out either"),
         ({"num_orders": 0}, "num_orders=0"),
         ({"orders": "left_to_right", "num_orders": 2}, "one order is fixed"),
     ):

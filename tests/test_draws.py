@@ -77,6 +77,19 @@ def test_no_time_is_zero_whatever_is_drawn(monkeypatch: pytest.MonkeyPatch) -> N
     assert mask_draws("masked_diffusion", 4).times(torch.arange(4)).sort().values.tolist() == [0.25, 0.5, 0.75, 1]
 
 
+@pytest.mark.parametrize(("objective", "is_masked"), [("masked_diffusion", True), ("score_entropy", False)])
+def test_the_noise_of_sedd_leaves_a_token_in_a_thousand_at_the_end(
+    objective: str, is_masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def highest(seed: int, purpose: int, samples: torch.LongTensor, count: int) -> torch.Tensor:
+        return torch.full((len(samples), count), 0.0 if purpose == module.TIMES else 0.9995, dtype=torch.float64)
+
+    monkeypatch.setattr(module, "uniform_numbers", highest)
+    batch = mask_draws(objective, 1)(features(range(3)))
+    assert (batch["times"] == 1).all()
+    assert (batch["is_masked"] == is_masked).all()
+
+
 @pytest.mark.parametrize("batch_size", [1, 8])
 @pytest.mark.parametrize(("objective", "most"), [("masked_diffusion", 1.0), ("score_entropy", LARGEST_MASKED_SHARE)])
 def test_tokens_are_masked_as_often_as_the_time_says(objective: str, most: float, batch_size: int) -> None:

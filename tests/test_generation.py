@@ -115,14 +115,25 @@ def check_against_full_forwards(
 @pytest.mark.parametrize("reveal", ["bernoulli", "fixed"])
 def test_cached_queries_equal_full_forwards(arguments: dict, reveal: str) -> None:
     """In a ragged batch: nothing given, all but one given, some given; few steps, so that groups are large."""
-    model = random_model(**arguments)
-    mask = model.config.mask_token_id
-    inputs = torch.randint(0, 11, (3, 12), generator=seeded())
-    inputs[0] = mask
-    inputs[1, 5] = mask
-    inputs[2, [0, 3, 4, 8, 11]] = mask
+    model, inputs = random_model(**arguments), ragged_inputs()
     output = model.generate(inputs, num_steps=4, reveal=reveal, generator=seeded(1), return_dict_in_generate=True)
     assert output.num_forward_passes <= 4
+    check_against_full_forwards(model, output, inputs)
+
+
+def ragged_inputs() -> torch.LongTensor:
+    """Nothing given, all but one given, some given."""
+    inputs = torch.randint(0, 11, (3, 12), generator=seeded())
+    inputs[0] = 11
+    inputs[1, 5] = 11
+    inputs[2, [0, 3, 4, 8, 11]] = 11
+    return inputs
+
+
+@pytest.mark.parametrize("order", ["random", "left_to_right"])
+def test_one_row_for_each_sequence_wherever_it_stands(order: str) -> None:
+    model, inputs = random_model(), ragged_inputs()
+    output = model.generate(inputs, order=order, generator=seeded(1), return_dict_in_generate=True)
     check_against_full_forwards(model, output, inputs)
 
 
@@ -151,6 +162,18 @@ def test_padding_anywhere_changes_nothing() -> None:
     assert torch.equal(result.sequences[:, columns], plain.sequences)
     assert torch.equal(result.sequences[keep == 0], padded[keep == 0])
     torch.testing.assert_close(result.token_logprobs[:, columns], plain.token_logprobs, rtol=0, atol=1e-12)
+
+
+def test_blocks_do_not_count_padding() -> None:
+    inputs = torch.full((8, 5), 11)
+    keep = torch.tensor([[0, 1, 1, 1, 1]]).expand(8, -1)
+    steps = (
+        random_model()
+        .generate(inputs, attention_mask=keep, block_length=2, generator=seeded(), return_dict_in_generate=True)
+        .reveal_steps
+    )
+    assert (steps[:, 1:].view(8, 2, 2).sort().values == torch.tensor([[0, 1], [2, 3]])).all()
+    assert len(steps[:, 1].unique()) == len(steps[:, 3].unique()) == 2  # in random order within
 
 
 # ------------------------------------------------------------------------------------------------- the interface
@@ -295,14 +318,18 @@ def test_each_returned_sequence_keeps_its_padding() -> None:
         assert (row != mask).all()
 
 
-@pytest.mark.parametrize("autocast", [False, True])
-def test_bfloat16_generates_near_what_it_scores(autocast: bool) -> None:
-    model = random_model(initializer_range=0.1)
+@pytest.mark.parametrize(("autocast", "encoding"), [(False, "learned"), (True, "learned"), (True, "rotary")])
+def test_bfloat16_generates_near_what_it_scores(autocast: bool, encoding: str) -> None:
+    model = random_model(initializer_range=0.1, position_encoding=encoding)
     model = model.float() if autocast else model.bfloat16()
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         output = model.generate(num_return_sequences=3, generator=seeded(), return_dict_in_generate=True)
         scores = model.log_likelihood(output.sequences, output.orders).log_likelihood
+        ragged = model.generate(ragged_inputs(), generator=seeded(), return_dict_in_generate=True)
+        of_ragged = model.log_likelihood(ragged.sequences, ragged.orders).token_log_likelihood
     torch.testing.assert_close(output.token_logprobs.sum(1), scores, rtol=0, atol=0.2)
+    of_ragged = of_ragged.masked_fill(ragged.reveal_steps < 0, 0.0)
+    torch.testing.assert_close(ragged.token_logprobs.sum(1), of_ragged.sum(1), rtol=0, atol=0.2)
 
 
 def test_the_cache_holds_what_attention_computes_with() -> None:
@@ -324,6 +351,8 @@ def test_integers_of_any_kind_will_do() -> None:
     [
         ({"num_steps": 0}, "num_steps=0 must be an integer of at least 1"),
         ({"num_steps": 2.5}, r"num_steps=2\.5 must be an integer"),
+        ({"num_steps": True}, "num_steps=True must be an integer"),
+        ({"temperature": True}, "temperature=True must be above 0"),
         ({"temperature": 0}, "temperature=0 must be above 0 and finite; .* do_sample=False"),
         ({"temperature": -1.0}, r"temperature=-1\.0 must be above 0"),
         ({"temperature": float("nan")}, "temperature=nan must be above 0"),
@@ -377,6 +406,10 @@ def test_integers_of_any_kind_will_do() -> None:
         ({"temprature": 0.5}, "does not take temprature. Is temperature meant?"),
         ({"inputs": torch.tensor([[1, 2]])}, r"Nothing to generate: inputs holds no mask \(id 11\)"),
         (
+            {"inputs": torch.tensor([[1, 11]]), "attention_mask": torch.tensor([[1, 0]])},
+            r"Nothing to generate: inputs holds no mask \(id 11\)",
+        ),
+        (
             {"inputs": torch.tensor([[1, 12]]), "max_new_tokens": 1},
             "input_ids holds 12, but ids of text go from 0 to 10",
         ),
@@ -409,6 +442,24 @@ def test_refuses(arguments: dict, message: str) -> None:
 def test_refuses_what_is_of_another_type(arguments: dict, message: str) -> None:
     with pytest.raises(TypeError, match=message):
         random_model().generate(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "default"),
+    [
+        ({"strategy": "speculative"}, {"draft_length": 4, "draft": "model"}),
+        ({"num_steps": 4}, {"schedule": "linear", "reveal": "bernoulli", "order": "random", "do_sample": True}),
+        ({"num_steps": 4, "top_p": 0.5}, {"top_p_rule": "inclusive", "top_k": 0, "temperature": 1.0}),
+    ],
+)
+def test_what_is_not_given_is_as_documented(arguments: dict, default: dict) -> None:
+    model = random_model()
+    first, second = (
+        model.generate(generator=seeded(), return_dict_in_generate=True, **given)
+        for given in (arguments, arguments | default)
+    )
+    assert torch.equal(first.sequences, second.sequences)
+    assert (first.num_forward_passes, first.num_rows) == (second.num_forward_passes, second.num_rows)
 
 
 def test_flags_that_are_off_ask_for_nothing() -> None:

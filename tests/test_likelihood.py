@@ -133,6 +133,13 @@ def test_head_sees_what_is_scored_and_little_at_once(ids: torch.LongTensor, monk
     assert sum(seen) < 2 * 3 * 12
 
 
+def test_scores_of_bfloat16_logits_are_computed_in_float32() -> None:
+    torch.manual_seed(0)
+    head, states, ids = torch.nn.Linear(8, 50).bfloat16(), torch.randn(20, 8).bfloat16(), torch.arange(20)
+    expected = head(states).float().log_softmax(-1).gather(1, ids[:, None])[:, 0].double()
+    torch.testing.assert_close(row_scores.token_scores(head, states, ids), expected, rtol=0, atol=1e-6)
+
+
 def test_bfloat16_autocast_is_near(ids: torch.LongTensor) -> None:
     model = random_model(initializer_range=0.1).float()
     exact = model.log_likelihood(ids)
@@ -195,5 +202,11 @@ def test_refuses_masks_and_broken_weights(ids: torch.LongTensor) -> None:
         model.log_likelihood(torch.tensor([[1, 11]]))
     with torch.no_grad():
         model.lm_head.bias[0] = float("nan")
-    with pytest.raises(ValueError, match="sequence 0 is not finite"):
-        model.log_likelihood(ids)
+    targets = torch.zeros_like(ids).index_fill(1, torch.tensor([2]), 1)
+    for score in (
+        model.log_likelihood,
+        model.diffusion_log_likelihood,
+        partial(model.conditional_log_likelihood, targets=targets),
+    ):
+        with pytest.raises(ValueError, match="sequence 0 is not finite"):
+            score(ids)

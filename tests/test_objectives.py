@@ -154,6 +154,12 @@ def test_nothing_masked_costs_nothing() -> None:
     assert all(weight.grad is None or not weight.grad.any() for weight in objective.parameters())
 
 
+def test_labels_of_nothing_cost_nothing() -> None:
+    value = AnyOrderObjective(random_model())(IDS, torch.arange(LENGTH)[None], torch.full_like(IDS, -100))
+    value.backward()
+    assert value.item() == 0
+
+
 def test_ids_that_are_no_text_are_refused() -> None:
     objective = MaskedDiffusionObjective(random_encoder("adaln"))
     with pytest.raises(ValueError, match="input_ids holds 5"):

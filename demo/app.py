@@ -9,6 +9,7 @@ MODEL is a folder or a Hub repository (default: $AOGPT_MODEL, then runs/quicksta
 transformers; the package itself is not needed, the model brings its code.
 """
 
+import argparse
 import html
 import math
 import os
@@ -25,13 +26,16 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing goes out t
 
 import gradio as gr
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.generation import BaseStreamer
 
+MODEL = "runs/quickstart/model"
 HOLE = "_"
 ORDERS = ["random", "left_to_right", "confidence", "margin", "entropy"]
 ENDS = {"the text ends here": "end", "write on": "on"}
 LONGEST = 128  # tokens; more are not pleasant to watch
+LEAST_WIDTH = 220  # dots, of a slider: room for its name beside its number
 EXAMPLES = ["LATIN SMALL LETTER _ WITH _", "_ WHITE _ SYMBOL", "GREEK _ _ _", "_ _ _ _ _"]
 CSS = """
 .canvas { font-family: ui-monospace, Menlo, Consolas, monospace; line-height: 1.2; display: flex; flex-wrap: wrap;
@@ -239,10 +243,10 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
             order = gr.Dropdown(ORDERS, value="random", label="Order")
             steps = gr.Slider(0, 32, 0, step=1, label="Steps (0: one position at a time)")
         with gr.Row():
-            temperature = gr.Slider(0.1, 2, 1, step=0.05, label="Temperature")
-            top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p")
-            seed = gr.Number(0, label="Seed", precision=0, minimum=0, maximum=2**31)
-            pause = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step")
+            temperature = gr.Slider(0.1, 2, 1, step=0.05, label="Temperature", min_width=LEAST_WIDTH)
+            top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p", min_width=LEAST_WIDTH)
+            seed = gr.Number(0, label="Seed", precision=0, minimum=0, maximum=2**31, min_width=LEAST_WIDTH)
+            pause = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step", min_width=LEAST_WIDTH)
         start = gr.Button("Fill in", variant="primary", elem_id="start")
         canvas = gr.HTML(elem_id="canvas")
         inputs = [text, end, order, steps, temperature, top_p, seed, pause]
@@ -252,14 +256,19 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
 
 
 def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A model with its code and tokenizer."""
-    model = AutoModel.from_pretrained(name, trust_remote_code=True).eval()
-    return model, AutoTokenizer.from_pretrained(name, trust_remote_code=True)
+    """A model with its code and tokenizer; where there is none, the end."""
+    try:
+        model = AutoModel.from_pretrained(name, trust_remote_code=True).eval()
+        return model, AutoTokenizer.from_pretrained(name, trust_remote_code=True)
+    except (OSError, ValueError, SafetensorError) as error:
+        sys.exit(f"error: There is no model {name!r}, on the Hub or as a folder: {error}")
 
 
 def main(argv: list[str]) -> None:
-    name = argv[0] if argv else os.environ.get("AOGPT_MODEL", "runs/quickstart/model")
-    build(*load(name)).queue().launch(css=CSS, theme=THEME)
+    parser = argparse.ArgumentParser(description="A text with holes, filled in before your eyes.")
+    parser.add_argument("model", nargs="?", default=os.environ.get("AOGPT_MODEL", MODEL), help="folder or Hub name")
+    model, tokenizer = load(parser.parse_args(argv).model)
+    build(model, tokenizer).queue().launch(css=CSS, theme=THEME)
 
 
 if __name__ == "__main__":

@@ -8,12 +8,13 @@ Takes a picture of the demo while it fills in a text, and one when it is done, s
 Needs gradio, playwright, matplotlib and an installed Chromium.
 """
 
+import argparse
 import io
 import shutil
 import sys
 from pathlib import Path
 
-from app import CSS, THEME, build, load
+from app import CSS, MODEL, THEME, build, load
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from playwright.sync_api import sync_playwright
@@ -40,11 +41,14 @@ def pictures(address: str, browser_path: str) -> list[bytes]:
 
 
 def main(argv: list[str]) -> None:
-    out, name = Path(argv[0]), argv[1] if len(argv) > 1 else "runs/quickstart/model"
+    parser = argparse.ArgumentParser(description="Takes pictures of the demo.")
+    parser.add_argument("out", type=Path, metavar="OUT.png")
+    parser.add_argument("model", nargs="?", default=MODEL)
+    arguments = parser.parse_args(argv)
     browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser_path is None:
         sys.exit(f"No browser is installed: none of {', '.join(BROWSERS)}.")
-    page = build(*load(name)).queue()
+    page = build(*load(arguments.model)).queue()
     _, address, _ = page.launch(css=CSS, theme=THEME, prevent_thread_lock=True, quiet=True)
     taken = pictures(address, browser_path)
     page.close()
@@ -53,8 +57,8 @@ def main(argv: list[str]) -> None:
         axes.imshow(imread(io.BytesIO(picture)))
         axes.axis("off")
     figure.subplots_adjust(0, 0, 1, 1, wspace=0.01)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(arguments.out)
 
 
 if __name__ == "__main__":

@@ -118,6 +118,15 @@ def test_text_is_no_markup() -> None:
     assert drawn.count('class="token') == 3
 
 
+def test_a_model_that_is_not_there_is_said_in_a_line(tmp_path: Path, tiny_model: AOGPTForAnyOrderLM) -> None:
+    with pytest.raises(SystemExit, match=r"^error: There is no model 'nowhere'"):
+        app.main(["nowhere"])
+    tiny_model.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_text("no weights")
+    with pytest.raises(SystemExit, match=f"^error: There is no model '{tmp_path}'"):
+        app.main([str(tmp_path)])
+
+
 def test_the_space_has_what_the_hub_asks_for() -> None:
     header = (ROOT / "demo" / "README.md").read_text().split("---\n")[1]
     fields = dict(line.split(": ", 1) for line in header.strip().splitlines())
@@ -167,11 +176,14 @@ def test_in_a_browser(address: str) -> None:
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        page = browser.new_page()
+        page = browser.new_page(viewport={"width": 860, "height": 800})
         faults, elsewhere = [], []
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("request", lambda request: elsewhere.append(request.url))
         page.goto(address)
+        for slider in page.locator(".block:has(input[type=range])").all():  # no name touches the number beside it
+            name, number = (slider.locator(part).bounding_box() for part in ("label span", "input[type=number]"))
+            assert name["x"] + name["width"] < number["x"] - 4 or name["y"] + name["height"] <= number["y"]
         page.locator("#text textarea").fill("ab__e_")
         page.locator("#start").click()
         page.locator(".token.new").first.wait_for()  # seen while it is being filled in

@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from .cache_aogpt import AnyOrderCache
 from .canvas import Answer, Canvas
+from .devices import to_device
 from .linear import is_compiled, with_packed_weights
 from .rows import query_mask, rows_of
 
@@ -105,7 +106,7 @@ class CachedDecoder(Canvas):
         self.num_rows += ranks.numel()
 
         ranks, num_context, sequences, rows = (
-            values.to(device) for values in (ranks, num_context, sequences, rows)
+            to_device(values, device) for values in (ranks, num_context, sequences, rows)
         )  # counted on the CPU, so that no pass waits for an accelerator
         self.cache.write_to(ranks if slots is None else slots, num_visible)
         hidden_states = self.model.model(

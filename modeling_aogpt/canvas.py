@@ -5,6 +5,7 @@
 import torch
 from transformers import PreTrainedModel
 
+from .devices import to_device
 from .linear import in_fast_dtype
 from .orders import group_order, in_order, in_place, token_positions
 
@@ -102,7 +103,7 @@ class Canvas:
         priority = in_place(torch.arange(orders.shape[1], device=orders.device).expand_as(orders), orders)
         is_moved, priority = in_order(is_hidden, self.orders), in_order(priority, self.orders)
         ranks = torch.arange(is_moved.shape[1], device=is_moved.device)
-        is_padding = ranks >= self.num_tokens.to(ranks.device)[:, None]
+        is_padding = ranks >= to_device(self.num_tokens, ranks.device)[:, None]
         key = torch.where(is_moved, len(ranks) + priority, ranks).masked_fill(is_padding, 3 * len(ranks))
         self.num_context -= is_moved.sum(dim=-1).cpu()
         self.reorder(key.argsort(dim=-1, stable=True))
@@ -110,7 +111,7 @@ class Canvas:
     def ranks_between(self, first: torch.LongTensor, end: torch.LongTensor) -> torch.BoolTensor:
         """Which ranks (batch, n) lie from `first` to before `end`, both (batch,)."""
         ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
-        first, end = (counts.to(ranks.device)[:, None] for counts in (first, end))
+        first, end = (to_device(counts, ranks.device)[:, None] for counts in (first, end))
         return (first <= ranks) & (ranks < end)
 
     def is_hidden(self) -> torch.BoolTensor:
@@ -128,7 +129,7 @@ class Canvas:
         """
         sequences, _ = where
         ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
-        num_known = self.num_context.to(ranks.device)[sequences] if num_known is None else num_known
+        num_known = to_device(self.num_context, ranks.device)[sequences] if num_known is None else num_known
         ids = self.ids[sequences].masked_fill(ranks >= num_known[:, None], self.model.config.mask_token_id)
         return in_place(ids, self.orders[sequences])
 
@@ -137,4 +138,4 @@ def first_columns(counts: torch.LongTensor, device: torch.device) -> Where:
     """The rows and columns of the first `counts` (batch,) columns of each row, found on the CPU, where counts are."""
     is_first = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
     rows, columns = is_first.nonzero(as_tuple=True)
-    return rows.to(device), columns.to(device)
+    return to_device(rows, device), to_device(columns, device)

@@ -14,8 +14,9 @@ import math
 
 import torch
 
+from .devices import draw_uniform
 from .diffusion_bound import stratified
-from .orders import draw_uniform, group_order, in_order, in_place, random_orders
+from .orders import group_order, in_order, in_place, random_orders
 from .row_scores import RowScorer, one_branch, parallel_branches
 
 # The shortest context with more than one order.

@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 import torch
 
+from .devices import draw_uniform
 from .likelihood_output import LogLikelihoodOutput, check_pairs, standard_error_of_pairs
-from .orders import draw_uniform, token_positions
+from .orders import token_positions
 
 MASKINGS = ("bernoulli", "fixed")
 

@@ -5,6 +5,7 @@
 import torch
 
 from .canvas import Canvas
+from .devices import to_device
 from .orders import in_place
 
 
@@ -14,7 +15,7 @@ def first_end(canvas: Canvas, eos_token_ids: torch.LongTensor) -> tuple[torch.Lo
     where there is none.
     """
     is_generated = canvas.ranks_between(canvas.num_given, canvas.num_context)
-    is_end = is_generated & torch.isin(canvas.ids, eos_token_ids.to(canvas.ids.device))
+    is_end = is_generated & torch.isin(canvas.ids, to_device(eos_token_ids, canvas.ids.device))
     is_hidden = canvas.ranks_between(canvas.num_context, canvas.num_tokens)
     end, hidden = (
         torch.where(chosen, canvas.orders, canvas.ids.shape[1]).amin(dim=1) for chosen in (is_end, is_hidden)

@@ -5,6 +5,7 @@
 import torch
 
 from .canvas import Answer, Canvas, first_columns
+from .devices import to_device
 from .orders import in_place
 
 
@@ -15,7 +16,7 @@ class FullPassEncoder(Canvas):
         """As for any canvas; `sigma` (batch,) is the noise level, for encoders that take one, unless as masked."""
         device = self.ids.device
         is_active = num_queries > 0
-        active = is_active.nonzero().squeeze(1).to(device)
+        active = to_device(is_active.nonzero().squeeze(1), device)
         ids = self.sequences()[active]
         is_token = in_place(self.ranks_between(torch.zeros_like(self.num_tokens), self.num_tokens), self.orders)[active]
         hidden_states = self.model.model(
@@ -27,6 +28,6 @@ class FullPassEncoder(Canvas):
         self.num_rows += ids.numel()
 
         sequences, columns = first_columns(num_queries, device)
-        ranks = self.num_context.to(device)[sequences] + columns
-        rows = (is_active.cumsum(dim=0) - 1).to(device)  # of the active sequences
+        ranks = to_device(self.num_context, device)[sequences] + columns
+        rows = to_device(is_active.cumsum(dim=0) - 1, device)  # of the active sequences
         return hidden_states[rows[sequences], self.orders[sequences, ranks]], (sequences, ranks)

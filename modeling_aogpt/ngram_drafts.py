@@ -5,6 +5,7 @@
 import torch
 
 from .cached_decoder import CachedDecoder
+from .devices import to_device
 from .orders import in_place
 
 # Neighbours on each side that are compared.
@@ -27,7 +28,7 @@ class NgramDrafts:
         """As `ModelDrafts.draft`: each draft has all of its q."""
         canvas, device = self.canvas, self.canvas.ids.device
         width, batch_size = int(num_drafts.max()), len(num_drafts)
-        known = canvas.num_context.to(device)
+        known = to_device(canvas.num_context, device)
         # Unknown tokens are -1, which equals nothing; drafts become known as they are made.
         is_known = canvas.ranks_between(torch.zeros_like(canvas.num_context), canvas.num_context)
         text = in_place(canvas.ids.masked_fill(~is_known, -1), canvas.orders)
@@ -38,14 +39,14 @@ class NgramDrafts:
         for column in range(width):
             targets = canvas.orders[rows, (known + column).clamp(max=text.shape[1] - 1)]
             tokens, is_found = most_alike(text, targets)
-            is_open &= is_found & (column < num_drafts.to(device))
+            is_open &= is_found & (column < to_device(num_drafts, device))
             drafts[:, column] = torch.where(is_open, tokens, 0)
-            text[rows[is_open], targets[is_open]] = tokens[is_open]
+            text[rows, targets] = torch.where(is_open, tokens, text[rows, targets])
             num_found += is_open
-        drafted = torch.zeros(batch_size, width + 1, canvas.model.config.vocab_size, device=device).double()
         is_draft = torch.arange(width, device=device) < num_found[:, None]
-        sequences, columns = is_draft.nonzero(as_tuple=True)
-        drafted[sequences, columns, drafts[is_draft]] = 1.0
+        shape = batch_size, width + 1, canvas.model.config.vocab_size
+        drafted = torch.zeros(shape, dtype=torch.float64, device=device)
+        drafted[:, :width].scatter_(2, drafts[..., None], is_draft[..., None].double())
         return drafts, drafted, num_found.cpu()
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from .orders import check_orders, draw_uniform, left_to_right_orders, random_orders
+from .devices import draw_uniform
+from .orders import check_orders, left_to_right_orders, random_orders
 from .seeded_orders import OrderDistribution
 
 # A tensor (batch, n), a name, a distribution, or what draws a tensor: function(batch, n, generator=generator).

@@ -7,18 +7,7 @@ permutation of 0 ... n - 1. "In place" means aligned with positions, "in order" 
 
 import torch
 
-
-def draw_uniform(
-    *size: int, generator: torch.Generator | None = None, device: torch.device | str | None = None
-) -> torch.Tensor:
-    """
-    Uniform numbers in [0, 1), float64, drawn on the generator's device (the CPU without one) and moved to `device`, so
-    that a seed gives the same orders, reveal steps and tokens wherever the model lives.
-    """
-    if not isinstance(generator, torch.Generator | None):
-        raise TypeError(f"generator={generator!r} is no torch.Generator: torch.Generator().manual_seed(0) makes one.")
-    draw_device = "cpu" if generator is None else generator.device
-    return torch.rand(*size, generator=generator, device=draw_device, dtype=torch.float64).to(device)
+from .devices import draw_uniform
 
 
 def left_to_right_orders(batch_size: int, length: int, device: torch.device | str | None = None) -> torch.LongTensor:

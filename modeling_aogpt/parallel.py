@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 from .canvas import Canvas, Where
+from .devices import to_device
 from .reveal_rules import RevealRule
 from .token_drawer import Draw, TokenDrawer
 
@@ -68,7 +69,7 @@ class ParallelSampler:
         self, draw: Draw, where: Where, step: int, num_planned: torch.LongTensor
     ) -> tuple[Draw, Where, torch.LongTensor]:
         """Moves what is to be revealed to the next ranks of the canvas, keeps that of the draw, and counts it."""
-        (sequences, ranks), context = where, self.canvas.num_context.to(where[0].device)
+        (sequences, ranks), context = where, to_device(self.canvas.num_context, where[0].device)
         columns = ranks - context[sequences]
         queries = torch.full((len(context), int(columns.max()) + 1), -1, device=columns.device)
         queries[sequences, columns] = torch.arange(len(columns), device=columns.device)
@@ -100,7 +101,7 @@ class ParallelSampler:
 
     def _move(self, columns: torch.LongTensor, is_candidate: torch.BoolTensor) -> None:
         """Brings the candidates of the canvas into the order of `columns` (batch, columns)."""
-        context = self.canvas.num_context.to(columns.device)
+        context = to_device(self.canvas.num_context, columns.device)
         ranks = torch.arange(self.canvas.ids.shape[1], device=columns.device).repeat(len(context), 1)
         rows, places = is_candidate.nonzero(as_tuple=True)
         ranks[rows, context[rows] + places] = context[rows] + columns[rows, places]

@@ -5,7 +5,8 @@
 import torch
 
 from .canvas import Canvas
-from .orders import draw_uniform, in_place
+from .devices import draw_uniform
+from .orders import in_place
 
 
 def check_refine_length(canvas: Canvas, length: int) -> None:

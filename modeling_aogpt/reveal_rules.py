@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from .canvas import Canvas
-from .orders import draw_uniform
+from .devices import draw_uniform, to_device
 from .schedule import LARGEST_MASKED_SHARE, draw_reveal_steps, log_linear_noise, masked_fractions
 
 # SEDD's sampler stops at this time, and reveals what is left in a last step.
@@ -62,7 +62,7 @@ class PlannedReveal(RevealRule):
     ) -> torch.BoolTensor:
         """Which candidates (batch, columns), in the order of preference, are revealed; `measures` are in it too."""
         columns = torch.arange(is_candidate.shape[1], device=is_candidate.device)
-        return columns < num_planned.to(columns.device)[:, None]
+        return columns < to_device(num_planned, columns.device)[:, None]
 
 
 class EntropyBoundedReveal(RevealRule):

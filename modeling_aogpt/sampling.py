@@ -11,7 +11,7 @@ from transformers.generation import (
     TopKLogitsWarper,
 )
 
-from .orders import draw_uniform
+from .devices import draw_uniform
 
 TOP_P_RULES = ("inclusive", "exclusive")
 

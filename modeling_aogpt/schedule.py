@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from .orders import draw_uniform
+from .devices import draw_uniform
 
 SCHEDULES = ("linear", "cosine")
 SCORE_RULES = ("euler", "analytic")

@@ -15,7 +15,7 @@ import torch
 
 from .cached_decoder import CachedDecoder
 from .canvas import Where, first_columns
-from .orders import draw_uniform
+from .devices import draw_uniform, to_device
 from .sampling import draw_tokens
 from .token_drawer import TokenDrawer
 
@@ -76,9 +76,9 @@ class SpeculativeSampler:
         drafts, drafted, num_drafts = self.drafter.draft(canvas.num_hidden.clamp(max=self.draft_length))
         # Column j is rank context + j; a column more than drafts, since all may be accepted.
         columns = torch.arange(drafted.shape[1], device=device)
-        ranks = context.to(device)[:, None] + columns
+        ranks = to_device(context, device)[:, None] + columns
         tokens = torch.nn.functional.pad(drafts, (0, 1))
-        is_draft = columns < num_drafts.to(device)[:, None]
+        is_draft = columns < to_device(num_drafts, device)[:, None]
         sequences, offsets = first_columns(num_drafts, device)
         canvas.ids[sequences, ranks[sequences, offsets]] = tokens[sequences, offsets]
 
@@ -90,7 +90,7 @@ class SpeculativeSampler:
 
         # After the accepted drafts one more token: in place of the first rejected one, or of the rank that follows.
         has_more = (canvas.num_hidden > num_accepted) & ((num_accepted > 0) | (self.num_sure == 0))
-        where, rejected = has_more.nonzero().squeeze(1).to(device), num_accepted[has_more].to(device)
+        where, rejected = to_device(has_more.nonzero().squeeze(1), device), to_device(num_accepted[has_more], device)
         weights = (verified[where, rejected] - drafted[where, rejected]).clamp(min=0)
         tokens[where, rejected] = draw_tokens(weights, self.drawer.generator)
 
@@ -118,7 +118,7 @@ class SpeculativeSampler:
 def in_columns(canvas: CachedDecoder, distributions: torch.Tensor, where: Where, width: int) -> torch.Tensor:
     """Distributions (queries, vocab) as (batch, width, vocab): column j is rank context + j; zero elsewhere."""
     sequences, ranks = where
-    columns = ranks - canvas.num_context.to(ranks.device)[sequences]
+    columns = ranks - to_device(canvas.num_context, ranks.device)[sequences]
     result = distributions.new_zeros(len(canvas.num_context), width, distributions.shape[1])
     result[sequences, columns] = distributions
     return result

@@ -88,7 +88,7 @@ def compute(function: Any, args: tuple, kwargs: dict[str, Any], waits: list[str]
     goes_to_device = torch.device(target).type == NAME if target is not None else bool(on_device)
     if name == "aten::copy_":
         goes_to_device = isinstance(args[0], OnDevice)
-    if on_device and is_waited_for(name, args, goes_to_device):
+    if (on_device or goes_to_device) and is_waited_for(name, args, kwargs, tensors, goes_to_device):
         waits.append(line_of_package())
 
     inner = {key: on_cpu(value) for key, value in kwargs.items()} | ({} if target is None else {"device": "cpu"})
@@ -114,9 +114,12 @@ def check_places(name: str, args: tuple, tensors: list[torch.Tensor], on_device:
         raise RuntimeError(f"{name} of tensors on the device and on the CPU, of {[list(t.shape) for t in on_cpu]}.")
 
 
-def is_waited_for(name: str, args: tuple, goes_to_device: bool) -> bool:
+def is_waited_for(name: str, args: tuple, kwargs: dict[str, Any], tensors: list, goes_to_device: bool) -> bool:
+    """As CUDA is, also by a copy from the CPU, unless told not to block."""
     if name in ("aten::_to_copy", "aten::copy_", "aten::_local_scalar_dense"):
-        return not goes_to_device or name == "aten::_local_scalar_dense"
+        comes_from_cpu = not isinstance(tensors[-1], OnDevice) and tensors[-1].dim() > 0  # numbers are no copy
+        does_block = not (kwargs.get("non_blocking") or (name == "aten::copy_" and len(args) > 2 and args[2]))
+        return not goes_to_device or name == "aten::_local_scalar_dense" or (comes_from_cpu and does_block)
     is_by_mask = name in INDEXING and any(is_tensor(index) and index.dtype == torch.bool for index in args[1])
     return is_by_mask or name in ("aten::nonzero", "aten::masked_select", "aten::equal", "aten::unique_dim")
 

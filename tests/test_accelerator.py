@@ -42,6 +42,9 @@ def test_no_step_waits_for_the_device(kind: str, outcomes: dict[str, dict[str, A
     assert len(waits) == len(set(waits)) <= 6, waits
 
 
-def test_a_round_of_speculation_waits_once(outcomes: dict[str, dict[str, Any]]) -> None:
-    every_round = {line for line, count in Counter(outcomes["decoder: speculative"]["waits"]).items() if count > 1}
-    assert len(every_round) == 1
+@pytest.mark.parametrize(("draft", "num_waits"), [("speculative", 1), ("speculative, n-grams", 2)])
+def test_a_round_of_speculation_waits_to_know_what_was_found_and_accepted(
+    draft: str, num_waits: int, outcomes: dict[str, dict[str, Any]]
+) -> None:
+    every_round = {line for line, count in Counter(outcomes[f"decoder: {draft}"]["waits"]).items() if count > 1}
+    assert len(every_round) == num_waits

@@ -1,0 +1,26 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""What the CPU draws and counts for a model that may live elsewhere."""
+
+import torch
+
+
+def to_device(values: torch.Tensor, device: torch.device | str | None) -> torch.Tensor:
+    """
+    Values of the CPU on `device`. A plain copy to an accelerator would wait until that has done all it was given before
+    (the other way one must: what is read early is not yet there).
+    """
+    return values.to(device, non_blocking=values.is_cpu)
+
+
+def draw_uniform(
+    *size: int, generator: torch.Generator | None = None, device: torch.device | str | None = None
+) -> torch.Tensor:
+    """
+    Uniform numbers in [0, 1), float64, drawn on the generator's device (the CPU without one) and moved to `device`, so
+    that a seed gives the same orders, reveal steps and tokens wherever the model lives.
+    """
+    if not isinstance(generator, torch.Generator | None):
+        raise TypeError(f"generator={generator!r} is no torch.Generator: torch.Generator().manual_seed(0) makes one.")
+    draw_device = "cpu" if generator is None else generator.device
+    return to_device(torch.rand(*size, generator=generator, device=draw_device, dtype=torch.float64), device)

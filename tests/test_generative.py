@@ -19,7 +19,8 @@ from eval.generative import GenerativeArguments, generative, main, without_filli
 from eval.judging import Judge, Sample
 from eval.tables import GENERATIVE, generative_table
 from modeling_aogpt import AOGPTForAnyOrderLM
-from training.tokenization import load_tokenizer, train_tokenizer
+from modeling_aogpt.mask_token import load_tokenizer
+from training.tokenization import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -129,6 +130,23 @@ def test_grid(model: str, arguments: GenerativeArguments, judge: str, capsys: py
     assert Image.open(output / "frontier.png").size[0] > 800
 
 
+def test_a_cell_is_sampled_as_it_says(
+    model: str, arguments: GenerativeArguments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, generate = [], AOGPTForAnyOrderLM.generate
+    monkeypatch.setattr(
+        AOGPTForAnyOrderLM, "generate", lambda self, **options: seen.append(options) or generate(self, **options)
+    )
+    asked = {"temperature": 0.5, "top_p": 0.9, "top_p_rule": "exclusive", "schedule": "cosine", "reveal": "fixed"}
+    settings = asked | {"temperature": [0.5], "top_p": [0.9], "steps": [3], "num_samples": 3, "length": 9}
+    (found,) = generative([model], replace(arguments, **settings))
+    assert len(seen) == 2
+    for options, number in zip(seen, (2, 1), strict=True):
+        expected = asked | {"num_steps": 3, "max_length": 9, "num_return_sequences": number}
+        assert {name: options[name] for name in expected} == expected
+    assert found["num_forward_passes"] == 2 * 3
+
+
 def test_settings() -> None:
     assert GenerativeArguments("out").settings() == [(1.0, 1.0), (0.95, 0.9), (0.95, 0.7)]
     assert GenerativeArguments("out", top_p=[0.9, 1.0], temperature=[0.5]).settings() == [(0.9, 0.5), (1.0, 0.5)]
@@ -137,7 +155,6 @@ def test_settings() -> None:
 def test_finished_cells_are_judged_and_not_made_again(
     model: str,
     arguments: GenerativeArguments,
-    tiny_tokenizer: PreTrainedTokenizerFast,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -155,7 +172,7 @@ def test_finished_cells_are_judged_and_not_made_again(
         generative([model], arguments)
     results = generative([model], arguments)
     assert len(made) == 5 + 3 * 3
-    other = save_judge(tmp_path / "other", tiny_tokenizer, longest=6)
+    other = save_judge(tmp_path / "other", train_tokenizer(["ab abc"] * 9, 258), longest=6)  # reads the text
     again = generative([model], replace(arguments, judge=other))
     assert len(made) == 5 + 3 * 3
     assert [cell["entropy"] for cell in again] == [cell["entropy"] for cell in results]
@@ -204,6 +221,8 @@ def test_mauve_is_given_features_of_both(judge: str, monkeypatch: pytest.MonkeyP
     for features in (seen["p_features"], seen["q_features"]):  # references are cut to the longest sample
         assert features[0] == pytest.approx(states.detach().numpy(), rel=1e-4)
     assert seen["p_features"][0] == pytest.approx(seen["p_features"][1])
+    long, cut = Judge(judge, torch.device("cpu")).features([[*range(12), 0, 1], [*range(12)]])  # it takes 12
+    assert long == pytest.approx(cut)
 
 
 def test_without_mauve(judge: str, monkeypatch: pytest.MonkeyPatch) -> None:

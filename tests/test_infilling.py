@@ -59,6 +59,25 @@ def test_one_or_two_words() -> None:
     assert set.union(*drawn) == {0, 1, 2, 3}
 
 
+def test_documents_in_which_nothing_is_hidden_are_passed_over(
+    tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]
+) -> None:
+    chosen = [text for text in DOCUMENTS if "ALEPH" not in text]
+    assert len(chosen) < len(DOCUMENTS)
+    holes = make_holes(tokenizer, DOCUMENTS, sequences, lambda text, draw: {0} if text in chosen else set(), 7, seed=0)
+    assert [hole.text for hole in holes] == chosen[:7]
+
+
+def test_the_generator_reaches_the_model(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
+    generator, seen = torch.Generator(), []
+    written = torch.tensor(sequences[:1])
+    model = SimpleNamespace(generate=lambda *inputs, **options: seen.append(options["generator"]) or written)
+    holes = make_holes(tokenizer, DOCUMENTS, sequences, letter_and_mark, limit=1, seed=0)
+    sample(model, tokenizer, KNOWN, 1, generator)
+    infill(model, tokenizer, holes, KNOWN, generator)
+    assert seen == [generator, generator]
+
+
 def test_holes_know_the_words_of_their_tokens(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
     hole = make_holes(tokenizer, DOCUMENTS, sequences, letter_and_mark, limit=3, seed=0)[2]
     words = [(tokenizer.decode(hole.ids[tokens]).strip(), is_hidden) for tokens, is_hidden in hole.tokens_of_words()]
@@ -108,6 +127,7 @@ def test_kinds() -> None:
     known = {"train": {"a"}, "validation": {"b", "c"}}
     assert [kind_of(text, known, "b") for text in ("b", "c", "a", "d")] == list(KINDS)
     assert kind_of("b", known) == "held_out"
+    assert kind_of("b", {"train": {"b"}, "validation": {"b"}}) == "held_out"  # of two documents with one text
 
 
 def test_samples(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
-from eval.scorers import DecoderScorer, EncoderScorer, Estimators, load_scorer
+from eval.scorers import CausalScorer, DecoderScorer, EncoderScorer, Estimators, load_scorer
 from eval.scoring import score
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 
@@ -57,11 +57,24 @@ def test_measures_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
         assert torch.allclose(found, -output.log_likelihood, rtol=1e-6), measure
 
 
+def test_scores_of_a_causal_model_in_bfloat16_are_computed_in_float32() -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 13, "n_positions": 10, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    model = GPT2LMHeadModel(GPT2Config(**sizes)).bfloat16().eval()
+    with torch.no_grad():
+        logits = model(IDS[:, :-1]).logits.float()
+    expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), IDS[:, 1:], reduction="none").sum(1)
+    found = CausalScorer(model).nats("left_to_right", batch(), seeded())
+    torch.testing.assert_close(found, expected.double(), rtol=1e-6, atol=0)
+
+
 def test_seeds_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
     rows = [{"input_ids": ids} for ids in IDS.tolist()]
     one, same, other = (score(encoder, rows, 2, seed, 4, ["any_order"])["any_order"] for seed in (0, 0, 1))
     assert one.tolist() == same.tolist()
     assert (one != other).all()
+    single = score(encoder, rows, 1, 0, 4, ["any_order"])["any_order"]
+    assert (one != single).all()  # so the second pass draws other masks than the first
 
 
 def test_kinds_of_models(encoder: MDMEncoderForMaskedLM, tiny_model: AOGPTForAnyOrderLM, tmp_path: Path) -> None:

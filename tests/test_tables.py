@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from eval.tables import main, zero_shot_table
+from eval.tables import PUBLISHED, main, zero_shot_table
+from model_cards.card import cards, read_facts
 
 FIGURES = {"perplexity": 40.0, "perplexity_standard_error": 0.5}
 
@@ -37,6 +38,35 @@ def test_a_run_of_the_published_protocol_has_no_mark() -> None:
     lines = list(zero_shot_table([results_of()]))
     assert sum(line.startswith("| **mine") for line in lines) == 3
     assert not [line for line in lines if "[*]" in line]
+
+
+@pytest.mark.parametrize(
+    ("num_parameters", "size"), [(124_000_000, "small"), (170_600_000, "small"), (425_800_000, "medium")]
+)
+def test_a_run_stands_beside_published_rows_of_its_size(num_parameters: int, size: str) -> None:
+    lines = list(zero_shot_table([results_of(num_parameters=num_parameters)]))
+    published = {line.partition(" (published)")[0].rpartition(" ")[2] for line in lines if "(published)" in line}
+    assert published == {size}
+    assert not any("(published)" in line for line in zero_shot_table([results_of(num_parameters=10_000_000)]))
+
+
+def test_published_figures_are_those_of_the_cards() -> None:
+    """Which were written down on their own."""
+    names = {"ao-gpt": "AO-GPT", "sigma-gpt": "sigma-GPT", "sedd": "SEDD", "radd": "RADD"}
+    of_cards = {
+        (names[family], size, tuple(row))
+        for family, _, size in (card.rpartition("-") for card in cards())
+        if family in names
+        for row in read_facts(f"{family}-{size}")["published"]["rows"].values()
+    }
+    of_tables = {
+        (model.partition(",")[0], size, row)
+        for size, measures in PUBLISHED.items()
+        for rows in measures.values()
+        for model, row in rows.items()
+        if model != "GPT-2"
+    }
+    assert of_cards == of_tables
 
 
 @pytest.mark.parametrize(

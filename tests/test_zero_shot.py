@@ -20,7 +20,7 @@ from eval.journal import Journal
 from eval.scorers import CausalScorer, Estimators, load_scorer
 from eval.scoring import figures, ratio, score
 from eval.tables import PUBLISHED
-from eval.zero_shot import ScoringArguments, main, output_paths, zero_shot
+from eval.zero_shot import ScoringArguments, choose_length, main, output_paths, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -104,7 +104,7 @@ def test_any_order_is_the_mean_over_orders(
 def test_orders_come_from_the_seed_alone(folder: str, arguments: ScoringArguments) -> None:
     arguments = replace(arguments, num_orders=3)
     one = of_text(zero_shot(folder, arguments))
-    two = of_text(zero_shot(folder, replace(arguments, tokens_per_batch=24)))
+    two = of_text(zero_shot(folder, replace(arguments, tokens_per_batch=1)))  # less than a row: one at a time
     for order in ("left_to_right", "any_order"):
         assert two[order] == pytest.approx(one[order], rel=1e-5)
     three = of_text(zero_shot(folder, replace(arguments, seed=1)))["any_order"]
@@ -333,9 +333,19 @@ def test_other_weights_under_the_same_name_are_another_model(
     first = output_paths(folder, arguments)
     tiny_model.save_pretrained(folder)  # the same again
     assert output_paths(folder, arguments) == first
+    assert output_paths(folder, replace(arguments, tokens_per_batch=7)) == first  # which may change on the way
+    assert all(path not in first for path in output_paths(folder, replace(arguments, num_orders=7)))
     torch.nn.init.normal_(tiny_model.lm_head.weight)
     tiny_model.save_pretrained(folder)
     assert all(path not in first for path in output_paths(folder, arguments))
+
+
+def test_lengths_are_the_models_and_of_data_sets_at_most_a_block() -> None:
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=2048, n_embd=4, n_layer=1, n_head=1))
+    texts, sets = ScoringArguments(["a.txt"]), ScoringArguments(datasets=["ptb"])
+    assert [choose_length(model, given) for given in (texts, sets, replace(sets, sequence_length=2000))] == [
+        *(2048, 1024, 2000)
+    ]
 
 
 def test_processes_that_do_not_know_of_each_other(

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.convert_reference_checkpoint import AOGPT, SIGMA_GPT, config_of, convert, load_released, main
@@ -19,11 +21,6 @@ Checkpoint = dict[str, Any]
 def write(checkpoint: Any, path: Path) -> Path:
     torch.save(checkpoint, path)
     return path
-
-
-def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "modeling_aogpt.convert_reference_checkpoint", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def refusal(checkpoint: Any, tmp_path: Path, weights: str = "ema") -> str:
@@ -45,17 +42,26 @@ def assert_holds(out_dir: Path, expected: AOGPTForAnyOrderLM) -> None:
 # ---------------------------------------------------------------------------------------------------- what is written
 
 
-@pytest.mark.parametrize(
-    ("released_name", "weights"), [("aogpt", "ema"), ("sigmagpt", "live")], indirect=["released_name"]
-)
-def test_command_line(released: Checkpoint, tmp_path: Path, weights: str) -> None:
-    source = write(released, tmp_path / "source.pt")
-    out_dir = tmp_path / "new" / "model"
-    result = run(source, out_dir, *(["--weights", "live"] if weights == "live" else []))
+@pytest.mark.parametrize("released_name", ["aogpt"], indirect=True)
+def test_command(released: Checkpoint, tmp_path: Path) -> None:
+    source, out_dir = write(released, tmp_path / "source.pt"), tmp_path / "new" / "model"
+    command = [sys.executable, "-m", "modeling_aogpt.convert_reference_checkpoint", source, out_dir]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert f"{weights} weights" in result.stdout
+    assert "ema weights" in result.stdout
     assert [path.name for path in out_dir.parent.iterdir()] == ["model"]
-    assert_holds(out_dir, load_released(source, weights))
+    assert_holds(out_dir, load_released(source))
+
+
+@pytest.mark.parametrize("released_name", ["sigmagpt"], indirect=True)
+def test_option_of_the_command(
+    released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    source, out_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
+    monkeypatch.setattr(sys, "argv", ["convert", str(source), str(out_dir), "--weights", "live"])
+    main()
+    assert "live weights" in capsys.readouterr().out
+    assert_holds(out_dir, load_released(source, "live"))
 
 
 @pytest.mark.parametrize("weights", ["ema", "live"])
@@ -116,6 +122,27 @@ def test_empty_folder_is_taken(released: Checkpoint, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     convert(write(released, tmp_path / "source.pt"), tmp_path / "model")
     assert AOGPTConfig.from_pretrained(tmp_path / "model").vocab_size == 96
+
+
+@AOGPT_ONLY
+def test_tokenizer_is_written_with_its_mask(
+    released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write(released, tmp_path / "source.pt")  # of 96 tokens, no longer than 12
+    for size in (95, 96):
+        words = Tokenizer(models.WordLevel({f"w{id}": id for id in range(size)}, unk_token="w0"))
+        words.pre_tokenizer = pre_tokenizers.Whitespace()
+        PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w0").save_pretrained(tmp_path / f"of-{size}")
+    with pytest.raises(ValueError, match="of-95' has 95 tokens, but the model 96"):
+        convert(source, tmp_path / "model", tokenizer=str(tmp_path / "of-95"))
+    assert not (tmp_path / "model").exists()
+    command = ["convert", str(source), str(tmp_path / "model"), "--tokenizer", str(tmp_path / "of-96")]
+    monkeypatch.setattr(sys, "argv", command)
+    main()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    model = AOGPTForAnyOrderLM.from_pretrained(tmp_path / "model")
+    assert tokenizer("w7 <|mask|>").input_ids == [7, model.config.mask_token_id]
+    assert tokenizer.model_max_length == model.config.max_position_embeddings
 
 
 @AOGPT_ONLY
@@ -335,13 +362,12 @@ def test_the_configuration_comes_last(released: Checkpoint, tmp_path: Path, monk
 
 
 @AOGPT_ONLY
-def test_command_line_says_what_is_wrong(released: Checkpoint, tmp_path: Path) -> None:
+def test_command_says_what_is_wrong(released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del released["model"][QKV]
-    result = run(write(released, tmp_path / "source.pt"), tmp_path / "model")
-    assert result.returncode == 1
-    assert result.stderr.splitlines()[-1].startswith("error: ")
-    assert f"{QKV} is missing" in result.stderr
-    assert "Traceback" not in result.stderr
+    source = write(released, tmp_path / "source.pt")
+    monkeypatch.setattr(sys, "argv", ["convert", str(source), str(tmp_path / "model")])
+    with pytest.raises(SystemExit, match=rf"^error: .*{QKV} is missing"):
+        main()
     assert not (tmp_path / "model").exists()
 
 

@@ -401,14 +401,20 @@ def command(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> Callable[..., None]:
 
 
 def test_without_push_nothing_is_sent(
-    command: Callable[..., None], run: Path, hub: Hub, tmp_path: Path, capsys: pytest.CaptureFixture
+    command: Callable[..., None],
+    run: Path,
+    hub: Hub,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
 ) -> None:
+    monkeypatch.setattr(publish, "check", lambda folder: [("AutoModel", "loaded")])  # tested above
     command(run, NAME, "--card", "quickstart", "--stage-to", tmp_path / "kept")
     assert hub.requests == []
     shown = capsys.readouterr().out
     kept = files_of(tmp_path / "kept")
     assert {"README.md", "LICENSE", "model.safetensors"} <= kept.keys()
-    assert all(name in shown for name in kept)
+    assert all(name in shown for name in (*kept, "loaded"))
     assert "Nothing was sent" in shown
 
 

@@ -19,8 +19,7 @@ from eval.generative import GenerativeArguments, generative, main, without_filli
 from eval.judging import Judge, Sample
 from eval.tables import GENERATIVE, generative_table
 from modeling_aogpt import AOGPTForAnyOrderLM
-from modeling_aogpt.mask_token import load_tokenizer
-from training.tokenization import train_tokenizer
+from training.tokenization import load_tokenizer, train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 

@@ -30,7 +30,10 @@ class Canvas:
         blocks (`torch.LongTensor` of shape `(batch, n)`): In order; blocks are revealed one after the other.
         reveal_steps, token_logprobs (`torch.Tensor` of shape `(batch, n)`): Of committed tokens, in order; -1 and 0.
         num_context (`torch.LongTensor` of shape `(batch,)`, on the CPU): Revealed ranks, the first ones.
-        ends (`torch.LongTensor` of shape `(batch,)`, on the CPU): The rank at which each sequence ends.
+        num_given, num_tokens (`torch.LongTensor` of shape `(batch,)`, on the CPU): Ranks that were given, the first
+            ones, and all but padding.
+        ends (`torch.LongTensor` of shape `(batch,)`, on the CPU): The rank up to which each sequence is generated:
+            `num_tokens`, or less behind an end-of-text, where `ids` are final.
         num_forward_passes, num_rows (`int`): Of the model, so far.
     """
 
@@ -115,8 +118,8 @@ class Canvas:
         return (first <= ranks) & (ranks < end)
 
     def is_hidden(self) -> torch.BoolTensor:
-        """Where nothing is revealed, (batch, n) in place."""
-        return in_place(self.ranks_between(self.num_context, self.num_tokens), self.orders)
+        """What is still to be revealed, (batch, n) in place."""
+        return in_place(self.ranks_between(self.num_context, self.ends), self.orders)
 
     def sequences(self) -> torch.LongTensor:
         """The sequences (batch, n) in place, with masks where they are hidden."""

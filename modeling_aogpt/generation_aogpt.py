@@ -12,9 +12,9 @@ from transformers.generation import BaseStreamer, GenerationConfig, GenerationMi
 from transformers.utils import ModelOutput
 
 from .canvas import Canvas
-from .end_of_text import clear_after_ends, stop_at_ends
+from .end_of_text import stop_at_ends
 from .evaluation_mode import evaluation_mode
-from .generation_settings import AnyOrderGenerationSettings, resolve_settings
+from .generation_settings import AnyOrderGenerationSettings, is_integer, resolve_settings
 from .ngram_drafts import NgramDrafts
 from .orders import (
     blocks_of,
@@ -45,7 +45,7 @@ class AnyOrderGenerationOutput(ModelOutput):
     Args:
         sequences (`torch.LongTensor` of shape `(batch, n)`): The filled sequences.
         orders (`torch.LongTensor` of shape `(batch, n)`): The order in which tokens entered the context: given tokens,
-            then generated ones, then padding.
+            then generated ones, then padding. What `stop_at_eos` cleared stands where it entered.
         reveal_steps (`torch.LongTensor` of shape `(batch, n)`): The step, from 0, at which each position was revealed;
             -1 for given tokens and padding.
         token_logprobs (`torch.Tensor` of shape `(batch, n)`): Log-probability, in nats, of each generated token under
@@ -147,7 +147,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
             num_return_sequences (`int`): Samples for each input; the batch of unconditional generation.
             output_history (`bool`): Keep the sequences as they were before and after every step.
             return_dict_in_generate (`bool`): Return an [`AnyOrderGenerationOutput`] instead of the ids.
-            use_cache (`bool`, *optional*): True, or nothing.
+
+            Other arguments of transformers' `generate` are taken at the value at which they ask for nothing, such as
+            `num_beams=1` (`NEUTRAL` in `generation_settings.py`).
 
         Returns:
             `torch.LongTensor` (batch * num_return_sequences, n), or an [`AnyOrderGenerationOutput`].
@@ -161,11 +163,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
         if inputs is not None and input_ids is not None:
             raise ValueError("Both inputs and input_ids are given; they are two names of one argument.")
         kwargs.pop("token_type_ids", None)  # which tokenizers return, and `forward` takes as well
-        use_cache = kwargs.pop("use_cache", None)
-        if use_cache not in (True, None):
-            raise ValueError(
-                f"use_cache={use_cache!r}: a decoder's cache changes no result and is always used; leave it out."
-            )
         config = self.generation_config if generation_config is None else generation_config
         settings = resolve_settings(config, kwargs)
         self._check_architecture(settings)
@@ -195,7 +192,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
 
         def after_step(step: int) -> None:
             if ends is not None:
-                stop_at_ends(canvas, ends[0])
+                stop_at_ends(canvas, *ends)
             progress.after_step(step)
 
         sampler = self._make_sampler(canvas, settings, logits_processor, generator)
@@ -204,8 +201,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
             orders = self._draw_orders(settings, ids, blocks, generator)
             canvas.hide(draw_blocks(canvas, settings.refine_length, generator), orders)
             step = sampler.run(step, after_step)
-        if ends is not None:
-            clear_after_ends(canvas, *ends)
         progress.end()
         return self._describe(canvas, sampler, progress)
 
@@ -277,13 +272,13 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 "stop_at_eos needs the id of end-of-text: give eos_token_id (the tokenizer's), or set it in "
                 "model.generation_config."
             )
-        eos = torch.as_tensor(eos, device="cpu").view(-1)
-        if not ((eos >= 0) & (eos < self.config.num_valid_tokens)).all():
+        ids, num_valid = eos if isinstance(eos, list | tuple) else [eos], self.config.num_valid_tokens
+        if not ids or not all(is_integer(token) and 0 <= token < num_valid for token in ids):
             raise ValueError(
-                f"eos_token_id={eos.tolist()} is never generated: ids of text go from 0 to "
-                f"{self.config.num_valid_tokens - 1} (config.num_valid_tokens)."
+                f"eos_token_id={eos!r} is never generated: give one or several integers from 0 to {num_valid - 1} "
+                "(config.num_valid_tokens), the ids of text."
             )
-        return eos, int(eos[0]) if pad is None else pad
+        return torch.tensor(ids, device="cpu"), ids[0] if pad is None else pad
 
     def _prepare_canvas(
         self,
@@ -340,7 +335,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             repeats = settings.num_return_sequences
             needed = f"all positions of every returned sequence (num_return_sequences={repeats} for each input)"
             check_orders(order, *ids.shape, name="order", needed=needed)
-            return order.to(ids.device)
+            return order.to(ids.device, torch.long)
         if order == "random":
             orders = random_orders(*ids.shape, generator=generator, device=ids.device)
         else:  # adaptive orders look at windows from the left

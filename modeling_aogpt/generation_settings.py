@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arguments of `generate` that a generation config may hold: defaults, checks, and where each value comes from."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -26,6 +27,35 @@ NEUTRAL_CONFIG_FIELDS = (
     "output_hidden_states",
     "use_cache",
 )
+
+# Arguments of transformers, and what they ask for that happens anyway.
+NEUTRAL = {
+    "use_cache": True,
+    "num_beams": 1,
+    "num_beam_groups": 1,
+    "early_stopping": False,
+    "length_penalty": 1.0,
+    "diversity_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "min_p": 0.0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "penalty_alpha": 0.0,
+    "guidance_scale": 1.0,
+    "remove_invalid_values": False,
+    "renormalize_logits": False,
+    "output_scores": False,
+    "output_logits": False,
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "synced_gpus": False,
+}
 
 LEAST = {
     "max_length": 1,
@@ -99,7 +129,7 @@ class AnyOrderGenerationSettings:
             )
         for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and not (_is_integer(value) and value >= least):
+            if value is not None and not (is_integer(value) and value >= least):
                 raise ValueError(f"{name}={value!r} must be an integer of at least {least}.")
         for name, allowed in (
             ("schedule", SCHEDULES),
@@ -178,25 +208,35 @@ class AnyOrderGenerationSettings:
 def resolve_settings(config: GenerationConfig, given: dict[str, object]) -> AnyOrderGenerationSettings:
     """
     Settings that are `given`, then those of the config, then the defaults: a given None overrules the config's value.
-    Unknown ones raise a `ValueError`.
+    Others raise a `ValueError`, unless they ask for nothing: None, or what is `NEUTRAL`.
     """
     known = [field.name for field in fields(AnyOrderGenerationSettings)]
-    unknown = sorted(set(given) - set(known))
+    unknown = _wishes(given, known)
     if unknown:
-        close = get_close_matches(unknown[0], known, n=1)
+        name = unknown[0]
+        if name in NEUTRAL:
+            raise ValueError(f"{name}={given[name]!r}: generate() knows {name}={NEUTRAL[name]} alone; leave it out.")
+        close = get_close_matches(name, known, n=1)
         raise ValueError(
             f"generate() does not take {', '.join(unknown)}."
             + (f" Is {close[0]} meant?" if close else f" It takes {', '.join(known)}.")
         )
-    unused = sorted(config.to_diff_dict().keys() - {*known, *NEUTRAL_CONFIG_FIELDS})
+    unused = _wishes(config.to_diff_dict(), (*known, *NEUTRAL_CONFIG_FIELDS))
     if unused:
         raise ValueError(f"The generation config sets {', '.join(unused)}, which this generate() does not know.")
+    given = {name: value for name, value in given.items() if name in known}
     lengths = ("max_length", "max_new_tokens")
     says_length = any(given.get(name) is not None for name in lengths)
     values = {name: None if says_length and name in lengths else getattr(config, name, None) for name in known} | given
     settings = AnyOrderGenerationSettings(**{name: value for name, value in values.items() if value is not None})
     _check_is_used(given, settings)
     return settings
+
+
+def _wishes(given: dict[str, object], known: Iterable[str]) -> list[str]:
+    """Names that are not `known`, and ask for something."""
+    others = {name: value for name, value in given.items() if name not in known and value is not None}
+    return sorted(name for name, value in others.items() if name not in NEUTRAL or value != NEUTRAL[name])
 
 
 def _check_is_used(given: dict[str, object], settings: AnyOrderGenerationSettings) -> None:
@@ -219,7 +259,7 @@ def _check_is_used(given: dict[str, object], settings: AnyOrderGenerationSetting
             raise ValueError(f"{name}={value!r} says something with {needed} only: give that too, or leave {name} out.")
 
 
-def _is_integer(value: object) -> bool:
+def is_integer(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 

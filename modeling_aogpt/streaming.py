@@ -16,8 +16,8 @@ class Progress:
     What lies before the first hidden position of the batch is final and goes to `streamer.put`, once; the rest, with
     masks where it is hidden, goes to `streamer.put_draft` where there is one (the contract of transformers'
     `TextDiffusionStreamer`). So any streamer shows left-to-right text as it grows. With refinement, which may change
-    everything, only the prompt is final before the end. Columns that hold nothing but padding behind an end-of-text are
-    not put, as transformers has it.
+    everything, only the prompt is final before the end. Padding behind the end-of-text of a sequence is put as far as
+    others have text there, as transformers has it.
 
     Attributes:
         history (list of `torch.LongTensor` of shape `(batch, n)`): Of all steps, the beginning first, if kept.
@@ -26,9 +26,9 @@ class Progress:
     def __init__(self, canvas: Canvas, streamer: BaseStreamer | None, keeps_history: bool, refines: bool) -> None:
         self.canvas, self.streamer, self.refines = canvas, streamer, refines
         self.history = [canvas.sequences()] if keeps_history else None
-        self.num_final = 0
+        self.num_put = 0
         if streamer is not None:
-            self._put(self._count_final(), canvas.sequences().cpu(), always=True)
+            self._put(canvas.sequences().cpu(), always=True)
 
     def after_step(self, step: int) -> None:
         """To be called after each step that revealed something."""
@@ -41,28 +41,26 @@ class Progress:
             return
         sequences = sequences.cpu()
         if not self.refines:
-            self._put(self._count_final(), sequences)
-        if hasattr(self.streamer, "put_draft") and self.num_final < sequences.shape[1]:
-            self.streamer.put_draft(sequences[:, self.num_final :])
+            self._put(sequences)
+        if hasattr(self.streamer, "put_draft") and self.num_put < sequences.shape[1]:
+            self.streamer.put_draft(sequences[:, self.num_put :])
 
     def end(self) -> None:
         """To be called when all is generated."""
         if self.streamer is not None:
-            sequences = self.canvas.sequences().cpu()
-            self._put(self._count_written(), sequences)
+            self._put(self.canvas.sequences().cpu())
             self.streamer.end()
 
+    def _put(self, sequences: torch.LongTensor, always: bool = False) -> None:
+        num_final = self._count_final()
+        if num_final > self.num_put or always:  # even an empty prompt is put: streamers may leave the first out
+            self.streamer.put(sequences[:, self.num_put : num_final])
+        self.num_put = num_final
+
     def _count_final(self) -> int:
-        is_final = ~self.canvas.is_hidden().any(dim=0)
-        return int(is_final.long().cumprod(dim=0).sum())
-
-    def _count_written(self) -> int:
-        """Columns up to the last in which a sequence has more than what was to be filled and never was."""
+        """Columns before the first with something hidden, without those at the end that an end-of-text left empty."""
         canvas = self.canvas
-        is_left_out = canvas.ranks_between(canvas.num_given, canvas.num_tokens) & (canvas.reveal_steps < 0)
-        return int((~in_place(is_left_out, canvas.orders)).any(dim=0).nonzero().max()) + 1
-
-    def _put(self, num_final: int, sequences: torch.LongTensor, always: bool = False) -> None:
-        if num_final > self.num_final or always:  # even an empty prompt is put: streamers may leave the first out
-            self.streamer.put(sequences[:, self.num_final : num_final])
-        self.num_final = num_final
+        was_hidden = canvas.ranks_between(canvas.num_given, canvas.num_tokens)
+        is_text = in_place(~was_hidden | (canvas.reveal_steps >= 0), canvas.orders).any(dim=0)
+        is_final = (~canvas.is_hidden().any(dim=0)).long().cumprod(dim=0)
+        return int((torch.arange(1, len(is_text) + 1, device=is_text.device) * is_text * is_final).max())

@@ -7,6 +7,8 @@ from transformers import GenerationConfig
 from tests.references import chi_square, random_model
 from tests.test_streaming import Recorder
 
+pytestmark = pytest.mark.usefixtures("large_chunks")
+
 EOS, PAD = 7, 9
 
 
@@ -52,10 +54,10 @@ def test_nothing_is_generated_after_the_end(arguments: dict) -> None:
 
 def test_what_comes_before_the_end_is_distributed_as_without_stopping() -> None:
     model = model_that_ends()
-    stopped = model.generate(order="left_to_right", num_return_sequences=4000, stop_at_eos=True, generator=seeded())
-    whole = model.generate(order="left_to_right", num_return_sequences=40_000, generator=seeded(1))
+    stopped = model.generate(order="left_to_right", num_return_sequences=2000, stop_at_eos=True, generator=seeded())
+    whole = model.generate(order="left_to_right", num_return_sequences=20_000, generator=seeded(1))
     first_end = [((ids == EOS).cumsum(1) == 0).sum(1).bincount(minlength=13).double() for ids in (stopped, whole)]
-    assert chi_square(first_end[0], first_end[1] / 40_000) < 1
+    assert chi_square(first_end[0], first_end[1] / 20_000) < 1
 
 
 def test_passes_end_with_the_last_sequence() -> None:
@@ -104,6 +106,23 @@ def test_padding_behind_the_end_is_not_put() -> None:
     model.generate(inputs, order="left_to_right", stop_at_eos=True, streamer=streamer)
     assert torch.cat(streamer.final, dim=1).tolist() == [[1, EOS, PAD], [1, EOS, 2]]
     assert streamer.ended
+
+
+def test_text_is_put_while_others_go_on() -> None:
+    """What ended shows padding, as in transformers, and keeps nobody's text back."""
+    model, streamer = model_that_ends(), Recorder()
+    with torch.no_grad():
+        model.lm_head.bias[EOS] += 100
+    inputs = torch.tensor([[11, 11, 11, 11, 11], [1, 2, 3, 11, 11]])
+    model.generate(inputs, order="left_to_right", stop_at_eos=True, streamer=streamer)
+    assert [part.tolist() for part in streamer.final] == [[[], []], [[EOS, PAD, PAD, PAD], [1, 2, 3, EOS]]]
+
+    model, streamer = model_that_ends(), Recorder()
+    arguments = {"order": "left_to_right", "stop_at_eos": True, "num_return_sequences": 3, "generator": seeded(1)}
+    sequences = model.generate(streamer=streamer, **arguments)
+    assert torch.equal(torch.cat(streamer.final, dim=1), sequences[:, : len(streamer.final) - 1])
+    assert {part.shape[1] for part in streamer.final[1:]} == {1}
+    assert len({row.index(EOS) for row in sequences.tolist() if EOS in row}) > 1
 
 
 def test_given_tokens_stay_where_they_are() -> None:

@@ -10,7 +10,10 @@ from transformers import GenerationConfig, SuppressTokensLogitsProcessor
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.cached_decoder import CachedDecoder
 from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput
+from modeling_aogpt.generation_settings import NEUTRAL
 from tests.references import Enumeration, chi_square, conditional, cut, random_model
+
+pytestmark = pytest.mark.usefixtures("large_chunks")
 
 ARCHITECTURES = [
     {"target_injection": injection, "position_encoding": encoding}
@@ -379,8 +382,10 @@ def test_integers_of_any_kind_will_do() -> None:
         ({"pad_token_id": -1}, "pad_token_id=-1 must be an integer of at least 0"),
         (
             {"eos_token_id": [3, 11], "stop_at_eos": True, "order": "left_to_right"},
-            r"eos_token_id=\[3, 11\] is never generated: ids of text go from 0 to 10",
+            r"eos_token_id=\[3, 11\] is never generated: give one or several integers from 0 to 10",
         ),
+        ({"eos_token_id": 2.5, "stop_at_eos": True, "order": "left_to_right"}, r"eos_token_id=2\.5 is never generated"),
+        ({"eos_token_id": [], "stop_at_eos": True, "order": "left_to_right"}, r"eos_token_id=\[\] is never generated"),
         ({"max_length": 13}, "13 tokens per sequence, but this model takes 1 to 12"),
         ({"max_length": 4, "max_new_tokens": 4}, "both given; give one"),
         ({"num_return_sequences": 0}, "num_return_sequences=0 must be"),
@@ -495,6 +500,25 @@ def test_generate_takes_what_code_written_for_transformers_gives() -> None:
     model.generation_config.eos_token_id = 0
     model.generation_config.pad_token_id = 8
     assert model.generate(eos_token_id=[3, 4], **left_to_right)[0, 1:].tolist() == [8] * 11
+
+
+def test_what_asks_for_nothing_is_taken() -> None:
+    """Neutral values of transformers' arguments; others are refused, in a call and in a configuration."""
+    model = random_model()
+    plain = model.generate(generator=seeded())
+    for name, value in NEUTRAL.items():
+        assert torch.equal(model.generate(generator=seeded(), **{name: value}), plain)
+        assert torch.equal(model.generate(generator=seeded(), **{name: None}), plain)
+        with pytest.raises(ValueError, match=rf"{name}=77: generate\(\) knows {name}={value} alone; leave it out"):
+            model.generate(**{name: 77})
+    config = GenerationConfig(num_beams=1, repetition_penalty=1.0, use_cache=False)
+    assert torch.equal(model.generate(generator=seeded(), generation_config=config, stopping_criteria=None), plain)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_orders_of_any_integers_will_do(dtype: torch.dtype) -> None:
+    output = random_model().generate(order=torch.arange(11, -1, -1, dtype=dtype)[None], return_dict_in_generate=True)
+    assert output.orders.tolist() == [[*range(11, -1, -1)]]
 
 
 def test_generate_takes_all_that_a_tokenizer_returns() -> None:

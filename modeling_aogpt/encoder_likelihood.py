@@ -10,7 +10,7 @@ from .diffusion_bound import diffusion_bound
 from .likelihood_output import LogLikelihoodOutput, check_finite, standard_error_of_mean
 from .linear import in_fast_dtype
 from .order_source import Orders, choose_orders
-from .orders import group_order, in_place
+from .orders import in_place, tokens_of
 from .row_scores import ROWS_PER_PASS, check_rows_per_pass, token_scores
 from .schedule import log_linear_noise
 
@@ -67,7 +67,7 @@ class EncoderLikelihoodMixin:
         """
         check_rows_per_pass(rows_per_pass)
         input_ids = self.checked_ids(input_ids, attention_mask)
-        is_token = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
+        is_token = tokens_of(input_ids, attention_mask)
         scorer = HiddenScorer(self, input_ids, is_token, rows_per_pass)
         if orders is not None or num_orders != 1:
             if num_times is not None or masking is not None:
@@ -91,13 +91,12 @@ class EncoderLikelihoodMixin:
         self, scorer: "HiddenScorer", orders: Orders | None, num_orders: int, generator: torch.Generator | None
     ) -> LogLikelihoodOutput:
         source = choose_orders(orders, num_orders)
-        batch_size, length = scorer.is_token.shape
-        shares = torch.zeros(batch_size, length, dtype=torch.float64, device=scorer.is_token.device)
+        shares = torch.zeros(scorer.is_token.shape, dtype=torch.float64, device=scorer.is_token.device)
         totals = []
         for _ in range(num_orders):
-            drawn = source.draw(batch_size, length, generator, scorer.is_token.device)
-            ranks = torch.arange(length, device=drawn.device).expand_as(drawn)
-            ranks = in_place(ranks, group_order(drawn, (~scorer.is_token).long()))
+            drawn = source.draw(scorer.is_token, generator)
+            length = drawn.shape[1]
+            ranks = in_place(torch.arange(length, device=drawn.device).expand_as(drawn), drawn)
             total = torch.zeros_like(shares[:, 0])
             for rank in range(length):
                 scores = scorer.score((ranks >= rank) & scorer.is_token, (ranks == rank) & scorer.is_token, None)

@@ -18,8 +18,8 @@ from .generation_settings import AnyOrderGenerationSettings, is_integer, resolve
 from .ngram_drafts import NgramDrafts
 from .orders import (
     blocks_of,
+    check_aligned,
     check_batch,
-    check_mask,
     check_orders,
     group_order,
     in_place,
@@ -295,7 +295,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
             inputs = torch.full((1, 0), mask, dtype=torch.long, device="cpu")
         else:
             check_batch(inputs, "inputs")
-            check_mask(attention_mask, inputs)
+            if attention_mask is not None:
+                check_aligned(attention_mask, inputs)
             length = settings.max_length or inputs.shape[1] + (settings.max_new_tokens or 0)
             if length == 0:
                 raise ValueError(

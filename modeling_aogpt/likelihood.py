@@ -16,7 +16,7 @@ from .likelihood_output import (
     standard_error_of_pairs,
 )
 from .order_source import Orders, OrderSource, choose_orders
-from .orders import check_batch, check_tensor, group_order, in_order, in_place, random_orders
+from .orders import check_aligned, check_batch, group_order, in_order, in_place, random_orders, tokens_of
 from .row_scores import CONTEXT, PADDING, ROWS_PER_PASS, RowScorer, one_branch, parallel_branches
 
 
@@ -85,7 +85,7 @@ class AnyOrderLikelihoodMixin:
         draws_contexts = num_ranks is not None and source.is_uniform
         start, totals, shares = torch.zeros_like(scorer.num_tokens), [], 0.0
         for _ in range(num_orders):
-            drawn = group_order(source.draw(*input_ids.shape, generator, input_ids.device), (~scorer.is_token).long())
+            drawn = source.draw(scorer.is_token, generator)
             scores = scorer.score(drawn, one_branch(start, scorer.num_tokens, drawn.shape[1]))
             if num_context_orders > 1 and not draws_contexts:
                 gains, draws = gains_along_orders(scorer, drawn, scores, num_context_orders, num_ranks, generator)
@@ -167,10 +167,10 @@ class AnyOrderLikelihoodMixin:
         totals, shares = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)
         for first in range(0, num_orders, orders_per_pass):
             number = min(orders_per_pass, num_orders - first)
-            drawn = context_source.draw(*input_ids.shape, generator, input_ids.device)
+            drawn = context_source.draw(scorer.is_token, generator)
             parts = [group_order(drawn, (~is_context).long())[:, :most_context]]
             for _ in range(number):
-                drawn = source.draw(*input_ids.shape, generator, input_ids.device)
+                drawn = source.draw(scorer.is_token, generator)
                 parts.append(group_order(drawn, (~is_target).long())[:, :most_targets])
             order, branches = join_branches(parts, num_context, num_targets)
             scores = ensemble_scores(
@@ -254,13 +254,9 @@ def check_sets(
     """
     check_batch(input_ids)
     for name, given in (("targets", targets), ("context", context), ("attention_mask", attention_mask)):
-        if given is None and name != "targets":
-            continue
-        check_tensor(given, name)
-        if given.shape != input_ids.shape:
-            raise ValueError(f"{name} has shape {tuple(given.shape)}, but input_ids {tuple(input_ids.shape)}.")
-    is_target = targets != 0
-    is_token = torch.ones_like(is_target) if attention_mask is None else attention_mask != 0
+        if given is not None or name == "targets":
+            check_aligned(given, input_ids, name)
+    is_target, is_token = targets != 0, tokens_of(input_ids, attention_mask)
     is_context = is_token & ~is_target if context is None else context != 0
     for wrong, what in (
         (is_target & is_context, "is both a target and context; leave it out of one"),

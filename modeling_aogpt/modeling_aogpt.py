@@ -37,14 +37,15 @@ from .generation_aogpt import AnyOrderGenerationMixin
 from .likelihood import AnyOrderLikelihoodMixin
 from .linear import Linear
 from .orders import (
+    check_aligned,
     check_batch,
-    check_mask,
     check_orders,
     group_order,
     in_order,
     in_place,
     left_to_right_orders,
     token_positions,
+    tokens_of,
 )
 from .rows import query_mask, rows_of
 
@@ -276,7 +277,8 @@ class AOGPTPreTrainedModel(PreTrainedModel):
         batch of text no longer than the position table, and the mask has their shape.
         """
         check_batch(input_ids)
-        check_mask(attention_mask, input_ids)
+        if attention_mask is not None:
+            check_aligned(attention_mask, input_ids)
         length, longest = input_ids.shape[1], self.config.max_position_embeddings
         if not 1 <= length <= longest:
             raise ValueError(
@@ -289,12 +291,31 @@ class AOGPTPreTrainedModel(PreTrainedModel):
         self.check_text("input_ids", input_ids, also=self.config.mask_token_id if mask_allowed else None)
         return input_ids
 
+    def checked_labels(
+        self, labels: torch.LongTensor, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None = None
+    ) -> torch.LongTensor:
+        """
+        The labels (batch, n) as int64, with -100 at padding, whatever stood there. Raises a `ValueError` unless they
+        have the shape of the ids, and are text or -100.
+        """
+        check_batch(labels, "labels")
+        check_aligned(labels, input_ids, "labels")
+        labels = labels.long()
+        if attention_mask is not None:
+            labels = labels.masked_fill(attention_mask == 0, -100)
+        self.check_text("labels", labels, also=-100)
+        return labels
+
+    def may_look_at(self, values: torch.Tensor) -> bool:
+        """
+        Whether checks look at values: where that costs nothing much, so not in a compiled graph, nor on an accelerator
+        in training, which would wait for it.
+        """
+        return not (torch.compiler.is_compiling() or values.is_meta or (self.training and not values.is_cpu))
+
     def check_text(self, name: str, ids: torch.LongTensor, also: int | None) -> None:
-        """
-        Raises a `ValueError` for ids that stand for no text and are not `also`. Values are looked at only where that
-        costs nothing much: not in a compiled graph, nor on an accelerator in training.
-        """
-        if torch.compiler.is_compiling() or ids.is_meta or (self.training and not ids.is_cpu):
+        """Raises a `ValueError` for ids that stand for no text and are not `also`."""
+        if not self.may_look_at(ids):
             return
         wrong = (ids < 0) | (ids >= self.config.num_valid_tokens)
         if also is not None:
@@ -316,10 +337,9 @@ class AOGPTPreTrainedModel(PreTrainedModel):
         num_items_in_batch: torch.Tensor | int | None = None,
         **kwargs: object,
     ) -> torch.Tensor:
-        """Mean over labels other than -100, in at least float32; or a sum over `num_items_in_batch`."""
-        self.check_text("labels", labels, also=-100)
+        """Mean over labels other than -100, in at least float32; or their sum over `num_items_in_batch`."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten().long(), num_items_in_batch)
+        return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -375,10 +395,9 @@ class AOGPTPreTrainedModel(PreTrainedModel):
         certain = torch.full_like(logits, never).scatter(2, input_ids.masked_fill(is_masked, 0)[..., None], 0.0)
         logits = torch.where(is_masked[..., None], logits, certain)
         if labels is not None:
-            if attention_mask is not None:
-                labels = labels.masked_fill(attention_mask == 0, -100)
+            labels = self.checked_labels(labels, input_ids, attention_mask)
             contradicted = (labels != -100) & ~is_masked & (labels != input_ids)
-            if not torch.compiler.is_compiling() and contradicted.any():
+            if self.may_look_at(labels) and contradicted.any():
                 raise ValueError(
                     "labels differ from revealed tokens, which have all mass on themselves: mask what is to be "
                     "predicted (with DataCollatorForLanguageModeling: mask_replace_prob=1), or set the label to -100."
@@ -458,7 +477,15 @@ class AOGPTModel(AOGPTPreTrainedModel):
 
         Returns:
             `BaseModelOutputWithPast` with `last_hidden_state` (batch, rows or num_kept, hidden_size).
+
+        Raises:
+            ValueError: If some rows are kept of several, without a mask that says what they see.
         """
+        if num_kept is not None and attention_mask is None and num_kept != positions.shape[1]:
+            raise ValueError(
+                f"num_kept={num_kept} of {positions.shape[1]} rows needs an attention_mask: without one, what a row "
+                "sees follows from its place among all rows."
+            )
         hidden_states = self._embed(input_ids, positions)
         rotations = None
         if self.config.position_encoding == "rotary":
@@ -538,12 +565,13 @@ class AOGPTForAnyOrderLM(ModelWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
         batch_size, length = input_ids.shape
         if orders is None:
             orders = left_to_right_orders(batch_size, length, device=input_ids.device)
-        elif not torch.compiler.is_compiling() and (input_ids.is_cpu or not self.training):
+        elif self.may_look_at(input_ids):
             check_orders(orders, batch_size, length)
+        orders = orders.long()
         if attention_mask is None:
             positions = left_to_right_orders(batch_size, length, device=input_ids.device)
         else:
-            positions = token_positions(attention_mask)
+            positions = token_positions(attention_mask != 0)
             orders = group_order(orders, (attention_mask == 0).long())
         rows = rows_of(in_order(input_ids, orders), in_order(positions, orders))
         return self.model(**rows, **kwargs), orders
@@ -578,8 +606,8 @@ class AOGPTForAnyOrderLM(ModelWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
         self.refuse_unknown(kwargs)
         output, orders = self.predict_in_order(input_ids, orders, attention_mask, **kwargs)
         logits = self.lm_head(in_place(output.last_hidden_state, orders))
-        if labels is not None and attention_mask is not None:
-            labels = labels.masked_fill(attention_mask == 0, -100)
+        if labels is not None:
+            labels = self.checked_labels(labels, input_ids, attention_mask)
         return MaskedLMOutput(
             loss=None if labels is None else self.loss_of(logits, labels, **kwargs),
             logits=logits,
@@ -624,11 +652,11 @@ class AOGPTForMaskedLM(ModelWithHead):
         self.refuse_unknown(kwargs)
         input_ids = self.checked_ids(input_ids, attention_mask, mask_allowed=True)
         is_masked = input_ids == self.config.mask_token_id
-        is_padding = torch.zeros_like(is_masked) if attention_mask is None else attention_mask == 0
-        positions = token_positions(~is_padding)
+        is_token = tokens_of(input_ids, attention_mask)
+        positions = token_positions(is_token)
         ranks = left_to_right_orders(*input_ids.shape, device=input_ids.device)
-        orders = group_order(ranks, torch.where(is_padding, 2, is_masked.long()))
-        num_context = (~is_masked & ~is_padding).sum(dim=-1)
+        orders = group_order(ranks, torch.where(is_token, is_masked.long(), 2))
+        num_context = (is_token & ~is_masked).sum(dim=-1)
         rows = rows_of(in_order(input_ids, orders), in_order(positions, orders), num_context)
         output = self.model(**rows, attention_mask=query_mask(ranks, num_context, ranks.shape[1]), **kwargs)
         logits = self.lm_head(in_place(output.last_hidden_state, orders))
@@ -689,7 +717,7 @@ class AOGPTForCausalLM(ModelWithHead, GenerationMixin):
         num_cached = 0 if past_key_values is None else past_key_values.get_seq_length()
         if position_ids is None:
             position_ids = self._positions(input_ids, attention_mask, num_cached)
-        elif attention_mask is None and not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
+        elif attention_mask is None and self.may_look_at(position_ids) and (position_ids.diff(dim=-1) != 1).any():
             raise ValueError(
                 "position_ids do not count up by one. Several texts packed into one sequence would see each other: "
                 "give each a row of its own, and an attention_mask where rows are padded."
@@ -714,6 +742,7 @@ class AOGPTForCausalLM(ModelWithHead, GenerationMixin):
         logits[..., self.config.num_valid_tokens :] = torch.finfo(logits.dtype).min
         loss = None
         if labels is not None:
+            labels = self.checked_labels(labels, input_ids)
             loss = self.loss_of(logits, F.pad(labels[:, 1:], (0, 1), value=-100), **kwargs)
         return CausalLMOutputWithPast(
             loss=loss,
@@ -728,12 +757,12 @@ class AOGPTForCausalLM(ModelWithHead, GenerationMixin):
     ) -> torch.LongTensor:
         length = input_ids.shape[1]
         if attention_mask is not None and attention_mask.dim() == 2:
-            return token_positions(attention_mask)[:, -length:]
+            return token_positions(attention_mask != 0)[:, -length:]
         return num_cached + torch.arange(length, device=input_ids.device)[None]
 
     def _check_positions(self, position_ids: torch.LongTensor) -> None:
         longest = self.config.max_position_embeddings
-        if not torch.compiler.is_compiling() and (last := int(position_ids.max())) >= longest:
+        if self.may_look_at(position_ids) and (last := int(position_ids.max())) >= longest:
             raise ValueError(
                 f"A token at position {last} is beyond the table of {longest} positions "
                 "(config.max_position_embeddings): generate less, or shorten the prompt."

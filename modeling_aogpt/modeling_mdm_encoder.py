@@ -33,7 +33,7 @@ from .modeling_aogpt import (
     modulate,
     rotation_of,
 )
-from .orders import token_positions
+from .orders import token_positions, tokens_of
 from .schedule import log_linear_noise
 
 # SEDD: noise levels are embedded by so many sinusoids, of wavelengths up to 2 pi times this period.
@@ -128,7 +128,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel):
             ValueError: If `sigma` has the wrong shape or values, or the model takes none.
         """
         if positions is None:
-            positions = token_positions(torch.ones_like(input_ids) if attention_mask is None else attention_mask)
+            positions = token_positions(tokens_of(input_ids, attention_mask))
         hidden_states = self.embed_tokens(input_ids)
         if self.position_embeddings is not None:
             hidden_states = hidden_states + self.position_embeddings(positions)
@@ -170,8 +170,8 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel):
                 )
             return None
         if sigma is None:
-            is_token = torch.ones_like(input_ids) if attention_mask is None else (attention_mask != 0).long()
-            num_masked = ((input_ids == self.config.mask_token_id) * is_token).sum(dim=-1)
+            is_token = tokens_of(input_ids, attention_mask)
+            num_masked = ((input_ids == self.config.mask_token_id) & is_token).sum(dim=-1)
             share = num_masked.double() / is_token.sum(dim=-1).clamp(min=1)
             return log_linear_noise(share)
         if sigma.shape != input_ids.shape[:1]:
@@ -179,7 +179,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel):
                 f"sigma has shape {tuple(sigma.shape)}, but must have one noise level for each sequence of input_ids: "
                 f"({len(input_ids)},)."
             )
-        if not torch.compiler.is_compiling() and not ((sigma > 0) & sigma.isfinite()).all():
+        if self.may_look_at(sigma) and not ((sigma > 0) & sigma.isfinite()).all():
             raise ValueError(f"sigma={sigma.tolist()} must be above 0 and finite: it is -log of the share unmasked.")
         return sigma
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from .devices import draw_uniform
-from .orders import check_orders, left_to_right_orders, random_orders
+from .orders import check_orders, group_order, in_order, left_to_right_orders, random_orders
 from .seeded_orders import OrderDistribution
 
 # A tensor (batch, n), a name, a distribution, or what draws a tensor: function(batch, n, generator=generator).
@@ -50,22 +50,24 @@ class OrderSource:
                 "function that draws orders."
             )
 
-    def draw(
-        self, batch_size: int, length: int, generator: torch.Generator | None, device: torch.device
-    ) -> torch.LongTensor:
-        """Orders (batch, n), anew at every call if they are random."""
-        if self.is_uniform:
-            return random_orders(batch_size, length, generator=generator, device=device)
-        if isinstance(self.orders, str):
-            return left_to_right_orders(batch_size, length, device=device)
+    def draw(self, is_token: torch.BoolTensor, generator: torch.Generator | None) -> torch.LongTensor:
+        """Orders (batch, n) of what is a token in place, padding last; anew at every call if they are random."""
+        (batch_size, length), device = is_token.shape, is_token.device
         if isinstance(self.orders, OrderDistribution):
             seed = int(draw_uniform(1, generator=generator) * 2**53)
             samples = torch.arange(batch_size, device=device)
-            return self.orders.draw(seed, samples, torch.full_like(samples, length), length)
-        is_given = isinstance(self.orders, torch.Tensor)
-        orders = self.orders if is_given else self.orders(batch_size, length, generator=generator)
-        check_orders(orders, batch_size, length)
-        return orders.to(device).long()
+            orders = self.orders.draw(seed, samples, is_token.sum(dim=-1), length)
+            places = (~is_token).long().argsort(dim=-1, stable=True)  # of positions, in which padding does not count
+            return in_order(places, orders)
+        if self.is_uniform:
+            orders = random_orders(batch_size, length, generator=generator, device=device)
+        elif isinstance(self.orders, str):
+            orders = left_to_right_orders(batch_size, length, device=device)
+        else:
+            is_given = isinstance(self.orders, torch.Tensor)
+            orders = self.orders if is_given else self.orders(batch_size, length, generator=generator)
+            check_orders(orders, batch_size, length, self.name)
+        return group_order(orders.to(device, torch.long), (~is_token).long())
 
 
 def choose_orders(orders: Orders | None, num_orders: int, may_repeat: bool = False) -> OrderSource:

@@ -96,18 +96,16 @@ def check_batch(input_ids: torch.Tensor, name: str = "input_ids") -> None:
         raise ValueError(f"{name} has dtype {input_ids.dtype}, but ids are integers: use {name}.long().")
 
 
-def check_mask(attention_mask: torch.Tensor | None, input_ids: torch.Tensor) -> None:
+def check_aligned(values: torch.Tensor, input_ids: torch.Tensor, name: str = "attention_mask") -> None:
     """
-    Raises a `ValueError` unless a mask, if there is one, has the shape of the ids (batch, n). Gathering and
-    broadcasting would take some others in silence, and leave out columns or sequences.
+    Raises a `ValueError` unless the argument of this name has the shape of the ids (batch, n). Gathering, flattening
+    and broadcasting would take some others in silence, and leave out or confuse columns or sequences.
     """
-    if attention_mask is None:
-        return
-    check_tensor(attention_mask, "attention_mask")
-    if attention_mask.shape != input_ids.shape:
+    check_tensor(values, name)
+    if values.shape != input_ids.shape:
         raise ValueError(
-            f"attention_mask has shape {tuple(attention_mask.shape)}, but input_ids {tuple(input_ids.shape)}: give one "
-            "value for each token, 0 at padding."
+            f"{name} has shape {tuple(values.shape)}, but input_ids {tuple(input_ids.shape)}: give one value for each "
+            "token."
         )
 
 
@@ -130,9 +128,14 @@ def in_place(values: torch.Tensor, orders: torch.LongTensor) -> torch.Tensor:
     return values.gather(1, ranks.view(*ranks.shape, *[1] * (values.dim() - 2)).expand_as(values))
 
 
-def token_positions(attention_mask: torch.Tensor) -> torch.LongTensor:
+def tokens_of(input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.BoolTensor:
+    """Which ids (batch, n) are tokens and no padding: where `attention_mask` is not 0, or all without one."""
+    return torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
+
+
+def token_positions(is_token: torch.BoolTensor) -> torch.LongTensor:
     """
-    The position of each token (batch, n) when padding, wherever it stands, is not counted: the first token that
-    `attention_mask` keeps is at 0. At padding the value is that of the token before it, or 0.
+    The position of each token (batch, n) when padding, wherever it stands, is not counted: the first token is at 0. At
+    padding the value is that of the token before it, or 0.
     """
-    return (attention_mask.long().cumsum(dim=-1) - 1).clamp(min=0)
+    return (is_token.long().cumsum(dim=-1) - 1).clamp(min=0)

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from .linear import in_fast_dtype
-from .orders import token_positions
+from .orders import token_positions, tokens_of
 
 # Rows of one forward pass, and rows whose logits are held at once: 1024 of a table of 50304 are 206 MB in float32.
 ROWS_PER_PASS = 4096
@@ -60,7 +60,7 @@ class RowScorer:
         check_rows_per_pass(rows_per_pass)
         self.model, self.rows_per_pass, self.num_rows = in_fast_dtype(model), rows_per_pass, 0
         self.input_ids = model.checked_ids(input_ids, attention_mask)
-        self.is_token = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
+        self.is_token = tokens_of(input_ids, attention_mask)
         self.num_tokens = self.is_token.sum(dim=-1)
         self.positions = token_positions(self.is_token)
 

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 from transformers import PreTrainedModel
 
-from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM
+from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, MDMEncoderForMaskedLM
 from tests.references import random_encoder, random_model
 from training.ema import ExponentialMovingAverage
 from training.objectives import AnyOrderObjective
@@ -208,6 +208,12 @@ def gradient(model: AOGPTForAnyOrderLM, put: Callable) -> torch.Tensor:
     return model.lm_head.weight.grad
 
 
+def gradient_of_score(model: MDMEncoderForMaskedLM, put: Callable) -> torch.Tensor:
+    model.train()
+    model(put(HOLES), labels=put(IDS), sigma=put(torch.tensor([0.1, 1.0, 5.0]))).loss.backward()
+    return model.lm_head.weight.grad
+
+
 def averaged(model: AOGPTForAnyOrderLM, put: Callable) -> torch.Tensor:
     """The averages after a step of `training/pretrain.py`, with plain gradient descent."""
     averages = ExponentialMovingAverage(model, decay=0.9)
@@ -244,6 +250,7 @@ def scenarios() -> dict[str, tuple[PreTrainedModel, Callable[[Any, Callable], to
         f"decoder: {name}": (decoder, run) for name, run in (generate | speculate | SCORE | SCORE_IN_ORDER).items()
     }
     found |= {f"encoder: {name}": (encoder, run) for name, run in (of_encoder | SCORE).items()}
+    found["encoder: training"] = random_encoder(target_injection="sigma"), gradient_of_score
     found["learned positions"] = random_model(), generate["Bernoulli"]
     found["masked language model"] = view(AOGPTForMaskedLM), lambda model, put: model(put(HOLES), put(PADDED)).logits
     found["causal language model"] = view(AOGPTForCausalLM), lambda model, put: model(put(IDS), put(PADDED)).logits

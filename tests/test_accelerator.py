@@ -28,7 +28,7 @@ def outcomes() -> dict[str, dict[str, Any]]:
 
 
 def test_no_operation_mixes_devices_and_results_are_those_of_the_cpu(outcomes: dict[str, dict[str, Any]]) -> None:
-    assert len(outcomes) == 35
+    assert len(outcomes) == 36
     assert {name: outcome["error"] for name, outcome in outcomes.items() if "error" in outcome} == {}
     assert [name for name, outcome in outcomes.items() if not outcome["is_equal"]] == []
 
@@ -48,3 +48,8 @@ def test_a_round_of_speculation_waits_to_know_what_was_found_and_accepted(
 ) -> None:
     every_round = {line for line, count in Counter(outcomes[f"decoder: {draft}"]["waits"]).items() if count > 1}
     assert len(every_round) == num_waits
+
+
+@pytest.mark.parametrize("kind", ["decoder: training", "encoder: training"])
+def test_training_does_not_wait(kind: str, outcomes: dict[str, dict[str, Any]]) -> None:
+    assert outcomes[kind]["waits"] == []

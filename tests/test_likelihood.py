@@ -100,6 +100,23 @@ def test_named_distributions(ids: torch.LongTensor) -> None:
     assert torch.equal(uniform[0].log_likelihood, uniform[1].log_likelihood)
 
 
+@pytest.mark.parametrize("orders", ["blocks-2", "strided-3"])
+def test_blocks_do_not_count_padding(orders: str) -> None:
+    """They are made of positions, as in training and generation, wherever the padding stands."""
+    ids, keep = torch.tensor([[3, 1, 4, 1, 5]]), torch.tensor([[0, 1, 1, 0, 0, 1, 1, 0, 1, 0]])
+    padded = torch.zeros_like(keep).masked_scatter(keep == 1, ids)
+    decoder, encoder = random_model(), random_encoder()
+    generator = torch.Generator()
+    for score in (
+        decoder.log_likelihood,
+        encoder.log_likelihood,
+        lambda ids, **more: decoder.conditional_log_likelihood(ids, more.get("attention_mask", ids), **more),
+    ):
+        plain = score(ids, orders=orders, generator=generator.manual_seed(0)).token_log_likelihood
+        output = score(padded, orders=orders, attention_mask=keep, generator=generator.manual_seed(0))
+        torch.testing.assert_close(output.token_log_likelihood[keep == 1][None], plain, rtol=0, atol=1e-12)
+
+
 def test_passes_hold_few_rows_and_batches_do_not_matter(ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model()
     mask = torch.ones_like(ids)

@@ -13,6 +13,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, MDMEncoderForMaskedLM
 from modeling_aogpt.orders import random_orders
+from modeling_aogpt.rows import rows_of
 from tests.references import random_encoder, random_model
 
 VARIANTS = [
@@ -142,7 +143,7 @@ def test_a_misspelt_argument_is_refused(ids: torch.LongTensor, orders: torch.Lon
 def test_any_integers_will_do(ids: torch.LongTensor, orders: torch.LongTensor) -> None:
     model = random_model()
     expected = model(ids, orders, labels=ids)
-    result = model(ids.int(), orders, labels=ids.int())
+    result = model(ids.int(), orders.int(), labels=ids.int())
     assert torch.equal(result.logits, expected.logits)
     assert torch.equal(result.loss, expected.loss)
 
@@ -372,6 +373,39 @@ def test_no_text_and_no_mask_of_an_encoder_loses_its_row() -> None:
         torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
         model.resize_token_embeddings(least)
         assert vocabulary(model) == (least, 11, 11)
+
+
+@pytest.mark.parametrize("shape", [(5, 2), (10,), (1, 5), (2, 4)])
+@pytest.mark.parametrize("padded", [False, True])
+def test_labels_of_another_shape_are_refused(shape: tuple[int, ...], padded: bool) -> None:
+    """The loss flattens them: what is transposed would be scored in silence, as well as one row for several."""
+    ids, labels = torch.zeros(2, 5, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
+    config = random_model().config
+    for model in (AOGPTForAnyOrderLM(config), AOGPTForMaskedLM(config), AOGPTForCausalLM(config), random_encoder()):
+        with pytest.raises(ValueError, match="labels has shape"):
+            model(ids, attention_mask=torch.ones_like(ids) if padded else None, labels=labels)
+        with pytest.raises(ValueError, match=r"labels has dtype torch\.float64"):
+            model(ids, labels=ids.double() + 0.7)
+
+
+@pytest.mark.parametrize("mask", [torch.tensor([[0.0, 0.5, 1.5]]), torch.tensor([[0, 2, 3]])])
+def test_any_mask_that_is_not_zero_keeps_one_token(mask: torch.Tensor) -> None:
+    ids, config = torch.tensor([[9, 3, 7]]), random_model().config
+    for model in (AOGPTForAnyOrderLM(config), AOGPTForMaskedLM(config), AOGPTForCausalLM(config), random_encoder()):
+        given, expected = model(ids, attention_mask=mask).logits, model(ids[:, 1:]).logits
+        torch.testing.assert_close(given[:, 1:], expected, rtol=0, atol=1e-5)
+
+
+def test_rows_that_are_kept_need_a_mask(ids: torch.LongTensor) -> None:
+    model, rows = random_model(), rows_of(ids, torch.arange(12).expand(3, 12))
+    whole = model.model(**rows).last_hidden_state
+    causal = torch.ones(12, 12, dtype=torch.bool).tril()[None, None]
+    for implementation in ("eager", "sdpa"):
+        model.set_attn_implementation(implementation)
+        last = model.model(**rows, attention_mask=causal, num_kept=5).last_hidden_state
+        torch.testing.assert_close(last, whole[:, 7:], rtol=0, atol=1e-12)
+    with pytest.raises(ValueError, match="num_kept=5 of 12 rows needs an attention_mask"):
+        model.model(**rows, num_kept=5)
 
 
 @pytest.mark.parametrize("shape", [(2, 7), (2, 4), (3, 5), (1, 5), (5,)])

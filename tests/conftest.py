@@ -32,6 +32,16 @@ def datasets_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def large_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Thousands of tiny sequences are drawn at once. A few at a time, as those of large vocabularies are, they take many
+    times as long; that both give the same samples is tested in test_token_drawer.py.
+    """
+    monkeypatch.setattr("modeling_aogpt.sampling.ROWS_ON_CPU", 2**16)
+    monkeypatch.setattr("modeling_aogpt.token_drawer.ROWS_PER_HEAD_CALL", 2**16)
+
+
+@pytest.fixture
 def tiny_config() -> AOGPTConfig:
     """A model of the released architecture with 16 ids and at most 12 positions."""
     return AOGPTConfig(

@@ -35,7 +35,7 @@ HOLE = "_"
 ORDERS = ["random", "left_to_right", "confidence", "margin", "entropy"]
 ENDS = {"the text ends here": "end", "write on": "on"}
 LONGEST = 128  # tokens; more are not pleasant to watch
-LEAST_WIDTH = 220  # dots, of a slider: room for its name beside its number
+LEAST_WIDTH = 260  # dots, of a slider: room for its name beside its number
 EXAMPLES = ["LATIN SMALL LETTER _ WITH _", "_ WHITE _ SYMBOL", "GREEK _ _ _", "_ _ _ _ _"]
 CSS = """
 .canvas { font-family: ui-monospace, Menlo, Consolas, monospace; line-height: 1.2; display: flex; flex-wrap: wrap;

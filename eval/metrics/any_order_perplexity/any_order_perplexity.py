@@ -22,7 +22,7 @@ Args:
     num_orders (int): random orders to average over (default: 1).
     add_end_of_text (bool): score each text with the end-of-text token behind it (default: True).
     batch_size (int): texts scored at once (default: 16).
-    seed (int): of the random orders (default: 0).
+    seed (int): of the random orders, which depend on the batch size as well (default: 0).
     device (str): unless given, "cuda" where there is one, else "cpu".
     trust_remote_code (bool): allow the code in the model's folder or repository to run; needed unless the package
         modeling_aogpt was imported before (default: False).

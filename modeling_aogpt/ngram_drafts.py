@@ -21,6 +21,8 @@ class NgramDrafts:
     target none of whose neighbours is found elsewhere ends the drafts of its round.
     """
 
+    num_sure = 0  # as of `ModelDrafts`
+
     def __init__(self, canvas: CachedDecoder) -> None:
         self.canvas = canvas
 

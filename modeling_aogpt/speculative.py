@@ -16,6 +16,7 @@ import torch
 from .cached_decoder import CachedDecoder
 from .canvas import Where, first_columns
 from .devices import draw_uniform, to_device
+from .ngram_drafts import NgramDrafts
 from .sampling import draw_tokens
 from .token_drawer import TokenDrawer
 
@@ -25,7 +26,12 @@ class ModelDrafts:
     The model drafts for itself: a parallel query of the next ranks, as if none of them knew of the others.
 
     The first draft of a round is never rejected, since its q is its p: the pass is not in vain.
+
+    Attributes:
+        num_sure (`int`): Drafts of a round that cannot be rejected.
     """
+
+    num_sure = 1
 
     def __init__(self, drawer: TokenDrawer) -> None:
         self.drawer = drawer
@@ -56,9 +62,11 @@ class SpeculativeSampler:
         num_accepted (`int`): Those that were not.
     """
 
-    def __init__(self, canvas: CachedDecoder, drawer: TokenDrawer, drafter: object, draft_length: int) -> None:
+    def __init__(
+        self, canvas: CachedDecoder, drawer: TokenDrawer, drafter: ModelDrafts | NgramDrafts, draft_length: int
+    ) -> None:
         self.canvas, self.drawer, self.drafter, self.draft_length = canvas, drawer, drafter, draft_length
-        self.num_sure = 1 if isinstance(drafter, ModelDrafts) else 0  # drafts of a round that cannot be rejected
+        self.num_sure = drafter.num_sure
         self.num_drafts = self.num_accepted = 0
 
     def run(self, first_step: int, after_step: Callable[[int], None]) -> int:

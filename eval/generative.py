@@ -32,13 +32,13 @@ from eval.scoring import progress_interval
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.generation_settings import AnyOrderGenerationSettings
+from modeling_aogpt.mask_token import load_tokenizer
 from training.corpora import keep_text, load_files
 from training.data import option
 from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file
 from training.hardware import hardware, versions
 from training.initialization import weights_of
-from training.tokenization import load_tokenizer
 
 MAX_N = 3
 

@@ -23,10 +23,10 @@ from tqdm import tqdm
 
 from eval.scoring import batches_of, progress_interval
 from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt.mask_token import load_tokenizer
 from modeling_aogpt.orders import group_order, in_order, in_place, left_to_right_orders, random_orders
 from training.errors import errors_in_a_line
 from training.initialization import weights_of
-from training.tokenization import load_tokenizer
 
 ORDERS = ("left_to_right", "random")
 LOGITS_AT_ONCE = 1024  # rows of the head
@@ -54,7 +54,7 @@ class AnyOrderLM(TemplateLM):
         tokenizer: name or folder, unless that of the model.
         context_order, completion_order: `"left_to_right"` or `"random"`.
         num_orders: random orders to average over.
-        seed: of the random orders.
+        seed: of the random orders, which depend on the batch size as well.
         batch_size: completions scored at once.
         device: unless given, "cuda" where there is one, else "cpu".
         dtype: of the weights.

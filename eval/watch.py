@@ -24,10 +24,10 @@ from transformers import PreTrainedTokenizerBase
 from eval.generative import load_model
 from eval.infilling import printable
 from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput
+from modeling_aogpt.mask_token import load_tokenizer
 from training.data import option
 from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file
-from training.tokenization import load_tokenizer
 
 HIDDEN = "░"
 INK, PALE = "#22262a", "#c9ced3"

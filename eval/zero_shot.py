@@ -39,13 +39,14 @@ from eval.scorers import (
 )
 from eval.scoring import figures, score
 from eval.tables import MEASURE_NAMES, PRECISIONS, zero_shot_table
+from modeling_aogpt.mask_token import load_tokenizer
 from training.corpora import keep_text, load_files
 from training.data import option
 from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file
 from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
 from training.sequences import encode_documents, fill, total
-from training.tokenization import load_tokenizer, vocabulary_arguments
+from training.tokenization import vocabulary_arguments
 
 TEXT_FILES = "text files"
 

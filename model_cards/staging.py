@@ -26,9 +26,9 @@ from model_cards.measurements import (
     zero_shot_measurements,
 )
 from modeling_aogpt import AOGPTConfig
+from modeling_aogpt.mask_token import load_tokenizer
 from training.files import whole_folder
 from training.initialization import weights_of
-from training.tokenization import load_tokenizer
 
 ROOT = Path(__file__).parents[1]
 CHECK = Path(__file__).parent / "check_staged.py"

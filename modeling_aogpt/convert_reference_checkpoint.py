@@ -3,7 +3,7 @@
 """
 Converts a released model into a folder that `AutoModel.from_pretrained(OUT_DIR, trust_remote_code=True)` loads:
 
-    python -m modeling_aogpt.convert_reference_checkpoint SOURCE OUT_DIR [--weights ema|live]
+    python -m modeling_aogpt.convert_reference_checkpoint SOURCE OUT_DIR [--weights ema|live] [--tokenizer gpt2]
 
 SOURCE is a `.pt` file of AO-GPT or sigma-GPT (Hub repository `Cauthyyy/AO-GPT-MDM`), or the folder, `config.json` and
 `model.safetensors`, of a SEDD (`louaaron/sedd-*`) or RADD (`JingyangOu/radd-*`).
@@ -23,9 +23,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from transformers import PreTrainedTokenizerBase
 
 from .configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCAB_SIZE, AOGPTConfig
 from .configuration_mdm_encoder import MDMEncoderConfig
+from .mask_token import load_tokenizer
 from .modeling_aogpt import AOGPTForAnyOrderLM
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM
 
@@ -139,7 +141,9 @@ ENCODER_SETTINGS = {
 TIED = ("lm_head.weight", "transformer.wte.weight")
 
 
-def convert(source: Path, out_dir: Path, weights: str = "ema") -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:
+def convert(
+    source: Path, out_dir: Path, weights: str = "ema", tokenizer: str | None = None
+) -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:
     """
     Writes a released model to a folder: safetensors, configurations and code.
 
@@ -149,24 +153,40 @@ def convert(source: Path, out_dir: Path, weights: str = "ema") -> AOGPTForAnyOrd
         out_dir (`Path`): The folder to write, whole or left empty; it must not exist or be empty.
         weights (`str`): `"ema"`, the moving averages, with which the paper's numbers were made, or `"live"`. A folder
             holds one set of weights alone, and takes no `"live"`.
+        tokenizer (`str`, *optional*): Folder or Hub name of the tokenizer of the model, which released files lack. It
+            is written too, with a mask token.
 
     Returns:
         `AOGPTForAnyOrderLM` or `MDMEncoderForMaskedLM`: The model that was written.
 
     Raises:
         ValueError: If `source` is damaged or none of the files that are known, if its tensors are not exactly those of
-            its settings, or if `out_dir` is in use.
+            its settings, if `tokenizer` is none or another model's, or if `out_dir` is in use.
     """
     if out_dir.exists() and (not out_dir.is_dir() or any(out_dir.iterdir())):
         raise ValueError(f"{out_dir} exists and is not an empty folder: remove it or name another one to write to.")
     model = load_released(source, weights)
+    written = [model] if tokenizer is None else [model, tokenizer_of(model.config, tokenizer)]
     # Within the folder: where the user stands, or another disk is mounted, no other can be put in its place.
     out_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=out_dir) as temporary:
-        model.save_pretrained(temporary)
+        for part in written:
+            part.save_pretrained(temporary)
         for path in sorted(Path(temporary).iterdir(), key=lambda path: path.name == "config.json"):
             os.replace(path, out_dir / path.name)  # config.json comes last: a folder without it is no model
     return model
+
+
+def tokenizer_of(config: AOGPTConfig | MDMEncoderConfig, name: str) -> PreTrainedTokenizerBase:
+    """A tokenizer with a mask token, which must be the model's."""
+    tokenizer = load_tokenizer(name)
+    if tokenizer.mask_token_id != config.mask_token_id:
+        raise ValueError(
+            f"The tokenizer {name!r} has {tokenizer.mask_token_id} tokens, but the model {config.mask_token_id}: give "
+            "the one that it was trained with (gpt2, for all that were released)."
+        )
+    tokenizer.model_max_length = config.max_position_embeddings
+    return tokenizer
 
 
 def load_released(source: Path, weights: str = "ema") -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:
@@ -270,8 +290,8 @@ def read_checkpoint(source: Path) -> dict[str, Any]:
         checkpoint = torch.load(source, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # which of a dozen kinds depends on the byte that is wrong
         raise ValueError(
-            f"{source} is damaged, or no file that torch.save wrote from tensors and plain values: {error} "
-            "Compare its checksum with the published one, or download it again."
+            f"{source} is damaged, or no file that torch.save wrote from tensors and plain values "
+            f"({error}). Compare its checksum with the published one, or download it again."
         ) from error
     for part in ("model", "model_args"):
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(part), dict):
@@ -365,9 +385,12 @@ def main() -> None:
     parser.add_argument("source", type=Path, metavar="SOURCE", help="a .pt file, or a folder")
     parser.add_argument("out_dir", type=Path, metavar="OUT_DIR", help="the folder to write; new, or empty")
     parser.add_argument("--weights", choices=("ema", "live"), default="ema", help="moving averages or last weights")
+    parser.add_argument(
+        "--tokenizer", metavar="NAME", help="folder or Hub name of its tokenizer (gpt2), to be written too"
+    )
     arguments = parser.parse_args()
     try:
-        model = convert(arguments.source, arguments.out_dir, arguments.weights)
+        model = convert(arguments.source, arguments.out_dir, arguments.weights, arguments.tokenizer)
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
     print(f"{arguments.out_dir}: {model.num_parameters():,} parameters, {arguments.weights} weights")

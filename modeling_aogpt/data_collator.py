@@ -37,8 +37,8 @@ class DataCollatorForAnyOrderLM:
     and, if anything was padded, `attention_mask`. Padding stands on the right, and last in each order.
 
     Raises:
-        ValueError: If lengths differ and there is no `pad_token_id`, a sequence is empty or no list of integers, its
-            labels are not as long, or the fraction or the name of the orders is none.
+        ValueError: If lengths differ and there is no `pad_token_id`, a feature has no `input_ids`, a sequence is empty
+            or no list of integers, its labels are not as long, or the fraction or the name of the orders is none.
     """
 
     pad_token_id: int | None = None
@@ -49,6 +49,9 @@ class DataCollatorForAnyOrderLM:
     _stream: tuple[tuple[int, int], torch.Generator] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.pad_token_id, int | None):
+            given = type(self.pad_token_id).__name__
+            raise ValueError(f"pad_token_id is a {given}, but must be an id, such as tokenizer.pad_token_id, or None.")
         if self.pad_to_multiple_of is not None and self.pad_to_multiple_of < 1:
             raise ValueError(f"pad_to_multiple_of={self.pad_to_multiple_of} must be at least 1, or None: no rounding.")
         self._distribution = OrderDistribution.named(self.orders, self.left_to_right_fraction)
@@ -102,6 +105,12 @@ class DataCollatorForAnyOrderLM:
 
 def _read(feature: Mapping[str, object], index: int) -> tuple[torch.LongTensor, torch.LongTensor]:
     """Ids and labels of a feature, without its padding."""
+    if not isinstance(feature, Mapping) or "input_ids" not in feature:
+        given = f"has {', '.join(feature)}" if isinstance(feature, Mapping) else f"is a {type(feature).__name__}"
+        raise ValueError(
+            f"Feature {index} {given}, but must be a mapping with input_ids: give a list of tokenized texts, such as "
+            '[{"input_ids": ids} for ids in tokenizer(texts).input_ids].'
+        )
     ids = torch.as_tensor(feature["input_ids"])
     labels = torch.as_tensor(feature.get("labels", ids))
     keep = torch.as_tensor(feature.get("attention_mask", torch.ones_like(ids)))

@@ -88,6 +88,9 @@ def test_padding_of_features_is_taken_off() -> None:
         ({}, [{"input_ids": [1]}, {"input_ids": [1, 2]}], "give the collator a pad_token_id"),
         ({"pad_token_id": 0}, [{"input_ids": [1]}, {"input_ids": []}], "Sequence 1 of the batch is empty"),
         ({"left_to_right_fraction": 1.5}, [], "must lie between 0 and 1"),
+        ({}, {"input_ids": [[1]], "attention_mask": [[1]]}, "Feature 0 is a str, .* give a list of tokenized texts"),
+        ({}, [{"text": "A"}], "Feature 0 has text, but must be a mapping with input_ids"),
+        ({"pad_token_id": "<pad>"}, [], "pad_token_id is a str, but must be an id"),
         ({"orders": "block-3"}, [], "'block-3' is no distribution of orders"),
         (
             {},

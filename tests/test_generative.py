@@ -19,7 +19,8 @@ from eval.generative import GenerativeArguments, generative, main, without_filli
 from eval.judging import Judge, Sample
 from eval.tables import GENERATIVE, generative_table
 from modeling_aogpt import AOGPTForAnyOrderLM
-from training.tokenization import load_tokenizer, train_tokenizer
+from modeling_aogpt.mask_token import load_tokenizer
+from training.tokenization import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 

@@ -8,9 +8,10 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, PreTrainedTokenizerFast
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt.mask_token import with_mask_token
 from training.arguments import ModelArguments, build_config, parse_arguments
 from training.initialization import load_model, weights_of
-from training.tokenization import vocabulary_arguments, with_mask_token
+from training.tokenization import vocabulary_arguments
 
 SIZES = {
     "hidden_size": 16,

@@ -10,7 +10,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from modeling_aogpt.configuration_aogpt import AOGPTConfig
-from training.tokenization import MASK, load_tokenizer, train_tokenizer, vocabulary_arguments, with_mask_token
+from modeling_aogpt.mask_token import MASK, load_tokenizer, with_mask_token
+from training.tokenization import train_tokenizer, vocabulary_arguments
 
 DOCUMENTS = [
     f"{script} {case} LETTER {letter} WITH {mark}"

@@ -11,8 +11,9 @@ from PIL import Image
 
 from eval.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, HIDDEN, Token, frame, main, make_inputs
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt.mask_token import load_tokenizer
 from training.corpora import unicode_names
-from training.tokenization import load_tokenizer, train_tokenizer, vocabulary_arguments
+from training.tokenization import train_tokenizer, vocabulary_arguments
 
 
 @pytest.fixture(scope="module")

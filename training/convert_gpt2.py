@@ -25,11 +25,11 @@ import torch
 from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel, set_seed
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.mask_token import load_tokenizer
 from modeling_aogpt.modeling_aogpt import TargetModulation
 from training.errors import errors_in_a_line
 from training.files import whole_folder
 from training.initialization import weights_of
-from training.tokenization import load_tokenizer
 
 # GPT-2's module -> ours. Its projections are stored the other way round (transformers' Conv1D).
 BLOCK = {

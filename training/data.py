@@ -12,6 +12,7 @@ from typing import Any, Literal
 from datasets import Dataset, DatasetDict, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
+from modeling_aogpt.mask_token import load_tokenizer
 from training.batches import Samples
 from training.corpora import (
     BUILT_IN,
@@ -25,9 +26,10 @@ from training.corpora import (
     stream_corpus,
     to_rows,
 )
+from training.errors import check_at_least
 from training.sequences import encode_documents, fill, pack, total
 from training.streamed_data import Stream, StreamedSamples
-from training.tokenization import load_tokenizer, train_tokenizer
+from training.tokenization import train_tokenizer
 
 
 def option(default: Any, help: str) -> Any:
@@ -111,8 +113,7 @@ def load_data(arguments: DataArguments) -> Data:
         ValueError: for what `load_corpus` and the tokenizers refuse, documents that do not fit, or a split without text
             for one sequence.
     """
-    if arguments.sequence_length < 1:
-        raise ValueError(f"sequence_length is {arguments.sequence_length}; it must be at least 1.")
+    check_at_least(1, arguments, "sequence_length")
     if arguments.streaming:
         return open_data(arguments)
     corpus = load_documents(arguments)
@@ -176,9 +177,7 @@ def open_data(arguments: DataArguments) -> Data:
         raise ValueError("streaming needs a tokenizer: to train one, all of the corpus would have to be read first.")
     if arguments.packing != "packed":
         raise ValueError(f"streaming packs documents end to end; packing={arguments.packing} needs streaming=false.")
-    for name in ("shuffle_window", "validation_documents"):
-        if getattr(arguments, name) < 1:
-            raise ValueError(f"{name}={getattr(arguments, name)} must be at least 1.")
+    check_at_least(1, arguments, "shuffle_window", "validation_documents")
     tokenizer = load_tokenizer(arguments.tokenizer)
     streams = stream_corpus(arguments.corpus, **where_to_read(arguments))
     left_out: frozenset[bytes] = frozenset()

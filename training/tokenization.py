@@ -1,17 +1,16 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenizers for any-order models: every id below that of the mask token stands for text, none above it exists."""
+"""Tokenizers that are learned from a corpus, and what a model must know of a tokenizer."""
 
 from collections.abc import Iterable
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from modeling_aogpt.configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCAB_SIZE
+from modeling_aogpt.mask_token import with_mask_token
 
 END_OF_TEXT = "<|endoftext|>"
-# The blank before a mask belongs to it, as one belongs to every word: "LETTER <|mask|> WITH" fills as it reads.
-MASK = AddedToken("<|mask|>", lstrip=True, special=True)
 SMALLEST_VOCAB_SIZE = 257  # the bytes and end-of-text
 
 
@@ -49,40 +48,6 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedToke
         tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, pad_token=END_OF_TEXT
     )
     return with_mask_token(wrapped)
-
-
-def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
-    """Any tokenizer of the Hub or of a folder, given a mask token of its own.
-
-    Raises:
-        ValueError: if there is none, or it has no end-of-text token.
-    """
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
-    except Exception as error:  # the library raises whatever a damaged file makes it stumble over
-        raise ValueError(f"There is no tokenizer {name_or_path!r}, on the Hub or as a folder: {error}") from error
-    if tokenizer.eos_token_id is None:
-        raise ValueError(
-            f"The tokenizer {name_or_path!r} has no end-of-text token (eos_token); set it and save it first."
-        )
-    if tokenizer.pad_token_id is None:
-        tokenizer.pad_token = tokenizer.eos_token
-    return with_mask_token(tokenizer)
-
-
-def with_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Gives a tokenizer the mask token `<|mask|>` behind all its ids, unless its mask token already stands there.
-
-    A mask token among the others (as BERT's) will not do: ids below the mask are those that a model can predict.
-    """
-    last = max(tokenizer.get_vocab().values())
-    if tokenizer.mask_token_id != last:
-        tokenizer.add_special_tokens({"mask_token": MASK})
-        if tokenizer.mask_token_id != last + 1:
-            raise ValueError(
-                f"{MASK.content} is already a token of this tokenizer (id {tokenizer.mask_token_id} of {last})."
-            )
-    return tokenizer
 
 
 def vocabulary_arguments(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | None]:

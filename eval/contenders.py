@@ -7,8 +7,9 @@ What is taken away is taken away out here: the package knows nothing of it.
 
 import importlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MD
 from modeling_aogpt.cache_aogpt import AnyOrderCache
 from modeling_aogpt.cached_decoder import CachedDecoder
 from modeling_aogpt.canvas import Answer
+from modeling_aogpt.linear import in_fast_dtype
 from training.initialization import weights_of
 
 # Makes `batch_size` sequences of `length` tokens in `num_steps` steps.
@@ -74,6 +76,16 @@ class WithoutTable(CachedDecoder):
 
 
 @contextmanager
+def canvas(model: AOGPTForAnyOrderLM, canvas_class: type[CachedDecoder]) -> Iterator[None]:
+    """The model generates on another canvas."""
+    model.canvas_class = canvas_class
+    try:
+        yield
+    finally:
+        del model.canvas_class  # that of the class shows again
+
+
+@contextmanager
 def whole_last_layer(model: AOGPTForAnyOrderLM) -> Iterator[None]:
     """The last layer computes the rows too that only enter the cache."""
     num_kept = 0
@@ -112,33 +124,12 @@ def decoder(model: AOGPTForAnyOrderLM, **arguments: Any) -> Generate:
     return generate
 
 
-def without(model: AOGPTForAnyOrderLM, canvas_class: type[CachedDecoder]) -> Generate:
-    def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
-        model.canvas_class = canvas_class
-        try:
-            return decoder(model)(batch_size, length, num_steps)
-        finally:
-            del model.canvas_class  # that of the class shows again
+def within(context: Callable[[], AbstractContextManager], generate: Generate) -> Generate:
+    def generate_within(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
+        with context():
+            return generate(batch_size, length, num_steps)
 
-    return generate
-
-
-def with_whole_last_layer(model: AOGPTForAnyOrderLM) -> Generate:
-    def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
-        with whole_last_layer(model):
-            return decoder(model)(batch_size, length, num_steps)
-
-    return generate
-
-
-def with_plain_products(model: AOGPTForAnyOrderLM) -> Generate:
-    """Products on a CPU are those that PyTorch chooses, and no weights are packed."""
-
-    def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
-        with torch.backends.mkldnn.flags(enabled=False):
-            return decoder(model)(batch_size, length, num_steps)
-
-    return generate
+    return generate_within
 
 
 def encoder(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
@@ -148,7 +139,7 @@ def encoder(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Co
     """
     shared = {name: getattr(config, name) for name in AOGPTConfig.__annotations__}
     shared["vocab_size"] = max(config.vocab_size, config.mask_token_id + 1)  # an encoder embeds the mask
-    model = MDMEncoderForMaskedLM(MDMEncoderConfig(**shared)).eval().to(device, dtype)
+    model = in_fast_dtype(MDMEncoderForMaskedLM(MDMEncoderConfig(**shared)).eval().to(device, dtype))
 
     @torch.no_grad()
     def one_pass(batch_size: int, length: int, num_steps: int) -> torch.Tensor:
@@ -201,10 +192,11 @@ def compared(name: str, config: AOGPTConfig, device: torch.device, dtype: torch.
 
 
 ABLATIONS: dict[str, Callable[[AOGPTForAnyOrderLM], Generate]] = {
-    "no-cache": lambda model: without(model, WithoutCache),
-    "concatenated-cache": lambda model: without(model, WithConcatenation),
-    "no-modulation-table": lambda model: without(model, WithoutTable),
-    "whole-last-layer": with_whole_last_layer,
-    "plain-products": with_plain_products,
+    "no-cache": lambda model: within(partial(canvas, model, WithoutCache), decoder(model)),
+    "concatenated-cache": lambda model: within(partial(canvas, model, WithConcatenation), decoder(model)),
+    "no-modulation-table": lambda model: within(partial(canvas, model, WithoutTable), decoder(model)),
+    "whole-last-layer": lambda model: within(partial(whole_last_layer, model), decoder(model)),
+    # Products on a CPU are those that PyTorch chooses, and no weights are packed.
+    "plain-products": lambda model: within(partial(torch.backends.mkldnn.flags, enabled=False), decoder(model)),
     "sorted-vocabulary": lambda model: decoder(model, logits_processor=LogitsProcessorList([sort_all])),
 }

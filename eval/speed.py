@@ -6,7 +6,7 @@
 
 Every generation is timed in turn, `repeats` times, and its best time counts. Weights are random unless --model is
 given: they change no time. With --output, writes speed.json, speed.md and speed.png (Figure 5 of the paper) there, anew
-after every number of steps: what was measured survives the end of the process.
+after every number of steps: what was measured survives the end of the process; and memory.png, of --memory_lengths.
 """
 
 import json
@@ -15,7 +15,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -28,7 +28,7 @@ from tqdm import tqdm
 from eval.contenders import ABLATIONS, Contender, causal_lm, compared, decoder, encoder
 from eval.speed_floor import decoder_work, measure_machine, synchronize
 from eval.speed_memory import measure_memory
-from eval.speed_plot import plot_speed
+from eval.speed_plot import plot_memory, plot_speed
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.linear import in_fast_dtype
 from training.data import option
@@ -48,6 +48,8 @@ SIZES = {
     "small": {},
     "medium": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
 }
+
+STEPS_IN_A_QUEUE = 16
 
 
 @dataclass
@@ -75,15 +77,18 @@ class SpeedArguments:
     device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Where to run.")
     compile: str | None = option(None, "Mode of torch.compile for the decoder: default, reduce-overhead, ...")
     threads: int | None = option(None, "CPU threads; unless given, those torch chooses.")
-    output: str | None = option(None, "Folder for speed.json, speed.md and speed.png.")
+    output: str | None = option(None, "Folder for speed.json, speed.md and the pictures.")
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "memory_lengths"):
             if any(value < 1 for value in getattr(self, name)):
                 raise ValueError(f"{name}={getattr(self, name)} must all be at least 1.")
         check_at_least(1, self, "repeats", "threads")
+        if self.model is not None and self.size != SpeedArguments.size:
+            raise ValueError(f"size={self.size} is of random weights, but model={self.model} is given; give one.")
         if self.ablations == ["all"]:
-            self.ablations = list(ABLATIONS)
+            of_cpus = () if self.device.startswith("cpu") else ("plain-products",)
+            self.ablations = [name for name in ABLATIONS if name not in of_cpus]
         elif self.ablations == ["none"]:
             self.ablations = []
         if unknown := set(self.ablations) - ABLATIONS.keys():
@@ -125,7 +130,7 @@ def measure(
         "dtype": arguments.dtype,
         "length": length,
         "num_parameters": model.num_parameters(),
-        "machine": machine.to_dict(),
+        "machine": asdict(machine),
         "points": [],
     }
     for point in race(contenders, arguments, length, device):
@@ -135,6 +140,7 @@ def measure(
     if arguments.memory_lengths:
         config = model.config
         del model, contenders
+        torch.cuda.empty_cache()  # for the other processes
         report["memory"] = measure_memory(config, arguments.memory_lengths, arguments.device, dtype)
         save(report)
     return report
@@ -180,9 +186,10 @@ def race(
                 is_short = seconds_per_step[name] * num_steps <= arguments.limit_seconds or contender.one_step_only
                 if name == "decoder" or (is_short and (num_steps >= length - 1 or not contender.one_by_one)):
                     racing[name] = contender
-            # A few tokens warm up what is not compiled; each shape that is compiled takes a run of its own.
+            # A few tokens warm a CPU up; an accelerator loads kernels, and torch.compile compiles, for every shape.
+            is_lazy = arguments.compile is not None or device.type != "cpu"
             for contender in racing.values():
-                warm_up = (length, num_steps) if arguments.compile else (min(length, 8), 1)
+                warm_up = (length, num_steps) if is_lazy else (min(length, 8), 1)
                 time_of(contender, batch_size, *warm_up, device)
             seconds: dict[str, list[float]] = {name: [] for name in racing}
             for _ in tqdm(range(arguments.repeats), desc=f"batch {batch_size}, {num_steps} steps", unit="round"):
@@ -203,11 +210,14 @@ def race(
 
 
 def time_of(contender: Contender, batch_size: int, length: int, num_steps: int, device: torch.device) -> float:
+    # The steps of a generation queue up on an accelerator: so should those that are timed in place of one.
+    calls = STEPS_IN_A_QUEUE if contender.one_step_only and device.type != "cpu" else 1
     synchronize(device)
     start = time.perf_counter()
-    contender.generate(batch_size, length, num_steps)
+    for _ in range(calls):
+        contender.generate(batch_size, length, num_steps)
     synchronize(device)
-    return time.perf_counter() - start
+    return (time.perf_counter() - start) / calls
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
@@ -274,6 +284,8 @@ def write_report(report: dict[str, Any], folder: Path) -> None:
         with whole_file(folder / name) as temporary:
             temporary.write_text(content, encoding="utf-8")
     plot_speed(report["points"], report["length"], folder / "speed.png")
+    if "memory" in report:
+        plot_memory(report["memory"], folder / "memory.png")
 
 
 @errors_in_a_line()

@@ -34,7 +34,7 @@ def memory_of(sizes: dict[str, Any], length: int, device_name: str, dtype: torch
     device = torch.device(device_name)
     config = AOGPTConfig(**(sizes | {"max_position_embeddings": length}))
     model = AOGPTForAnyOrderLM(config).eval().to(device, dtype)
-    model.generate(max_length=2)  # what is loaded once
+    model.generate(max_length=min(length, 2))  # what is loaded once
     held = {}
 
     class Observed(CachedDecoder):

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Time of a generation against its steps, both on log axes, as Figure 5 of the paper.
+"""Time of a generation against its steps, as Figure 5 of the paper, and its memory against the length; on log axes.
 
     python eval/speed_plot.py SPEED.JSON [SPEED.JSON ...] OUTPUT.PNG
 
@@ -55,7 +55,7 @@ def plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
             )
         floors = sorted((point["num_steps"], point["floor_seconds"]) for point in here if "floor_seconds" in point)
         if floors:
-            axes.plot(*zip(*floors, strict=True), color=GREY, linestyle=":", label="floor of this machine")
+            axes.plot(*zip(*floors, strict=True), color=GREY, linestyle=":", marker="_", label="floor of this machine")
         steps = sorted({point["num_steps"] for point in here})
         axes.set(xscale="log", yscale="log", xlabel="steps")
         axes.set_xticks(steps, [str(step) for step in steps])
@@ -67,6 +67,33 @@ def plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=7)
     all_axes[0].set_ylabel("seconds")
+    with whole_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=150)
+
+
+def plot_memory(memory: list[dict[str, Any]], path: Path) -> None:
+    """`memory` as in the report of eval/speed.py."""
+    memory = sorted(memory, key=lambda row: row["length"])
+    lengths = [row["length"] for row in memory]
+    figure = Figure(figsize=(5.5, 4), layout="constrained")
+    axes = figure.subplots()
+    for name, label, color in (
+        ("peak_bytes", "peak, beside the weights", BLUE),
+        ("modulation_bytes", "modulation table", ORANGE),
+        ("cache_bytes", "keys and values", GREEN),
+    ):
+        axes.plot(lengths, [row[name] / 1e6 for row in memory], color=color, marker="o", markersize=5, label=label)
+    ends = lengths[0] / 1.2, lengths[-1] * 1.2
+    per_token = memory[0]["peak_bytes"] / 1e6 / lengths[0]
+    axes.plot(ends, [per_token * end for end in ends], color=GREY, linestyle=":", label="slope of one")
+    axes.set(xscale="log", yscale="log", xlabel="tokens", ylabel="MB")
+    axes.set_xticks(lengths, [str(length) for length in lengths])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.set_title("memory of a generation, batch 1", loc="left", fontsize=11)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=8)
     with whole_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=150)
 

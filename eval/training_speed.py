@@ -1,7 +1,8 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Time and memory of one training step of AO-GPT small, against a plain implementation of it (`eval/plain_aogpt.py`):
+Time and memory of one training step of AO-GPT small on the CPU, against a plain implementation of it
+(`eval/plain_aogpt.py`):
 
     python eval/training_speed.py [--batch_size 3] [--bf16_length 512] [--out docs/results/training_speed]
 
@@ -47,6 +48,12 @@ SIZES = {
     "small": {"layers": 12, "width": 768, "heads": 12, "length": 1024, "vocab_size": 50304},
     "tiny": {"layers": 1, "width": 32, "heads": 2, "length": 16, "vocab_size": 64},  # to try the script
 }
+
+WITH_BFLOAT16 = "bf16: this processor has bfloat16 instructions, and all steps use them."
+WITHOUT_BFLOAT16 = """\
+bf16: this processor has no bfloat16 instructions, so PyTorch multiplies bfloat16 far more slowly than float32, and the
+plain step under autocast does so too. Ours rounds to bfloat16 and multiplies in float32
+(`training/bfloat16.py`): about as fast as float32, and no faster."""
 
 
 def plain_step(size: dict[str, int], precision: str) -> Callable[..., float]:
@@ -162,13 +169,12 @@ def table(results: dict[str, Any]) -> str:
 
 def report(results: dict[str, Any]) -> str:
     size, speed = results["size"], f"{results['product_speed'] / 1e9:.0f} GFLOP/s"
-    has = "has" if results["has_bfloat16"] else "has no"
-    options = f"--batch_size {results['runs'][0]['batch_size']} --bf16_length {results['runs'][-1]['length']}"
+    of_bfloat16 = WITH_BFLOAT16 if results["has_bfloat16"] else WITHOUT_BFLOAT16
     return f"""# One training step of AO-GPT {results["size_name"]}
 
 {table(results)}
 
-Written by `python eval/training_speed.py {options}`:
+Written by `{results["command"]}`:
 {size["layers"]} layers of width {size["width"]}, {size["length"]} positions, {size["vocab_size"]} ids;
 torch {torch.__version__} on {results["threads"]} threads, which multiplies float32 at {speed} at best. Each row is
 a process of its own; the first step is not counted where there are more. Peak memory is all of the process,
@@ -179,14 +185,12 @@ of every row, updates tensor by tensor, autocast. *ours* is the step of `trainin
 and *full* are its `--activation_checkpointing`. The last column is the share of the best float32 speed that the
 products which nobody can leave out would need: what is recomputed, modulation and all else count as lost.
 
-bf16: this processor {has} bfloat16 instructions. Without them PyTorch multiplies bfloat16 far more slowly than float32,
-and the plain step under autocast does so too. Ours rounds to bfloat16 and multiplies in float32
-(`training/bfloat16.py`): about as fast as float32, and no faster.
+{of_bfloat16}
 """
 
 
 @errors_in_a_line()
-def main() -> None:
+def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description="Time and memory of a training step against a plain implementation.")
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--batch_size", type=int, default=3, help="sequences of a step in float32")
@@ -198,7 +202,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/results/training_speed"))
     parser.add_argument("--wrapper", default="", help="command before each process, for instance `numactl -C 0,1`")
     parser.add_argument("--measure", nargs=6, metavar=("KIND", "PRECISION", "SIZE", "BATCH", "LENGTH", "STEPS"))
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     if arguments.measure:
         kind, precision, size_name, *numbers = arguments.measure
         print(json.dumps(measure(kind, precision, size_name, *map(int, numbers))))
@@ -218,6 +222,7 @@ def main() -> None:
     for run in runs:
         run["mfu"] = flops_per_token(config_of(size), run["length"]) * run["tokens_per_second"] / speed
     results = {
+        "command": shlex.join(["python", "eval/training_speed.py", *argv]),
         "size_name": arguments.size,
         "size": size,
         "runs": runs,
@@ -235,4 +240,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

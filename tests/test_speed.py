@@ -5,23 +5,25 @@
 import json
 import mmap
 import time
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from eval import speed
-from eval.contenders import ABLATIONS, ConcatenatingCache, Generate, causal_lm, encoder
-from eval.speed import SpeedArguments, main, measure
-from eval.speed_floor import Machine, decoder_work
+from eval import speed, speed_floor
+from eval.contenders import ABLATIONS, ConcatenatingCache, Contender, Generate, causal_lm, encoder
+from eval.speed import STEPS_IN_A_QUEUE, SpeedArguments, main, measure, race, write_report
+from eval.speed_floor import Machine, best_time, decoder_work, measure_machine
 from eval.speed_memory import PeakMemory, memory_of
 from eval.speed_plot import main as plot_reports
 from modeling_aogpt import AOGPTConfig, cached_decoder
 from modeling_aogpt.cache_aogpt import AnyOrderCache
-from modeling_aogpt.linear import HAS_ONEDNN
+from modeling_aogpt.linear import HAS_ONEDNN, Linear
 from tests.references import random_model
 
 TINY = {"size": "tiny", "length": 16, "steps": [2, 16], "repeats": 1, "device": "cpu", "threads": 1}
@@ -96,6 +98,15 @@ def test_the_encoder_has_the_decoders_blocks() -> None:
     assert contender.generate(2, 12, 1).shape == (2, 12, config.hidden_size)
 
 
+@pytest.mark.parametrize("has_instructions", [False, True])
+def test_an_encoder_in_bfloat16_is_computed_as_the_decoder(
+    has_instructions: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: has_instructions)
+    contender = encoder(random_model().config, torch.device("cpu"), torch.bfloat16)
+    assert contender.generate(2, 12, 1).dtype == (torch.bfloat16 if has_instructions else torch.float32)
+
+
 def test_a_causal_lm_makes_as_many_tokens(tmp_path: Path) -> None:
     sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20}
     GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=1)).save_pretrained(tmp_path)
@@ -116,6 +127,60 @@ def test_floor_counts_weights_and_rows() -> None:
     entering = 31 * 31 * 4
     in_last_layer = 10 * 768**2 + 768 * 1024  # neither queries, attention, projection nor MLP
     assert few.flop == 2 * (4 * rows + entering * (12 * (12 * 768**2 + 768 * 1024) - in_last_layer))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])  # which stands in for an accelerator
+def test_rates_count_operations_and_bytes(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    By the operations that are called, whose time is taken to be a second. An accelerator reads all weights at a call.
+    """
+    counted = {"flop": 0.0, "bytes": 0.0, "reads": 0}
+
+    def count(layer: Linear, arguments: tuple, output: torch.Tensor) -> None:
+        if len(arguments[0]) == 1:
+            counted["bytes"] += layer.weight.nbytes
+            counted["reads"] += 1
+        else:
+            counted["flop"] += 2 * len(arguments[0]) * layer.weight.numel()
+
+    def second(function: Callable[[], object], device: torch.device, num_calls: int) -> float:
+        function()
+        return 1.0
+
+    monkeypatch.setattr(speed_floor, "best_time", second)
+    with torch.nn.modules.module.register_module_forward_hook(count):
+        machine = measure_machine(AOGPTConfig(**speed.SIZES["tiny"]), torch.device(device), torch.bfloat16)
+    assert machine == Machine(counted["flop"], counted["bytes"])
+    assert counted["bytes"] == 2 * 2 * 3 * 32 * 128
+    assert counted["reads"] == {"cpu": 2 * 3, "meta": 1}[device]
+
+
+def test_best_time_is_of_a_call() -> None:
+    calls = []
+    found = best_time(lambda: calls.append(time.sleep(0.01)), torch.device("cpu"), num_calls=4, repeats=2)
+    assert len(calls) == 8
+    assert 0.01 <= found < 0.04
+
+
+def test_an_accelerator_is_warm_and_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are loaded before anything is timed, and what stands for a step of many is timed in a queue of steps."""
+    seen: list[Any] = []
+    monkeypatch.setattr(speed, "synchronize", lambda device: seen.append("wait"))
+    contenders = {
+        "decoder": Contender(lambda *asked: seen.append(asked)),
+        "encoder": Contender(lambda *asked: seen.append("pass"), one_step_only=True),
+    }
+    arguments = SpeedArguments(**TINY | {"steps": [4], "device": "cuda"})
+    points = list(race(contenders, arguments, 16, torch.device("cuda")))
+    generation, passes = ["wait", (1, 16, 4), "wait"], ["wait", *["pass"] * STEPS_IN_A_QUEUE, "wait"]
+    assert seen == [*generation, *passes] * 2
+    assert [point["is_extrapolated"] for point in points] == [False, True]
+
+
+def test_products_of_cpus_are_left_out_elsewhere() -> None:
+    both = [SpeedArguments(ablations=["all"], device=device).ablations for device in ("cpu", "cuda")]
+    assert both[0] == list(ABLATIONS)
+    assert set(both[0]) - set(both[1]) == {"plain-products"}
 
 
 def test_the_floor_of_bfloat16_is_that_of_what_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +262,10 @@ def test_peak_memory_is_that_of_the_block() -> None:
     assert 2**27 <= peak.bytes < 2**28
 
 
-def test_memory_is_measured_in_a_process_of_its_own() -> None:
+def test_memory_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
     report = measure(SpeedArguments(**TINY | {"steps": [1]}, memory_lengths=[32]), "command")
+    write_report(report, tmp_path)
+    assert (tmp_path / "memory.png").stat().st_size > 10_000
     assert report["memory"][0]["length"] == 32
     assert report["memory"][0]["cache_bytes"] == 2 * 2 * 32 * 32 * 4
     assert report["memory"][0]["peak_bytes"] > 0
@@ -215,6 +282,7 @@ def test_what_would_take_long_is_left_out() -> None:
     [
         ({"steps": [0]}, r"steps=\[0\] must all be at least 1"),
         ({"repeats": 0}, "repeats is 0"),
+        ({"model": "mine"}, "size=tiny is of random weights, but model=mine is given"),
         ({"ablations": ["cache"]}, r"No ablations \['cache'\]: there are no-cache"),
         ({"length": 65}, "length is 65; this model takes 1 to 64"),
         ({"compare": "no_such_module:function"}, "compare='no_such_module:function': No module"),

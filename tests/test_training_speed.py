@@ -1,7 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from eval.plain_aogpt import PlainAOGPT
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from tests.references import perturb_vectors
 
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "training_speed"
 NAMES = {
     "tokens": "model.embed_tokens",
     "start": "model.start_embedding",
@@ -56,10 +56,17 @@ def test_the_yardstick_computes_the_same_loss() -> None:
 
 def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_speed, "in_own_process", lambda wrapper, *rest: training_speed.measure(*rest))
-    options = ["--size", "tiny", "--bf16_length", "8", "--out", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["training_speed.py", *options])
-    training_speed.main()
+    options = ["--size", "tiny", "--bf16_length", "8", "--steps", "3", "--out", str(tmp_path)]
+    training_speed.main(options)
     results = json.loads((tmp_path / "results.json").read_text())
     assert len(results["runs"]) == 8
     assert all(abs(run["losses"][0] - 4.16) < 0.1 for run in results["runs"] if run["kind"] != "plain")  # log 64
-    assert "| bf16 | 1 x 8 | ours |" in (tmp_path / "README.md").read_text()
+    written = (tmp_path / "README.md").read_text()
+    assert "| bf16 | 1 x 8 | ours |" in written
+    assert f"`python eval/training_speed.py {' '.join(options)}`" in written
+
+
+def test_a_processor_with_bfloat16_is_said_to_have_it() -> None:
+    results = json.loads((RESULTS / "results.json").read_text()) | {"command": "command"}
+    texts = [training_speed.report(results | {"has_bfloat16": has}) for has in (False, True)]
+    assert ["multiplies in float32" in text for text in texts] == [True, False]

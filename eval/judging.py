@@ -15,7 +15,7 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from eval.scorers import CausalScorer, identity_of_weights
-from eval.scoring import progress_interval
+from eval.scoring import batches_of, progress_interval
 from modeling_aogpt import DataCollatorForAnyOrderLM
 
 
@@ -74,7 +74,8 @@ class Judge:
         if not judged:
             raise ValueError("No sample has two tokens, so there is nothing to judge.")
         cut = [{"input_ids": sequences[number][: self.longest]} for number in judged]
-        nats = np.concatenate([self._nats(cut[start : start + batch_size]) for start in self._starts(cut, batch_size)])
+        batches = tqdm(batches_of(cut, batch_size), desc="Judging", mininterval=progress_interval(), leave=False)
+        nats = np.concatenate([self._nats(rows) for rows in batches])
         counts = np.array([len(row["input_ids"]) - 1 for row in cut])
         perplexities = np.exp(nats / counts)
         of_samples: list[float | None] = [None] * len(sequences)
@@ -89,9 +90,6 @@ class Judge:
             "unjudged": len(sequences) - len(judged),
             "truncated": sum(len(ids) > self.longest for ids in sequences),
         }
-
-    def _starts(self, rows: list[dict[str, Any]], batch_size: int) -> tqdm:
-        return tqdm(range(0, len(rows), batch_size), desc="Judging", mininterval=progress_interval(), leave=False)
 
     def _nats(self, rows: list[dict[str, Any]]) -> np.ndarray:
         batch = DataCollatorForAnyOrderLM(pad_token_id=0)(rows)

@@ -3,7 +3,7 @@
 """How many rows do estimators of the context-order ensemble (Eq. 4) need for one standard error?
 
     python eval/likelihood_estimators.py RUN_DIR --length 64 --output docs/results/likelihood/NAME.json
-    python eval/likelihood_estimators.py --report docs/results/likelihood/*.json
+    python eval/likelihood_report.py docs/results/likelihood/*.json
 
 RUN_DIR is a finished run of training/pretrain.py, whose held-out text is scored. What counts is the error in the
 likelihood of a given sequence; sequences differ much more, but every estimator sees the same ones. Rows are counted as
@@ -14,24 +14,21 @@ whatever their number of draws.
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter
 from tqdm import tqdm
 
 from modeling_aogpt import AOGPTForAnyOrderLM, LogLikelihoodOutput
 from modeling_aogpt.orders import random_orders
 from training.data import load_data, option
 from training.errors import Parser, check_at_least, errors_in_a_line
-from training.files import read_json, whole_file
+from training.files import whole_file
 from training.hardware import versions
 from training.initialization import weights_of
-from training.plots import BLUE, GREY, ORANGE
 from training.results import read_finished_run
 
 # Larger passes are no faster on a CPU.
@@ -52,14 +49,7 @@ TRAINING = (
     "max_steps",
 )
 
-GREEN = "#3a7d44"
-REPORTED = ("run", "length", "num_context_orders", "estimators", "comparison")  # what files of results have
-NAMES = {
-    "all ranks": ("all ranks (prefix rows)", GREY),
-    "random ranks": ("random ranks, gain over the order's own likelihood", GREEN),
-    "masked diffusion": ("masked diffusion", ORANGE),
-    "masked diffusion, gain": ("masked diffusion, gain over the chains' likelihood", BLUE),
-}
+NAMES = ("all ranks", "random ranks", "masked diffusion", "masked diffusion, gain")
 
 
 @dataclass
@@ -79,10 +69,6 @@ class EstimatorArguments:
     )
     seed: int = option(0, "Of all that is random.")
     output: str | None = option(None, "JSON file for the figures.")
-    report: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Such files, to be put together in report.md and report.png beside them."},
-    )
 
     def __post_init__(self) -> None:
         check_at_least(0, self, "num_exact")
@@ -232,88 +218,16 @@ def run(run_dir: Path, arguments: EstimatorArguments) -> dict[str, Any]:
     }
 
 
-def table(measured: list[dict[str, Any]]) -> Iterator[str]:
-    """Markdown: rows, standard errors, and how many times fewer rows one standard error takes than with all ranks."""
-    yield "| text | n | M | estimator | rows per sequence | ± nats per token | times fewer rows | off by |"
-    yield "|:--|--:|--:|:--|--:|--:|--:|--:|"
-    for one in sorted(measured, key=lambda one: one["length"]):
-        for name, (label, _) in NAMES.items():
-            if name not in one["estimators"]:
-                continue
-            values, figures = one["estimators"][name], one["comparison"][name]
-            fewer = f"({figures['times_fewer_rows_by_variance_of_one_context_order']:.3g})"
-            away = ""
-            if "times_fewer_rows" in figures:
-                fewer = f"{figures['times_fewer_rows']:.3g}"
-                away = f"{figures['difference_in_standard_errors']:+.1f}"
-            error = math.sqrt(mean(values["squared_errors"])) / one["length"]
-            yield (
-                f"| {', '.join(one['run']['corpus'])} | {one['length']} | {one['num_context_orders']} | {label} | "
-                f"{values['rows_per_sequence']:,.0f} | {error:.2g} | {fewer} | {away} |"
-            )
-    yield ""
-    yield (
-        "±: the standard error. Times fewer rows: rows x squared error of all ranks over that of the estimator; in "
-        "brackets, where all ranks were too many rows: their rows counted, and their variance taken to be that of one "
-        "order without an ensemble. Off by: the difference from all ranks, summed over the sequences that both scored, "
-        "in standard errors. The design of whole passes takes twice the rows of all ranks and some."
-    )
-
-
-def plot(measured: list[dict[str, Any]], path: Path) -> None:
-    """Standard error against rows, for each run."""
-    measured = sorted(measured, key=lambda one: one["length"])
-    figure = Figure(figsize=(4.2 * len(measured) + 0.6, 4.2), layout="constrained")
-    for axes, one in zip(figure.subplots(1, len(measured), squeeze=False)[0], measured, strict=True):
-        length = one["length"]
-        shown = {name: values for name, values in one["estimators"].items() if name in NAMES}
-        points = {
-            name: (values["rows_per_sequence"], math.sqrt(mean(values["squared_errors"])) / length)
-            for name, values in shown.items()
-        }
-        lowest, highest = min(rows for rows, _ in points.values()), max(rows for rows, _ in points.values())
-        for name, (rows, error) in points.items():
-            label, color = NAMES[name]
-            ends = [lowest / 3, highest * 3]
-            axes.plot(ends, [error * math.sqrt(rows / end) for end in ends], color=color, linewidth=1.2, label=label)
-            axes.plot([rows], [error], "o", color=color, markersize=5)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_title(
-            f"{', '.join(one['run']['corpus'])}, n = {length}, M = {one['num_context_orders']}", loc="left", fontsize=10
-        )
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.yaxis.set_minor_formatter(NullFormatter())
-        axes.set_xlabel("rows per sequence")
-        axes.grid(alpha=0.25, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.axes[0].set_ylabel("standard error, nats per token")
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    with whole_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
-
-
 @errors_in_a_line()
 def main(argv: list[str]) -> None:
     parser = Parser(EstimatorArguments)
-    parser.add_argument("run", nargs="?", help="Folder of a finished run.")
+    parser.add_argument("run", type=Path, help="Folder of a finished run.")
     arguments, others = parser.parse(argv)
-    if others.run is None and not arguments.report:
-        parser.error("give the folder of a finished run, or --report and files of such runs")
-    if others.run is not None:
-        results = run(Path(others.run), arguments)
-        print(json.dumps(results["comparison"], indent=1))
-        if arguments.output is not None:
-            Path(arguments.output).parent.mkdir(parents=True, exist_ok=True)
-            with whole_file(Path(arguments.output)) as temporary:
-                temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    if arguments.report:
-        folder = Path(arguments.report[0]).parent
-        measured = [read_json(Path(file), REPORTED, "eval/likelihood_estimators.py") for file in arguments.report]
-        plot(measured, folder / "report.png")
-        with whole_file(folder / "report.md") as temporary:
-            temporary.write_text("\n".join(table(measured)) + "\n", encoding="utf-8")
+    results = run(others.run, arguments)
+    print(json.dumps(results["comparison"], indent=1))
+    if arguments.output is not None:
+        with whole_file(Path(arguments.output)) as temporary:
+            temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -189,11 +189,7 @@ def published_blocks(documents: Dataset, length: int) -> Iterator[dict[str, Any]
             yield from whole_rows(share.select(range(start, min(start + ROWS_PER_BATCH, len(share)))), length)
 
 
-def clean_blocks(documents: Dataset, length: int) -> Iterator[dict[str, Any]]:
-    return cut(documents, length)
-
-
-PROTOCOLS = {"published": published_blocks, "clean": clean_blocks}
+PROTOCOLS = {"published": published_blocks, "clean": cut}
 
 
 def cut_into_blocks(documents: Dataset, length: int, protocol: str) -> list[dict[str, Any]]:

@@ -53,9 +53,11 @@ def score(
     journal = Journal() if journal is None else journal
     state = PartialState()
     passes = {
-        measure: [Pass(f"{name}/{measure}/{number}", measure, number) for number in range(num_passes)]
+        measure: [
+            Pass(f"{name}/{measure}/{number}", measure, number)
+            for number in range(num_orders if measure in RANDOM_MEASURES else 1)
+        ]
         for measure in measures
-        for num_passes in [num_orders if measure in RANDOM_MEASURES else 1]
     }
     work = [
         (one, chosen)
@@ -89,7 +91,7 @@ def score(
     }
 
 
-def batches_of(rows: list[int], batch_size: int) -> list[list[int]]:
+def batches_of(rows: list[Any], batch_size: int) -> list[list[Any]]:
     return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
 
 

@@ -38,7 +38,7 @@ WRONG = [
     ("eval/likelihood_estimators.py damaged", "damaged/results.json is no JSON file"),
     ("eval/likelihood_estimators.py", None),
     ("eval/likelihood_estimators.py folder --num_draws 3", "num_draws is 3"),
-    ("eval/likelihood_estimators.py --report list.json", "list.json has no run, length"),
+    ("eval/likelihood_report.py list.json", "list.json has no run, length"),
     ("eval/quantization.py folder out", "has no results.json; finish the run first"),
     ("eval/quantization.py folder", None),
     ("eval/quickstart_report.py damaged", "damaged/results.json is no JSON file"),

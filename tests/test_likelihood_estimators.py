@@ -11,12 +11,12 @@ from eval.likelihood_estimators import (
     EstimatorArguments,
     compare,
     difference,
-    main,
     measure,
     rows_of_all_ranks,
     rows_of_whole_passes,
     run,
 )
+from eval.likelihood_report import main
 from tests.references import random_model
 
 N, M = 6, 4
@@ -71,7 +71,7 @@ def test_report(found: dict, tmp_path: Path) -> None:
     measured["estimators"] = {name: values for name, values in found.items() if name != "all ranks"}
     measured["comparison"] = compare(measured["estimators"], N, M)
     (tmp_path / "b.json").write_text(json.dumps(measured))
-    main(["--report", str(tmp_path / "a.json"), str(tmp_path / "b.json")])
+    main([str(tmp_path / "a.json"), str(tmp_path / "b.json")])
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
     rows = (tmp_path / "report.md").read_text().splitlines()
     assert [row.split(" | ")[1] for row in rows[2:9]] == [str(N)] * 3 + [str(N + 1)] * 4  # the shortest first

@@ -158,12 +158,15 @@ class AnyOrderGenerationMixin(GenerationMixin):
             ValueError: For an argument that is unknown, out of range, at odds with another or of no use without one
                 that is missing, ids that are neither tokens nor the mask, sequences longer than the model takes,
                 nothing to fill, or logits that are not finite.
-            TypeError: For inputs or a mask that are no tensor, and what is no generator or no list of processors.
+            TypeError: For inputs or a mask that are no tensor, and what is no generator, no list of processors or no
+                generation config.
         """
         if inputs is not None and input_ids is not None:
             raise ValueError("Both inputs and input_ids are given; they are two names of one argument.")
         kwargs.pop("token_type_ids", None)  # which tokenizers return, and `forward` takes as well
         config = self.generation_config if generation_config is None else generation_config
+        if not isinstance(config, GenerationConfig):
+            raise TypeError(f"generation_config is a {type(config).__name__}, but must be a GenerationConfig.")
         settings = resolve_settings(config, kwargs)
         self._check_architecture(settings)
         ends = self._end_tokens(settings) if settings.stop_at_eos else None
@@ -310,6 +313,11 @@ class AnyOrderGenerationMixin(GenerationMixin):
             raise ValueError(
                 f"max_length={length} is shorter than the inputs, which have {inputs.shape[1]} tokens; raise it, or "
                 "give max_new_tokens."
+            )
+        if length > longest >= inputs.shape[1]:
+            raise ValueError(
+                f"Sequences would have {length} tokens, {num_added} of them new, but this model takes 1 to {longest} "
+                f"(config.max_position_embeddings): ask for {longest - inputs.shape[1]} new ones at most."
             )
         ids = torch.nn.functional.pad(inputs, (0, num_added), value=mask)
         is_padding = torch.zeros_like(ids, dtype=torch.bool)

@@ -5,10 +5,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
+from inspect import signature
 from numbers import Integral, Real
 
 import torch
-from transformers.generation import GenerationConfig
+from transformers.generation import GenerationConfig, GenerationMixin
 
 from .certainty import CERTAINTIES
 from .sampling import TOP_P_RULES
@@ -216,11 +217,7 @@ def resolve_settings(config: GenerationConfig, given: dict[str, object]) -> AnyO
         name = unknown[0]
         if name in NEUTRAL:
             raise ValueError(f"{name}={given[name]!r}: generate() knows {name}={NEUTRAL[name]} alone; leave it out.")
-        close = get_close_matches(name, known, n=1)
-        raise ValueError(
-            f"generate() does not take {', '.join(unknown)}."
-            + (f" Is {close[0]} meant?" if close else f" It takes {', '.join(known)}.")
-        )
+        raise ValueError(f"generate() does not take {', '.join(unknown)}. {_way_out(name, known)}")
     unused = _wishes(config.to_diff_dict(), (*known, *NEUTRAL_CONFIG_FIELDS))
     if unused:
         raise ValueError(f"The generation config sets {', '.join(unused)}, which this generate() does not know.")
@@ -231,6 +228,16 @@ def resolve_settings(config: GenerationConfig, given: dict[str, object]) -> AnyO
     settings = AnyOrderGenerationSettings(**{name: value for name, value in values.items() if value is not None})
     _check_is_used(given, settings)
     return settings
+
+
+def _way_out(name: str, known: list[str]) -> str:
+    if hasattr(GenerationConfig(), name) or name in signature(GenerationMixin.generate).parameters:
+        return (
+            "AutoModelForCausalLM does, by the generate of transformers, left to right. Penalties and bans of tokens can "
+            "be given here too, as logits_processor."
+        )
+    close = get_close_matches(name, known, n=1)
+    return f"Is {close[0]} meant?" if close else f"It takes {', '.join(known)}."
 
 
 def _wishes(given: dict[str, object], known: Iterable[str]) -> list[str]:

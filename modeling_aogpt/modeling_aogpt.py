@@ -400,7 +400,8 @@ class AOGPTPreTrainedModel(PreTrainedModel):
             if self.may_look_at(labels) and contradicted.any():
                 raise ValueError(
                     "labels differ from revealed tokens, which have all mass on themselves: mask what is to be "
-                    "predicted (with DataCollatorForLanguageModeling: mask_replace_prob=1), or set the label to -100."
+                    "predicted, or set the label to -100. (With DataCollatorForLanguageModeling: mask_replace_prob=1, "
+                    "random_replace_prob=0.)"
                 )
         return MaskedLMOutput(
             loss=None if labels is None else self.loss_of(logits, labels, **kwargs),

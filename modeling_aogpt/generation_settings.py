@@ -233,7 +233,7 @@ def resolve_settings(config: GenerationConfig, given: dict[str, object]) -> AnyO
 def _way_out(name: str, known: list[str]) -> str:
     if hasattr(GenerationConfig(), name) or name in signature(GenerationMixin.generate).parameters:
         return (
-            "AutoModelForCausalLM does, by the generate of transformers, left to right. Penalties and bans of tokens can "
+            "AutoModelForCausalLM does, by transformers' own generate, left to right. Penalties and bans of tokens can "
             "be given here too, as logits_processor."
         )
     close = get_close_matches(name, known, n=1)

@@ -6,6 +6,8 @@ import torch
 from modeling_aogpt.ngram_drafts import most_alike
 from tests.references import Enumeration, chi_square, conditional, random_model
 
+pytestmark = pytest.mark.usefixtures("large_chunks")
+
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)

@@ -7,6 +7,8 @@ from modeling_aogpt.cached_decoder import CachedDecoder
 from modeling_aogpt.refinement import draw_blocks
 from tests.references import Enumeration, chi_square, conditional, random_model
 
+pytestmark = pytest.mark.usefixtures("large_chunks")
+
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)

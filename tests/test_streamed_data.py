@@ -178,8 +178,8 @@ def test_data_set_of_a_folder(arguments: DataArguments, tmp_path: Path) -> None:
     [
         ({"tokenizer": None}, "streaming needs a tokenizer"),
         ({"packing": "documents"}, "packing=documents needs streaming=false"),
-        ({"shuffle_window": 0}, "shuffle_window=0 must be at least 1"),
-        ({"validation_documents": 0}, "validation_documents=0 must be at least 1"),
+        ({"shuffle_window": 0}, "shuffle_window is 0; it must be at least 1"),
+        ({"validation_documents": 0}, "validation_documents is 0; it must be at least 1"),
         ({"corpus": ["unicode-names"]}, "'unicode-names' is small and not streamed"),
         ({"text_column": "body"}, "no column 'body'; set text_column to one of text"),
         ({"sequence_length": 9999}, r"validation split has \d+ tokens, less than one sequence of 9999"),

@@ -74,7 +74,7 @@ def test_padding_rows_and_slots_change_no_sample(backend: CountingBackend, encod
 
 def test_there_is_one_graph_per_bucket_and_none_after_the_first_generations(backend: CountingBackend) -> None:
     """`fullgraph` raises where a graph would break."""
-    model = random_model()
+    model = random_model(num_hidden_layers=1)
     model.model.compile(backend=backend, fullgraph=True, dynamic=False)
     for num_steps in (1, 2, 3, 6, 12):
         model.generate(num_return_sequences=2, num_steps=num_steps, reveal="fixed", generator=seeded())
@@ -87,7 +87,7 @@ def test_there_is_one_graph_per_bucket_and_none_after_the_first_generations(back
 
 def test_shapes_may_be_symbolic_too(backend: CountingBackend) -> None:
     """What `compile` does unless told otherwise: the second shape makes a graph for all."""
-    model = random_model()
+    model = random_model(num_hidden_layers=1)
     model.model.compile(backend=backend, fullgraph=True)
     for num_steps in (1, 2, 3, 6):
         model.generate(num_steps=num_steps, reveal="fixed", generator=seeded())

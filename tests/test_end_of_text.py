@@ -54,9 +54,10 @@ def test_nothing_is_generated_after_the_end(arguments: dict) -> None:
 
 def test_what_comes_before_the_end_is_distributed_as_without_stopping() -> None:
     model = model_that_ends()
-    stopped = model.generate(order="left_to_right", num_return_sequences=4000, stop_at_eos=True, generator=seeded())
-    whole = model.generate(order="left_to_right", num_return_sequences=40_000, generator=seeded(1))
-    first_end = [((ids == EOS).cumsum(1) == 0).sum(1).bincount(minlength=13).double() for ids in (stopped, whole)]
+    arguments = {"order": "left_to_right", "max_length": 6}
+    stopped = model.generate(num_return_sequences=4000, stop_at_eos=True, generator=seeded(), **arguments)
+    whole = model.generate(num_return_sequences=40_000, generator=seeded(1), **arguments)
+    first_end = [((ids == EOS).cumsum(1) == 0).sum(1).bincount(minlength=7).double() for ids in (stopped, whole)]
     assert chi_square(first_end[0], first_end[1] / 40_000) < 1
 
 

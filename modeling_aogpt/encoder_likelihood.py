@@ -7,11 +7,11 @@ import math
 import torch
 
 from .diffusion_bound import diffusion_bound
-from .likelihood_output import LogLikelihoodOutput, check_finite, standard_error_of_mean
+from .likelihood_output import LogLikelihoodOutput, check_count, check_finite, standard_error_of_mean
 from .linear import in_fast_dtype
 from .order_source import Orders, choose_orders
 from .orders import in_place, tokens_of
-from .row_scores import ROWS_PER_PASS, check_rows_per_pass, token_scores
+from .row_scores import ROWS_PER_PASS, token_scores
 from .schedule import log_linear_noise
 
 # What `num_times` is where it is not given.
@@ -65,7 +65,7 @@ class EncoderLikelihoodMixin:
         Raises:
             ValueError: If the ids or arguments are not allowed, or a result is not finite.
         """
-        check_rows_per_pass(rows_per_pass)
+        check_count("rows_per_pass", rows_per_pass)
         input_ids = self.checked_ids(input_ids, attention_mask)
         is_token = tokens_of(input_ids, attention_mask)
         scorer = HiddenScorer(self, input_ids, is_token, rows_per_pass)

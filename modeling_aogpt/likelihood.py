@@ -10,6 +10,7 @@ from .context_ensemble import ensemble_scores, gains_along_orders, gains_of_unif
 from .diffusion_bound import diffusion_bound
 from .likelihood_output import (
     LogLikelihoodOutput,
+    check_count,
     check_finite,
     check_pairs,
     standard_error_of_mean,
@@ -18,11 +19,6 @@ from .likelihood_output import (
 from .order_source import Orders, OrderSource, choose_orders
 from .orders import check_aligned, check_batch, group_order, in_order, in_place, random_orders, tokens_of
 from .row_scores import CONTEXT, PADDING, ROWS_PER_PASS, RowScorer, one_branch, parallel_branches
-
-
-def check_num_context_orders(num_context_orders: int) -> None:
-    if num_context_orders < 1:
-        raise ValueError(f"num_context_orders={num_context_orders} must be at least 1.")
 
 
 class AnyOrderLikelihoodMixin:
@@ -73,7 +69,7 @@ class AnyOrderLikelihoodMixin:
         Raises:
             ValueError: If the ids, orders or their number are not allowed, or a result is not finite.
         """
-        check_num_context_orders(num_context_orders)
+        check_count("num_context_orders", num_context_orders)
         if num_ranks is not None:
             check_pairs("num_ranks", num_ranks)
             if num_context_orders == 1:
@@ -154,7 +150,7 @@ class AnyOrderLikelihoodMixin:
         Raises:
             ValueError: If the sets overlap or do not fit, as in [`log_likelihood`], or a result is not finite.
         """
-        check_num_context_orders(num_context_orders)
+        check_count("num_context_orders", num_context_orders)
         source, context_source = choose_orders(orders, num_orders), OrderSource(context_orders, "context_orders")
         is_target, is_context = check_sets(input_ids, targets, context, attention_mask)
         scorer = RowScorer(self, input_ids.masked_fill(~(is_target | is_context), 0), attention_mask, rows_per_pass)
@@ -225,7 +221,7 @@ class AnyOrderLikelihoodMixin:
         Raises:
             ValueError: If the ids or arguments are not allowed, or a result is not finite.
         """
-        check_num_context_orders(num_context_orders)
+        check_count("num_context_orders", num_context_orders)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass)
 
         def score(is_hidden: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 """What likelihoods return, and the standard errors of their estimates."""
 
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from transformers.utils import ModelOutput
@@ -57,9 +58,16 @@ def standard_error_of_pairs(values: torch.Tensor) -> torch.Tensor:
     return differences.square().sum(dim=0).sqrt() / len(values)
 
 
+def check_count(name: str, number: int) -> None:
+    """Raises a `ValueError` unless the argument of this name is an integer of at least 1."""
+    if not isinstance(number, Integral) or number < 1:
+        raise ValueError(f"{name}={number!r} must be an integer of at least 1.")
+
+
 def check_pairs(name: str, number: int) -> None:
     """Raises a `ValueError` unless a number of draws can be two in each stratum."""
-    if number < 2 or number % 2:
+    check_count(name, number)
+    if number % 2:
         raise ValueError(
             f"{name}={number} must be even and at least 2: two draws in each stratum tell the standard error."
         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from .devices import draw_uniform
+from .likelihood_output import check_count
 from .orders import check_orders, group_order, in_order, left_to_right_orders, random_orders
 from .seeded_orders import OrderDistribution
 
@@ -77,8 +78,7 @@ def choose_orders(orders: Orders | None, num_orders: int, may_repeat: bool = Fal
     Raises:
         ValueError: If `num_orders` is below 1, or above 1 where nothing is random (`may_repeat`: something else is).
     """
-    if num_orders < 1:
-        raise ValueError(f"num_orders={num_orders} must be at least 1.")
+    check_count("num_orders", num_orders)
     if orders is None:
         orders = "random" if num_orders > 1 else "left_to_right"
     source = OrderSource(orders)

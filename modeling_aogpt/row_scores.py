@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from .likelihood_output import check_count
 from .linear import in_fast_dtype
 from .orders import token_positions, tokens_of
 
@@ -35,11 +36,6 @@ def token_scores(
     return torch.cat(scores)
 
 
-def check_rows_per_pass(rows_per_pass: int) -> None:
-    if rows_per_pass < 1:
-        raise ValueError(f"rows_per_pass={rows_per_pass} must be at least 1; a pass holds one sequence or more.")
-
-
 class RowScorer:
     """
     Scores tokens of some sequences under any orders.
@@ -57,7 +53,7 @@ class RowScorer:
         attention_mask: torch.Tensor | None,
         rows_per_pass: int,
     ) -> None:
-        check_rows_per_pass(rows_per_pass)
+        check_count("rows_per_pass", rows_per_pass)
         self.model, self.rows_per_pass, self.num_rows = in_fast_dtype(model), rows_per_pass, 0
         self.input_ids = model.checked_ids(input_ids, attention_mask)
         self.is_token = tokens_of(input_ids, attention_mask)

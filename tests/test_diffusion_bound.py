@@ -252,9 +252,9 @@ def test_a_token_is_hidden_whatever_is_drawn(monkeypatch: pytest.MonkeyPatch) ->
     ("arguments", "message"),
     [
         ({"num_times": 3}, "num_times=3 must be even"),
-        ({"num_times": 0}, "num_times=0 must be even"),
+        ({"num_times": 0}, "num_times=0 must be an integer of at least 1"),
         ({"masking": "half"}, "masking='half' is not one of 'bernoulli', 'fixed'"),
-        ({"rows_per_pass": 0}, "rows_per_pass=0 must be at least 1"),
+        ({"rows_per_pass": 0}, "rows_per_pass=0 must be an integer of at least 1"),
     ],
 )
 @pytest.mark.parametrize("model_type", ["encoder", "decoder"])

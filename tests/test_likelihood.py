@@ -194,7 +194,7 @@ def test_padding_counts_for_nothing() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_orders": 0}, "num_orders=0 must be at least 1"),
+        ({"num_orders": 0}, "num_orders=0 must be an integer of at least 1"),
         ({"orders": "sideways"}, "orders: 'sideways' is no distribution of orders"),
         ({"orders": [2, 0, 1]}, r"orders is a list; give a \(batch, n\) tensor"),
         ({"orders": "fixed"}, "orders is a fixed order, .*: give it as a tensor"),
@@ -202,10 +202,13 @@ def test_padding_counts_for_nothing() -> None:
         ({"orders": torch.arange(12).expand(3, 12), "num_orders": 2}, "one order is fixed"),
         ({"orders": torch.zeros(3, 12, dtype=torch.long)}, "is not a permutation"),
         ({"orders": lambda batch, length, generator: torch.zeros(batch, 3)}, r"orders has shape \(3, 3\)"),
-        ({"rows_per_pass": 0}, "rows_per_pass=0 must be at least 1"),
-        ({"num_context_orders": 0}, "num_context_orders=0 must be at least 1"),
+        ({"rows_per_pass": 0}, "rows_per_pass=0 must be an integer of at least 1"),
+        ({"num_context_orders": 0}, "num_context_orders=0 must be an integer of at least 1"),
         ({"num_ranks": 2}, "there is none: set num_context_orders"),
         ({"num_ranks": 3, "num_context_orders": 2}, "num_ranks=3 must be even"),
+        ({"num_ranks": 2.0, "num_context_orders": 2}, r"num_ranks=2\.0 must be an integer of at least 1"),
+        ({"num_orders": 2.0}, r"num_orders=2\.0 must be an integer of at least 1"),
+        ({"rows_per_pass": 2.5}, r"rows_per_pass=2\.5 must be an integer of at least 1"),
     ],
 )
 def test_refuses(arguments: dict, message: str, ids: torch.LongTensor) -> None:

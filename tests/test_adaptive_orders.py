@@ -18,6 +18,8 @@ from tests.references import (
     random_model,
 )
 
+pytestmark = pytest.mark.usefixtures("large_chunks")
+
 CERTAINTY = {
     "confidence": lambda p: p.max(),
     "margin": lambda p: p.sort().values[-1] - p.sort().values[-2],

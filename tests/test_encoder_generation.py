@@ -10,6 +10,8 @@ import torch
 
 from tests.references import Context, Enumeration, chi_square, encoder_conditional, random_encoder
 
+pytestmark = pytest.mark.usefixtures("large_chunks")
+
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)

@@ -68,3 +68,19 @@ def test_bfloat16_states_give_float32_losses(autocast: bool) -> None:
     loss.backward()
     assert (loss.dtype, states.grad.dtype, head.weight.grad.dtype) == (torch.float32, torch.bfloat16, torch.float32)
     torch.testing.assert_close(loss, plain_loss(head(states.float()), targets, weights, "cross_entropy"))
+
+
+@pytest.mark.parametrize("loss", ["cross_entropy", "score_entropy"])
+def test_float16_keeps_the_gradients_of_many_rows(monkeypatch: pytest.MonkeyPatch, loss: Loss) -> None:
+    """As on a GPU, where a loss scale comes only after the gradient is made: a row weighs 1e-5, and an id 1e-8."""
+    torch.manual_seed(0)
+    rows, ids, size = 4096, 500, 8
+    head = nn.Linear(size, ids)
+    states = torch.randn(rows, size, requires_grad=True)
+    targets, weights = torch.randint(ids, (rows,)), torch.full((rows,), 1e-5)
+    parameters = [states, *head.parameters()]
+    expected = torch.autograd.grad(head_loss(states, head, targets, weights, loss), parameters)
+    monkeypatch.setattr(module, "dtype_of_products", lambda states: torch.float16)
+    actual = torch.autograd.grad(head_loss(states, head, targets, weights, loss), parameters)
+    for one, other in zip(actual, expected, strict=True):
+        assert (one - other).norm() < 2e-3 * other.norm()

@@ -58,12 +58,9 @@ class _HeadLoss(torch.autograd.Function):
         loss: Loss,
         num_ids: int,
     ) -> torch.Tensor:
-        device = hidden_states.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
+        dtype = dtype_of_products(hidden_states)
         exact = torch.promote_types(dtype, torch.float32)
-        if device == "cpu":
-            dtype = exact  # few processors multiply shorter numbers faster, many do slower
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(hidden_states.device.type, enabled=False):
             table = weight[:num_ids].to(dtype)
             offsets = None if bias is None else bias[:num_ids].to(dtype)
             needs = ctx.needs_input_grad[:3]
@@ -72,6 +69,10 @@ class _HeadLoss(torch.autograd.Function):
                 for index, (tensor, needed) in enumerate(zip((hidden_states, weight, bias), needs, strict=True))
             )
             total = torch.zeros((), dtype=exact, device=hidden_states.device)
+            # The gradient is made before a loss scale comes to it: in units of about the mean weight, since float16
+            # would round weights of 1 / rows to nothing. Powers of two, which round nothing themselves.
+            mean = (weights.to(exact).sum() / max(len(weights), 1)).clamp(min=torch.finfo(exact).tiny)
+            unit = mean / mean.frexp().mantissa
             rows_at_once = max(LOGITS_AT_ONCE // num_ids, 1)
             for first in range(0, len(targets), rows_at_once):
                 chunk = slice(first, first + rows_at_once)
@@ -90,6 +91,7 @@ class _HeadLoss(torch.autograd.Function):
                 total += (losses * scale).sum()
                 if not any(needs):
                     continue
+                scale = scale / unit
                 of_logits = logits.mul_((factors * scale)[:, None])
                 of_logits.scatter_add_(1, ids, -scale[:, None])
                 of_logits = of_logits.to(dtype)
@@ -99,15 +101,27 @@ class _HeadLoss(torch.autograd.Function):
                     of_weight[:num_ids] += of_logits.t() @ states
                 if of_bias is not None:
                     of_bias[:num_ids] += of_logits.sum(dim=0)
-        ctx.save_for_backward(of_hidden, of_weight, of_bias)
+        ctx.save_for_backward(unit, of_hidden, of_weight, of_bias)
         ctx.dtypes = [tensor if tensor is None else tensor.dtype for tensor in (hidden_states, weight, bias)]
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_total: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        unit, *gradients = ctx.saved_tensors
         gradients = (
-            None if gradient is None else gradient.mul_(of_total).to(dtype)
-            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+            None if gradient is None else gradient.mul_(of_total * unit).to(dtype)
+            for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
         )
         return *gradients, None, None, None, None
+
+
+def dtype_of_products(hidden_states: torch.Tensor) -> torch.dtype:
+    """In what the head is multiplied: as autocast says, or as the states are."""
+    device = hidden_states.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
+    if device == "cpu":
+        return torch.promote_types(
+            dtype, torch.float32
+        )  # few processors multiply shorter numbers faster, many do slower
+    return dtype

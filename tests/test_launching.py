@@ -92,6 +92,11 @@ def test_slurm_launches_on_all_gpus(slurm: dict[str, str], tmp_path: Path, code:
     assert "requeue" not in (tmp_path / "scontrol.log").read_text()
 
 
+def test_slurm_goes_on_with_what_was_requeued(slurm: dict[str, str], tmp_path: Path) -> None:
+    assert script(slurm, SLURM_RESTART_COUNT="1").wait(timeout=60) == 0
+    assert (tmp_path / "launched").read_text().endswith("--seed 3 --resume auto\n")
+
+
 def test_slurm_requeues_what_was_stopped(slurm: dict[str, str], tmp_path: Path) -> None:
     process = script(slurm, NAP="100")
     for _ in range(600):

@@ -17,6 +17,9 @@
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?this script is for sbatch}"
 gpus=${SLURM_GPUS_ON_NODE:?give --gpus-per-node}
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
+  set -- "$@" --resume auto # what was requeued goes on, also where the job was to begin anew
+fi
 address=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 
 # On every machine. The launcher gives its processes 30 seconds after a SIGTERM, too few to save a large model: so it is

@@ -3,15 +3,20 @@
 """Runs of several processes: the same as those of one, up to rounding; and either goes on where the other stopped."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from accelerate import FullyShardedDataParallelPlugin
+from accelerate.utils import DistributedType
 
 from tests.training_runs import STEPS, final_state, losses, results, scores, train, write_config
+from training.sharding import round_weights_alone
 
 ROOT = Path(__file__).parents[1]
 SELECTIVE = "--activation_checkpointing=selective"
@@ -19,24 +24,33 @@ SELECTIVE = "--activation_checkpointing=selective"
 # Accelerate shards on accelerators alone, though FSDP2 runs on CPUs as well: so it is told after it has looked.
 FSDP2_ON_CPUS = """
 import sys
+import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin, PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
 from training.pretrain import Pretraining, main
 
-state = Accelerator(cpu=True).state
+bf16 = "--mixed_precision=bf16" in sys.argv
+state = Accelerator(cpu=True, mixed_precision="bf16" if bf16 else "no").state
 state.fsdp_plugin = FullyShardedDataParallelPlugin(
     fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False
 )
 state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
 train = Pretraining.train
 
+def check_precision(module, arguments, batch, loss):
+    assert (loss.dtype, batch["times"].dtype) == (torch.float32, torch.float64)
+
 def checked(run):
+    if run.settings["architecture"] == "encoder":
+        run.objective.register_forward_hook(check_precision, with_kwargs=True)
     tensors = [*run.model.parameters(), *run.ema.weights.values()]
     assert all(isinstance(tensor, DTensor) for tensor in tensors)
     assert sum(tensor.to_local().numel() for tensor in tensors) < 0.7 * sum(tensor.numel() for tensor in tensors)
     return train(run)
 
+if bf16:
+    state.fsdp_plugin.set_mixed_precision("bf16")  # as Accelerate does where it knows of FSDP2
 Pretraining.train = checked
 main(sys.argv[1:])
 """
@@ -114,3 +128,29 @@ def test_sharded_run_goes_on_with_that_of_one_process(config: Path, alone: Path,
     assert torch.equal(losses(tmp_path / "resumed")[:3], losses(alone)[:3])
     assert len(losses(tmp_path / "resumed")) == STEPS
     assert_close_training(alone, tmp_path / "resumed")
+
+
+def test_sharded_run_in_bfloat16_rounds_neither_times_nor_losses(config: Path, tmp_path: Path) -> None:
+    options = ("--architecture=encoder", "--objective=score_entropy", "--target_injection=sigma", "--num_samples=0")
+    run_fsdp2(tmp_path, config, tmp_path / "run", *options, "--mixed_precision=bf16", "--max_steps=3")
+    assert results(tmp_path / "run")["loss_curve"]["loss"][-1] < 6
+
+
+def test_gradients_of_shards_are_added_up_in_float32() -> None:
+    plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
+    plugin.set_mixed_precision("bf16")
+    state = SimpleNamespace(fsdp_plugin=plugin)
+    for kind in (DistributedType.NO, DistributedType.FSDP):
+        round_weights_alone(SimpleNamespace(distributed_type=kind, mixed_precision="bf16", state=state))
+    policy = plugin.mixed_precision_policy
+    assert (policy.param_dtype, policy.reduce_dtype, policy.output_dtype) == (torch.bfloat16, torch.float32, None)
+    assert not policy.cast_forward_inputs
+
+
+def test_wrong_input_of_several_processes_is_said_once(config: Path, tmp_path: Path) -> None:
+    launch = ("torch.distributed.run", "--standalone", "--nproc_per_node=2", str(ROOT / "training" / "pretrain.py"))
+    for option in ("--corpus=none.txt", "--batch_size=13"):  # which one finds, and which all find
+        done = run(*launch, str(config), f"--output_dir={tmp_path / 'run'}", option)
+        assert done.returncode != 0
+        assert len(re.findall("^error: ", done.stderr, re.MULTILINE)) == 1, done.stderr
+        assert "Connection closed" not in done.stderr

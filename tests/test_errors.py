@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from accelerate.state import AcceleratorState, GradientState
 from transformers import GPT2Config, PreTrainedTokenizerFast
 
@@ -90,13 +91,23 @@ def test_a_fault_in_training_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch
 
 
 def test_one_of_several_processes_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def said() -> str | int:
+        with pytest.raises(SystemExit) as ended, errors_in_a_line():
+            raise ValueError("no such thing")
+        return ended.value.code
+
     monkeypatch.setenv("LOCAL_RANK", "1")
-    with pytest.raises(SystemExit) as silent, errors_in_a_line():
-        raise ValueError("no such thing")
-    assert silent.value.code == 1
-    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)  # what it alone may have met
-    with pytest.raises(SystemExit, match="no such thing"), errors_in_a_line():
-        raise ValueError("no such thing")
+    assert said() == 1
+    store = torch.distributed.HashStore()  # by now they know of each other: the first says it, whichever it is
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", lambda: store)
+    assert [said(), said(), said()] == ["error: no such thing", 1, 1]
+
+    def gone() -> None:
+        raise torch.distributed.DistNetworkError("Connection reset by peer")
+
+    monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", gone)
+    assert said() == 1
 
 
 @pytest.fixture

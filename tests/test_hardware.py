@@ -59,13 +59,22 @@ print(full - psutil.Process().memory_info().rss)
 def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     accelerator = SimpleNamespace(distributed_type=DistributedType.NO, num_processes=1)
     check_launch(accelerator)
-    assert not share_cpus()
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="2 processes were launched, but Accelerate knows of 1"):
         check_launch(accelerator)
-    for there_is_a_gpu in (False, True):
-        monkeypatch.setattr(torch.accelerator, "is_available", lambda answer=there_is_a_gpu: answer)
-        assert share_cpus() is not there_is_a_gpu
+
+
+@pytest.mark.parametrize(
+    ("device", "num_processes", "takes_cpus"),
+    [(None, 1, False), (None, 2, True), ("cuda", 1, False), ("cuda", 2, False), ("mps", 1, True)],
+)
+def test_cpus_are_taken_where_there_is_nothing_else_that_will_do(
+    monkeypatch: pytest.MonkeyPatch, device: str | None, num_processes: int, takes_cpus: bool
+) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: device is not None)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: device and torch.device(device))
+    monkeypatch.setenv("WORLD_SIZE", str(num_processes))
+    assert share_cpus() is takes_cpus
 
 
 def test_facts_are_there() -> None:

@@ -339,6 +339,7 @@ def test_tracker_is_told_of_losses_and_scores(
     told = [(step, values["train/loss"]) for step, values in logged if "train/loss" in values]
     curve = results(finished)["loss_curve"]
     assert told == list(zip(curve["step"], curve["loss"], strict=True))
+    assert all(0 < values["train/gradient_norm"] < math.inf for _, values in logged if "train/loss" in values)
     told = [(step, *values.values()) for step, values in logged if "eval/any_order" in values]
     assert told == [tuple(scored) for scored in scores(finished)]
     assert list((tmp_path / "tensorboard").glob("events.*"))

@@ -17,7 +17,7 @@ def errors_in_a_line(*kinds: type[Exception]) -> Iterator[None]:
     """
     Around a command: wrong input ends it with `error: ...` and the exit status 1 instead of a traceback.
 
-    Of several processes on a machine that do not know of each other yet, and so all find the same, one says it.
+    Most of what is wrong all processes find. The first says it; before they know of each other, one of each machine.
 
     Args:
         kinds: what is no fault of the program, such as errors of a network; unless given, `ValueError` and `OSError`.
@@ -26,9 +26,16 @@ def errors_in_a_line(*kinds: type[Exception]) -> Iterator[None]:
     try:
         yield
     except no_faults as error:
-        is_connected = torch.distributed.is_available() and torch.distributed.is_initialized()
-        is_said_by_another = os.environ.get("LOCAL_RANK", "0") != "0" and not is_connected
-        sys.exit(1 if is_said_by_another else f"error: {error}")
+        sys.exit(1 if is_said_by_another() else f"error: {error}")
+
+
+def is_said_by_another() -> bool:
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return os.environ.get("LOCAL_RANK", "0") != "0"
+    try:
+        return torch.distributed.distributed_c10d._get_default_store().add("errors", 1) > 1
+    except RuntimeError:  # where the store was, the process that said it has left
+        return True
 
 
 def check_at_least(least: int, settings: object, *names: str) -> None:

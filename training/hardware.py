@@ -44,8 +44,13 @@ def return_freed_memory() -> None:
 
 
 def share_cpus() -> bool:
-    """Whether several processes were launched where there are CPUs alone; Accelerate shares these only if told to."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.accelerator.is_available()
+    """
+    Whether Accelerate is to be told to take CPUs: for several processes where there is nothing else, and instead of
+    Apple's GPUs, which have no float64.
+    """
+    if torch.accelerator.is_available():
+        return torch.accelerator.current_accelerator().type == "mps"
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def check_launch(accelerator: Accelerator) -> None:

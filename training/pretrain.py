@@ -54,10 +54,11 @@ from training.interruption import StopRequest
 from training.objectives import OBJECTIVES
 from training.optimization import create_optimizer, learning_rate_at, set_learning_rate
 from training.plots import plot_run
+from training.processes import check_alike, in_turn
 from training.report import write_report
 from training.results import loss_curve, read_results, write_results
 from training.samples import write_samples
-from training.sharding import whole_tensor
+from training.sharding import round_weights_alone, whole_tensor
 from training.throughput import flops_per_token, peak_flops, peak_memory
 from training.tokenization import vocabulary_arguments
 from training.tracking import logger_types, start_tracker
@@ -120,18 +121,20 @@ def set_up(argv: list[str]) -> "Pretraining | None":
     if accelerator.is_main_process:
         remove_incomplete(training.output_dir)
     accelerator.wait_for_everyone()
-    if (results := read_results(training.output_dir)) is not None:
+    results = read_results(training.output_dir)
+    checkpoint = load_newest_checkpoint(training.output_dir) if results is None else None
+    check_alike(accelerator, finished=results is not None, checkpoint=checkpoint and checkpoint.path.name)
+    if results is not None:
         check_same_run(results["arguments"], settings, training.output_dir)
         logger.info("%s is finished (%d steps): nothing to do.", training.output_dir, results["steps"])
         return None
-    checkpoint = load_newest_checkpoint(training.output_dir)
     if checkpoint is not None:
         check_same_run(checkpoint.metadata["settings"], settings, checkpoint.path)
 
-    if accelerator.is_main_process:
+    with in_turn(accelerator):
         training.output_dir.mkdir(parents=True, exist_ok=True)  # fails before the corpus is read, not after
-    with accelerator.main_process_first():
         data = load_data(data_arguments)
+    check_alike(accelerator, corpus=data.facts)
     run = Pretraining(model_arguments, training, data, settings, accelerator)
     if checkpoint is not None:
         run.resume(checkpoint)
@@ -157,6 +160,7 @@ class Pretraining:
     ) -> None:
         self.training, self.data, self.settings, self.accelerator = training, data, settings, accelerator
         self.progress = Progress()
+        self.gradient_norm = math.nan  # of the last step, before it was clipped
         set_seed(training.seed)
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
         model = load_model(training.init_from, config) if training.init_from else new_model(config)
@@ -172,6 +176,7 @@ class Pretraining:
             passes = accelerator.num_processes * accelerator.gradient_accumulation_steps
             sequences = training.batch_size // passes
             self.zero = ZeroOptimizer(accelerator, self.optimizer, sequences, training.max_grad_norm)
+        round_weights_alone(accelerator)
         # Wrapped for several processes and mixed precision; the weights are those of self.model.
         self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)
         self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # of the weights that are cut by now
@@ -298,14 +303,16 @@ class Pretraining:
 
         # Looked at before the update (DeepSpeed has made it by now), so that the weights are those of the step before.
         status = accelerator.gather(torch.stack([loss, norm, loss.new_tensor(stop.signal)])[None])
-        mean_loss, norm, stop_signal = status[:, 0].mean().item(), status[0, 1].item(), int(status[:, 2].max())
-        if not math.isfinite(mean_loss) or (accelerator.scaler is None and not math.isfinite(norm)):
+        mean_loss, stop_signal = status[:, 0].mean().item(), int(status[:, 2].max())
+        self.gradient_norm = status[0, 1].item()
+        if not math.isfinite(mean_loss) or (accelerator.scaler is None and not math.isfinite(self.gradient_norm)):
             samples = range(self.progress.step * training.batch_size, (self.progress.step + 1) * training.batch_size)
             rows = self.data.samples(training.seed).rows_of(list(samples))
             raise FloatingPointError(
-                f"At step {self.progress.step} the loss is {mean_loss} and the norm of its gradient {norm}: stopping. "
-                f"Checkpoints in {training.output_dir} are from before. Lower learning_rate or raise warmup_steps. The "
-                f"batch was samples {samples[0]} to {samples[-1]}, rows {rows} of the training sequences."
+                f"At step {self.progress.step} the loss is {mean_loss} and the norm of its gradient "
+                f"{self.gradient_norm}: stopping. Checkpoints in {training.output_dir} are from before. Lower "
+                f"learning_rate or raise warmup_steps. The batch was samples {samples[0]} to {samples[-1]}, "
+                f"rows {rows} of the training sequences."
             )
         self.parallel_optimizer.step()
         self.parallel_optimizer.zero_grad()
@@ -330,6 +337,7 @@ class Pretraining:
         window = progress.losses[(progress.step - 1) // self.training.logging_steps * self.training.logging_steps :]
         values = {
             "train/loss": sum(window) / len(window),
+            "train/gradient_norm": self.gradient_norm,
             "train/learning_rate": learning_rate_at(progress.step - 1, self.training),
             "train/tokens_per_second": self.tokens_per_second(),
             **{f"train/{key}": value for key, value in self.usage().items()},

@@ -3,7 +3,24 @@
 """Tensors of which each process may hold a part only, as under FSDP2; all others pass through as they are."""
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType
+from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+def round_weights_alone(accelerator: Accelerator) -> None:
+    """
+    Has FSDP2 in mixed precision send weights in 16 bits, and round nothing else. To be called before `prepare`.
+
+    Left to itself, Accelerate rounds what enters and leaves modules, times and losses too, and adds up the gradients of
+    passes and processes in 16 bits.
+    """
+    if accelerator.distributed_type == DistributedType.FSDP and accelerator.mixed_precision != "no":
+        plugin = accelerator.state.fsdp_plugin
+        plugin.mixed_precision_policy = MixedPrecisionPolicy(
+            param_dtype=plugin.mixed_precision_policy.param_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

@@ -75,8 +75,8 @@ def test_unknown_key_names_the_nearest(config: Path, key: str, nearest: str) -> 
         ("num_attention_heads: 7", "num_attention_heads=7"),
         ("max_steps: 50", r"warmup_steps=100 must lie in \[0, max_steps=50\)"),
         ("max_steps: 100", r"warmup_steps=100 must lie in \[0, max_steps=100\)"),
-        ("batch_size: 0", "batch_size=0 must be at least 1"),
-        ("eval_sequences: 0", "eval_sequences=0 must be at least 1"),
+        ("batch_size: 0", "batch_size is 0; it must be at least 1"),
+        ("eval_sequences: 0", "eval_sequences is 0; it must be at least 1"),
         ("final_learning_rate: 0.5", "final_learning_rate=0.5 between 0 and it"),
         ("learning_rate: 0", "learning_rate=0.0 must be above 0"),
         ("left_to_right_fraction: 1.5", "left_to_right_fraction=1.5 must lie between 0 and 1"),
@@ -97,8 +97,10 @@ def test_unknown_key_names_the_nearest(config: Path, key: str, nearest: str) -> 
         ("weight_decay: -1", "weight_decay=-1.0 must be finite and at least 0"),
         ("adam_epsilon: .nan", "adam_epsilon=nan must be finite and at least 0"),
         ("learning_rate: .inf", "learning_rate=inf must be above 0 and finite"),
-        ("seed: -1", "seed=-1 must lie between 0 and 4294967295"),
-        ("dataloader_num_workers: -1", "dataloader_num_workers=-1 must be at least 0"),
+        ("seed: -1", "seed is -1; it must be at least 0"),
+        ("seed: 4294967296", "seed=4294967296 must be below 4294967296"),
+        ("shuffle_window: 0", "shuffle_window is 0; it must be at least 1"),
+        ("dataloader_num_workers: -1", "dataloader_num_workers is -1; it must be at least 0"),
         (f"output_dir: {__file__}", "test_arguments.py is a file: name a folder"),
     ],
 )
@@ -145,6 +147,28 @@ def test_model_defaults_are_those_of_the_configuration() -> None:
     ours = ModelArguments(max_position_embeddings=1024)
     assert build_config(ours).to_dict() == AOGPTConfig().to_dict()
     assert build_config(replace(ours, architecture="encoder")).to_dict() == MDMEncoderConfig().to_dict()
+
+
+def test_architecture_is_that_of_the_model_to_start_from(config: Path, tmp_path: Path) -> None:
+    """Also where a key asks for the default, which the model does not have."""
+    AOGPTConfig(
+        hidden_size=12, num_hidden_layers=3, num_attention_heads=2, max_position_embeddings=64, qk_norm=False
+    ).save_pretrained(tmp_path / "model")
+    start = [str(config), f"--init_from={tmp_path / 'model'}"]
+    model, data, _ = parse_arguments([*start, "--num_hidden_layers=3"])
+    assert (model.hidden_size, model.num_hidden_layers, model.max_position_embeddings) == (12, 3, 64)
+    assert data.tokenizer == str(tmp_path / "model")
+    for option, its in (
+        ("--hidden_size=768", 12),
+        ("--num-hidden-layers=12", 3),
+        ("--qk_norm=true", False),
+        ("--no_use_bias", True),
+        ("--architecture=encoder", "decoder"),
+    ):
+        with pytest.raises(ValueError, match=f"is given, but the model of .* has {its}: leave it out"):
+            parse_arguments([*start, option])
+    with pytest.raises(ValueError, match="hidden_size=768 is given"):
+        parse_arguments([*with_lines(config, "hidden_size: 768"), start[1]])
 
 
 def test_encoder_has_a_row_for_its_mask(config: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import HfArgumentParser
+from transformers import GPT2Config, HfArgumentParser
 
 from eval.generative import GenerativeArguments
 from eval.protocols import EVALUATION_SETS
@@ -20,6 +20,7 @@ from eval.watch import WatchArguments
 from eval.zero_shot import ScoringArguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from training.arguments import parse_arguments
+from training.convert_gpt2 import config_of
 from training.corpora import unicode_names
 from training.tokenization import train_tokenizer, vocabulary_arguments
 
@@ -148,7 +149,8 @@ def test_commands_name_what_exists() -> None:
 
 def test_training_commands_parse(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    folders = {"runs/quickstart/model": model_folder, "models/gpt2-aogpt": make_model(tmp_path, length=256)}
+    config_of(GPT2Config(), "adaln").save_pretrained(tmp_path)
+    folders = {"runs/quickstart/model": model_folder, "models/gpt2-aogpt": tmp_path}
     lines = commands("training/pretrain.py")
     assert len(lines) > 5
     for line in lines:

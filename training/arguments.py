@@ -14,7 +14,7 @@ import yaml
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.seeded_orders import ORDER_NAMES, OrderDistribution
 from training.data import DataArguments, option
-from training.errors import Parser
+from training.errors import Parser, check_at_least
 from training.initialization import read_config
 
 
@@ -152,7 +152,11 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
         raise ValueError(_unknown_key(unknown[0], known, "the command line"))
     model, data, training = parsed
     training.output_dir = training.output_dir or Path("runs") / Path(argv[0]).stem
+    if training.init_from is not None:
+        _adopt_architecture(model, training.init_from, _given_keys(settings, argv))
+        data.tokenizer = data.tokenizer or training.init_from
     _complete(model, data, training)
+    _check(model, data, training)
     return model, data, training
 
 
@@ -185,38 +189,53 @@ def _unknown_key(given: str, known: set[str], place: str) -> str:
     return f"{given!r} in {place} is not known. Did you mean {nearest!r}? `pretrain.py --help` lists all keys."
 
 
+def _given_keys(settings: dict[str, Any], argv: list[str]) -> set[str]:
+    """Keys of the YAML file and of the command line, where `--no_KEY` stands for a key, too."""
+    options = {option[2:].partition("=")[0].replace("-", "_") for option in argv if option.startswith("--")}
+    return {key for key, value in settings.items() if value is not None} | {key.removeprefix("no_") for key in options}
+
+
+def _adopt_architecture(model: ModelArguments, init_from: str, given: set[str]) -> None:
+    """Makes the architecture that of a checkpoint. Raises a `ValueError` for a given key that asks for another."""
+    config = read_config(init_from)
+    for item in fields(model):
+        value, its = getattr(model, item.name), getattr(config, item.name, item.default)
+        if item.name == "architecture":
+            its = "encoder" if isinstance(config, MDMEncoderConfig) else "decoder"
+        if item.name in given and value != its:
+            raise ValueError(f"{item.name}={value} is given, but the model of {init_from} has {its}: leave it out.")
+        setattr(model, item.name, its)
+
+
 def _complete(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> None:
-    """Fills in the defaults that depend on other values, and refuses contradictions."""
-    if training.init_from is not None:
-        _adopt_architecture(model, training.init_from)
-        data.tokenizer = data.tokenizer or training.init_from
+    """Fills in the defaults that depend on other values."""
     if training.left_to_right_fraction is None:
         training.left_to_right_fraction = 0.1 if model.architecture == "decoder" else 0.0
     if training.final_learning_rate is None:
         training.final_learning_rate = training.learning_rate / 10
     if model.max_position_embeddings is None:
         model.max_position_embeddings = data.sequence_length
+
+
+def _check(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> None:
+    """Raises a `ValueError` for values that are out of range or contradict each other."""
+    check_at_least(1, data, "sequence_length", "preprocessing_num_workers", "shuffle_window", "validation_documents")
+    check_at_least(0, training, "num_samples", "dataloader_num_workers", "seed")
+    check_at_least(
+        1,
+        training,
+        *("max_steps", "batch_size", "per_device_batch_size", "logging_steps", "eval_steps", "eval_sequences"),
+        *("eval_batch_size", "save_steps", "save_total_limit"),
+    )
     if data.sequence_length > model.max_position_embeddings:
         raise ValueError(
             f"sequence_length={data.sequence_length} is longer than max_position_embeddings="
             f"{model.max_position_embeddings}: shorten the first or raise the second."
         )
-    if data.preprocessing_num_workers is not None and data.preprocessing_num_workers < 1:
-        raise ValueError(f"preprocessing_num_workers={data.preprocessing_num_workers} must be at least 1.")
-    for name in ("num_samples", "dataloader_num_workers"):
-        if getattr(training, name) < 0:
-            raise ValueError(f"{name}={getattr(training, name)} must be at least 0.")
-    if not 0 <= training.seed < 2**32:
-        raise ValueError(f"seed={training.seed} must lie between 0 and {2**32 - 1}.")
+    if training.seed >= 2**32:
+        raise ValueError(f"seed={training.seed} must be below {2**32}.")
     if training.output_dir.exists() and not training.output_dir.is_dir():
         raise ValueError(f"output_dir={training.output_dir} is a file: name a folder.")
-    for name in (
-        *("max_steps", "batch_size", "per_device_batch_size", "logging_steps", "eval_steps", "eval_sequences"),
-        *("eval_batch_size", "save_steps", "save_total_limit"),
-    ):
-        value = getattr(training, name)
-        if value is not None and value < 1:
-            raise ValueError(f"{name}={value} must be at least 1.")
     if not 0 <= training.warmup_steps < training.max_steps:
         raise ValueError(f"warmup_steps={training.warmup_steps} must lie in [0, max_steps={training.max_steps}).")
     if not 0 <= training.final_learning_rate <= training.learning_rate < math.inf or training.learning_rate == 0:
@@ -224,7 +243,6 @@ def _complete(model: ModelArguments, data: DataArguments, training: TrainingArgu
             f"learning_rate={training.learning_rate} must be above 0 and finite, and final_learning_rate="
             f"{training.final_learning_rate} between 0 and it."
         )
-    _check_objective(model, training)
     for name in ("adam_beta1", "adam_beta2", "ema_decay"):
         if not 0 <= getattr(training, name) < 1:
             raise ValueError(f"{name}={getattr(training, name)} must lie in [0, 1).")
@@ -233,19 +251,8 @@ def _complete(model: ModelArguments, data: DataArguments, training: TrainingArgu
     for name in ("weight_decay", "adam_epsilon"):
         if not 0 <= getattr(training, name) < math.inf:
             raise ValueError(f"{name}={getattr(training, name)} must be finite and at least 0.")
+    _check_objective(model, training)
     build_config(model)  # AOGPTConfig checks the architecture
-
-
-def _adopt_architecture(model: ModelArguments, init_from: str) -> None:
-    """Makes the architecture that of a checkpoint. Raises a `ValueError` for a key that asks for another."""
-    config = read_config(init_from)
-    for item in fields(model):
-        given, its = getattr(model, item.name), getattr(config, item.name, item.default)
-        if item.name == "architecture":
-            its = "encoder" if isinstance(config, MDMEncoderConfig) else "decoder"
-        if given not in (item.default, its):
-            raise ValueError(f"{item.name}={given} is given, but the model of {init_from} has {its}: leave it out.")
-        setattr(model, item.name, its)
 
 
 def _check_objective(model: ModelArguments, training: TrainingArguments) -> None:

@@ -239,9 +239,12 @@ class AOGPTBlock(GradientCheckpointingLayer):
 # ---------------------------------------------------------------------------------------------------------- models
 
 
-# What transformers, its trainer, tokenizers and PEFT may hand to any model's forward.
+# What transformers, its trainer, its `generate`, tokenizers and PEFT may hand to any model's forward.
 COMMON_ARGUMENTS = frozenset(
-    {*TransformersKwargs.__annotations__, "num_items_in_batch", "token_type_ids", "return_dict", "use_cache"}
+    {
+        *TransformersKwargs.__annotations__,
+        *("num_items_in_batch", "token_type_ids", "return_dict", "use_cache", "tokenizer", "assistant_tokenizer"),
+    }
 )
 
 
@@ -753,6 +756,16 @@ class AOGPTForCausalLM(ModelWithHead, GenerationMixin):
             hidden_states=output.hidden_states and tuple(map(without_start_row, output.hidden_states)),
             attentions=output.attentions,
         )
+
+    def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
+        """As in transformers. Raises a `ValueError` where the next token would have no position."""
+        longest, mask = self.config.max_position_embeddings, kwargs.get("attention_mask")
+        if input_ids.shape[1] >= longest and (mask is None or mask.sum(dim=-1).max() >= longest):
+            raise ValueError(
+                f"A token at position {longest} is beyond the table of {longest} positions "
+                "(config.max_position_embeddings): generate less, or shorten the prompt."
+            )
+        return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
     def _positions(
         self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None, num_cached: int | torch.Tensor

@@ -40,7 +40,9 @@ class OrderSource:
                 self.orders = OrderDistribution.named(self.orders)
             except ValueError as error:
                 raise ValueError(f"{self.name}: {error} 'random' is uniform, too.") from None
-        if isinstance(self.orders, OrderDistribution):
+        # By what it has: the package's own class is not that of a model's remote code.
+        self.is_distribution = hasattr(self.orders, "is_fixed")
+        if self.is_distribution:
             if self.orders.is_fixed:
                 raise ValueError(
                     f"{self.name} is a fixed order, which depends on the seed of a run: give it as a tensor."
@@ -54,7 +56,7 @@ class OrderSource:
     def draw(self, is_token: torch.BoolTensor, generator: torch.Generator | None) -> torch.LongTensor:
         """Orders (batch, n) of what is a token in place, padding last; anew at every call if they are random."""
         (batch_size, length), device = is_token.shape, is_token.device
-        if isinstance(self.orders, OrderDistribution):
+        if self.is_distribution:
             seed = int(draw_uniform(1, generator=generator) * 2**53)
             samples = torch.arange(batch_size, device=device)
             orders = self.orders.draw(seed, samples, is_token.sum(dim=-1), length)

@@ -129,6 +129,25 @@ def test_text_generation_pipeline(
     assert text == tiny_tokenizer.decode(ids[0, 3:], skip_special_tokens=True)
 
 
+def test_generate_may_be_given_the_tokenizer(causal: AOGPTForCausalLM, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
+    """As `stop_strings` need; transformers hands it on to the model."""
+    prompt = torch.tensor([[0]])
+    settings = {"attention_mask": torch.ones_like(prompt), "max_length": 4, "do_sample": False}
+    assert torch.equal(
+        causal.generate(prompt, **settings, tokenizer=tiny_tokenizer), causal.generate(prompt, **settings)
+    )
+
+
+def test_generation_ends_where_the_table_does(causal: AOGPTForCausalLM) -> None:
+    prompt = torch.tensor([[1, 2, 3]])
+    mask = torch.ones_like(prompt)
+    assert causal.generate(prompt, attention_mask=mask, max_length=12).shape == (1, 12)
+    with pytest.raises(ValueError, match="position 12 is beyond the table of 12"):
+        causal.generate(prompt, attention_mask=mask, max_length=13)
+    mask[0, 0] = 0  # padding has no position
+    assert causal.generate(prompt, attention_mask=mask, max_length=13).shape == (1, 13)
+
+
 def test_refuses_what_does_not_fit(causal: AOGPTForCausalLM) -> None:
     with pytest.raises(ValueError, match="13 tokens per sequence"):
         causal(torch.zeros(1, 13, dtype=torch.long))

@@ -90,7 +90,9 @@ def test_named_distributions(ids: torch.LongTensor) -> None:
     """Blocks of one position, and strides as long as the text, leave one order; a mixture with nothing else, too."""
     model = random_model()
     left_to_right = model.log_likelihood(ids)
-    for orders in ("blocks-1", "strided-12", OrderDistribution(left_to_right_fraction=1.0)):
+    of_remote_code = type("OrderDistribution", (), dict(vars(OrderDistribution)))  # a copy of the class
+    distributions = [kind(left_to_right_fraction=1.0) for kind in (OrderDistribution, of_remote_code)]
+    for orders in ("blocks-1", "strided-12", *distributions):
         output = model.log_likelihood(ids, orders, num_orders=2)
         torch.testing.assert_close(output.token_log_likelihood, left_to_right.token_log_likelihood)
     generator = torch.Generator().manual_seed(0)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -155,11 +156,13 @@ def test_rates_count_operations_and_bytes(device: str, monkeypatch: pytest.Monke
     assert counted["reads"] == {"cpu": 2 * 3, "meta": 1}[device]
 
 
-def test_best_time_is_of_a_call() -> None:
-    calls = []
-    found = best_time(lambda: calls.append(time.sleep(0.01)), torch.device("cpu"), num_calls=4, repeats=2)
-    assert len(calls) == 8
-    assert 0.01 <= found < 0.04
+def test_best_time_is_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    durations = iter([1.0, 1.0, 2.0, 8.0, 0.5, 1.5, 2.0, 2.0])  # of calls, four of them a round
+    clock = [0.0]
+    monkeypatch.setattr(speed_floor, "time", SimpleNamespace(perf_counter=lambda: sum(clock)))
+    found = best_time(lambda: clock.append(next(durations)), torch.device("cpu"), num_calls=4, repeats=2)
+    assert found == 6.0 / 4
+    assert next(durations, None) is None
 
 
 def test_an_accelerator_is_warm_and_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,6 +91,7 @@ def render(
     dtype: str,
     mask_token: str,
     measurements: list[Measurement] = (),
+    ends_documents: bool = False,
 ) -> ModelCard:
     """
     The card of a model.
@@ -102,6 +103,8 @@ def render(
         num_parameters (`int`), dtype (`str`): Of the weights.
         mask_token (`str`): Of the tokenizer.
         measurements (`list`): What was measured with these weights.
+        ends_documents (`bool`): It was trained on single documents filled up with end-of-text, and so are the texts of
+            the card's snippets: without it they would go on.
 
     Raises:
         ValueError: If the card is not whole (see `check_card`).
@@ -126,6 +129,7 @@ def render(
             "auto_class": "AutoModel" if is_decoder else "AutoModelForMaskedLM",
             "sample_length": length,
             "sample_steps": -(-length // 4),
+            "padding": f'padding="max_length", max_length={config.max_position_embeddings}, ' if ends_documents else "",
             "text": json.dumps(facts["text"]),
             "infill": json.dumps(facts.get("infill", "{mask} " + facts["text"]).replace("{mask}", mask_token)),
             "measurements": measurements,

@@ -29,6 +29,7 @@ from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.mask_token import load_tokenizer
 from training.files import whole_folder
 from training.initialization import weights_of
+from training.results import read_results
 
 ROOT = Path(__file__).parents[1]
 CHECK = Path(__file__).parent / "check_staged.py"
@@ -84,6 +85,7 @@ def stage(
         str(model.dtype).removeprefix("torch."),
         tokenizer.mask_token,
         measurements,
+        ends_documents=run is not None and read_results(run)["corpus"]["packing"] == "documents",
     )
     with whole_folder(folder) as temporary:
         model.save_pretrained(temporary, max_shard_size=max_shard_size)

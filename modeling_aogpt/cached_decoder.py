@@ -97,8 +97,7 @@ class CachedDecoder(Canvas):
             slots, num_visible, num_left_out = None, length, 0
         else:
             self._pack_weights_in_time(is_asked)
-            all_alike = bool((ranks == ranks[0]).all()) and int(ranks[0, -1]) < length
-            slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if all_alike else None
+            slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if (ranks == ranks[0]).all() else None
             ranks = ranks.clamp(max=length - 1)
             num_visible, num_left_out = int(ranks.max()) + 1, int(is_asked.any(dim=0).long().argmax())
         sees_all = ranks.shape[1] == 1 and slots is not None  # the row of the next token, as mostly left to right

@@ -47,7 +47,7 @@ class Canvas:
     ) -> None:
         """Ids, with masks where they are hidden, blocks and padding (batch, n) in place; padding is hidden from all."""
         self.model = in_fast_dtype(model)
-        is_hidden = (ids == model.config.mask_token_id) & ~is_padding
+        is_hidden = ids == model.config.mask_token_id
         self.orders = group_order(orders, torch.where(is_padding, 2, is_hidden.long()))
         self.ids = in_order(ids, self.orders)
         self.positions = in_order(token_positions(~is_padding), self.orders)

@@ -193,10 +193,10 @@ class AnyOrderGenerationMixin(GenerationMixin):
         if settings.refine_rounds:
             check_refine_length(canvas, settings.refine_length)
 
-        def after_step(step: int) -> None:
+        def after_step() -> None:
             if ends is not None:
                 stop_at_ends(canvas, *ends)
-            progress.after_step(step)
+            progress.after_step()
 
         sampler = self._make_sampler(canvas, settings, logits_processor, generator)
         step = sampler.run(0, after_step)

@@ -33,7 +33,7 @@ class ParallelSampler:
         self.certainty, self.window = certainty, window
         self.chooses = certainty is not None or rule.measure is not None
 
-    def run(self, first_step: int, after_step: Callable[[int], None]) -> int:
+    def run(self, first_step: int, after_step: Callable[[], None]) -> int:
         """Counts steps from `first_step`, tells of each that revealed something, and returns the number of the next."""
         canvas, step = self.canvas, -1
         for step, num_planned in self.rule.steps(canvas):
@@ -50,7 +50,7 @@ class ParallelSampler:
             if self.chooses:
                 draw, where, num_revealed = self._choose(draw, where, step, num_planned)
             canvas.commit(draw.tokens, where, num_revealed, draw.logprobs, first_step + step)
-            after_step(first_step + step)
+            after_step()
         return first_step + step + 1
 
     def _num_candidates(self, num_planned: torch.LongTensor) -> torch.LongTensor:

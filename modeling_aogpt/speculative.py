@@ -69,12 +69,12 @@ class SpeculativeSampler:
         self.num_sure = drafter.num_sure
         self.num_drafts = self.num_accepted = 0
 
-    def run(self, first_step: int, after_step: Callable[[int], None]) -> int:
+    def run(self, first_step: int, after_step: Callable[[], None]) -> int:
         """Counts rounds from `first_step`, tells of each, and returns the number of the next."""
         step = first_step
         while self.canvas.num_hidden.any():
             self._round(step)
-            after_step(step)
+            after_step()
             step += 1
         return step
 
@@ -97,7 +97,7 @@ class SpeculativeSampler:
         num_accepted = is_accepted.long().cumprod(dim=1).sum(dim=1).cpu()
 
         # After the accepted drafts one more token: in place of the first rejected one, or of the rank that follows.
-        has_more = (canvas.num_hidden > num_accepted) & ((num_accepted > 0) | (self.num_sure == 0))
+        has_more = canvas.num_hidden > num_accepted
         where, rejected = to_device(has_more.nonzero().squeeze(1), device), to_device(num_accepted[has_more], device)
         weights = (verified[where, rejected] - drafted[where, rejected]).clamp(min=0)
         tokens[where, rejected] = draw_tokens(weights, self.drawer.generator)

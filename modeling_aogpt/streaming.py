@@ -30,7 +30,7 @@ class Progress:
         if streamer is not None:
             self._put(canvas.sequences().cpu(), always=True)
 
-    def after_step(self, step: int) -> None:
+    def after_step(self) -> None:
         """To be called after each step that revealed something."""
         if self.history is None and self.streamer is None:
             return

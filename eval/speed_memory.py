@@ -11,15 +11,16 @@ import torch
 from tqdm import tqdm
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-from modeling_aogpt.cached_decoder import CachedDecoder
+from modeling_aogpt.cached_decoder import PASSES_WORTH_PACKING, CachedDecoder
 
-TOKENS_PER_STEP = 128
+# As few steps as make a CPU pack the weights, which then adds the same to the peak of every length.
+NUM_STEPS = PASSES_WORTH_PACKING
 
 
 def measure_memory(config: AOGPTConfig, lengths: list[int], device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
     """
-    For each length: bytes of keys and values and of the modulation table, and how far a generation of one sequence,
-    128 tokens per step, raised the memory of a process that held the model (on CUDA: what was allocated).
+    For each length: bytes of keys and values and of the modulation table, and how far a generation of one sequence
+    raised the memory of a process that held the model (on CUDA: what was allocated).
     """
     context = multiprocessing.get_context("spawn")
     found = []
@@ -45,7 +46,7 @@ def memory_of(sizes: dict[str, Any], length: int, device_name: str, dtype: torch
 
     model.canvas_class = Observed
     with PeakMemory(device) as peak:
-        model.generate(max_length=length, num_steps=max(length // TOKENS_PER_STEP, 1), reveal="fixed")
+        model.generate(max_length=length, num_steps=min(NUM_STEPS, length), reveal="fixed")
     return {"length": length, "num_parameters": model.num_parameters(), **held, "peak_bytes": peak.bytes}
 
 

@@ -93,7 +93,7 @@ def compute(function: Any, args: tuple, kwargs: dict[str, Any], waits: list[str]
 
     inner = {key: on_cpu(value) for key, value in kwargs.items()} | ({} if target is None else {"device": "cpu"})
     result = function(*map(on_cpu, args), **inner)
-    if name.endswith("_") and isinstance(result, torch.Tensor):
+    if name.endswith("_") and not name.endswith("__") and isinstance(result, torch.Tensor):
         return args[0]
     return each(result, lambda value: OnDevice(value) if is_tensor(value) else value) if goes_to_device else result
 

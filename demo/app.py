@@ -229,7 +229,7 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
                     time.sleep(pause)
                 yield draw(tokens, tokenizer.eos_token)
         except ValueError as error:
-            raise gr.Error(str(error)) from error
+            raise gr.Error(str(error), print_exception=False) from error  # no fault of the program
 
     with gr.Blocks(title="Any-order text", analytics_enabled=False) as page:
         gr.Markdown(

@@ -104,11 +104,13 @@ def make_inputs(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: in
     """Ids (batch, n) of the texts, or nothing if there are none.
 
     Raises:
-        ValueError: for texts of different lengths, or longer than `length`.
+        ValueError: for texts without a hole, of different lengths, or longer than `length`.
     """
     if not texts:
         return None
     ids = tokenizer(texts).input_ids
+    if not any(tokenizer.mask_token_id in row for row in ids):
+        raise ValueError(f"The texts have no hole: write {tokenizer.mask_token} for every token that is to be found.")
     longest = max(map(len, ids)) if length is None else length
     if length is None and len(set(map(len, ids))) > 1:
         raise ValueError(

@@ -14,7 +14,7 @@ import torch
 import yaml
 from huggingface_hub import eval_result_entries_to_yaml
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from model_cards.card import read_facts, render
 from model_cards.measurements import (
@@ -26,7 +26,7 @@ from model_cards.measurements import (
     zero_shot_measurements,
 )
 from modeling_aogpt import AOGPTConfig
-from modeling_aogpt.mask_token import load_tokenizer
+from modeling_aogpt.mask_token import tokenizer_of
 from training.files import whole_folder
 from training.initialization import weights_of
 from training.results import read_results
@@ -64,8 +64,9 @@ def stage(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} is not an empty folder: remove it, or name another one.")
     run = source if (source / "model").is_dir() else None
-    model = load_model(source if run is None else source / "model")
-    tokenizer = find_tokenizer(source if run is None else source / "model", tokenizer_name, model.config)
+    model_folder = source if run is None else source / "model"
+    model = load_model(model_folder)
+    tokenizer = tokenizer_of(model.config, tokenizer_name or str(model_folder))
     facts, num_parameters = read_facts(card), model.num_parameters()
     measurements = [
         row for path in results for row in zero_shot_measurements(path, model.config.model_type, num_parameters)
@@ -110,21 +111,6 @@ def load_model(folder: Path) -> PreTrainedModel:
     if wrong:
         raise ValueError(f"{folder}: the weights do not fit the configuration: {wrong}")
     return model
-
-
-def find_tokenizer(folder: Path, name: str | None, config: AOGPTConfig) -> PreTrainedTokenizerBase:
-    if name is None and not (folder / "tokenizer_config.json").is_file():
-        raise ValueError(
-            f"{folder} has no tokenizer: name the one it was trained with (--tokenizer gpt2, or a folder)."
-        )
-    tokenizer = load_tokenizer(name or str(folder))
-    if tokenizer.mask_token_id != config.mask_token_id:
-        raise ValueError(
-            f"The tokenizer's mask is id {tokenizer.mask_token_id}, the model's {config.mask_token_id}: name the "
-            "tokenizer the model was trained with (--tokenizer)."
-        )
-    tokenizer.model_max_length = config.max_position_embeddings
-    return tokenizer
 
 
 def write_benchmark_results(folder: Path, measurements: list[Measurement]) -> None:

@@ -23,11 +23,10 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import PreTrainedTokenizerBase
 
 from .configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCAB_SIZE, AOGPTConfig
 from .configuration_mdm_encoder import MDMEncoderConfig
-from .mask_token import load_tokenizer
+from .mask_token import tokenizer_of
 from .modeling_aogpt import AOGPTForAnyOrderLM
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM
 
@@ -175,18 +174,6 @@ def convert(
         for path in sorted(Path(temporary).iterdir(), key=lambda path: path.name == "config.json"):
             os.replace(path, out_dir / path.name)  # config.json comes last: a folder without it is no model
     return model
-
-
-def tokenizer_of(config: AOGPTConfig | MDMEncoderConfig, name: str) -> PreTrainedTokenizerBase:
-    """A tokenizer with a mask token, which must be the model's."""
-    tokenizer = load_tokenizer(name)
-    if tokenizer.mask_token_id != config.mask_token_id:
-        raise ValueError(
-            f"The tokenizer {name!r} has {tokenizer.mask_token_id} tokens, but the model {config.mask_token_id}: give "
-            "the one that it was trained with (gpt2, for all that were released)."
-        )
-    tokenizer.model_max_length = config.max_position_embeddings
-    return tokenizer
 
 
 def load_released(source: Path, weights: str = "ema") -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:

@@ -2,7 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The mask token of a tokenizer: every id below it stands for text, none above it exists."""
 
+import os
+
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase
+
+from .configuration_aogpt import AOGPTConfig
+from .configuration_mdm_encoder import MDMEncoderConfig
 
 # The blank before a mask belongs to it, as one belongs to every word: "LETTER <|mask|> WITH" fills as it reads.
 MASK = AddedToken("<|mask|>", lstrip=True, special=True)
@@ -14,6 +19,9 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     Raises:
         ValueError: if there is none, or it has no end-of-text token.
     """
+    is_folder = os.path.isdir(name_or_path)
+    if is_folder and not any(name.startswith(("tokenizer", "vocab")) for name in os.listdir(name_or_path)):
+        raise ValueError(f"{name_or_path} has no tokenizer: name the one that its model was trained with.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
     except Exception as error:  # the library raises whatever a damaged file makes it stumble over
@@ -25,6 +33,18 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return with_mask_token(tokenizer)
+
+
+def tokenizer_of(config: AOGPTConfig | MDMEncoderConfig, name_or_path: str) -> PreTrainedTokenizerBase:
+    """As `load_tokenizer`, for a model to be saved with. Raises a `ValueError` if it is another model's, too."""
+    tokenizer = load_tokenizer(name_or_path)
+    if tokenizer.mask_token_id != config.mask_token_id:
+        raise ValueError(
+            f"The tokenizer {name_or_path!r} has {tokenizer.mask_token_id} tokens before its mask, but the model "
+            f"{config.mask_token_id}: name the one that the model was trained with."
+        )
+    tokenizer.model_max_length = config.max_position_embeddings
+    return tokenizer
 
 
 def with_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:

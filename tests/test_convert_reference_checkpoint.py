@@ -133,7 +133,7 @@ def test_tokenizer_is_written_with_its_mask(
         words = Tokenizer(models.WordLevel({f"w{id}": id for id in range(size)}, unk_token="w0"))
         words.pre_tokenizer = pre_tokenizers.Whitespace()
         PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w0").save_pretrained(tmp_path / f"of-{size}")
-    with pytest.raises(ValueError, match="of-95' has 95 tokens, but the model 96"):
+    with pytest.raises(ValueError, match="of-95' has 95 tokens before its mask, but the model 96"):
         convert(source, tmp_path / "model", tokenizer=str(tmp_path / "of-95"))
     assert not (tmp_path / "model").exists()
     command = ["convert", str(source), str(tmp_path / "model"), "--tokenizer", str(tmp_path / "of-96")]

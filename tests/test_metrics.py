@@ -88,6 +88,7 @@ def test_perplexity_in_random_orders(perplexity: evaluate.Metric, folder: str, t
     ("texts", "changes", "message"),
     [
         (["a", "a" * 12], {}, "Text 1 has 13 tokens, but this model takes 1 to 12"),
+        ([], {}, "There are no predictions"),
         (["a", ""], {"add_end_of_text": False}, "Text 1 has 0 tokens"),
         (["a"], {"orders": "right_to_left"}, "orders='right_to_left' is not one of 'random', 'left_to_right'"),
     ],

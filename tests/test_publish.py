@@ -16,7 +16,7 @@ from huggingface_hub import HfApi, ModelCard, constants
 from huggingface_hub.errors import HfHubHTTPError
 from rich.console import Console
 from safetensors.torch import load_file
-from transformers import GPT2Config, set_seed
+from transformers import AutoTokenizer, GPT2Config, set_seed
 
 import modeling_aogpt
 from model_cards import publish, staging, upload
@@ -157,7 +157,7 @@ def test_the_check_is_a_process_by_itself(staged: Path, monkeypatch: pytest.Monk
 def test_a_repository_works_in_a_clean_process(architecture: str, staged: Path, run: Path, tmp_path: Path) -> None:
     folder = staged
     if architecture == "encoder":
-        tokenizer = staging.load_tokenizer(str(run / "model"))
+        tokenizer = AutoTokenizer.from_pretrained(run / "model")
         sizes = vocabulary_arguments(tokenizer)
         sizes["vocab_size"] += 1
         MDMEncoderForMaskedLM(MDMEncoderConfig(**sizes, **SIZES)).save_pretrained(tmp_path / "model")
@@ -236,7 +236,7 @@ def test_refuses_what_cannot_be_published(run: Path, tmp_path: Path) -> None:
         staging.stage(bare, NAME, folder)
     config = json.loads((bare / "config.json").read_text())
     (bare / "config.json").write_text(json.dumps(config | {"mask_token_id": 500}))
-    with pytest.raises(ValueError, match="The tokenizer's mask is id 400, the model's 500"):
+    with pytest.raises(ValueError, match="has 400 tokens before its mask, but the model 500"):
         staging.stage(bare, NAME, folder, tokenizer_name=str(run / "model"))
     (bare / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     with pytest.raises(ValueError, match="weights do not fit the configuration"):

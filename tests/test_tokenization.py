@@ -112,6 +112,8 @@ def test_bad_input(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
         train_tokenizer(DOCUMENTS, 5000)
     with pytest.raises(ValueError, match="no tokenizer 'nowhere'"):
         load_tokenizer("nowhere")
+    with pytest.raises(ValueError, match="has no tokenizer: name the one that its model was trained with"):
+        load_tokenizer(str(tmp_path))
     other_tokenizer(unk_token="a").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="no end-of-text token"):
         load_tokenizer(str(tmp_path))

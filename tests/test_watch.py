@@ -70,6 +70,7 @@ def test_an_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     ("arguments", "message"),
     [
         (["--seconds", "0"], r"error: seconds is 0\.0; every step is to be shown for some time"),
+        (["A SIGN"], r"error: The texts have no hole: write <\|mask\|> for every token"),
         (["--num_steps", "0"], "error: num_steps=0 must be an integer of at least 1"),
     ],
 )

@@ -74,6 +74,8 @@ class AnyOrderPerplexity(evaluate.Metric):
         device: str | None = None,
         trust_remote_code: bool = False,
     ) -> dict[str, float | list[float]]:
+        if not len(predictions):
+            raise ValueError("There are no predictions: give at least one text.")
         if orders not in ORDERS:
             raise ValueError(f"orders={orders!r} is not one of {', '.join(map(repr, ORDERS))}.")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")

@@ -15,14 +15,15 @@ OPTIONS = ("--max_steps=40", "--save_steps=2", "--eval_steps=20", "--num_samples
 SMALL_WINDOWS = ("--shuffle_window=20", "--validation_documents=20")  # 40 steps: 24 windows, several epochs
 
 
-@pytest.mark.parametrize(("num_processes", "kills", "streaming"), [(1, 3, False), (2, 2, False), (1, 3, True)])
+@pytest.mark.parametrize(("num_processes", "kills", "streaming"), [(1, 3, False), (2, 2, False), (1, 2, True)])
 def test_killed_runs_end_as_if_left_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_processes: int, kills: int, streaming: bool
 ) -> None:
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
     config = write_config(tmp_path)
-    options = [*OPTIONS, f"--dataloader_num_workers={2 - num_processes}"]
+    options = [*OPTIONS]
     if streaming:
+        options.append("--dataloader_num_workers=1")  # which takes seconds to start
         train_tokenizer((tmp_path / "words.txt").read_text().splitlines(), 270).save_pretrained(tmp_path / "tokenizer")
         options += [f"--tokenizer={tmp_path / 'tokenizer'}", "--streaming", "--packing=packed", *SMALL_WINDOWS]
     trainer = Trainer([str(config), *options], num_processes)

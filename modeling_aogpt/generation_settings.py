@@ -214,10 +214,10 @@ def resolve_settings(config: GenerationConfig, given: dict[str, object]) -> AnyO
     known = [field.name for field in fields(AnyOrderGenerationSettings)]
     unknown = _wishes(given, known)
     if unknown:
-        name = unknown[0]
+        name, way_out = unknown[0], _way_out(unknown[0], known)
         if name in NEUTRAL:
-            raise ValueError(f"{name}={given[name]!r}: generate() knows {name}={NEUTRAL[name]} alone; leave it out.")
-        raise ValueError(f"generate() does not take {', '.join(unknown)}. {_way_out(name, known)}")
+            raise ValueError(f"{name}={given[name]!r}: generate() knows {name}={NEUTRAL[name]} alone. {way_out}")
+        raise ValueError(f"generate() does not take {', '.join(unknown)}. {way_out}")
     unused = _wishes(config.to_diff_dict(), (*known, *NEUTRAL_CONFIG_FIELDS))
     if unused:
         raise ValueError(f"The generation config sets {', '.join(unused)}, which this generate() does not know.")
@@ -233,8 +233,8 @@ def resolve_settings(config: GenerationConfig, given: dict[str, object]) -> AnyO
 def _way_out(name: str, known: list[str]) -> str:
     if hasattr(GenerationConfig(), name) or name in signature(GenerationMixin.generate).parameters:
         return (
-            "AutoModelForCausalLM does, by transformers' own generate, left to right. Penalties and bans of tokens can "
-            "be given here too, as logits_processor."
+            "Leave it out; or take AutoModelForCausalLM, whose generate is transformers', left to right. (Penalties "
+            "and bans of tokens can be given here too, as logits_processor.)"
         )
     close = get_close_matches(name, known, n=1)
     return f"Is {close[0]} meant?" if close else f"It takes {', '.join(known)}."

@@ -25,7 +25,7 @@ import torch
 from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel, set_seed
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-from modeling_aogpt.mask_token import load_tokenizer
+from modeling_aogpt.mask_token import tokenizer_of
 from modeling_aogpt.modeling_aogpt import TargetModulation
 from training.errors import errors_in_a_line
 from training.files import whole_folder
@@ -150,17 +150,12 @@ def convert(source: str, out_dir: Path, target_injection: str = "adaln") -> AOGP
         raise ValueError(f"{source} is no model, on the Hub or as a folder: {error}") from error
     if kind != "gpt2":
         raise ValueError(f"{source} is a model of type {kind!r}, and no GPT-2.")
-    tokenizer = load_tokenizer(source)
     with weights_of(source):
         gpt2 = GPT2LMHeadModel.from_pretrained(source)
     model = from_gpt2(gpt2, target_injection)
-    if tokenizer.mask_token_id != model.config.mask_token_id:
-        raise ValueError(
-            f"The tokenizer of {source} has {tokenizer.mask_token_id} ids, but the model {model.config.vocab_size}."
-        )
+    tokenizer = tokenizer_of(model.config, source)
     with whole_folder(out_dir) as folder:
         model.save_pretrained(folder)
-        tokenizer.model_max_length = model.config.max_position_embeddings
         tokenizer.save_pretrained(folder)
     return model
 

@@ -18,7 +18,7 @@ from matplotlib.ticker import NullFormatter
 from eval.likelihood_estimators import mean
 from training.errors import errors_in_a_line
 from training.files import read_json, whole_file
-from training.plots import BLUE, GREY, ORANGE
+from training.plots import BLUE, GREY, ORANGE, save, tidy
 
 KEYS = ("run", "length", "num_context_orders", "estimators", "comparison")
 GREEN = "#3a7d44"
@@ -83,13 +83,11 @@ def plot(measured: list[dict[str, Any]], path: Path) -> None:
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_xlabel("rows per sequence")
-        axes.grid(alpha=0.25, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        tidy(axes)
     figure.axes[0].set_ylabel("standard error, nats per token")
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-    with whole_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    save(figure, path)
 
 
 @errors_in_a_line()

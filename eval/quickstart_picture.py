@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from eval.infilling import printable
+from training.plots import BLUE, GREY, ORANGE, tidy
 
-INK, GREY, PALE, BLUE, ORANGE = "#22262a", "#8c8c8c", "#d5d8dc", "#1f5fa8", "#d9730d"
-GREEN = "#2c8a3d"
+INK, PALE, GREEN = "#22262a", "#d5d8dc", "#2c8a3d"
 WIDTH, HEIGHT, DOTS_PER_INCH = 12.0, 7.7, 150
 # Of the text panels: DejaVu Sans Mono, which matplotlib carries, in the size at which a character is 11 dots wide.
 CHARACTER_WIDTH = 11 / DOTS_PER_INCH  # inches
@@ -48,8 +48,7 @@ def draw_loss(axes: Axes, report: dict[str, Any]) -> None:
     axes.set_ylabel("nats per token")
     axes.set_xlim(0, run["steps"])
     axes.set_ylim(0, None)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidy(axes)
 
 
 def draw_bits_per_byte(axes: Axes, bits: dict[str, float]) -> None:

@@ -17,9 +17,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, NullLocator
 
 from training.errors import errors_in_a_line
-from training.files import read_json, whole_file
+from training.files import read_json
+from training.plots import BLUE, GREY, ORANGE, save, tidy
 
-GREY, BLUE, ORANGE, GREEN, RED = "#8c8c8c", "#1f5fa8", "#d9730d", "#3a8a4d", "#b03a48"
+GREEN, RED = "#3a8a4d", "#b03a48"
 COLORS = {"decoder": BLUE, "encoder": ORANGE, "causal-lm": GREEN, "compare": RED}
 OF_ABLATIONS = (
     ("#7b6fb0", "s"),
@@ -63,12 +64,10 @@ def plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
         axes.yaxis.set_major_formatter(LogFormatter())
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         axes.set_title(f"batch {batch_size}, {length} tokens", loc="left", fontsize=11)
-        axes.grid(alpha=0.25, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        tidy(axes)
         axes.legend(frameon=False, fontsize=7)
     all_axes[0].set_ylabel("seconds")
-    with whole_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    save(figure, path)
 
 
 def plot_memory(memory: list[dict[str, Any]], path: Path) -> None:
@@ -91,11 +90,9 @@ def plot_memory(memory: list[dict[str, Any]], path: Path) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:g}")
     axes.set_title("memory of a generation, batch 1", loc="left", fontsize=11)
-    axes.grid(alpha=0.25, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
+    tidy(axes)
     axes.legend(frameon=False, fontsize=8)
-    with whole_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    save(figure, path)
 
 
 @errors_in_a_line()

@@ -727,7 +727,8 @@ class AOGPTForCausalLM(ModelWithHead, GenerationMixin):
                 "position_ids do not count up by one. Several texts packed into one sequence would see each other: "
                 "give each a row of its own, and an attention_mask where rows are padded."
             )
-        self._check_positions(position_ids)
+        if self.may_look_at(position_ids):
+            self._check_position(int(position_ids.max()))
         visible = self._visible(input_ids, attention_mask, past_key_values, num_cached)
 
         is_start = torch.full_like(input_ids[:, :1], -1)
@@ -759,12 +760,9 @@ class AOGPTForCausalLM(ModelWithHead, GenerationMixin):
 
     def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
         """As in transformers. Raises a `ValueError` where the next token would have no position."""
-        longest, mask = self.config.max_position_embeddings, kwargs.get("attention_mask")
-        if input_ids.shape[1] >= longest and (mask is None or mask.sum(dim=-1).max() >= longest):
-            raise ValueError(
-                f"A token at position {longest} is beyond the table of {longest} positions "
-                "(config.max_position_embeddings): generate less, or shorten the prompt."
-            )
+        length, mask = input_ids.shape[1], kwargs.get("attention_mask")
+        if length >= self.config.max_position_embeddings:  # no sooner, as looking at a mask waits for an accelerator
+            self._check_position(length if mask is None else int(mask.sum(dim=-1).max()))
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
     def _positions(
@@ -775,9 +773,9 @@ class AOGPTForCausalLM(ModelWithHead, GenerationMixin):
             return token_positions(attention_mask != 0)[:, -length:]
         return num_cached + torch.arange(length, device=input_ids.device)[None]
 
-    def _check_positions(self, position_ids: torch.LongTensor) -> None:
+    def _check_position(self, last: int) -> None:
         longest = self.config.max_position_embeddings
-        if self.may_look_at(position_ids) and (last := int(position_ids.max())) >= longest:
+        if last >= longest:
             raise ValueError(
                 f"A token at position {last} is beyond the table of {longest} positions "
                 "(config.max_position_embeddings): generate less, or shorten the prompt."

@@ -32,6 +32,20 @@ def datasets_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures that were saved."""
+    figure = pytest.importorskip("matplotlib.figure").Figure
+    figures, save = [], figure.savefig
+
+    def keep(self: Any, *arguments: Any, **options: Any) -> None:
+        figures.append(self)
+        save(self, *arguments, **options)
+
+    monkeypatch.setattr(figure, "savefig", keep)
+    return figures
+
+
+@pytest.fixture
 def large_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     Thousands of tiny sequences are drawn at once. A few at a time, as those of large vocabularies are, they take many

@@ -56,10 +56,7 @@ def test_table_holds_what_differs_and_what_came_of_it(runs: list[str], tmp_path:
     assert kept["decoder"]["evaluations"][-1]["left_to_right"] == 1.5
 
 
-def test_picture_shows_every_run(runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Figure] = []
-    save = Figure.savefig
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *a, **k: (drawn.append(figure), save(figure, *a, **k)))
+def test_picture_shows_every_run(runs: list[str], tmp_path: Path, drawn: list[Figure]) -> None:
     main([*runs, "--output", str(tmp_path / "out")])
     assert (tmp_path / "out" / "runs.png").read_bytes().startswith(b"\x89PNG")
     curves = [{line.get_label(): list(line.get_ydata()) for line in axes.lines} for axes in drawn[0].axes]

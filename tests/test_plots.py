@@ -1,9 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 from pathlib import Path
-from typing import Any
 
-import pytest
 from matplotlib.figure import Figure
 
 from training.plots import plot_run
@@ -18,15 +16,7 @@ RESULTS = {
 }
 
 
-def test_picture_shows_all_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Figure] = []
-    save = Figure.savefig
-
-    def keep(figure: Figure, *arguments: Any, **options: Any) -> None:
-        drawn.append(figure)
-        save(figure, *arguments, **options)
-
-    monkeypatch.setattr(Figure, "savefig", keep)
+def test_picture_shows_all_values(tmp_path: Path, drawn: list[Figure]) -> None:
     plot_run(RESULTS, tmp_path / "loss.png")
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
     training, held_out = drawn[0].axes

@@ -23,7 +23,10 @@ from training.plots import plot_runs
 from training.report import table
 from training.results import read_finished_run
 
-KEPT = ("num_parameters", "steps", "tokens", "train_seconds", "loss_curve", "evaluations", "hardware", "versions")
+KEPT = (
+    *("arguments", "num_parameters", "steps", "tokens", "train_seconds", "loss_curve", "evaluations"),
+    *("hardware", "versions"),
+)
 
 
 def read_runs(folders: list[Path]) -> dict[str, dict[str, Any]]:
@@ -79,19 +82,19 @@ def comparison(runs: dict[str, dict[str, Any]]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+@errors_in_a_line()
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description="Holds finished runs against each other.", allow_abbrev=False)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished run; gives its name")
     parser.add_argument("--output", type=Path, default=Path("runs/comparison"), help="folder (default: %(default)s)")
     arguments = parser.parse_args(argv)
-    with errors_in_a_line():
-        runs = read_runs(arguments.runs)
-        plot_runs(runs, arguments.output / "runs.png")
-        with whole_file(arguments.output / "runs.md") as temporary:
-            temporary.write_text(comparison(runs), encoding="utf-8")
-        kept = {name: {key: results[key] for key in ("arguments", *KEPT)} for name, results in runs.items()}
-        with whole_file(arguments.output / "runs.json") as temporary:
-            temporary.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    runs = read_runs(arguments.runs)
+    plot_runs(runs, arguments.output / "runs.png")
+    with whole_file(arguments.output / "runs.md") as temporary:
+        temporary.write_text(comparison(runs), encoding="utf-8")
+    kept = {name: {key: results[key] for key in KEPT} for name, results in runs.items()}
+    with whole_file(arguments.output / "runs.json") as temporary:
+        temporary.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     print(f"Written: {arguments.output} (runs.md, runs.png, runs.json).")
 
 

@@ -120,8 +120,5 @@ def dtype_of_products(hidden_states: torch.Tensor) -> torch.dtype:
     """In what the head is multiplied: as autocast says, or as the states are."""
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
-    if device == "cpu":
-        return torch.promote_types(
-            dtype, torch.float32
-        )  # few processors multiply shorter numbers faster, many do slower
-    return dtype
+    # Few processors multiply shorter numbers faster, many do slower.
+    return torch.promote_types(dtype, torch.float32) if device == "cpu" else dtype

@@ -36,6 +36,7 @@ from training.checkpoints import checkpoints_in
 from training.errors import Parser, errors_in_a_line
 from training.files import whole_file
 from training.hardware import num_cores, versions
+from training.plots import save, tidy
 from training.results import read_results
 
 # A run of some seconds on a short text, much of which go into saving, so that many kills fall there.
@@ -222,11 +223,9 @@ def plot(expected: dict[int, float], runs: list[list[Attempt]], path: Path) -> N
     ways.set_title("The way to the end (x: kill -9)", loc="left", fontsize=11)
     ways.set(xlabel="steps computed, again or for the first time", ylabel="step of the run")
     for axes in (losses, ways):
-        axes.grid(alpha=0.25, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
+        tidy(axes)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    with whole_file(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=150)
+    save(figure, path)
 
 
 @errors_in_a_line()

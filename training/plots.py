@@ -63,6 +63,11 @@ def finish(axes: Axes, title: str, unit: str, num_steps: int) -> None:
     axes.set_xlabel("step")
     axes.set_ylabel(unit)
     axes.set_xlim(0, num_steps)
+    tidy(axes)
+
+
+def tidy(axes: Axes) -> None:
+    """How the axes of all curves look."""
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -75,5 +80,6 @@ def use_log_axis(axes: Axes) -> None:
 
 
 def save(figure: Figure, path: Path) -> None:
+    """Writes a picture, whole or not at all."""
     with whole_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=150)

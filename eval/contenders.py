@@ -149,13 +149,21 @@ def encoder(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Co
     return Contender(one_pass, one_step_only=True)
 
 
-def causal_lm(name: str, device: torch.device, dtype: torch.dtype) -> Contender:
-    """A model type of transformers, of its default size and with random weights, or a folder or Hub name."""
+def causal_lm(name: str, length: int, device: torch.device, dtype: torch.dtype) -> Contender:
+    """
+    A model type of transformers, of its default size and with random weights, or a folder or Hub name.
+
+    Raises:
+        ValueError: If it does not take sequences of `length` tokens.
+    """
     if name in CONFIG_MAPPING:
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](), dtype=dtype)
     else:
         with weights_of(name):
             model = AutoModelForCausalLM.from_pretrained(name, config=AutoConfig.from_pretrained(name), dtype=dtype)
+    longest = getattr(model.config, "max_position_embeddings", length)
+    if length > longest:
+        raise ValueError(f"length is {length}, but {name} takes at most {longest} tokens.")
     model = model.eval().to(device)
 
     def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:

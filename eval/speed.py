@@ -101,7 +101,7 @@ def measure(
     """Times everything and returns the report, plain numbers and strings; `save` gets what there is after every point.
 
     Raises:
-        ValueError: If there is no such model, device or mode of torch.compile, the model does not take so many tokens,
+        ValueError: If there is no such model, device or mode of torch.compile, a model does not take so many tokens,
             or there is nothing at `compare`.
     """
     if arguments.threads is not None:
@@ -119,7 +119,7 @@ def measure(
     if not 1 <= length <= longest:
         raise ValueError(f"length is {length}; this model takes 1 to {longest} (its max_position_embeddings).")
 
-    contenders = make_contenders(arguments, model, device, dtype)
+    contenders = make_contenders(arguments, model, length, device, dtype)
     computed = in_fast_dtype(model).dtype
     machine = measure_machine(model.config, device, computed)
     report = {
@@ -155,7 +155,7 @@ def device_named(name: str) -> torch.device:
 
 
 def make_contenders(
-    arguments: SpeedArguments, model: AOGPTForAnyOrderLM, device: torch.device, dtype: torch.dtype
+    arguments: SpeedArguments, model: AOGPTForAnyOrderLM, length: int, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Contender]:
     contenders = {"decoder": Contender(decoder(model))}
     for name in arguments.ablations:
@@ -163,7 +163,7 @@ def make_contenders(
     if arguments.encoder:
         contenders["encoder"] = encoder(model.config, device, dtype)
     if arguments.causal_lm is not None:
-        contenders[f"causal-lm {arguments.causal_lm}"] = causal_lm(arguments.causal_lm, device, dtype)
+        contenders[f"causal-lm {arguments.causal_lm}"] = causal_lm(arguments.causal_lm, length, device, dtype)
     if arguments.compare is not None:
         contenders[f"compare {arguments.compare}"] = compared(arguments.compare, model.config, device, dtype)
     if arguments.compile is not None:

@@ -45,6 +45,7 @@ from training.data import option
 from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file
 from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
+from training.processes import in_turn
 from training.sequences import encode_documents, fill, total
 from training.tokenization import vocabulary_arguments
 
@@ -160,7 +161,7 @@ def zero_shot(model_name: str, arguments: ScoringArguments, journal_folder: Path
     is_published = bool(arguments.datasets) and arguments.protocol == "published"
     if isinstance(scorer, CausalScorer) and not is_published:
         scorer.start_id = tokenizer.eos_token_id
-    with accelerator.main_process_first():  # the others find it in the cache
+    with in_turn(accelerator):
         text_sets = dict(load_text_sets(arguments, tokenizer, length, isinstance(scorer, CausalScorer)))
 
     precisions = {measure: precision_of(measure, arguments, is_published) for measure in measures}

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from training.corpora import find_files, is_held_out, is_hub_name, load_corpus, python_stdlib, unicode_names
+from training.corpora import find_files, is_held_out, is_hub_name, load_corpus, load_files, python_stdlib, unicode_names
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -92,6 +92,14 @@ def test_kinds_of_files(kind: str, tmp_path: Path) -> None:
     assert sorted([*splits["train"]["text"], *splits["validation"]["text"]]) == sorted(WORDS)
 
 
+def test_names_are_no_patterns(tmp_path: Path) -> None:
+    (tmp_path / "set [1]").mkdir()
+    path = tmp_path / "set [1]" / "a.txt"
+    path.write_text("one\n")
+    assert load_files([str(path)])["text"][:] == ["one"]
+    assert [row["text"] for row in load_files([str(path)], streaming=True)] == ["one"]
+
+
 @pytest.mark.parametrize(("sample_by", "documents"), [("paragraph", ["a\nb", "c\n"]), ("document", ["a\nb\n\nc\n"])])
 def test_sample_by(sample_by: str, documents: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\nb\n\nc\n")
@@ -151,6 +159,8 @@ def test_bad_input(lines: Path, tmp_path: Path) -> None:
         ("sample_by is 'word'", ["unicode-names"], {"sample_by": "word"}),
         ("validation_fraction is 1", ["unicode-names"], {"validation_fraction": 1}),
         ("corpus is empty", [], {}),
+        ("validation_split can be chosen of a Hub data set alone", [at["one.txt"]], {"validation_split": "test"}),
+        ("config and train_split can be", ["unicode-names"], {"config": "en", "train_split": "all"}),
     ]
     for message, corpus, options in cases:
         with pytest.raises(ValueError, match=message):

@@ -109,11 +109,13 @@ def test_an_encoder_in_bfloat16_is_computed_as_the_decoder(
 
 
 def test_a_causal_lm_makes_as_many_tokens(tmp_path: Path) -> None:
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20}
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20, "n_positions": 9}
     GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=1)).save_pretrained(tmp_path)
-    contender = causal_lm(str(tmp_path), torch.device("cpu"), torch.float32)
+    contender = causal_lm(str(tmp_path), 9, torch.device("cpu"), torch.float32)
     assert contender.one_by_one
     assert contender.generate(3, 9, 9).shape == (3, 9)
+    with pytest.raises(ValueError, match=r"length is 10, but .* takes at most 9 tokens"):
+        causal_lm(str(tmp_path), 10, torch.device("cpu"), torch.float32)
 
 
 def test_floor_counts_weights_and_rows() -> None:

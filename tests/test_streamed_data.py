@@ -181,6 +181,7 @@ def test_data_set_of_a_folder(arguments: DataArguments, tmp_path: Path) -> None:
         ({"shuffle_window": 0}, "shuffle_window is 0; it must be at least 1"),
         ({"validation_documents": 0}, "validation_documents is 0; it must be at least 1"),
         ({"corpus": ["unicode-names"]}, "'unicode-names' is small and not streamed"),
+        ({"corpus_revision": "main"}, "revision can be chosen of a Hub data set alone"),
         ({"text_column": "body"}, "no column 'body'; set text_column to one of text"),
         ({"sequence_length": 9999}, r"validation split has \d+ tokens, less than one sequence of 9999"),
     ],

@@ -112,6 +112,7 @@ def load_corpus(
         raise ValueError(f"validation_fraction is {validation_fraction}; it must lie between 0 and 1, both excluded.")
 
     name = check_whole(corpus, validation_files)
+    check_hub_options(name, config, revision, train_split, validation_split)
     if name in BUILT_IN:
         splits = split_built_in(name, validation_fraction)
     elif is_hub_name(name):
@@ -141,6 +142,20 @@ def check_whole(corpus: Sequence[str], validation_files: Sequence[str]) -> str:
     return name
 
 
+def check_hub_options(
+    name: str, config: str | None, revision: str | None, train_split: str, validation_split: str | None
+) -> None:
+    """Raises a `ValueError` for what only Hub data sets have, asked of anything else, where it would have no effect."""
+    options = {"config": config, "revision": revision, "validation_split": validation_split}
+    given = [option for option, value in options.items() if value is not None]
+    given += ["train_split"] if train_split != "train" else []
+    if given and (name in BUILT_IN or not is_hub_name(name)):
+        raise ValueError(
+            f"{' and '.join(given)} can be chosen of a Hub data set alone, which {name!r} is not. (Of files, "
+            "validation_files says what to hold out.)"
+        )
+
+
 def stream_corpus(
     corpus: Sequence[str],
     *,
@@ -159,6 +174,7 @@ def stream_corpus(
     name = check_whole(corpus, ())
     if name in BUILT_IN:
         raise ValueError(f"{name!r} is small and not streamed: leave out streaming, or give files or a Hub data set.")
+    check_hub_options(name, config, revision, train_split, validation_split)
     if is_hub_name(name):
         splits = load_hub(name, config, revision, train_split, validation_split, streaming=True)
     else:
@@ -259,7 +275,8 @@ def load_files(patterns: Sequence[str], sample_by: str = "line", streaming: bool
         raise ValueError(f"{empty[0]} is empty; give a file with text.")
     options = {"sample_by": sample_by} if builders == ["text"] else {}
     try:
-        return load_dataset(builders[0], data_files=files, split="train", streaming=streaming, **options)
+        data_files = [glob.escape(file) for file in files]  # it takes names for patterns
+        return load_dataset(builders[0], data_files=data_files, split="train", streaming=streaming, **options)
     except (
         Exception
     ) as error:  # a damaged archive, JSON or Parquet, or text that is not UTF-8: each builder has its own error

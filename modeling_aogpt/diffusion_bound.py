@@ -33,32 +33,32 @@ def stratified(
 
 
 def hide(
-    is_token: torch.BoolTensor, times: torch.Tensor, masking: str, generator: torch.Generator | None
+    is_target: torch.BoolTensor, times: torch.Tensor, masking: str, generator: torch.Generator | None
 ) -> tuple[torch.BoolTensor, torch.Tensor]:
     """
-    Which tokens (batch, n) are hidden at times (batch,) in (0, 1], at least one, and the weights (batch,) of their
+    Which targets (batch, n) are hidden at times (batch,) in (0, 1], at least one, and the weights (batch,) of their
     scores.
     """
-    num_tokens = is_token.sum(dim=-1)
-    draws = draw_uniform(*is_token.shape, generator=generator, device=is_token.device)
+    num_targets = is_target.sum(dim=-1)
+    draws = draw_uniform(*is_target.shape, generator=generator, device=is_target.device)
     if masking == "fixed":
-        num_hidden = (times * num_tokens).ceil().clamp(min=1)
-        ranks = draws.masked_fill(~is_token, 1.0).argsort(dim=-1).argsort(dim=-1)
-        return (ranks < num_hidden[:, None]) & is_token, num_tokens / num_hidden
+        num_hidden = (times * num_targets).ceil().clamp(min=1)
+        ranks = draws.masked_fill(~is_target, 1.0).argsort(dim=-1).argsort(dim=-1)
+        return (ranks < num_hidden[:, None]) & is_target, num_targets / num_hidden
     # Each with probability t, given that any is. To hide none, at the weight of 1 / t, would cost a pass for nothing,
     # and the variance would be infinite: the chance of a single one, n t, goes down slower than the weight's square up.
     log_kept = torch.log1p(-times)
-    share_of_any = -torch.expm1(num_tokens * log_kept)
+    share_of_any = -torch.expm1(num_targets * log_kept)
     first_draw = draw_uniform(len(times), generator=generator, device=times.device)
-    first = (torch.log1p(-first_draw * share_of_any) / log_kept).floor().clamp(max=num_tokens - 1)
-    ranks, first = token_positions(is_token), first[:, None]
+    first = (torch.log1p(-first_draw * share_of_any) / log_kept).floor().clamp(max=num_targets - 1)
+    ranks, first = token_positions(is_target), first[:, None]
     is_hidden = (ranks == first) | ((ranks > first) & (draws < times[:, None]))
-    return is_hidden & is_token, share_of_any / times
+    return is_hidden & is_target, share_of_any / times
 
 
 def diffusion_bound(
     score: HiddenScores,
-    is_token: torch.BoolTensor,
+    is_target: torch.BoolTensor,
     num_times: int,
     masking: str,
     generator: torch.Generator | None,
@@ -68,19 +68,20 @@ def diffusion_bound(
 
     Args:
         score (`HiddenScores`): Of the model.
-        is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding.
+        is_target (`torch.BoolTensor` of shape `(batch, n)`): What is scored, and hidden at some times: all tokens, or
+            those that are asked for given others.
         num_times (`int`): Even.
-        masking (`str`): `"bernoulli"`: each token is hidden with probability t (Eq. 1), given that any is; `"fixed"`:
-            exactly ceil(t n) tokens are (Eq. 2).
+        masking (`str`): `"bernoulli"`: each is hidden with probability t (Eq. 1), given that any is; `"fixed"`: exactly
+            ceil(t n) of n are (Eq. 2).
         generator (`torch.Generator`, *optional*): Of times and hidden tokens.
     """
     check_pairs("num_times", num_times)
     if masking not in MASKINGS:
         raise ValueError(f"masking={masking!r} is not one of {', '.join(map(repr, MASKINGS))}.")
-    shares = torch.zeros(is_token.shape, dtype=torch.float64, device=is_token.device)
+    shares = torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
     draws = []
-    for times in 1 - stratified(num_times, len(is_token), generator, is_token.device):
-        is_hidden, weights = hide(is_token, times, masking, generator)
+    for times in 1 - stratified(num_times, len(is_target), generator, is_target.device):
+        is_hidden, weights = hide(is_target, times, masking, generator)
         scores = score(is_hidden, times) * weights[:, None]
         shares += scores / num_times
         draws.append(scores.sum(dim=-1))

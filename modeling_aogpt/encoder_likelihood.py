@@ -7,10 +7,11 @@ import math
 import torch
 
 from .diffusion_bound import diffusion_bound
+from .likelihood import check_sets
 from .likelihood_output import LogLikelihoodOutput, check_count, check_finite, standard_error_of_mean
 from .linear import in_fast_dtype
 from .order_source import Orders, choose_orders
-from .orders import in_place, tokens_of
+from .orders import group_order, in_place, tokens_of
 from .row_scores import ROWS_PER_PASS, token_scores
 from .schedule import log_linear_noise
 
@@ -19,7 +20,7 @@ NUM_TIMES = 32
 
 
 class EncoderLikelihoodMixin:
-    """`log_likelihood` for encoders, which predict hidden tokens whatever the order of those they see."""
+    """Log-likelihoods for encoders, which predict hidden tokens whatever the order of those they see."""
 
     @torch.no_grad()
     def log_likelihood(
@@ -65,51 +66,87 @@ class EncoderLikelihoodMixin:
         Raises:
             ValueError: If the ids or arguments are not allowed, or a result is not finite.
         """
-        check_count("rows_per_pass", rows_per_pass)
         input_ids = self.checked_ids(input_ids, attention_mask)
         is_token = tokens_of(input_ids, attention_mask)
         scorer = HiddenScorer(self, input_ids, is_token, rows_per_pass)
+        takes_time = self.config.target_injection == "sigma"
+        return self._bound(scorer, is_token, orders, num_orders, num_times, masking, generator, takes_time)
+
+    @torch.no_grad()
+    def conditional_log_likelihood(
+        self,
+        input_ids: torch.LongTensor,
+        targets: torch.Tensor,
+        context: torch.Tensor | None = None,
+        orders: Orders | None = None,
+        num_orders: int = 1,
+        num_times: int | None = None,
+        masking: str | None = None,
+        attention_mask: torch.Tensor | None = None,
+        generator: torch.Generator | None = None,
+        rows_per_pass: int = ROWS_PER_PASS,
+    ) -> LogLikelihoodOutput:
+        """
+        A lower bound on log p(x_A | x_B), of some tokens given others: as [`log_likelihood`], where the targets alone
+        are hidden, at random times or along orders, and the context never is. What is in neither set is marginalised,
+        by being hidden all the time.
+
+        A model that is told the noise level is told that of which the share of hidden tokens is typical.
+
+        Args:
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens; anything where neither set is.
+            targets (`torch.Tensor` of shape `(batch, n)`): True (or not 0) at the positions of A, which may be as many
+                as they like in each sequence.
+            context (`torch.Tensor` of shape `(batch, n)`, *optional*): The same for B. All other tokens if not given.
+            orders (as in [`log_likelihood`], *optional*): Of all positions; those of the targets count.
+            num_orders (`int`): Random orders to average over.
+            num_times (`int`, *optional*): Times to average over, even (default: 32).
+            masking (`str`, *optional*): `"fixed"` (default) or `"bernoulli"`.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere.
+            generator (`torch.Generator`, *optional*): Of all that is random.
+            rows_per_pass (`int`): Rows of a forward pass, which bound its memory.
+
+        Returns:
+            [`LogLikelihoodOutput`], float64, without gradients; `importance_weighted` with orders only.
+
+        Raises:
+            ValueError: If the sets overlap or do not fit, as in [`log_likelihood`], or a result is not finite.
+        """
+        is_target, is_context = check_sets(input_ids, targets, context, attention_mask)
+        is_known = is_target | is_context
+        input_ids = self.checked_ids(input_ids.masked_fill(~is_known, 0))
+        input_ids = input_ids.masked_fill(~is_known, self.config.mask_token_id)
+        scorer = HiddenScorer(self, input_ids, tokens_of(input_ids, attention_mask), rows_per_pass)
+        return self._bound(scorer, is_target, orders, num_orders, num_times, masking, generator, takes_time=False)
+
+    def _bound(
+        self,
+        scorer: "HiddenScorer",
+        is_target: torch.BoolTensor,
+        orders: Orders | None,
+        num_orders: int,
+        num_times: int | None,
+        masking: str | None,
+        generator: torch.Generator | None,
+        takes_time: bool,
+    ) -> LogLikelihoodOutput:
+        """`takes_time`: under Bernoulli masks the model is told the time, and not what share of tokens is hidden."""
         if orders is not None or num_orders != 1:
             if num_times is not None or masking is not None:
                 raise ValueError("num_times and masking are of the bound without orders; leave out either.")
-            output = self._along_orders(scorer, orders, num_orders, generator)
+            output = along_orders(scorer, is_target, orders, num_orders, generator)
         else:
-            takes_sigma = self.config.target_injection == "sigma"
-            masking = masking or ("bernoulli" if takes_sigma else "fixed")
+            masking = masking or ("bernoulli" if takes_time else "fixed")
 
             def score(is_hidden: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
-                sigma = log_linear_noise(times) if takes_sigma and masking == "bernoulli" else None
+                sigma = log_linear_noise(times) if takes_time and masking == "bernoulli" else None
                 return scorer.score(is_hidden, is_hidden, sigma)
 
             num_times = NUM_TIMES if num_times is None else num_times
-            output = diffusion_bound(score, is_token, num_times, masking, generator)
+            output = diffusion_bound(score, is_target, num_times, masking, generator)
         check_finite(output.log_likelihood, self.dtype)
         output.num_rows = scorer.num_rows
         return output
-
-    def _along_orders(
-        self, scorer: "HiddenScorer", orders: Orders | None, num_orders: int, generator: torch.Generator | None
-    ) -> LogLikelihoodOutput:
-        source = choose_orders(orders, num_orders)
-        shares = torch.zeros(scorer.is_token.shape, dtype=torch.float64, device=scorer.is_token.device)
-        totals = []
-        for _ in range(num_orders):
-            drawn = source.draw(scorer.is_token, generator)
-            length = drawn.shape[1]
-            ranks = in_place(torch.arange(length, device=drawn.device).expand_as(drawn), drawn)
-            total = torch.zeros_like(shares[:, 0])
-            for rank in range(length):
-                scores = scorer.score((ranks >= rank) & scorer.is_token, (ranks == rank) & scorer.is_token, None)
-                shares += scores / num_orders
-                total += scores.sum(dim=-1)
-            totals.append(total)
-        totals = torch.stack(totals)
-        return LogLikelihoodOutput(
-            log_likelihood=totals.mean(dim=0),
-            token_log_likelihood=shares,
-            standard_error=standard_error_of_mean(totals) if source.is_random else torch.zeros_like(totals[0]),
-            importance_weighted=totals.logsumexp(dim=0) - math.log(num_orders),
-        )
 
 
 class HiddenScorer:
@@ -127,6 +164,7 @@ class HiddenScorer:
         is_token: torch.BoolTensor,
         rows_per_pass: int,
     ) -> None:
+        check_count("rows_per_pass", rows_per_pass)
         self.model, self.input_ids, self.is_token = in_fast_dtype(model), input_ids, is_token
         self.sequences_per_pass = max(1, rows_per_pass // input_ids.shape[1])
         self.num_rows = 0
@@ -153,3 +191,32 @@ class HiddenScorer:
             found = token_scores(self.model.lm_head, hidden_states[asked], ids[asked], config.num_valid_tokens)
             scores[chosen] = torch.zeros_like(scores[chosen]).masked_scatter(asked, found)
         return scores
+
+
+def along_orders(
+    scorer: HiddenScorer,
+    is_target: torch.BoolTensor,
+    orders: Orders | None,
+    num_orders: int,
+    generator: torch.Generator | None,
+) -> LogLikelihoodOutput:
+    """The mean over orders of log p of the targets (batch, n), one after the other in each (Eq. 7)."""
+    source = choose_orders(orders, num_orders)
+    shares = torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
+    totals = []
+    for _ in range(num_orders):
+        drawn = group_order(source.draw(scorer.is_token, generator), (~is_target).long())
+        ranks = in_place(torch.arange(drawn.shape[1], device=drawn.device).expand_as(drawn), drawn)
+        total = torch.zeros_like(shares[:, 0])
+        for rank in range(int(is_target.sum(dim=-1).max())):
+            scores = scorer.score((ranks >= rank) & is_target, (ranks == rank) & is_target, None)
+            shares += scores / num_orders
+            total += scores.sum(dim=-1)
+        totals.append(total)
+    totals = torch.stack(totals)
+    return LogLikelihoodOutput(
+        log_likelihood=totals.mean(dim=0),
+        token_log_likelihood=shares,
+        standard_error=standard_error_of_mean(totals) if source.is_random else torch.zeros_like(totals[0]),
+        importance_weighted=totals.logsumexp(dim=0) - math.log(num_orders),
+    )

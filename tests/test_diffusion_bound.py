@@ -31,7 +31,7 @@ def ids() -> torch.LongTensor:
 
 def each_often(exact: torch.Tensor) -> torch.Tensor:
     """What holds for the twenty sequences, for all of the batch."""
-    return exact.repeat(BATCH // 20)
+    return torch.cat([exact] * (BATCH // 20))
 
 
 def mean_over_orders(model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, ids: torch.LongTensor) -> torch.Tensor:
@@ -145,6 +145,44 @@ def test_random_orders_of_an_encoder(ids: torch.LongTensor) -> None:
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
     left_to_right = model.log_likelihood(ids, "left_to_right").token_log_likelihood
     torch.testing.assert_close(left_to_right[:, 1], score_hidden(model, ids, (1, 2, 3))[:, 1])
+
+
+@pytest.mark.parametrize("injection", INJECTIONS)
+def test_some_tokens_given_others_of_an_encoder(injection: str, ids: torch.LongTensor) -> None:
+    """Positions 0 and 2 given 3: what stands at 1 is hidden all the time, whatever it is."""
+    model = encoder(injection)
+    sets = [torch.tensor([marks]).expand(BATCH, N) for marks in ([1, 0, 1, 0], [0, 0, 0, 1])]
+    given = ids.index_fill(1, torch.tensor([1]), MASK)
+    both, first, second = (score_hidden(model, ids[:20], hidden) for hidden in ((0, 1, 2), (0, 1), (1, 2)))
+
+    output = model.conditional_log_likelihood(given, *sets, orders=torch.tensor([[1, 2, 3, 0]]).expand(BATCH, N))
+    zero = torch.zeros(20, dtype=torch.float64)
+    expected = each_often(torch.stack((first[:, 0], zero, both[:, 2], zero), dim=1))
+    torch.testing.assert_close(output.token_log_likelihood, expected, rtol=0, atol=1e-12)
+    assert output.num_rows == BATCH * 2 * N
+
+    exact = each_often((both[:, 0] + both[:, 2] + first[:, 0] + second[:, 2]) / 2)
+    ways = [{"num_times": 16}, {"num_times": 16, "masking": "bernoulli"}, {"num_orders": 6}]
+    outputs = [model.conditional_log_likelihood(given, *sets, generator=generator(), **way) for way in ways]
+    for output in outputs:
+        check_estimates(output.log_likelihood, exact, output.standard_error)
+        assert (output.token_log_likelihood[:, [1, 3]] == 0).all()
+    fixed = model.conditional_log_likelihood(given, *sets, num_times=16, masking="fixed", generator=generator())
+    assert torch.equal(fixed.log_likelihood, outputs[0].log_likelihood)
+
+
+def test_context_of_an_encoder_is_all_the_rest_unless_given(ids: torch.LongTensor) -> None:
+    model, ids = encoder("none"), ids[:3]
+    targets, mask = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]]), torch.ones_like(ids)
+    mask[0, 3] = 0
+    left_to_right = {"orders": "left_to_right", "attention_mask": mask}
+    output = model.conditional_log_likelihood(ids, targets, **left_to_right)
+    last = model.log_likelihood(ids[:1], torch.tensor([[2, 0, 1, 3]]), attention_mask=mask[:1]).token_log_likelihood
+    torch.testing.assert_close(output.token_log_likelihood[0, :2], last[0, :2], rtol=0, atol=1e-12)
+    torch.testing.assert_close(output.log_likelihood[2], score_hidden(model, ids[2:], (1,)).sum(), rtol=0, atol=1e-12)
+    assert output.log_likelihood[1] == 0
+    with pytest.raises(ValueError, match="Position 3 of sequence 0 is padding"):
+        model.conditional_log_likelihood(ids, torch.ones_like(ids), attention_mask=mask)
 
 
 @pytest.mark.parametrize("masking", ["bernoulli", "fixed"])

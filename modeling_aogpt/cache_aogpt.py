@@ -3,7 +3,7 @@
 """Key-value caches: one that any-order generation writes by slot, and a view of transformers' caches for a start
 row."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import torch
@@ -26,17 +26,17 @@ class AnyOrderCache:
         batch_size: int,
         num_slots: int,
         dtype: torch.dtype,
-        device: torch.device,
+        devices: Sequence[torch.device],
     ) -> None:
+        """Of each layer on its own of the `devices`."""
         shape = (batch_size, config.num_attention_heads, num_slots, config.head_dim)
         # Not one tensor for all layers: a compiled pass would copy the whole of it to write to a part.
         self.layers = [
-            tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in ("keys", "values"))
-            for _ in range(config.num_hidden_layers)
+            tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in ("keys", "values")) for device in devices
         ]
         for store in self.stores():  # CUDA graphs write to nothing else
             torch._dynamo.mark_static_address(store)
-        self._sequences = torch.arange(batch_size, device=device)[:, None]
+        self._sequences = torch.arange(batch_size, device=devices[0])[:, None]
         self._slots: slice | torch.LongTensor = slice(0, 0)
         self._num_visible = 0
 
@@ -59,7 +59,8 @@ class AnyOrderCache:
             if isinstance(self._slots, slice):
                 store[:, :, self._slots] = states
             else:
-                store[self._sequences, :, self._slots] = states.transpose(1, 2).to(store.dtype)
+                sequences, slots = self._sequences.to(store.device), self._slots.to(store.device)
+                store[sequences, :, slots] = states.transpose(1, 2).to(store.dtype)
         return stored[0][:, :, : self._num_visible], stored[1][:, :, : self._num_visible]
 
 

@@ -7,7 +7,7 @@ from transformers import PreTrainedModel
 
 from .cache_aogpt import AnyOrderCache
 from .canvas import Answer, Canvas
-from .devices import to_device
+from .devices import device_of, to_device
 from .linear import is_compiled, with_packed_weights
 from .rows import query_mask, rows_of
 
@@ -37,7 +37,8 @@ class CachedDecoder(Canvas):
         dtype = self.model.lm_head.weight.dtype
         if torch.is_autocast_enabled(ids.device.type):
             dtype = torch.get_autocast_dtype(ids.device.type)
-        self.cache = AnyOrderCache(self.model.config, *ids.shape, dtype=dtype, device=ids.device)
+        devices = [device_of(layer, ids.device) for layer in self.model.model.layers]
+        self.cache = AnyOrderCache(self.model.config, *ids.shape, dtype=dtype, devices=devices)
         # Every position is a target at least once: to project each just once can only take less.
         self.modulations = self.model.model.tabulate_modulations(ids.shape[1], ids.device)
         for table in self.modulations or ():  # CUDA graphs copy what may move before every pass

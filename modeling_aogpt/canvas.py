@@ -74,7 +74,7 @@ class Canvas:
 
     def logits_of(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Logits (queries, vocab); ids that are no text have none."""
-        logits = self.model.lm_head(hidden_states)
+        logits = self.model.apply_head(hidden_states)
         logits[:, self.model.config.num_valid_tokens :] = float("-inf")
         return logits
 

@@ -3,6 +3,13 @@
 """What the CPU draws and counts for a model that may live elsewhere."""
 
 import torch
+from torch import nn
+
+
+def device_of(module: nn.Module, default: torch.device) -> torch.device:
+    """Where Accelerate runs a part of a model that it spread over several devices (`device_map`); else `default`."""
+    device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
+    return default if device is None else torch.device(device)
 
 
 def to_device(values: torch.Tensor, device: torch.device | str | None) -> torch.Tensor:

@@ -188,7 +188,7 @@ class HiddenScorer:
                 attention_mask=self.is_token[chosen],
                 sigma=None if sigma is None else sigma[chosen],
             ).last_hidden_state
-            found = token_scores(self.model.lm_head, hidden_states[asked], ids[asked], config.num_valid_tokens)
+            found = token_scores(self.model.apply_head, hidden_states[asked], ids[asked], config.num_valid_tokens)
             scores[chosen] = torch.zeros_like(scores[chosen]).masked_scatter(asked, found)
         return scores
 

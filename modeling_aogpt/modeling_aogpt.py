@@ -523,6 +523,7 @@ class AOGPTModel(AOGPTPreTrainedModel):
         if self.modulation is not None:
             table = None if modulations is None else modulations[-1]
             hidden_states = modulate(hidden_states, *self.modulation(conditions, target_positions[:, kept], table))
+        hidden_states = hidden_states.to(positions.device)  # of a model that is spread over devices, from the last
         return BaseModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
 
 
@@ -538,6 +539,10 @@ class ModelWithHead(AOGPTPreTrainedModel):
         self.model = self.model_class(config)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
+
+    def apply_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Logits (..., vocab_size) of hidden states, and where these are, be the head on another device."""
+        return self.lm_head(hidden_states).to(hidden_states.device)
 
     def save_pretrained(self, *arguments: Any, **options: Any) -> None:
         if self.can_generate():
@@ -609,7 +614,7 @@ class AOGPTForAnyOrderLM(ModelWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
         """
         self.refuse_unknown(kwargs)
         output, orders = self.predict_in_order(input_ids, orders, attention_mask, **kwargs)
-        logits = self.lm_head(in_place(output.last_hidden_state, orders))
+        logits = self.apply_head(in_place(output.last_hidden_state, orders))
         if labels is not None:
             labels = self.checked_labels(labels, input_ids, attention_mask)
         return MaskedLMOutput(
@@ -663,7 +668,7 @@ class AOGPTForMaskedLM(ModelWithHead):
         num_context = (is_token & ~is_masked).sum(dim=-1)
         rows = rows_of(in_order(input_ids, orders), in_order(positions, orders), num_context)
         output = self.model(**rows, attention_mask=query_mask(ranks, num_context, ranks.shape[1]), **kwargs)
-        logits = self.lm_head(in_place(output.last_hidden_state, orders))
+        logits = self.apply_head(in_place(output.last_hidden_state, orders))
         return self.masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
 
 
@@ -743,7 +748,7 @@ class AOGPTForCausalLM(ModelWithHead, GenerationMixin):
         )
         hidden_states = output.last_hidden_state[:, 1:]
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(hidden_states[:, kept])
+        logits = self.apply_head(hidden_states[:, kept])
         # The stock generate would draw what is no text.
         logits[..., self.config.num_valid_tokens :] = torch.finfo(logits.dtype).min
         loss = None

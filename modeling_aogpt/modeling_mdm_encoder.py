@@ -157,7 +157,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel):
         hidden_states = self.norm(hidden_states)
         if self.modulation is not None:
             hidden_states = modulate(hidden_states, *self.modulation(conditions, targets))
-        return BaseModelOutput(last_hidden_state=hidden_states)
+        return BaseModelOutput(last_hidden_state=hidden_states.to(input_ids.device))  # as in `AOGPTModel`
 
     def _noise_levels(
         self, sigma: torch.Tensor | None, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
@@ -244,7 +244,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, ModelWithHead, AnyOrderGe
         self.refuse_unknown(kwargs)
         input_ids = self.checked_ids(input_ids, attention_mask, mask_allowed=True)
         output = self.model(input_ids, attention_mask=attention_mask, sigma=sigma, **kwargs)
-        logits = self.lm_head(output.last_hidden_state)
+        logits = self.apply_head(output.last_hidden_state)
         return self.masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
 
     def network_output(
@@ -258,7 +258,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, ModelWithHead, AnyOrderGe
         Arguments and errors as in `forward`.
         """
         input_ids = self.checked_ids(input_ids, attention_mask, mask_allowed=True)
-        return self.lm_head(self.model(input_ids, attention_mask=attention_mask, sigma=sigma).last_hidden_state)
+        return self.apply_head(self.model(input_ids, attention_mask=attention_mask, sigma=sigma).last_hidden_state)
 
     def log_score(
         self, input_ids: torch.LongTensor, sigma: torch.Tensor, attention_mask: torch.Tensor | None = None
@@ -269,7 +269,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, ModelWithHead, AnyOrderGe
         that is there. Arguments and errors as in `forward`; a model that takes no `sigma` gives no score.
         """
         input_ids = self.checked_ids(input_ids, attention_mask, mask_allowed=True)
-        output = self.lm_head(self.model(input_ids, attention_mask=attention_mask, sigma=sigma).last_hidden_state)
+        output = self.network_output(input_ids, attention_mask, sigma)
         scale = sigma.expm1().log() + math.log(self.config.num_valid_tokens)
         return (output - scale[:, None, None]).to(output.dtype).scatter(2, input_ids[..., None], 0.0)
 

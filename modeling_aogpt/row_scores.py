@@ -8,6 +8,8 @@ rows are computed once for all of them. A whole sequence is one branch without a
 is asked, all hidden tokens given the others, is a branch of one token for each.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -25,12 +27,15 @@ CONTEXT, PADDING = -1, -2
 
 
 def token_scores(
-    lm_head: nn.Module, hidden_states: torch.Tensor, ids: torch.LongTensor, num_ids: int | None = None
+    head: Callable[[torch.Tensor], torch.Tensor],
+    hidden_states: torch.Tensor,
+    ids: torch.LongTensor,
+    num_ids: int | None = None,
 ) -> torch.Tensor:
     """log p of one id for each of the hidden states (rows, hidden_size), over the first `num_ids` ids; float64."""
     scores = []
     for states, targets in zip(hidden_states.split(ROWS_PER_HEAD_CALL), ids.split(ROWS_PER_HEAD_CALL), strict=True):
-        logits = lm_head(states)[:, :num_ids]
+        logits = head(states)[:, :num_ids]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         scores.append(-nn.functional.cross_entropy(logits, targets, reduction="none").double())
     return torch.cat(scores)
@@ -101,7 +106,9 @@ class RowScorer:
         ).last_hidden_state
         is_scored = branches >= 0
         scores = torch.zeros(order.shape, dtype=torch.float64, device=order.device)
-        scores[is_scored] = token_scores(self.model.lm_head, hidden_states[is_scored], ids.gather(1, order)[is_scored])
+        scores[is_scored] = token_scores(
+            self.model.apply_head, hidden_states[is_scored], ids.gather(1, order)[is_scored]
+        )
         return scores
 
 

@@ -1,9 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-An accelerator without the hardware: tensors that say they are on a device, and are computed on the CPU.
+An accelerator without the hardware: tensors that say they are on a device, or another, and are computed on the CPU.
 
-What a real one refuses, mixing tensors of both places in one operation, raises here too, and whatever makes the CPU
+What a real one refuses, mixing tensors of several places in one operation, raises here too, and whatever makes the CPU
 wait for results of the device is counted. `python -m tests.accelerator` runs every scenario below on it and prints,
 as JSON, what went wrong or differed from the CPU, and the waits. In a process of its own, since it registers a device.
 """
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate.hooks import AlignDevicesHook, add_hook_to_module
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
@@ -38,17 +39,17 @@ class OnDevice(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls: type["OnDevice"], inner: torch.Tensor) -> "OnDevice":
+    def __new__(cls: type["OnDevice"], inner: torch.Tensor, index: int = 0) -> "OnDevice":
         return torch.Tensor._make_wrapper_subclass(
             cls,
             inner.shape,
             strides=inner.stride(),
             storage_offset=inner.storage_offset(),
             dtype=inner.dtype,
-            device=torch.device(NAME, 0),
+            device=torch.device(NAME, index),
         )
 
-    def __init__(self, inner: torch.Tensor) -> None:
+    def __init__(self, inner: torch.Tensor, index: int = 0) -> None:
         self.inner = inner
 
     def tolist(self) -> list:
@@ -85,9 +86,10 @@ def compute(function: Any, args: tuple, kwargs: dict[str, Any], waits: list[str]
     tensors = list(filter(is_tensor, leaves))
     on_device = [tensor for tensor in tensors if isinstance(tensor, OnDevice)]
     check_places(name, args, tensors, on_device)
-    goes_to_device = torch.device(target).type == NAME if target is not None else bool(on_device)
+    place = torch.device(target) if target is not None else (on_device or tensors or [torch.empty(0)])[0].device
     if name == "aten::copy_":
-        goes_to_device = isinstance(args[0], OnDevice)
+        place = args[0].device
+    goes_to_device = place.type == NAME
     if (on_device or goes_to_device) and is_waited_for(name, args, kwargs, tensors, goes_to_device):
         waits.append(line_of_package())
 
@@ -95,7 +97,9 @@ def compute(function: Any, args: tuple, kwargs: dict[str, Any], waits: list[str]
     result = function(*map(on_cpu, args), **inner)
     if name.endswith("_") and not name.endswith("__") and isinstance(result, torch.Tensor):
         return args[0]
-    return each(result, lambda value: OnDevice(value) if is_tensor(value) else value) if goes_to_device else result
+    if not goes_to_device:
+        return result
+    return each(result, lambda value: OnDevice(value, place.index or 0) if is_tensor(value) else value)
 
 
 def each(values: Any, change: Callable[[Any], Any]) -> Any:
@@ -108,7 +112,9 @@ def on_cpu(values: Any) -> Any:
 
 
 def check_places(name: str, args: tuple, tensors: list[torch.Tensor], on_device: list[OnDevice]) -> None:
-    """Numbers of the CPU may be anywhere, its indices index the device, and copies go both ways; nothing else mixes."""
+    """Numbers of the CPU may be anywhere, its indices index the device, and copies go all ways; nothing else mixes."""
+    if len({tensor.device for tensor in on_device}) > 1 and name != "aten::copy_":
+        raise RuntimeError(f"{name} of tensors on two devices, of {[list(tensor.shape) for tensor in on_device]}.")
     on_cpu = [tensor for tensor in tensors if not isinstance(tensor, OnDevice) and tensor.dim()]
     if on_device and on_cpu and name != "aten::copy_" and not (name in INDEXING and isinstance(args[0], OnDevice)):
         raise RuntimeError(f"{name} of tensors on the device and on the CPU, of {[list(t.shape) for t in on_cpu]}.")
@@ -140,11 +146,36 @@ def to_device(value: Any) -> Any:
     if isinstance(value, nn.Module):
         moved = copy.deepcopy(value)
         for module in moved.modules():
-            for name, parameter in module._parameters.items():
-                if parameter is not None:
-                    module._parameters[name] = nn.Parameter(OnDevice(parameter.data))
+            move_parameters(module, index=0)
         return moved
     return OnDevice(value) if isinstance(value, torch.Tensor) else value
+
+
+def move_parameters(module: nn.Module, index: int) -> None:
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            module._parameters[name] = nn.Parameter(OnDevice(parameter.data, index))
+
+
+class PlacedHook(AlignDevicesHook):
+    """What Accelerate attaches to a module, whose parameters are where they belong."""
+
+    def init_hook(self, module: nn.Module) -> nn.Module:
+        return module
+
+
+def spread(model: PreTrainedModel) -> PreTrainedModel:
+    """A copy whose embeddings and first layer are on one device, the other layers and the head on another."""
+    model = copy.deepcopy(model)
+    for name, module in model.named_modules():
+        index = int("embed" not in name and not name.startswith("model.layers.0"))
+        move_parameters(module, index)
+        if name == "":
+            add_hook_to_module(module, PlacedHook(torch.device(NAME, 0), io_same_device=True))
+        elif name != "model" and module.state_dict():
+            skipped = model._skip_keys_device_placement
+            add_hook_to_module(module, PlacedHook(torch.device(NAME, index), skip_keys=skipped))
+    return model
 
 
 # ------------------------------------------------------------------------------------------------------- scenarios
@@ -241,7 +272,10 @@ def view(kind: type[PreTrainedModel]) -> PreTrainedModel:
     return model
 
 
-def scenarios() -> dict[str, tuple[PreTrainedModel, Callable[[Any, Callable], torch.Tensor]]]:
+Scenario = tuple[PreTrainedModel, Callable[[Any, Callable], torch.Tensor]]
+
+
+def scenarios() -> dict[str, Scenario]:
     decoder, encoder = random_model(position_encoding="rotary"), random_encoder()
     generate = {name: generating(arguments) for name, arguments in GENERATE.items()}
     of_encoder = {name: generate[name] for name in ("Bernoulli", "padding", "confidence", "entropy bound", "refined")}
@@ -250,6 +284,7 @@ def scenarios() -> dict[str, tuple[PreTrainedModel, Callable[[Any, Callable], to
         f"decoder: {name}": (decoder, run) for name, run in (generate | speculate | SCORE | SCORE_IN_ORDER).items()
     }
     found |= {f"encoder: {name}": (encoder, run) for name, run in (of_encoder | SCORE).items()}
+    found["encoder: conditional"] = encoder, SCORE_IN_ORDER["conditional"]
     found["encoder: training"] = random_encoder(target_injection="sigma"), gradient_of_score
     found["learned positions"] = random_model(), generate["Bernoulli"]
     found["masked language model"] = view(AOGPTForMaskedLM), lambda model, put: model(put(HOLES), put(PADDED)).logits
@@ -257,9 +292,30 @@ def scenarios() -> dict[str, tuple[PreTrainedModel, Callable[[Any, Callable], to
     return found
 
 
-def outcome(model: PreTrainedModel, run: Callable[[Any, Callable], torch.Tensor]) -> dict[str, Any]:
+def scenarios_of_two_devices() -> dict[str, Scenario]:
+    kinds = ("one by one", "Bernoulli", "padding", "margin, window", "refined", "speculative")
+    generate = {name: generating((GENERATE | SPECULATE)[name]) for name in kinds}
+    scored = {name: run for name, run in (SCORE | SCORE_IN_ORDER).items() if not name.startswith("training")}
+    decoder, encoder = random_model(), random_encoder(target_injection="sigma")
+    of_decoder = generate | scored | {"loss": loss}
+    of_encoder = {"Bernoulli": generate["Bernoulli"], "loss": loss} | SCORE
+    found = {f"decoder: {name}": (decoder, run) for name, run in of_decoder.items()}
+    found |= {f"encoder: {name}": (encoder, run) for name, run in of_encoder.items()}
+    found["causal language model"] = view(AOGPTForCausalLM), loss
+    return found
+
+
+def loss(model: PreTrainedModel, put: Callable) -> torch.Tensor:
+    return model(put(IDS), attention_mask=put(PADDED), labels=put(IDS)).loss
+
+
+def outcome(
+    model: PreTrainedModel,
+    run: Callable[[Any, Callable], torch.Tensor],
+    move: Callable[[PreTrainedModel], PreTrainedModel],
+) -> dict[str, Any]:
     expected = run(copy.deepcopy(model), lambda value: value)
-    moved = to_device(model)
+    moved = move(model)
     device = Device()
     try:
         with device:
@@ -273,4 +329,7 @@ def outcome(model: PreTrainedModel, run: Callable[[Any, Callable], torch.Tensor]
 
 if __name__ == "__main__":
     _setup_privateuseone_for_python_backend(NAME, Backend())
-    print(json.dumps({name: outcome(*scenario) for name, scenario in scenarios().items()}))
+    outcomes = {name: outcome(*scenario, to_device) for name, scenario in scenarios().items()}
+    for name, scenario in scenarios_of_two_devices().items():
+        outcomes[f"two devices: {name}"] = outcome(*scenario, spread)
+    print(json.dumps(outcomes))

@@ -28,7 +28,7 @@ def outcomes() -> dict[str, dict[str, Any]]:
 
 
 def test_no_operation_mixes_devices_and_results_are_those_of_the_cpu(outcomes: dict[str, dict[str, Any]]) -> None:
-    assert len(outcomes) == 36
+    assert len(outcomes) == 55
     assert {name: outcome["error"] for name, outcome in outcomes.items() if "error" in outcome} == {}
     assert [name for name, outcome in outcomes.items() if not outcome["is_equal"]] == []
 

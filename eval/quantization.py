@@ -10,6 +10,7 @@
 import argparse
 import json
 import sys
+from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from training.data import load_data
 from training.errors import errors_in_a_line
 from training.evaluation import ORDER_SEED
 from training.files import whole_file
+from training.hardware import versions
 from training.initialization import weights_of
 from training.results import read_finished_run
 
@@ -73,13 +75,19 @@ def measure(run: Path) -> dict[str, Any]:
         measured[name] = {"bytes": num_bytes_of(model)}
         for order in ORDERS:
             measured[name][order] = figures(nats[order], num_bytes, num_bytes)["bits_per_byte"]
-    return {"run": run.name, "sequences": len(rows), "torch": torch.__version__, "variants": measured}
+    return {
+        "run": run.name,
+        "sequences": len(rows),
+        "versions": versions() | {"torchao": metadata.version("torchao")},
+        "variants": measured,
+    }
 
 
 def report(results: dict[str, Any]) -> str:
+    used = ", ".join(f"{name} {results['versions'][name]}" for name in ("torch", "transformers", "torchao"))
     lines = [
         f"Held-out bits per byte of {results['run']} ({results['sequences']} sequences), by how its weights are loaded "
-        f"(torch {results['torch']}, CPU):\n",
+        f"({used}, CPU):\n",
         "| weights | megabytes | left to right | random orders |",
         "|:--|--:|--:|--:|",
     ]

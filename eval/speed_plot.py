@@ -101,10 +101,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("reports", nargs="+", type=Path, metavar="SPEED.JSON", help="a report of eval/speed.py")
     parser.add_argument("output", type=Path, metavar="OUTPUT.PNG")
     arguments = parser.parse_args(argv)
-    reports = [read_json(path, ("length", "dtype", "points"), "eval/speed.py") for path in arguments.reports]
-    kinds = sorted({f"{report['length']} in {report['dtype']}" for report in reports})
+    keys = ("hardware", "length", "dtype", "points")
+    reports = [read_json(path, keys, "eval/speed.py") for path in arguments.reports]
+    kinds = sorted({", ".join(map(str, (*r["hardware"].values(), r["length"], r["dtype"]))) for r in reports})
     if len(kinds) != 1:
-        raise ValueError(f"The reports are of lengths {', '.join(kinds)}: give those of one length and dtype.")
+        raise ValueError(f"Give reports of one machine, length and dtype; these are of {'; of '.join(kinds)}.")
     plot_speed([point for report in reports for point in report["points"]], reports[0]["length"], arguments.output)
 
 

@@ -81,7 +81,8 @@ def test_a_command_says_what_is_wrong_in_a_line() -> None:
 
 
 def test_a_concatenating_cache_gives_the_same_in_fresh_memory() -> None:
-    caches = [kind(random_model().config, 1, 4, torch.float64, "cpu") for kind in (AnyOrderCache, ConcatenatingCache)]
+    config, kinds = random_model().config, (AnyOrderCache, ConcatenatingCache)
+    caches = [kind(config, 1, 4, torch.float64, ["cpu"] * config.num_hidden_layers) for kind in kinds]
     for start, stop in ((0, 2), (1, 4)):
         states = torch.randn(2, 1, 2, stop - start, 8, dtype=torch.float64)
         for cache in caches:
@@ -231,6 +232,11 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert (folder / "speed.png").stat().st_size > 10_000
     plot_reports([str(folder / "speed.json"), str(folder / "speed.json"), str(tmp_path / "both.png")])
     assert (tmp_path / "both.png").stat().st_size > 10_000
+    elsewhere = json.loads((folder / "speed.json").read_text())
+    elsewhere["hardware"]["threads"] = 77
+    (tmp_path / "elsewhere.json").write_text(json.dumps(elsewhere))
+    with pytest.raises(SystemExit, match=r"reports of one machine, length and dtype; these are of .*, 77, "):
+        plot_reports([str(folder / "speed.json"), str(tmp_path / "elsewhere.json"), str(tmp_path / "both.png")])
     assert "| 2 | 16 | encoder (one pass, times steps) |" in (folder / "speed.md").read_text()
 
 

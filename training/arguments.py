@@ -4,6 +4,7 @@
 
 import difflib
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -140,7 +141,7 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
     """
     parser = Parser((ModelArguments, DataArguments, TrainingArguments))
     parser.add_argument("config", type=Path, help="YAML file of keys and values, for instance configs/quickstart.yaml")
-    known = {item.name for kind in parser.dataclass_types for item in fields(kind)}
+    known = {item.name: item.type for kind in parser.dataclass_types for item in fields(kind)}
     if not argv or argv[0].startswith("-"):
         parser.parse_args(argv)  # --help, or the usage
         raise ValueError("The first argument is the YAML file: pretrain.py CONFIG.yaml [--key value ...]")
@@ -160,30 +161,59 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
     return model, data, training
 
 
-def read_settings(path: Path, known: set[str]) -> dict[str, Any]:
-    """Keys and values of a YAML file. Raises a `ValueError` that names the file."""
+class _Loader(yaml.SafeLoader):
+    """
+    Leaves everything text but null and infinity: `no` and 1.10 are what they say, and types are those of the keys, as
+    on the command line.
+    """
+
+    yaml_implicit_resolvers = {}
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"), ["-", "+", "."]
+)
+
+
+def read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:
+    """
+    The keys that a YAML file gives, and their values: text, or lists of text. null, or no files to hold out: not given.
+
+    Args:
+        known: The types of all keys.
+
+    Raises:
+        ValueError: If the file cannot be read, or for an unknown key or a list where none can be; it names the file.
+    """
     try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+        settings = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(settings, dict):
         raise ValueError(f"{path} must hold lines of the form `key: value`.")
-    for key in settings:
+    for key, value in settings.items():
         if key not in known:
             raise ValueError(_unknown_key(str(key), known, str(path)))
-    return settings
+        takes_list = known[key] == list[str]
+        if isinstance(value, dict | list) and not (takes_list and isinstance(value, list)):
+            raise ValueError(f"{key} in {path} is {value!r}; it takes one value.")
+    given = {key: value for key, value in settings.items() if value is not None}
+    if given.get("validation_files") == []:  # as a run's report says, and the command line cannot
+        del given["validation_files"]
+    return given
 
 
 def _as_options(settings: dict[str, Any]) -> Iterable[str]:
-    """As if given on the command line, so that types and choices are checked in one place. null: not given."""
+    """As if given on the command line, so that types and choices are checked in one place."""
     for key, value in settings.items():
         if isinstance(value, list):
             yield from (f"--{key}", *map(str, value))
-        elif value is not None:
+        else:
             yield f"--{key}={value}"
 
 
-def _unknown_key(given: str, known: set[str], place: str) -> str:
+def _unknown_key(given: str, known: Iterable[str], place: str) -> str:
     key = given.lstrip("-").partition("=")[0].replace("-", "_")
     nearest = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)[0]
     return f"{given!r} in {place} is not known. Did you mean {nearest!r}? `pretrain.py --help` lists all keys."
@@ -192,7 +222,7 @@ def _unknown_key(given: str, known: set[str], place: str) -> str:
 def _given_keys(settings: dict[str, Any], argv: list[str]) -> set[str]:
     """Keys of the YAML file and of the command line, where `--no_KEY` stands for a key, too."""
     options = {option[2:].partition("=")[0].replace("-", "_") for option in argv if option.startswith("--")}
-    return {key for key, value in settings.items() if value is not None} | {key.removeprefix("no_") for key in options}
+    return settings.keys() | {key.removeprefix("no_") for key in options}
 
 
 def _adopt_architecture(model: ModelArguments, init_from: str, given: set[str]) -> None:

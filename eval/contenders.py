@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.generation import LogitsProcessorList, TopPLogitsWarper
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
@@ -21,7 +21,7 @@ from modeling_aogpt.cache_aogpt import AnyOrderCache
 from modeling_aogpt.cached_decoder import CachedDecoder
 from modeling_aogpt.canvas import Answer
 from modeling_aogpt.linear import in_fast_dtype
-from training.initialization import weights_of
+from training.initialization import load_whole
 
 # Makes `batch_size` sequences of `length` tokens in `num_steps` steps.
 Generate = Callable[[int, int, int], Any]
@@ -159,8 +159,7 @@ def causal_lm(name: str, length: int, device: torch.device, dtype: torch.dtype) 
     if name in CONFIG_MAPPING:
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](), dtype=dtype)
     else:
-        with weights_of(name):
-            model = AutoModelForCausalLM.from_pretrained(name, config=AutoConfig.from_pretrained(name), dtype=dtype)
+        model = load_whole(AutoModelForCausalLM, name, dtype=dtype)
     longest = getattr(model.config, "max_position_embeddings", length)
     if length > longest:
         raise ValueError(f"length is {length}, but {name} takes at most {longest} tokens.")

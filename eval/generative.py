@@ -38,7 +38,7 @@ from training.data import option
 from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file
 from training.hardware import hardware, versions
-from training.initialization import weights_of
+from training.initialization import load_whole
 
 MAX_N = 3
 
@@ -212,8 +212,7 @@ def any_order_config(name: str) -> AOGPTConfig | MDMEncoderConfig:
 
 def load_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
     any_order_config(name)
-    with weights_of(name):
-        return AutoModel.from_pretrained(name, dtype=dtype).to(device).eval()
+    return load_whole(AutoModel, name, dtype=dtype).to(device).eval()
 
 
 def make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:

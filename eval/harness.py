@@ -26,7 +26,7 @@ from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.mask_token import load_tokenizer
 from modeling_aogpt.orders import group_order, in_order, in_place, left_to_right_orders, random_orders
 from training.errors import errors_in_a_line
-from training.initialization import weights_of
+from training.initialization import load_whole
 
 ORDERS = ("left_to_right", "random")
 LOGITS_AT_ONCE = 1024  # rows of the head
@@ -92,8 +92,7 @@ class AnyOrderLM(TemplateLM):
             device = "cuda" if has_cuda else "cpu"
         if not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ValueError(f"dtype={dtype!r} is none of torch's, such as 'float32' or 'bfloat16'.")
-        with weights_of(pretrained):
-            self.model = AOGPTForAnyOrderLM.from_pretrained(pretrained, dtype=getattr(torch, dtype)).to(device).eval()
+        self.model = load_whole(AOGPTForAnyOrderLM, pretrained, dtype=getattr(torch, dtype)).to(device).eval()
         self.tokenizer = load_tokenizer(tokenizer or pretrained)
         self.context_order, self.completion_order = context_order, completion_order
         self.num_orders, self.seed = num_orders, seed

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from eval.scorers import CausalScorer, identity_of_weights
 from eval.scoring import batches_of, progress_interval
 from modeling_aogpt import DataCollatorForAnyOrderLM
+from training.initialization import load_whole
 
 
 @dataclass
@@ -44,9 +44,9 @@ class Judge:
 
     def __init__(self, name: str, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         try:
-            model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype).to(device).eval()
+            model = load_whole(AutoModelForCausalLM, name, dtype=dtype).to(device).eval()
             self.tokenizer = AutoTokenizer.from_pretrained(name)
-        except (OSError, ValueError, SafetensorError) as error:
+        except (OSError, ValueError) as error:
             raise ValueError(
                 f"There is no causal language model {name!r} with a tokenizer, on the Hub or as a folder: {error}"
             ) from error

@@ -28,7 +28,7 @@ from training.data import load_data, option
 from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file
 from training.hardware import versions
-from training.initialization import weights_of
+from training.initialization import load_whole
 from training.results import read_finished_run
 
 # Larger passes are no faster on a CPU.
@@ -204,8 +204,7 @@ def run(run_dir: Path, arguments: EstimatorArguments) -> dict[str, Any]:
         )
     chosen = torch.linspace(0, len(rows) - 1, arguments.num_sequences).long()
     sequences = torch.tensor(rows["input_ids"][:])[chosen, :length]
-    with weights_of(run_dir):
-        model = AOGPTForAnyOrderLM.from_pretrained(run_dir / "model").eval()
+    model = load_whole(AOGPTForAnyOrderLM, run_dir / "model").eval()
     found = measure(model, sequences, arguments)
     return {
         "run": {key: results["arguments"][key] for key in TRAINING} | {"num_parameters": results["num_parameters"]},

@@ -24,7 +24,7 @@ from training.errors import errors_in_a_line
 from training.evaluation import ORDER_SEED
 from training.files import whole_file
 from training.hardware import versions
-from training.initialization import weights_of
+from training.initialization import load_whole
 from training.results import read_finished_run
 
 ORDERS = {"left_to_right": "left to right", "any_order": "random orders"}
@@ -69,8 +69,7 @@ def measure(run: Path) -> dict[str, Any]:
     num_bytes = torch.tensor([row["num_bytes"] for row in rows]).numpy()
     measured: dict[str, Any] = {}
     for name, options in ways.items():
-        with weights_of(run):
-            model = AutoModel.from_pretrained(run / "model", **options).eval()
+        model = load_whole(AutoModel, run / "model", **options).eval()
         nats = score(model, rows, num_orders=1, seed=ORDER_SEED, batch_size=256)
         measured[name] = {"bytes": num_bytes_of(model)}
         for order in ORDERS:

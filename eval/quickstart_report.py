@@ -33,7 +33,7 @@ from training.data import Data, load_data
 from training.errors import errors_in_a_line
 from training.evaluation import ORDER_SEED
 from training.files import whole_file
-from training.initialization import weights_of
+from training.initialization import load_whole
 from training.results import read_finished_run
 
 NUM_SAMPLES = 1000
@@ -52,8 +52,7 @@ def make_report(run: Path) -> dict[str, Any]:
     if arguments.packing != "documents":
         raise ValueError(f"{run} was trained with packing={arguments.packing}; this report needs packing=documents.")
     data = load_data(arguments)
-    with weights_of(run):
-        model = AOGPTForAnyOrderLM.from_pretrained(run / "model").eval()
+    model = load_whole(AOGPTForAnyOrderLM, run / "model").eval()
     sequences = data.validation["input_ids"][:]
     training, held_out = (decode(data.tokenizer, ids) for ids in (data.train["input_ids"][:], sequences))
     known = {"train": set(training), "validation": set(held_out)}

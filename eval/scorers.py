@@ -14,12 +14,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils import cached_file, extract_commit_hash
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from training.data import sha256_of_file
-from training.initialization import weights_of
+from training.initialization import load_whole
 
 MEASURES = ("left_to_right", "any_order", "ensemble")
 RANDOM_MEASURES = ("any_order", "ensemble")
@@ -167,14 +173,12 @@ def load_scorer(
     config = read_config(name, revision)
     kinds = {AOGPTConfig: (AOGPTForAnyOrderLM, DecoderScorer), MDMEncoderConfig: (MDMEncoderForMaskedLM, EncoderScorer)}
     model_class, scorer_class = kinds.get(type(config), (AutoModelForCausalLM, CausalScorer))
-    with weights_of(name):
-        try:
-            model = model_class.from_pretrained(name, revision=revision, dtype=dtype).to(device).eval()
-        except ValueError as error:  # an encoder such as BERT is no causal language model
-            raise ValueError(
-                f"{name!r} ({config.model_type}) is none of an AO-GPT, a masked diffusion encoder or a causal language "
-                f"model: {error}"
-            ) from error
+    if scorer_class is CausalScorer and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise ValueError(
+            f"{name!r} ({config.model_type}) is none of an AO-GPT, a masked diffusion encoder or a causal language "
+            "model."
+        )
+    model = load_whole(model_class, name, revision=revision, dtype=dtype).to(device).eval()
     return CausalScorer(model) if scorer_class is CausalScorer else scorer_class(model, estimators)
 
 

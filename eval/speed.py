@@ -35,7 +35,7 @@ from training.data import option
 from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file
 from training.hardware import num_cores
-from training.initialization import weights_of
+from training.initialization import load_whole
 
 SIZES = {
     "tiny": {
@@ -111,8 +111,7 @@ def measure(
     if arguments.model is None:
         model = AOGPTForAnyOrderLM(AOGPTConfig(**SIZES[arguments.size]))
     else:
-        with weights_of(arguments.model):
-            model = AOGPTForAnyOrderLM.from_pretrained(arguments.model)
+        model = load_whole(AOGPTForAnyOrderLM, arguments.model)
     model = model.eval().to(device, dtype)
     longest = model.config.max_position_embeddings
     length = longest if arguments.length is None else arguments.length

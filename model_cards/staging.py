@@ -28,7 +28,7 @@ from model_cards.measurements import (
 from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.mask_token import tokenizer_of
 from training.files import whole_folder
-from training.initialization import weights_of
+from training.initialization import load_whole
 from training.results import read_results
 
 ROOT = Path(__file__).parents[1]
@@ -103,14 +103,7 @@ def load_model(folder: Path) -> PreTrainedModel:
     config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
     if not isinstance(config, AOGPTConfig):
         raise ValueError(f"{folder} holds a {config.model_type}, not a model of this package.")
-    with weights_of(str(folder)):
-        model, info = AutoModel.from_pretrained(
-            folder, trust_remote_code=False, use_safetensors=True, output_loading_info=True
-        )
-    wrong = {what: sorted(map(str, names)) for what, names in info.items() if names}
-    if wrong:
-        raise ValueError(f"{folder}: the weights do not fit the configuration: {wrong}")
-    return model
+    return load_whole(AutoModel, folder, trust_remote_code=False, use_safetensors=True)
 
 
 def write_benchmark_results(folder: Path, measurements: list[Measurement]) -> None:

@@ -18,6 +18,7 @@ from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from eval.harness import AnyOrderLM, main  # noqa: E402
+from tests.test_initialization import take_out  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -180,6 +181,12 @@ def test_a_model_that_is_not_there_is_said_in_a_line(tmp_path: Path, monkeypatch
     monkeypatch.setattr("eval.harness.cli_evaluate", lambda: AnyOrderLM(str(tmp_path)))
     with pytest.raises(SystemExit, match=rf"^error: The weights of {tmp_path} are missing or damaged"):
         main()
+
+
+def test_no_weights_are_made_up(folder: str) -> None:
+    take_out(Path(folder), "lm_head.bias")
+    with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head\.bias"):
+        AnyOrderLM(folder)
 
 
 def test_generation_is_left_to_the_stock_model(folder: str) -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import GPT2Config, PreTrainedTokenizerFast
+from transformers import AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.mask_token import with_mask_token
 from training.arguments import ModelArguments, build_config, parse_arguments
-from training.initialization import load_model, weights_of
+from training.initialization import load_model, load_whole
 from training.tokenization import vocabulary_arguments
 
 SIZES = {
@@ -35,6 +35,13 @@ def folder(tmp_path: Path, vocabulary: dict, tiny_tokenizer: PreTrainedTokenizer
     tiny_tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "run.yaml").write_text("corpus: a.txt\nsequence_length: 10\n")
     return tmp_path / "model"
+
+
+def take_out(folder: Path, name: str) -> None:
+    """Saves a model's weights without one of them."""
+    weights = load_file(folder / "model.safetensors")
+    del weights[name]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def parse(folder: Path, *options: str) -> tuple:
@@ -92,11 +99,19 @@ def test_other_tokenizer_is_refused(folder: Path, vocabulary: dict) -> None:
 
 
 def test_missing_weights_are_refused(folder: Path, vocabulary: dict) -> None:
-    weights = load_file(folder / "model.safetensors")
-    weights.pop("lm_head.bias")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    take_out(folder, "lm_head.bias")
     with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head.bias"):
         load_model(str(folder), AOGPTConfig(**SIZES, **vocabulary))
+
+
+def test_weights_too_many_are_refused_of_this_package_alone(folder: Path, tmp_path: Path) -> None:
+    GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=4, n_embd=8, n_layer=1, n_head=1)).save_pretrained(tmp_path)
+    for path in (folder, tmp_path):
+        weights = load_file(path / "model.safetensors") | {"another_head.weight": torch.zeros(3)}
+        save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"not those of its configuration: .*unexpected_keys.*another_head\.weight"):
+        load_whole(AutoModel, folder)
+    assert load_whole(AutoModelForCausalLM, tmp_path).config.n_embd == 8
 
 
 def test_weights_of_other_shapes_and_damaged_ones_are_refused(folder: Path, vocabulary: dict) -> None:
@@ -110,5 +125,9 @@ def test_weights_of_other_shapes_and_damaged_ones_are_refused(folder: Path, voca
 
 
 def test_a_fault_in_loading_stays_what_it_is() -> None:
-    with pytest.raises(RuntimeError, match="out of memory"), weights_of("model"):
-        raise RuntimeError("out of memory")
+    class Model:
+        def from_pretrained(name: str, **options: object) -> None:
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        load_whole(Model, "model")

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,12 @@ import pytest
 from PIL import Image
 from transformers import set_seed
 
-from eval import quickstart_report
+from eval import likelihood_estimators, quantization, quickstart_report
 from eval.compression_baselines import compression_bits_per_byte
+from eval.likelihood_estimators import EstimatorArguments
 from eval.quickstart_report import filled_in, main, make_report, to_markdown
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
+from tests.test_initialization import take_out
 from tests.test_tokenization import DOCUMENTS
 from training.data import DataArguments, load_data
 from training.evaluation import ORDER_SEED
@@ -62,6 +65,22 @@ def run(arguments: DataArguments, tmp_path: Path) -> Path:
     }
     (tmp_path / "run" / "results.json").write_text(json.dumps(results))
     return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    "measure",
+    [
+        make_report,
+        quantization.measure,
+        lambda run: likelihood_estimators.run(run, EstimatorArguments(num_sequences=1, num_exact=0)),
+    ],
+    ids=["quickstart_report", "quantization", "likelihood_estimators"],
+)
+def test_no_weights_are_made_up(measure: Callable[[Path], Any], run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantization, "variants", lambda: {"float32": {}})
+    take_out(run / "model", "lm_head.bias")
+    with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head\.bias"):
+        measure(run)
 
 
 def test_bits_per_byte_are_of_the_documents_that_fit(run: Path, arguments: DataArguments) -> None:

@@ -1,14 +1,21 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
+from eval import speed
+from eval.contenders import causal_lm
+from eval.generative import load_model
+from eval.judging import Judge
 from eval.scorers import CausalScorer, DecoderScorer, EncoderScorer, Estimators, load_scorer
 from eval.scoring import score
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from tests.test_initialization import take_out
+from training.convert_gpt2 import convert
 
 IDS = torch.arange(40).view(4, 10) * 7 % 13
 
@@ -75,6 +82,30 @@ def test_seeds_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
     assert (one != other).all()
     single = score(encoder, rows, 1, 0, 4, ["any_order"])["any_order"]
     assert (one != single).all()  # so the second pass draws other masks than the first
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda name: load_scorer(name, torch.float32, torch.device("cpu"), Estimators()),
+        lambda name: load_model(name, torch.float32, torch.device("cpu")),
+        lambda name: speed.measure(speed.SpeedArguments(name, device="cpu"), "command"),
+        lambda name: convert(name, Path(name) / "out"),
+        lambda name: Judge(name, torch.device("cpu")),
+        lambda name: causal_lm(name, 9, torch.device("cpu"), torch.float32),
+    ],
+    ids=["zero_shot", "generative", "speed", "convert_gpt2", "judge", "causal_lm"],
+)
+def test_no_weights_are_made_up(
+    load: Callable[[str], object], tiny_model: AOGPTForAnyOrderLM, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    is_causal = request.node.callspec.id in ("convert_gpt2", "judge", "causal_lm")
+    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=13, n_positions=10, n_embd=8, n_layer=1, n_head=1))
+    (gpt2 if is_causal else tiny_model).save_pretrained(tmp_path)
+    lost = "transformer.h.0.mlp.c_fc.weight" if is_causal else "model.layers.1.mlp.up_proj.weight"
+    take_out(tmp_path, lost)
+    with pytest.raises(ValueError, match=rf"not those of its configuration: .*{lost}"):
+        load(str(tmp_path))
 
 
 def test_kinds_of_models(encoder: MDMEncoderForMaskedLM, tiny_model: AOGPTForAnyOrderLM, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from modeling_aogpt.mask_token import tokenizer_of
 from modeling_aogpt.modeling_aogpt import TargetModulation
 from training.errors import errors_in_a_line
 from training.files import whole_folder
-from training.initialization import weights_of
+from training.initialization import load_whole
 
 # GPT-2's module -> ours. Its projections are stored the other way round (transformers' Conv1D).
 BLOCK = {
@@ -150,9 +150,7 @@ def convert(source: str, out_dir: Path, target_injection: str = "adaln") -> AOGP
         raise ValueError(f"{source} is no model, on the Hub or as a folder: {error}") from error
     if kind != "gpt2":
         raise ValueError(f"{source} is a model of type {kind!r}, and no GPT-2.")
-    with weights_of(source):
-        gpt2 = GPT2LMHeadModel.from_pretrained(source)
-    model = from_gpt2(gpt2, target_injection)
+    model = from_gpt2(load_whole(GPT2LMHeadModel, source), target_injection)
     tokenizer = tokenizer_of(model.config, source)
     with whole_folder(out_dir) as folder:
         model.save_pretrained(folder)

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The model that training begins with: new, or any of this package's that was trained or converted before."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, PreTrainedModel
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 
@@ -28,17 +28,30 @@ def read_config(name_or_path: str) -> AOGPTConfig | MDMEncoderConfig:
     return config
 
 
-@contextmanager
-def weights_of(name_or_path: str) -> Iterator[None]:
-    """Around the loading of weights: raises a `ValueError` that names the model if they are missing or do not fit."""
+def load_whole(model_class: Any, name_or_path: str | Path, **options: Any) -> PreTrainedModel:
+    """
+    A model with the weights of its folder or Hub repository, none of which is made up.
+
+    Args:
+        model_class: A class of models, or one such as `AutoModel`; `options` are those of its `from_pretrained`.
+
+    Raises:
+        ValueError: If weights are missing, damaged or of other shapes, or, of a model of this package, too many. (Other
+            models' may come with those of a head that is not asked for.)
+    """
     try:
-        yield
+        model, report = model_class.from_pretrained(name_or_path, output_loading_info=True, **options)
     except (OSError, SafetensorError) as error:
         raise ValueError(f"The weights of {name_or_path} are missing or damaged: {error}") from error
     except RuntimeError as error:
         if "ignore_mismatched_sizes" not in str(error):
             raise
         raise ValueError(f"The weights of {name_or_path} have not the shapes of its config.json.") from error
+    if not isinstance(model.config, AOGPTConfig):
+        del report["unexpected_keys"]
+    if wrong := {kind: sorted(map(str, keys)) for kind, keys in report.items() if keys}:
+        raise ValueError(f"The weights of {name_or_path} are not those of its configuration: {wrong}.")
+    return model
 
 
 def new_model(config: AOGPTConfig | MDMEncoderConfig) -> Model:
@@ -65,8 +78,4 @@ def load_model(name_or_path: str, config: AOGPTConfig | MDMEncoderConfig) -> Mod
                 f"The tokenizer has {name}={getattr(config, name)}, but the model of {name_or_path} "
                 f"{getattr(its, name)}: give the tokenizer that it was trained with."
             )
-    with weights_of(name_or_path):
-        model, report = AutoModel.from_pretrained(name_or_path, dtype=torch.float32, output_loading_info=True)
-    if wrong := {kind: keys for kind, keys in report.items() if keys}:
-        raise ValueError(f"The weights of {name_or_path} are not those of its configuration: {wrong}.")
-    return model
+    return load_whole(AutoModel, name_or_path, dtype=torch.float32)

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import hashlib
 import json
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -155,22 +156,42 @@ def test_validation_files_are_held_out_whole(arguments: DataArguments) -> None:
     data = load_data(arguments)
     assert data.facts["validation"]["documents"] == len(FILES[2])
     assert data.facts["validation"]["empty_documents"] == 2
-    assert [source["name"] for source in data.facts["sources"]] == ["a.txt", "c.txt"]
+    assert names_of_sources(data) == ["a.txt", "c.txt"]
     assert data.tokenizer.decode(in_order(data, WINDOW)).startswith(FILES[0][0])  # nothing is left out
 
 
-def test_data_set_of_a_folder(arguments: DataArguments, tmp_path: Path) -> None:
+@pytest.fixture
+def data_set(arguments: DataArguments, tmp_path: Path) -> DataArguments:
+    """A folder as the Hub has them, with a validation split."""
     (tmp_path / "set").mkdir()
     for name, lines in zip(("train-0", "train-1", "validation-0"), FILES, strict=True):
         Dataset.from_dict({"body": lines, "number": range(150)}).to_parquet(tmp_path / "set" / f"{name}.parquet")
-    arguments.corpus, arguments.text_column = [str(tmp_path / "set")], "body"
-    data = load_data(arguments)
-    assert [Path(source["name"]).name for source in data.facts["sources"]] == [
-        *("train-0.parquet", "train-1.parquet", "validation-0.parquet")
-    ]
+    return replace(arguments, corpus=[str(tmp_path / "set")], text_column="body")
+
+
+def names_of_sources(data: Data) -> list[str]:
+    return [Path(source["name"]).name for source in data.facts["sources"]]
+
+
+def test_data_set_of_a_folder(data_set: DataArguments) -> None:
+    data = load_data(data_set)
+    assert names_of_sources(data) == ["train-0.parquet", "train-1.parquet", "validation-0.parquet"]
     assert data.facts["validation"]["documents"] == HELD_OUT
     first = FILES[epoch_permutation(2, SEED, 0)[0]][0]
     assert data.tokenizer.decode(in_order(data, WINDOW)).startswith(first)
+
+
+def test_a_data_set_scored_on_files_notes_these_instead_of_its_split(data_set: DataArguments, tmp_path: Path) -> None:
+    path = tmp_path / "held_out.jsonl"
+    path.write_text(json.dumps({"body": "so ma bu le ti no ka re"}) + "\n")
+    data_set.validation_files = [str(path)]
+    data = load_data(data_set)
+    assert names_of_sources(data) == ["train-0.parquet", "train-1.parquet", "held_out.jsonl"]
+    assert data.facts["sources"][-1]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert data.facts["validation"]["documents"] == 1
+    data_set.validation_split = "validation"
+    with pytest.raises(ValueError, match=r"validation_split=validation and validation_files=.*held_out.jsonl both say"):
+        load_data(data_set)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
 import hashlib
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Literal
@@ -52,7 +53,7 @@ class DataArguments:
     train_split: str = option("train", "Split of a Hub data set to train on.")
     validation_split: str | None = option(None, "Split of a Hub data set to hold out; unless given, `validation`.")
     validation_files: list[str] = field(
-        default_factory=list, metadata={"help": "Files to hold out, where corpus names files."}
+        default_factory=list, metadata={"help": "Files to hold out, where corpus names files or is streamed."}
     )
     validation_fraction: float = option(0.05, "Share of the documents to hold out, by hash, where nothing else says.")
     text_column: str = option("text", "Column of the documents, in anything but plain text.")
@@ -171,17 +172,24 @@ def open_data(arguments: DataArguments) -> Data:
     Exact copies of what is held out of the training split are not trained on either.
 
     Raises:
-        ValueError: for what `stream_corpus` refuses, without a tokenizer, unless packed, or for too few documents.
+        ValueError: for what `stream_corpus` refuses, without a tokenizer, unless packed, for too few documents, or if
+            both a split and files are to be held out.
     """
     if arguments.tokenizer is None:
         raise ValueError("streaming needs a tokenizer: to train one, all of the corpus would have to be read first.")
     if arguments.packing != "packed":
         raise ValueError(f"streaming packs documents end to end; packing={arguments.packing} needs streaming=false.")
+    if arguments.validation_files and arguments.validation_split is not None:
+        raise ValueError(
+            f"validation_split={arguments.validation_split} and validation_files="
+            f"{' '.join(arguments.validation_files)} both say what to hold out: leave one out."
+        )
     check_at_least(1, arguments, "shuffle_window", "validation_documents")
     tokenizer = load_tokenizer(arguments.tokenizer)
     streams = stream_corpus(arguments.corpus, **where_to_read(arguments))
     left_out: frozenset[bytes] = frozenset()
     if arguments.validation_files:
+        streams = {"train": streams["train"]}  # nobody reads its own validation split
         held_out = keep_text(load_files(arguments.validation_files, arguments.sample_by), arguments.text_column)
     else:
         texts = first_texts(streams.get("validation", streams["train"]), arguments)
@@ -225,23 +233,24 @@ def sources(arguments: DataArguments, corpus: DatasetDict) -> list[dict[str, Any
     if is_hub_name(arguments.corpus[0]):
         checksums = corpus["train"].info.download_checksums or {}  # the addresses name the commit
         return [{"name": name, "bytes": known.get("num_bytes")} for name, known in sorted(checksums.items())]
-    return local_sources(arguments)
+    return local_sources([*arguments.corpus, *arguments.validation_files])
 
 
 def streamed_sources(arguments: DataArguments, splits: list[str]) -> list[dict[str, Any]]:
-    """The same of what is streamed."""
+    """The same of what is streamed: of a Hub data set these splits, `train` and `validation`, and local files."""
     if not is_hub_name(arguments.corpus[0]):
-        return local_sources(arguments)
+        return local_sources([*arguments.corpus, *arguments.validation_files])
     names = {"train": arguments.train_split, "validation": arguments.validation_split or "validation"}
     wanted = [names[split] for split in splits]
     files = hub_files(arguments.corpus[0], arguments.corpus_config, arguments.corpus_revision, wanted)
-    return [{"name": name, "bytes": os.path.getsize(name) if os.path.isfile(name) else None} for name in files]
+    streamed = [{"name": name, "bytes": os.path.getsize(name) if os.path.isfile(name) else None} for name in files]
+    return streamed + local_sources(arguments.validation_files)
 
 
-def local_sources(arguments: DataArguments) -> list[dict[str, Any]]:
+def local_sources(patterns: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {"name": os.path.basename(name), "bytes": os.path.getsize(name), "sha256": sha256_of_file(name)}
-        for name in find_files([*arguments.corpus, *arguments.validation_files])
+        for name in find_files(patterns)
     ]
 
 

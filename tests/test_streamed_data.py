@@ -221,6 +221,16 @@ def test_unreadable_corpus_is_refused(arguments: DataArguments, tmp_path: Path) 
         load_data(arguments)
 
 
+def test_blank_documents_alone_are_refused(arguments: DataArguments, data_set: DataArguments, tmp_path: Path) -> None:
+    (tmp_path / "blank.txt").write_text("\n\n")
+    arguments.corpus = [str(tmp_path / "blank.txt")]
+    with pytest.raises(ValueError, match=r"All documents of .*blank\.txt \(train\) are empty; give some text"):
+        load_data(arguments)
+    Dataset.from_dict({"body": ["", ""]}).to_parquet(tmp_path / "set" / "validation-0.parquet")
+    with pytest.raises(ValueError, match=r"All documents of .*set \(validation\) are empty"):
+        load_data(data_set)
+
+
 def test_corpus_that_is_all_held_out_is_refused(arguments: DataArguments) -> None:
     arguments.validation_documents = 1000
     data = load_data(arguments)

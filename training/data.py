@@ -143,8 +143,12 @@ def keep_filled(texts: Dataset, split: str, arguments: DataArguments) -> Dataset
     """The documents that are not empty. Raises a `ValueError` if all are."""
     filled = texts.filter(bool, input_columns="text")
     if not len(filled):
-        raise ValueError(f"All documents of {' '.join(arguments.corpus)} ({split}) are empty; give some text.")
+        raise all_empty(split, arguments)
     return filled
+
+
+def all_empty(split: str, arguments: DataArguments) -> ValueError:
+    return ValueError(f"All documents of {' '.join(arguments.corpus)} ({split}) are empty; give some text.")
 
 
 def make_sequences(
@@ -192,7 +196,10 @@ def open_data(arguments: DataArguments) -> Data:
         streams = {"train": streams["train"]}  # nobody reads its own validation split
         held_out = keep_text(load_files(arguments.validation_files, arguments.sample_by), arguments.text_column)
     else:
-        texts = first_texts(streams.get("validation", streams["train"]), arguments)
+        split = "validation" if "validation" in streams else "train"
+        texts = first_texts(streams[split], arguments)
+        if not texts:
+            raise all_empty(split, arguments)
         held_out = Dataset.from_generator(to_rows, gen_kwargs={"documents": texts})
         if "validation" not in streams:
             left_out = frozenset(map(sha256, texts))

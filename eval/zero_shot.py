@@ -15,7 +15,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -136,12 +136,18 @@ class TextSet:
     facts: dict[str, Any]
 
 
-def zero_shot(model_name: str, arguments: ScoringArguments, journal_folder: Path | None = None) -> dict[str, Any]:
+def zero_shot(
+    model_name: str,
+    arguments: ScoringArguments,
+    journal_folder: Path | None = None,
+    save: Callable[[dict[str, Any]], None] = lambda results: None,
+) -> dict[str, Any]:
     """Scores the text; returns what is printed and written, plain numbers and strings.
 
     Args:
-        journal_folder: keeps what is finished until all is, see `Journal`; the model's revision and the text add to its
-            name.
+        journal_folder: keeps what is finished until all is saved, see `Journal`; the model's revision and the text add
+            to its name.
+        save: writes the results, in the main process.
 
     Raises:
         ValueError: for missing or empty data, a tokenizer that is not the model's, a sequence longer than the model
@@ -169,12 +175,11 @@ def zero_shot(model_name: str, arguments: ScoringArguments, journal_folder: Path
         journal_folder = journal_folder.with_name(f"{journal_folder.name}-{digest_of(revision, text_sets)}")
     journal = Journal(journal_folder)
     batch_size = max(1, arguments.tokens_per_batch // length)
-    results = {
+    found = {
         name: measure_text_set(scorer, name, text_set, arguments, batch_size, precisions, journal)
         for name, text_set in text_sets.items()
     }
-    journal.remove()
-    return {
+    results = {
         "model": model_name,
         "revision": revision,
         "model_type": scorer.model.config.model_type,
@@ -184,11 +189,15 @@ def zero_shot(model_name: str, arguments: ScoringArguments, journal_folder: Path
         "sequence_length": length,
         "mixed_precision": precisions,
         "arguments": asdict(arguments),
-        "datasets": results,
+        "datasets": found,
         "seconds": round(time.perf_counter() - started, 1),
         "hardware": hardware(accelerator),
         "versions": versions(),
     }
+    if accelerator.is_main_process:
+        save(results)
+    journal.remove()
+    return results
 
 
 def digest_of(revision: str | None, text_sets: dict[str, TextSet]) -> str:
@@ -350,13 +359,16 @@ def main(argv: list[str]) -> None:
     output, unfinished = output_paths(others.model, arguments)
     if output.is_dir():
         raise ValueError(f"output is the folder {output}; name a file in it.")
+
+    def save(results: dict[str, Any]) -> None:
+        with whole_file(output) as temporary:
+            temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
     try:
-        results = zero_shot(others.model, arguments, unfinished)
+        results = zero_shot(others.model, arguments, unfinished, save)
     except KeyboardInterrupt:
         sys.exit(f"Stopped. What is finished is kept beside {output}; the same command goes on from there.")
     if PartialState().is_main_process:
-        with whole_file(output) as temporary:
-            temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         print(*report(results), f"Written: {output}", sep="\n")
 
 

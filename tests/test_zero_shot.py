@@ -291,6 +291,26 @@ def test_journal_goes_on_where_a_run_was_stopped(
     assert not written.parent.exists()
 
 
+def test_what_is_finished_is_kept_until_the_results_are_written(
+    folder: str, arguments: ScoringArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, replace_file = tmp_path / "out" / "scores.json", os.replace
+
+    def fail(source: Path, target: Path) -> None:
+        if Path(target) == output:
+            raise OSError("No space left on device")
+        replace_file(source, target)
+
+    command = [folder, "--text-file", *arguments.text_file, "--output", str(output)]
+    with monkeypatch.context() as full:
+        full.setattr("os.replace", fail)
+        with pytest.raises(SystemExit, match=r"^error: No space left on device"):
+            main(command)
+    monkeypatch.setattr(Journal, "add", lambda *added: pytest.fail("scored again"))
+    main(command)
+    assert list(output.parent.iterdir()) == [output]
+
+
 def test_a_model_that_moves_on_at_the_hub_is_scored_anew(
     folder: str,
     tiny_model: AOGPTForAnyOrderLM,

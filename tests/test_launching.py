@@ -53,9 +53,12 @@ def test_accelerate_takes_the_file(name: str) -> None:
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> dict[str, str]:
-    """A cluster of one machine with two GPUs, whose `accelerate` writes down its arguments and starts a process."""
+    """
+    A cluster of one machine with two GPUs. Its `srun` writes down its options; its `accelerate` its arguments, and
+    starts a process.
+    """
     commands = {
-        "srun": 'while [[ $1 == --* ]]; do shift; done\nexec "$@"',
+        "srun": f'while [[ $1 == --* ]]; do echo "$1" >> {tmp_path}/srun.log; shift; done\nexec "$@"',
         "scontrol": f'echo "$@" >> {tmp_path}/scontrol.log\necho machine0',
         "accelerate": f'echo "$@" > {tmp_path}/launched\nsleep "${{NAP:-0}}"\nexit "${{CODE:-0}}"',
     }
@@ -66,6 +69,7 @@ def slurm(tmp_path: Path) -> dict[str, str]:
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "SLURM_SUBMIT_DIR": str(ROOT),
         "SLURM_GPUS_ON_NODE": "2",
+        "SLURM_CPUS_PER_TASK": "12",
         "SLURM_NNODES": "3",
         "SLURM_NODEID": "1",
         "SLURM_JOB_ID": "77",
@@ -90,6 +94,7 @@ def test_slurm_launches_on_all_gpus(slurm: dict[str, str], tmp_path: Path, code:
         *("training/pretrain.py", "training/configs/small.yaml", "--seed", "3")
     ]
     assert "requeue" not in (tmp_path / "scontrol.log").read_text()
+    assert (tmp_path / "srun.log").read_text().split() == ["--cpus-per-task=12", "--kill-on-bad-exit=0"]
 
 
 def test_slurm_goes_on_with_what_was_requeued(slurm: dict[str, str], tmp_path: Path) -> None:

@@ -37,7 +37,9 @@ on_machine='
   exit $((stopped ? stopped : status))
 '
 status=0
-srun --kill-on-bad-exit=0 bash -c "$on_machine" launch "${LAUNCH:-ddp_nodes}" "$gpus" "$address" "$@" || status=$?
+# From Slurm 22.05 on srun must be told the number of cores anew, or all processes of a machine may be bound to one.
+srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=0 \
+  bash -c "$on_machine" launch "${LAUNCH:-ddp_nodes}" "$gpus" "$address" "$@" || status=$?
 if [ "$status" -eq 143 ]; then # stopped, not finished and not failed
   scontrol requeue "$SLURM_JOB_ID"
 fi

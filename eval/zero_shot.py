@@ -159,6 +159,7 @@ def zero_shot(
     check_launch(accelerator)
     estimators = Estimators(arguments.ensemble_size, arguments.num_ranks, arguments.num_times)
     revision = hub_revision(model_name)
+    weights = revision or identity_of_weights(model_name)
     scorer = load_scorer(model_name, getattr(torch, arguments.dtype), accelerator.device, estimators, revision)
     measures = choose_measures(scorer, arguments.measures)
     tokenizer = load_tokenizer(arguments.tokenizer or model_name)
@@ -182,6 +183,7 @@ def zero_shot(
     results = {
         "model": model_name,
         "revision": revision,
+        "weights": weights,
         "model_type": scorer.model.config.model_type,
         "num_parameters": scorer.model.num_parameters(),
         "tokenizer": {"name": arguments.tokenizer or model_name, "num_ids": tokenizer.mask_token_id},

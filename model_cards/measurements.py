@@ -143,12 +143,18 @@ def public_name(name: str) -> str:
 # -------------------------------------------------------------------------------------------------- an evaluation
 
 
-def zero_shot_measurements(path: Path, model_type: str, num_parameters: int) -> list[Measurement]:
+def zero_shot_measurements(
+    path: Path, model_type: str, num_parameters: int, weights: str | None = None
+) -> list[Measurement]:
     """
     The figures of a JSON file of eval/zero_shot.py.
 
+    Args:
+        weights (`str`, *optional*): Digest of the model's weights, as of `identity_of_weights`. Results of a model on
+            the Hub, and older ones, have none to compare it with.
+
     Raises:
-        ValueError: If it is none, or another model's: of another type or number of parameters.
+        ValueError: If it is none, or another model's: of another type, number of parameters or weights.
     """
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
@@ -176,6 +182,12 @@ def zero_shot_measurements(path: Path, model_type: str, num_parameters: int) -> 
         raise ValueError(
             f"{path} holds results of another model: {measured[0]}, {measured[1]} parameters, but this one is "
             f"{model_type}, {num_parameters} parameters. Give results of the model that is published (--results)."
+        )
+    scored = results.get("weights") if results.get("revision") is None else None
+    if None not in (scored, weights) and scored != weights:
+        raise ValueError(
+            f"{path} holds results of other weights, those of {results.get('model')} when it was scored: score the "
+            "model that is published (eval/zero_shot.py), and give these results (--results)."
         )
     return measurements
 

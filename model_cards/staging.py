@@ -16,6 +16,7 @@ from huggingface_hub import eval_result_entries_to_yaml
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 
+from eval.scorers import identity_of_weights
 from model_cards.card import read_facts, render
 from model_cards.measurements import (
     Measurement,
@@ -68,9 +69,8 @@ def stage(
     model = load_model(model_folder)
     tokenizer = tokenizer_of(model.config, tokenizer_name or str(model_folder))
     facts, num_parameters = read_facts(card), model.num_parameters()
-    measurements = [
-        row for path in results for row in zero_shot_measurements(path, model.config.model_type, num_parameters)
-    ]
+    known = model.config.model_type, num_parameters, identity_of_weights(str(model_folder))
+    measurements = [row for path in results for row in zero_shot_measurements(path, *known)]
     if run is not None:
         if not (run / "results.json").is_file():
             raise ValueError(f"{run} is not finished: it has no results.json. Finish the run (training/pretrain.py).")

@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, GPT2Config, set_seed
 
 import modeling_aogpt
+from eval.scorers import identity_of_weights
 from model_cards import publish, staging, upload
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from tests.hub_server import Hub, Repository, running_hub
@@ -260,10 +261,19 @@ def test_results_are_the_models_own(run: Path, tmp_path: Path) -> None:
     }
     model = staging.load_model(run / "model")
     results = {"model_type": "aogpt", "num_parameters": model.num_parameters(), "protocol": "clean"}
-    for other in ({"model_type": "gpt2"}, {"num_parameters": 1}):
+    other_weights = {"revision": None, "weights": "0123456789ab", "model": "another"}
+    for other, message in (
+        ({"model_type": "gpt2"}, "holds results of another model"),
+        ({"num_parameters": 1}, "holds results of another model"),
+        (other_weights, "holds results of other weights, those of another when it was scored"),
+    ):
         path.write_text(json.dumps(results | other | {"arguments": {}, "datasets": datasets}))
-        with pytest.raises(ValueError, match="holds results of another model"):
+        with pytest.raises(ValueError, match=message):
             staging.stage(run, NAME, folder, results=[path])
+    for same in ({"weights": identity_of_weights(str(run / "model"))}, {"weights": "0" * 40, "revision": "0" * 40}):
+        path.write_text(json.dumps(results | same | {"arguments": {}, "datasets": datasets}))
+        staging.stage(run, NAME, tmp_path / "same", results=[path])
+        shutil.rmtree(tmp_path / "same")
     assert not folder.exists()
     path.write_text(json.dumps(results | {"arguments": {}, "datasets": datasets}))
     staging.stage(run, NAME, folder, results=[path])

@@ -17,7 +17,7 @@ from huggingface_hub import constants
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
 
 from eval.journal import Journal
-from eval.scorers import CausalScorer, Estimators, load_scorer
+from eval.scorers import CausalScorer, Estimators, identity_of_weights, load_scorer
 from eval.scoring import figures, ratio, score
 from eval.tables import PUBLISHED
 from eval.zero_shot import ScoringArguments, choose_length, main, output_paths, zero_shot
@@ -68,7 +68,9 @@ def test_packed_text_is_scored_to_its_last_token(
 ) -> None:
     ids = [id for line in LINES for id in encode(line)]
     total = nats(tiny_model, ids[:12]) + nats(tiny_model, ids[12:24]) + nats(tiny_model, ids[24:])
-    results = of_text(zero_shot(folder, arguments))
+    whole = zero_shot(folder, arguments)
+    assert (whole["weights"], whole["revision"]) == (identity_of_weights(folder), None)
+    results = of_text(whole)
     assert (results["documents"], results["sequences"], results["tokens"]) == (5, 3, 29)
     assert results["bytes"] == Path(arguments.text_file[0]).stat().st_size == 30
     assert results["left_to_right"]["perplexity"] == pytest.approx(math.exp(total / 29), rel=1e-5)

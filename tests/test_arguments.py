@@ -23,6 +23,7 @@ from training.arguments import (
 from training.data import DataArguments
 
 CONFIGS = sorted((Path(__file__).parents[1] / "training" / "configs").glob("*.yaml"))
+RECIPES = [path for path in CONFIGS if path.stem.startswith(("small", "medium"))]
 
 
 @pytest.fixture
@@ -255,6 +256,18 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
         shape = (model.num_hidden_layers, model.hidden_size, model.num_attention_heads, training.learning_rate)
         assert shape == sizes[path.stem]
         assert training.batch_size * data.sequence_length == 2**19
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+def test_recipes_say_what_so_many_gpus_need(path: Path) -> None:
+    training = parse_arguments([str(path)])[2]
+    said = re.search(r"per_device_batch_size: .* # for up to (.*) GPUs; (.*) on (.*), (.*) on (.*)", path.read_text())
+    most, *others = map(int, said.groups())
+    assert accumulation_steps(training, most) == 1
+    with pytest.raises(ValueError, match="cannot be split"):
+        accumulation_steps(training, 2 * most)
+    for per_device, num_gpus in zip(others[::2], others[1::2], strict=True):
+        assert accumulation_steps(replace(training, per_device_batch_size=per_device), num_gpus) == 1
 
 
 @pytest.mark.parametrize(

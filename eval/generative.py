@@ -37,7 +37,7 @@ from training.corpora import keep_text, load_files
 from training.data import option
 from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file
-from training.hardware import hardware, versions
+from training.hardware import hardware, share_cpus, versions
 from training.initialization import load_whole
 
 MAX_N = 3
@@ -237,7 +237,7 @@ def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[di
         ValueError: for models or judges that do not exist, or samples that were made otherwise.
     """
     folder, dtype = Path(arguments.output_dir), getattr(torch, arguments.dtype)
-    accelerator = Accelerator()
+    accelerator = Accelerator(cpu=share_cpus())
     if accelerator.num_processes > 1:
         raise ValueError("Samples are made and judged in one process: start it with python, not with a launcher.")
     # Whatever can be wrong is met before hours of sampling.

@@ -8,10 +8,12 @@ import types
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from PIL import Image
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
 
@@ -282,6 +284,19 @@ def test_samples_say_where_they_were_made(model: str, arguments: GenerativeArgum
     assert found["versions"]["torch"] == torch.__version__
     assert found["hardware"]["num_threads"] == torch.get_num_threads()
     assert found["judge_weights"] not in (None, found["cell"]["weights"])
+
+
+def test_samples_are_made_on_the_cpu_of_a_mac(
+    model: str, arguments: GenerativeArguments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its GPU has no float64."""
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device("mps"))
+    accelerator = create_autospec(Accelerator, side_effect=InterruptedError)
+    monkeypatch.setattr("eval.generative.Accelerator", accelerator)
+    with pytest.raises(InterruptedError):
+        generative([model], arguments)
+    accelerator.assert_called_once_with(cpu=True)
 
 
 def test_several_processes_are_refused(

@@ -107,8 +107,10 @@ def render(
             the card's snippets: without it they would go on.
 
     Raises:
-        ValueError: If the card is not whole (see `check_card`).
+        ValueError: If a fact or a part of it is empty, or the card is not whole (see `check_card`).
     """
+    if empty := sorted(name for name, fact in facts.items() if is_empty(fact)):
+        raise ValueError(f"The card has gaps: nothing is said of {', '.join(empty)}.")
     is_decoder = not isinstance(config, MDMEncoderConfig)
     title = facts.get("title", repo_id.rpartition("/")[2])
     length = min(config.max_position_embeddings, 64)
@@ -138,6 +140,12 @@ def render(
     )
     check_card(card, data)
     return card
+
+
+def is_empty(fact: Any) -> bool:
+    """Whether there is nothing in a place of a YAML file, or of the lists and dictionaries in it."""
+    parts = fact.values() if isinstance(fact, dict) else fact if isinstance(fact, list) else []
+    return fact is None or any(map(is_empty, parts))
 
 
 def card_data(title: str, facts: dict[str, Any], is_decoder: bool, measurements: list[Measurement]) -> ModelCardData:
@@ -185,7 +193,7 @@ def check_card(card: ModelCard, data: ModelCardData) -> None:
     # Results with the same identifier become one data set's, with the name of the first.
     if again.to_dict() != data.to_dict() or results_of(again) != results_of(data):
         raise ValueError("The card's metadata are not the same when read again.")
-    gaps = re.findall(r"\{\{.*?\}\}|\{%.*?%\}|\{mask\}|\{size\}|\bNone\b|\[More Information Needed\]", card.text)
+    gaps = re.findall(r"\{\{.*?\}\}|\{%.*?%\}|\{mask\}|\{size\}|\[More Information Needed\]", card.text)
     if gaps:
         raise ValueError(f"The card has gaps: {', '.join(sorted(set(gaps)))}.")
     for name in ("license", "library_name", "pipeline_tag"):

@@ -196,7 +196,12 @@ def test_refuses_a_card_with_gaps_or_unknown_facts(tmp_path: Path) -> None:
     path.write_text("just words\n")
     with pytest.raises(ValueError, match="is no YAML file of names and values"):
         read_facts(str(path))
-    for gap in ("[More Information Needed]", "It is None.", "{{ limits }}", "{mask}"):
+    for gap in ("[More Information Needed]", None, "{{ limits }}", "{mask}"):
         path.write_text(json.dumps({"limits": gap}))
         with pytest.raises(ValueError, match="gaps"):
             card_of(str(path))
+    path.write_text(json.dumps({"infill": None, "hyperparameters": {"learning rate": None}, "limits": "None known."}))
+    with pytest.raises(ValueError, match="gaps: nothing is said of hyperparameters, infill"):
+        card_of(str(path))
+    path.write_text(json.dumps({"limits": "None known."}))
+    assert "None known." in card_of(str(path)).text

@@ -16,6 +16,7 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.generation import LogitsProcessorList, TopPLogitsWarper
 
+from eval.scorers import longest_sequence
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.cache_aogpt import AnyOrderCache
 from modeling_aogpt.cached_decoder import CachedDecoder
@@ -160,7 +161,7 @@ def causal_lm(name: str, length: int, device: torch.device, dtype: torch.dtype) 
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](), dtype=dtype)
     else:
         model = load_whole(AutoModelForCausalLM, name, dtype=dtype)
-    longest = getattr(model.config, "max_position_embeddings", length)
+    longest = longest_sequence(model.config) or length
     if length > longest:
         raise ValueError(f"length is {length}, but {name} takes at most {longest} tokens.")
     model = model.eval().to(device)

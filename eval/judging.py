@@ -13,7 +13,8 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from eval.scorers import CausalScorer, identity_of_weights
+from eval.protocols import BLOCK_LENGTH
+from eval.scorers import CausalScorer, identity_of_weights, longest_sequence
 from eval.scoring import batches_of, progress_interval
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from training.initialization import load_whole
@@ -52,7 +53,7 @@ class Judge:
             ) from error
         self.name, self.weights = name, identity_of_weights(name)
         self.scorer = CausalScorer(model)
-        self.longest = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 1024
+        self.longest = longest_sequence(model.config) or BLOCK_LENGTH
 
     def encode(self, samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
         """The judge's ids of samples of a model with this tokenizer."""

@@ -182,6 +182,11 @@ def load_scorer(
     return CausalScorer(model) if scorer_class is CausalScorer else scorer_class(model, estimators)
 
 
+def longest_sequence(config: PreTrainedConfig) -> int | None:
+    """Tokens that a language model takes; None where its configuration does not say."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
 def make_scorer(model: PreTrainedModel) -> Scorer:
     """A scorer for a model in memory."""
     if isinstance(model, MDMEncoderForMaskedLM):

@@ -36,6 +36,7 @@ from eval.scorers import (
     hub_revision,
     identity_of_weights,
     load_scorer,
+    longest_sequence,
 )
 from eval.scoring import figures, score
 from eval.tables import MEASURE_NAMES, PRECISIONS, zero_shot_table
@@ -261,7 +262,7 @@ def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
 
 
 def choose_length(model: PreTrainedModel, arguments: ScoringArguments) -> int:
-    longest = getattr(model.config.get_text_config(), "max_position_embeddings", None) or BLOCK_LENGTH
+    longest = longest_sequence(model.config) or BLOCK_LENGTH
     length = arguments.sequence_length
     if length is None:
         length = min(longest, BLOCK_LENGTH) if arguments.datasets else longest

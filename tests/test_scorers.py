@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
+from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlavaConfig, MambaConfig
 
 from eval import speed
 from eval.contenders import causal_lm
 from eval.generative import load_model
 from eval.judging import Judge
-from eval.scorers import CausalScorer, DecoderScorer, EncoderScorer, Estimators, load_scorer
+from eval.scorers import CausalScorer, DecoderScorer, EncoderScorer, Estimators, load_scorer, longest_sequence
 from eval.scoring import score
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from tests.test_initialization import take_out
@@ -106,6 +106,12 @@ def test_no_weights_are_made_up(
     take_out(tmp_path, lost)
     with pytest.raises(ValueError, match=rf"not those of its configuration: .*{lost}"):
         load(str(tmp_path))
+
+
+def test_longest_sequence_is_that_of_the_text_where_it_is_known() -> None:
+    assert longest_sequence(GPT2Config(n_positions=7)) == 7
+    assert longest_sequence(LlavaConfig(text_config=LlamaConfig(max_position_embeddings=7))) == 7
+    assert longest_sequence(MambaConfig()) is None
 
 
 def test_kinds_of_models(encoder: MDMEncoderForMaskedLM, tiny_model: AOGPTForAnyOrderLM, tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlavaConfig, MambaConfig
 
 from eval import speed, speed_floor
 from eval.contenders import ABLATIONS, ConcatenatingCache, Contender, Generate, causal_lm, encoder
@@ -117,6 +118,18 @@ def test_a_causal_lm_makes_as_many_tokens(tmp_path: Path) -> None:
     assert contender.generate(3, 9, 9).shape == (3, 9)
     with pytest.raises(ValueError, match=r"length is 10, but .* takes at most 9 tokens"):
         causal_lm(str(tmp_path), 10, torch.device("cpu"), torch.float32)
+
+
+def test_the_table_of_a_causal_lm_is_that_of_its_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = "name", 8, torch.device("cpu"), torch.float32
+    unknown = MambaConfig()
+    unknown.max_position_embeddings = None
+    monkeypatch.setattr("eval.contenders.load_whole", lambda *given, **options: Mock(config=unknown))
+    assert causal_lm(*arguments).one_by_one
+    text = LlavaConfig(text_config=LlamaConfig(max_position_embeddings=7))
+    monkeypatch.setattr("eval.contenders.load_whole", lambda *given, **options: Mock(config=text))
+    with pytest.raises(ValueError, match="length is 8, but name takes at most 7 tokens"):
+        causal_lm(*arguments)
 
 
 def test_floor_counts_weights_and_rows() -> None:

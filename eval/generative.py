@@ -36,7 +36,7 @@ from modeling_aogpt.mask_token import load_tokenizer
 from training.corpora import keep_text, load_files
 from training.data import option
 from training.errors import Parser, check_at_least, errors_in_a_line
-from training.files import whole_file
+from training.files import whole_file, write_json, write_text
 from training.hardware import hardware, share_cpus, versions
 from training.initialization import load_whole
 
@@ -140,9 +140,8 @@ def sample_cell(
         "num_rows": rows,
         **machine,
     }
-    with whole_file(cell.path(folder)) as temporary:
-        lines = [facts, *map(asdict, samples)]
-        temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    lines = [facts, *map(asdict, samples)]
+    write_text(cell.path(folder), "".join(json.dumps(line) + "\n" for line in lines))
 
 
 def without_filling(ids: list[int], end_of_text: int) -> list[int]:
@@ -265,12 +264,9 @@ def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[di
 
 def write_results(results: list[dict[str, Any]], arguments: GenerativeArguments) -> None:
     folder = Path(arguments.output_dir)
-    with whole_file(folder / "results.json") as temporary:
-        content = {"arguments": asdict(arguments), "cells": results}
-        temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    with whole_file(folder / "table.md") as temporary:
-        lines = [*generative_table(results), "", *generative_table(results, "pooled")]
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_json(folder / "results.json", {"arguments": asdict(arguments), "cells": results})
+    lines = [*generative_table(results), "", *generative_table(results, "pooled")]
+    write_text(folder / "table.md", "\n".join(lines) + "\n")
     with whole_file(folder / "frontier.png") as temporary:
         draw_frontier(results, temporary)
 

@@ -26,7 +26,7 @@ from modeling_aogpt import AOGPTForAnyOrderLM, LogLikelihoodOutput
 from modeling_aogpt.orders import random_orders
 from training.data import load_data, option
 from training.errors import Parser, check_at_least, errors_in_a_line
-from training.files import whole_file
+from training.files import write_json
 from training.hardware import versions
 from training.initialization import load_whole
 from training.results import read_finished_run
@@ -225,8 +225,7 @@ def main(argv: list[str]) -> None:
     results = run(others.run, arguments)
     print(json.dumps(results["comparison"], indent=1))
     if arguments.output is not None:
-        with whole_file(Path(arguments.output)) as temporary:
-            temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        write_json(Path(arguments.output), results)
 
 
 if __name__ == "__main__":

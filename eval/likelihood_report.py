@@ -17,7 +17,7 @@ from matplotlib.ticker import NullFormatter
 
 from eval.likelihood_estimators import mean
 from training.errors import errors_in_a_line
-from training.files import read_json, whole_file
+from training.files import read_json, write_text
 from training.plots import BLUE, GREY, ORANGE, save, tidy
 
 KEYS = ("run", "length", "num_context_orders", "estimators", "comparison")
@@ -98,8 +98,7 @@ def main(argv: list[str]) -> None:
     measured = [read_json(file, KEYS, "eval/likelihood_estimators.py") for file in files]
     folder = files[0].parent
     plot(measured, folder / "report.png")
-    with whole_file(folder / "report.md") as temporary:
-        temporary.write_text("\n".join(table(measured)) + "\n", encoding="utf-8")
+    write_text(folder / "report.md", "\n".join(table(measured)) + "\n")
 
 
 if __name__ == "__main__":

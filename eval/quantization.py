@@ -8,7 +8,6 @@
 """
 
 import argparse
-import json
 import sys
 from importlib import metadata
 from importlib.util import find_spec
@@ -22,7 +21,7 @@ from eval.scoring import figures, score
 from training.data import load_data
 from training.errors import errors_in_a_line
 from training.evaluation import ORDER_SEED
-from training.files import whole_file
+from training.files import write_json, write_text
 from training.hardware import versions
 from training.initialization import load_whole
 from training.results import read_finished_run
@@ -105,9 +104,8 @@ def main(argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
     results = measure(arguments.run)
     text = report(results)
-    for name, content in (("results.json", json.dumps(results, indent=1) + "\n"), ("report.md", text)):
-        with whole_file(arguments.out / name) as temporary:
-            temporary.write_text(content, encoding="utf-8")
+    write_json(arguments.out / "results.json", results)
+    write_text(arguments.out / "report.md", text)
     print(text)
 
 

@@ -9,7 +9,6 @@ report.json, quickstart.md and quickstart.png beside its results, and prints qui
 """
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from itertools import groupby
@@ -32,7 +31,7 @@ from modeling_aogpt import AOGPTForAnyOrderLM
 from training.data import Data, load_data
 from training.errors import errors_in_a_line
 from training.evaluation import ORDER_SEED
-from training.files import whole_file
+from training.files import whole_file, write_json, write_text
 from training.initialization import load_whole
 from training.results import read_finished_run
 
@@ -154,10 +153,8 @@ def filled_in(tokens: list[tuple[str, bool]]) -> str:
 def write_report(report: dict[str, Any], run: Path) -> None:
     with whole_file(run / "quickstart.png") as temporary:
         draw_report(report, temporary)
-    with whole_file(run / "quickstart.md") as temporary:
-        temporary.write_text("\n".join(to_markdown(report)) + "\n", encoding="utf-8")
-    with whole_file(run / "report.json") as temporary:
-        temporary.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    write_text(run / "quickstart.md", "\n".join(to_markdown(report)) + "\n")
+    write_json(run / "report.json", report)
 
 
 @errors_in_a_line()

@@ -9,7 +9,6 @@ given: they change no time. With --output, writes speed.json, speed.md and speed
 after every number of steps: what was measured survives the end of the process; and memory.png, of --memory_lengths.
 """
 
-import json
 import platform
 import shlex
 import sys
@@ -33,7 +32,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.linear import in_fast_dtype
 from training.data import option
 from training.errors import Parser, check_at_least, errors_in_a_line
-from training.files import whole_file
+from training.files import write_json, write_text
 from training.hardware import num_cores
 from training.initialization import load_whole
 
@@ -278,10 +277,8 @@ def to_markdown(report: dict[str, Any]) -> Iterator[str]:
 
 
 def write_report(report: dict[str, Any], folder: Path) -> None:
-    markdown = "\n".join(to_markdown(report)) + "\n"
-    for name, content in (("speed.json", json.dumps(report, indent=1) + "\n"), ("speed.md", markdown)):
-        with whole_file(folder / name) as temporary:
-            temporary.write_text(content, encoding="utf-8")
+    write_json(folder / "speed.json", report)
+    write_text(folder / "speed.md", "\n".join(to_markdown(report)) + "\n")
     plot_speed(report["points"], report["length"], folder / "speed.png")
     if "memory" in report:
         plot_memory(report["memory"], folder / "memory.png")

@@ -31,7 +31,7 @@ from training.arguments import TrainingArguments
 from training.bfloat16 import bfloat16_products
 from training.ema import ExponentialMovingAverage
 from training.errors import check_at_least, errors_in_a_line
-from training.files import whole_file
+from training.files import write_json, write_text
 from training.hardware import num_cores, versions
 from training.objectives import AnyOrderObjective
 from training.optimization import create_optimizer
@@ -233,9 +233,8 @@ def main(argv: list[str]) -> None:
         "has_bfloat16": torch.cpu._is_avx512_bf16_supported(),
         "versions": versions(),
     }
-    for name, text in (("results.json", json.dumps(results, indent=1) + "\n"), ("README.md", report(results))):
-        with whole_file(arguments.out / name) as temporary:
-            temporary.write_text(text, encoding="utf-8")
+    write_json(arguments.out / "results.json", results)
+    write_text(arguments.out / "README.md", report(results))
     print(table(results))
 
 

@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,7 +45,7 @@ from modeling_aogpt.mask_token import load_tokenizer
 from training.corpora import keep_text, load_files
 from training.data import option
 from training.errors import Parser, check_at_least, errors_in_a_line
-from training.files import whole_file
+from training.files import write_json
 from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
 from training.processes import in_turn
 from training.sequences import encode_documents, fill, total
@@ -362,13 +363,8 @@ def main(argv: list[str]) -> None:
     output, unfinished = output_paths(others.model, arguments)
     if output.is_dir():
         raise ValueError(f"output is the folder {output}; name a file in it.")
-
-    def save(results: dict[str, Any]) -> None:
-        with whole_file(output) as temporary:
-            temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-
     try:
-        results = zero_shot(others.model, arguments, unfinished, save)
+        results = zero_shot(others.model, arguments, unfinished, partial(write_json, output))
     except KeyboardInterrupt:
         sys.exit(f"Stopped. What is finished is kept beside {output}; the same command goes on from there.")
     if PartialState().is_main_process:

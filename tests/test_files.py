@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from training.files import remove_incomplete, whole_file, whole_folder
+from training.files import read_json, remove_incomplete, whole_file, whole_folder, write_json, write_text
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -26,6 +26,22 @@ def test_file_appears_whole(tmp_path: Path) -> None:
         assert not path.exists()
         temporary.write_text("whole")
     assert content(tmp_path) == {"deep/file.txt": "whole"}
+
+
+def test_results_are_text_that_is_read_back(tmp_path: Path) -> None:
+    write_json(tmp_path / "deep" / "results.json", {"figures": [0.1, None], "name": "é"})
+    assert content(tmp_path) == {"deep/results.json": '{\n "figures": [\n  0.1,\n  null\n ],\n "name": "\\u00e9"\n}\n'}
+    assert read_json(tmp_path / "deep" / "results.json", ["figures"], "us") == {"figures": [0.1, None], "name": "é"}
+
+
+def test_what_is_no_text_leaves_the_old_file(tmp_path: Path) -> None:
+    for writer, old, wrong in ((write_text, "é", "\ud800"), (write_json, {"a": 1}, {"a": Path()})):
+        writer(tmp_path / "file.txt", old)
+        before = (tmp_path / "file.txt").read_bytes()
+        with pytest.raises((UnicodeEncodeError, TypeError)):
+            writer(tmp_path / "file.txt", wrong)
+        assert (tmp_path / "file.txt").read_bytes() == before
+        assert [path.name for path in tmp_path.iterdir()] == ["file.txt"]
 
 
 def test_readers_of_the_old_file_are_not_disturbed(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ runs.json, all of these figures.
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from training.arguments import FREE_TO_CHANGE
 from training.errors import errors_in_a_line
 from training.evaluation import KINDS
-from training.files import whole_file
+from training.files import write_json, write_text
 from training.plots import plot_runs
 from training.report import table
 from training.results import read_finished_run
@@ -90,11 +89,9 @@ def main(argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
     runs = read_runs(arguments.runs)
     plot_runs(runs, arguments.output / "runs.png")
-    with whole_file(arguments.output / "runs.md") as temporary:
-        temporary.write_text(comparison(runs), encoding="utf-8")
+    write_text(arguments.output / "runs.md", comparison(runs))
     kept = {name: {key: results[key] for key in KEPT} for name, results in runs.items()}
-    with whole_file(arguments.output / "runs.json") as temporary:
-        temporary.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.output / "runs.json", kept)
     print(f"Written: {arguments.output} (runs.md, runs.png, runs.json).")
 
 

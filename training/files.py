@@ -54,6 +54,17 @@ def remove_incomplete(folder: Path) -> None:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def write_text(path: Path, text: str) -> None:
+    """A file of text, whole or not at all."""
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, content: Any) -> None:
+    """A file of results: numbers, strings, lists and dictionaries of them."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
 def read_json(path: Path, wanted: Sequence[str], writer: str) -> dict[str, Any]:
     """
     The content of a JSON file.

@@ -9,7 +9,6 @@ Everything must be the same bit for bit: each loss that was ever computed, the f
 the optimizer's state. Writes resume.json and resume.png; exits with 1 if anything differs.
 """
 
-import json
 import math
 import multiprocessing
 import os
@@ -34,7 +33,7 @@ from tqdm import tqdm
 from training import pretrain
 from training.checkpoints import checkpoints_in
 from training.errors import Parser, errors_in_a_line
-from training.files import whole_file
+from training.files import write_json
 from training.hardware import num_cores, versions
 from training.plots import save, tidy
 from training.results import read_results
@@ -264,8 +263,7 @@ def main(argv: list[str]) -> int:
         "versions": versions(),
     }
     plot(expected, runs, arguments.output_dir / "resume.png")
-    with whole_file(arguments.output_dir / "resume.json") as temporary:
-        temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write_json(arguments.output_dir / "resume.json", results)
     print(f"{results['kills']} kills in {len(runs)} runs; all identical: {results['identical']}")
     return 0 if results["identical"] else 1
 

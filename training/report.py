@@ -9,13 +9,12 @@ from typing import Any
 import yaml
 
 from training.evaluation import KINDS
-from training.files import whole_file
+from training.files import write_text
 
 
 def write_report(results: dict[str, Any], samples: list[str], folder: Path) -> None:
     """Writes what `results.json` says for people, with the picture `loss.png` and texts of the final model."""
-    with whole_file(folder / "report.md") as temporary:
-        temporary.write_text(report(results, samples, folder.name), encoding="utf-8")
+    write_text(folder / "report.md", report(results, samples, folder.name))
 
 
 def report(results: dict[str, Any], samples: list[str], name: str) -> str:

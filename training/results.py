@@ -2,14 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """results.json: what a finished run was and how it went. Only finished runs have one."""
 
-import json
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from training.arguments import TrainingArguments
 from training.data import DataArguments
-from training.files import read_json, whole_file
+from training.files import read_json, write_json
 from training.optimization import learning_rate_at
 
 
@@ -42,5 +41,4 @@ def read_finished_run(folder: Path) -> tuple[dict[str, Any], DataArguments]:
 
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
-    with whole_file(folder / "results.json") as temporary:
-        temporary.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    write_json(folder / "results.json", results)

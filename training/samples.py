@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from training.files import whole_file
+from training.files import write_text
 from training.initialization import Model
 
 SEED = 20250624  # every evaluation draws the same numbers, so texts show the progress of the model alone
@@ -21,8 +21,7 @@ def write_samples(
     sequences = model.generate(num_return_sequences=count, max_length=length, generator=generator)
     texts = [decode(ids, tokenizer) for ids in sequences.tolist()]
     separator = f"\n{'-' * 80}\n"
-    with whole_file(folder / f"samples-{step:08d}.txt") as temporary:
-        temporary.write_text(separator.join(texts) + "\n", encoding="utf-8")
+    write_text(folder / f"samples-{step:08d}.txt", separator.join(texts) + "\n")
     return texts
 
 

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a card tells of a run and of its evaluation, read from the JSON files that training and evaluation write."""
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from huggingface_hub import EvalResultEntry
 from eval.protocols import EVALUATION_SETS
 from training.corpora import is_hub_name
 from training.files import read_json
-from training.results import read_results
 
 # Settings of a run that its card shows, and their names there.
 HYPERPARAMETERS = {
@@ -38,6 +36,7 @@ HYPERPARAMETERS = {
     "seed": "seed",
 }
 OF_ORDERS = {"orders", "left_to_right_fraction", "final_orders", "final_left_to_right_fraction"}
+ZERO_SHOT_KEYS = ("model_type", "num_parameters", "protocol", "arguments", "datasets")
 # Keys of measured figures, and what a card calls them.
 ORDERS = {"left_to_right": "left to right", "any_order": "random orders"}
 
@@ -79,9 +78,8 @@ class Measurement:
 # ------------------------------------------------------------------------------------------------------------ a run
 
 
-def run_hyperparameters(run: Path) -> dict[str, Any]:
-    """The settings of a finished run that a card shows, by their names there."""
-    results = read_results(run)
+def run_hyperparameters(results: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a finished run, from its `results.json`, that a card shows, by their names there."""
     arguments = results["arguments"] | {"mixed_precision": results["hardware"]["mixed_precision"]}
     if arguments.get("init_from") is not None:
         arguments["init_from"] = public_name(arguments["init_from"])
@@ -93,14 +91,14 @@ def run_hyperparameters(run: Path) -> dict[str, Any]:
     }
 
 
-def run_measurements(run: Path) -> list[Measurement]:
+def run_measurements(run: Path, results: dict[str, Any]) -> list[Measurement]:
     """
     Bits per byte of the held-out text of a finished run, with errors where its report (`report.json`) has them.
 
     Raises:
         ValueError: If the report was made of another run, or of this one before it began anew.
     """
-    results, path = read_results(run), run / "report.json"
+    path = run / "report.json"
     if path.is_file():
         report = read_json(path, ("run", "bits_per_byte"), "eval/quickstart_report.py")
         if any(results.get(key) != value for key, value in report["run"].items()):
@@ -118,9 +116,8 @@ def run_measurements(run: Path) -> list[Measurement]:
     ]
 
 
-def describe_corpus(run: Path) -> str:
+def describe_corpus(results: dict[str, Any]) -> str:
     """In a sentence, what a finished run was trained on."""
-    results = read_results(run)
     corpus = results["corpus"]
     train, tokenizer, name = corpus["train"], public_name(corpus["tokenizer"]), corpus_name(results)
     if "tokens" not in train:
@@ -156,28 +153,8 @@ def zero_shot_measurements(
     Raises:
         ValueError: If it is none, or another model's: of another type, number of parameters or weights.
     """
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-        measured = results["model_type"], results["num_parameters"]
-        measurements = [
-            Measurement(
-                dataset_name=title_of(name, found),
-                split=f"{found.get('split', 'all')}, {results['protocol']} protocol",
-                metric_type=metric,
-                orders=orders_of(measure, results["arguments"]),
-                value=figures[metric],
-                standard_error=figures[f"{metric}_standard_error"],
-                dataset_id=dataset_id,
-                dataset_config=dataset_config,
-            )
-            for name, found in results["datasets"].items()
-            for dataset_id, dataset_config in [hub_place_of(name)]
-            for measure, figures in found["measures"].items()
-            for metric in ("perplexity", "bits_per_byte")
-            if metric in figures
-        ]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} holds no results of eval/zero_shot.py (--output): {error!r}") from error
+    results = read_json(path, ZERO_SHOT_KEYS, "eval/zero_shot.py")
+    measured = results["model_type"], results["num_parameters"]
     if measured != (model_type, num_parameters):
         raise ValueError(
             f"{path} holds results of another model: {measured[0]}, {measured[1]} parameters, but this one is "
@@ -189,7 +166,23 @@ def zero_shot_measurements(
             f"{path} holds results of other weights, those of {results.get('model')} when it was scored: score the "
             "model that is published (eval/zero_shot.py), and give these results (--results)."
         )
-    return measurements
+    return [
+        Measurement(
+            dataset_name=title_of(name, found),
+            split=f"{found.get('split', 'all')}, {results['protocol']} protocol",
+            metric_type=metric,
+            orders=orders_of(measure, results["arguments"]),
+            value=figures[metric],
+            standard_error=figures[f"{metric}_standard_error"],
+            dataset_id=dataset_id,
+            dataset_config=dataset_config,
+        )
+        for name, found in results["datasets"].items()
+        for dataset_id, dataset_config in [hub_place_of(name)]
+        for measure, figures in found["measures"].items()
+        for metric in ("perplexity", "bits_per_byte")
+        if metric in figures
+    ]
 
 
 def orders_of(measure: str, arguments: dict[str, Any]) -> str:

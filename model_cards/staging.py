@@ -30,7 +30,7 @@ from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.mask_token import tokenizer_of
 from training.files import whole_folder
 from training.initialization import load_whole
-from training.results import read_results
+from training.results import read_finished_run
 
 ROOT = Path(__file__).parents[1]
 CHECK = Path(__file__).parent / "check_staged.py"
@@ -66,18 +66,17 @@ def stage(
         raise ValueError(f"{folder} is not an empty folder: remove it, or name another one.")
     run = source if (source / "model").is_dir() else None
     model_folder = source if run is None else source / "model"
+    finished = None if run is None else read_finished_run(run)[0]
     model = load_model(model_folder)
     tokenizer = tokenizer_of(model.config, tokenizer_name or str(model_folder))
     facts, num_parameters = read_facts(card), model.num_parameters()
     known = model.config.model_type, num_parameters, identity_of_weights(str(model_folder))
     measurements = [row for path in results for row in zero_shot_measurements(path, *known)]
-    if run is not None:
-        if not (run / "results.json").is_file():
-            raise ValueError(f"{run} is not finished: it has no results.json. Finish the run (training/pretrain.py).")
-        facts["hyperparameters"] = run_hyperparameters(run)
-        measurements = run_measurements(run) + measurements
+    if finished is not None:
+        facts["hyperparameters"] = run_hyperparameters(finished)
+        measurements = run_measurements(run, finished) + measurements
         if card == "default":
-            facts["training_data"] = describe_corpus(run)
+            facts["training_data"] = describe_corpus(finished)
     rendered = render(
         repo_id,
         facts,
@@ -86,7 +85,7 @@ def stage(
         str(model.dtype).removeprefix("torch."),
         tokenizer.mask_token,
         measurements,
-        ends_documents=run is not None and read_results(run)["corpus"]["packing"] == "documents",
+        ends_documents=finished is not None and finished["corpus"]["packing"] == "documents",
     )
     with whole_folder(folder) as temporary:
         model.save_pretrained(temporary, max_shard_size=max_shard_size)

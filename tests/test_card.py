@@ -148,7 +148,7 @@ def test_figures_of_an_evaluation(tmp_path: Path) -> None:
     assert [row.dataset_name for row in read] == ["one.txt"] * 4 + ["WikiText2", "WikiText103"]
     assert read[-1].dataset_split == "test, published protocol"
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"other\.json holds no results"):
+    with pytest.raises(ValueError, match=r"other\.json has no model_type, .*not written by eval/zero_shot\.py"):
         zero_shot_measurements(tmp_path / "other.json", "aogpt", 1000)
 
 

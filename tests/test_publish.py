@@ -244,7 +244,7 @@ def test_refuses_what_cannot_be_published(run: Path, tmp_path: Path) -> None:
         staging.stage(bare, NAME, folder, tokenizer_name=str(run / "model"))
     unfinished = tmp_path / "unfinished"
     shutil.copytree(run / "model", unfinished / "model")
-    with pytest.raises(ValueError, match="is not finished"):
+    with pytest.raises(ValueError, match=r"has no results\.json; finish the run first"):
         staging.stage(unfinished, NAME, folder)
     assert not folder.exists()
     (folder / "mine").mkdir(parents=True)

@@ -287,7 +287,9 @@ def test_other_corpus_is_refused(config: Path, finished: Path, tmp_path: Path) -
     content = corpus.read_text()
     corpus.write_text(content + "\nbaa na")
     try:
-        with pytest.raises(SystemExit, match=r"^error: .*corpus: .* there, .* now"):
+        with pytest.raises(
+            SystemExit, match=r"^error: .*\(sources of the corpus: .* there, .* now; train of the corpus: "
+        ):
             train(config, tmp_path)
     finally:
         corpus.write_text(content)
@@ -296,6 +298,10 @@ def test_other_corpus_is_refused(config: Path, finished: Path, tmp_path: Path) -
 def test_never_begins_anew(config: Path, finished: Path, tmp_path: Path) -> None:
     train(config, tmp_path, "--seed", "1")
     assert not torch.equal(losses(tmp_path), losses(finished))
+    kept = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(SystemExit, match="no file"):
+        train(config, tmp_path, "--resume", "never", "--corpus", "missing.txt")
+    assert sorted(path.name for path in tmp_path.iterdir()) == kept
     train(config, tmp_path, "--resume", "never")
     assert_same_training(finished, tmp_path)
 

@@ -76,6 +76,7 @@ class Progress:
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     position: dict[str, int] | None = None  # where a corpus that is streamed is to be read on
     train_seconds: float = 0.0
+    device_seconds: float = 0.0  # the same, of all processes together, however many there were
 
 
 def main(argv: list[str]) -> None:
@@ -115,14 +116,13 @@ def set_up(argv: list[str]) -> "Pretraining | None":
     logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
     use_all_cores(accelerator)
 
-    if training.resume == "never" and accelerator.is_main_process:
-        for old in (*checkpoints_in(training.output_dir), training.output_dir / "results.json"):
-            old.unlink(missing_ok=True)
     if accelerator.is_main_process:
         remove_incomplete(training.output_dir)
     accelerator.wait_for_everyone()
-    results = read_results(training.output_dir)
-    checkpoint = load_newest_checkpoint(training.output_dir) if results is None else None
+    begins_anew = training.resume == "never"
+    results = None if begins_anew else read_results(training.output_dir)
+    goes_on = results is None and not begins_anew
+    checkpoint = load_newest_checkpoint(training.output_dir) if goes_on else None
     check_alike(accelerator, finished=results is not None, checkpoint=checkpoint and checkpoint.path.name)
     if results is not None:
         check_same_run(results["arguments"], settings, training.output_dir)
@@ -138,6 +138,9 @@ def set_up(argv: list[str]) -> "Pretraining | None":
     run = Pretraining(model_arguments, training, data, settings, accelerator)
     if checkpoint is not None:
         run.resume(checkpoint)
+    if begins_anew and accelerator.is_main_process:  # not before all settings have proved to be usable
+        for old in (*checkpoints_in(training.output_dir), training.output_dir / "results.json"):
+            old.unlink(missing_ok=True)
     start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
     return run
 
@@ -183,7 +186,11 @@ class Pretraining:
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Puts the run where it was. Raises a `ValueError` if the corpus is not the same any more."""
-        check_same_run({"corpus": checkpoint.metadata["corpus"]}, {"corpus": self.data.facts}, checkpoint.path)
+        there, now = (
+            {f"{name} of the corpus": fact for name, fact in facts.items()}
+            for facts in (checkpoint.metadata["corpus"], self.data.facts)
+        )
+        check_same_run(there, now, checkpoint.path)
         state = {} if self.zero else self.optimizer.state
         restore_state(checkpoint.tensors, self.model, self.ema.weights, state)
         if self.zero:
@@ -234,7 +241,9 @@ class Pretraining:
             while progress.step < training.max_steps:
                 started = time.perf_counter()
                 loss, stop_signal = self.step(batches, stop)
-                progress.train_seconds += time.perf_counter() - started
+                seconds = time.perf_counter() - started
+                progress.train_seconds += seconds
+                progress.device_seconds += seconds * self.accelerator.num_processes
                 progress.losses.append(loss)
                 progress.step, progress.position = progress.step + 1, batches.position
                 bar.set_postfix_str(f"loss {loss:.3f}, {self.tokens_per_second():,.0f} tokens/s", refresh=False)
@@ -319,16 +328,20 @@ class Pretraining:
         self.ema.update(self.model)
         return mean_loss, stop_signal
 
+    @property
+    def num_tokens(self) -> int:
+        """That the run has seen so far, on all processes."""
+        return self.progress.step * self.training.batch_size * self.settings["sequence_length"]
+
     def tokens_per_second(self) -> float:
-        tokens = self.progress.step * self.training.batch_size * self.settings["sequence_length"]
-        return tokens / self.progress.train_seconds
+        return self.num_tokens / self.progress.train_seconds
 
     def usage(self) -> dict[str, float]:
         """How much of the machine is used: `mfu`, where the best speed of the device is known, and `peak_memory_gb`."""
         usage = {"peak_memory_gb": peak_memory(self.accelerator.device) / 1e9}
         if self.peak_flops is not None:
-            flops = self.tokens_per_second() * flops_per_token(self.model.config, self.settings["sequence_length"])
-            usage["mfu"] = flops / self.peak_flops / self.accelerator.num_processes
+            flops = self.num_tokens * flops_per_token(self.model.config, self.settings["sequence_length"])
+            usage["mfu"] = flops / self.peak_flops / self.progress.device_seconds
         return usage
 
     def log(self) -> None:
@@ -374,14 +387,13 @@ class Pretraining:
             averaged.save_pretrained(folder)
             self.data.tokenizer.model_max_length = averaged.config.max_position_embeddings
             self.data.tokenizer.save_pretrained(folder)
-        sequences = progress.step * training.batch_size
         results = {
             "arguments": self.settings,
             "corpus": self.data.facts | ({"read_up_to": progress.position} if progress.position else {}),
             "num_parameters": averaged.num_parameters(),
             "steps": progress.step,
-            "sequences": sequences,
-            "tokens": sequences * self.settings["sequence_length"],
+            "sequences": progress.step * training.batch_size,
+            "tokens": self.num_tokens,
             "train_seconds": round(progress.train_seconds, 1),
             "tokens_per_second": round(self.tokens_per_second(), 1),
             **{key: round(value, 4) for key, value in self.usage().items()},

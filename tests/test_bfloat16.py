@@ -73,6 +73,14 @@ def test_model_trains_as_under_autocast(checkpointing: ActivationCheckpointing) 
     assert F.cosine_similarity(*gradients, dim=0) > 0.999
 
 
+def test_compiled_model_that_makes_activations_again_is_refused() -> None:
+    for kind in ("selective", "full"):
+        with pytest.raises(ValueError, match=f"={kind}, mixed_precision=bf16 and dynamo_backend do not go together"):
+            checkpoint_activations(random_model(), kind, Float32Products(), is_compiled=True)
+        checkpoint_activations(random_model(), kind, nullcontext(), is_compiled=True)
+    checkpoint_activations(random_model(), "none", Float32Products(), is_compiled=True)
+
+
 def test_only_where_it_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     assert isinstance(bfloat16_products(torch.device("cpu"), "bf16"), Float32Products)

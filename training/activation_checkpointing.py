@@ -38,7 +38,10 @@ ATTENTION = tuple(
 
 
 def checkpoint_activations(
-    model: PreTrainedModel, kind: ActivationCheckpointing, products: AbstractContextManager | None = None
+    model: PreTrainedModel,
+    kind: ActivationCheckpointing,
+    products: AbstractContextManager | None = None,
+    is_compiled: bool = False,
 ) -> None:
     """
     Tells the blocks of `model` what to keep in training.
@@ -46,12 +49,21 @@ def checkpoint_activations(
     Args:
         products: What forward passes run in, of `bfloat16_products`. Autograd leaves it before it goes back, so what is
             made again enters it anew.
+        is_compiled: Whether forward passes will be, by torch.compile.
+
+    Raises:
+        ValueError: For a compiled model in `products`: torch.compile can neither enter it anew, nor within a block.
     """
     if kind == "none":
         return
     arguments: dict[str, Any] = {"use_reentrant": False}
     contexts = _selective_contexts(model.config.hidden_size) if kind == "selective" else noop_context_fn
     if products is not None and not isinstance(products, nullcontext):
+        if is_compiled:
+            raise ValueError(
+                f"activation_checkpointing={kind}, mixed_precision=bf16 and dynamo_backend do not go together on a "
+                "processor without bfloat16 instructions: leave one of them out."
+            )
         contexts = _with_products(contexts, products)
     if contexts is not noop_context_fn:  # which torch.compile knows as the default alone
         arguments["context_fn"] = contexts

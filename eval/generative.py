@@ -39,6 +39,7 @@ from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file, write_json, write_text
 from training.hardware import hardware, share_cpus, versions
 from training.initialization import load_whole
+from training.samples import num_kept
 
 MAX_N = 3
 
@@ -146,10 +147,7 @@ def sample_cell(
 
 def without_filling(ids: list[int], end_of_text: int) -> list[int]:
     """The ids up to the first of the end-of-texts that they end with: what follows only fills up."""
-    end = len(ids)
-    while end > 1 and ids[end - 1] == ids[end - 2] == end_of_text:
-        end -= 1
-    return ids[:end]
+    return ids[: num_kept(ids, end_of_text) + 1]
 
 
 def is_finished(cell: Cell, folder: Path) -> bool:

@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from modeling_aogpt import AOGPTForAnyOrderLM
+from training.samples import decode, num_kept
 
 NUM_EXAMPLES = 16
 LETTER_WITH = re.compile(r"LETTER (\S+) WITH (\S+)")
@@ -80,7 +81,7 @@ def sample(
 ) -> dict[str, Any]:
     """Unconditional samples, token by token in random orders, at temperature 1 and untruncated."""
     sequences = model.generate(num_return_sequences=count, generator=generator)
-    texts = decode(tokenizer, sequences.tolist())
+    texts = [decode(ids, tokenizer) for ids in sequences.tolist()]
     kinds = [kind_of(text, known) for text in texts]  # never exact: there is no original
     examples = [{"text": text, "kind": kind} for text, kind in zip(texts, kinds, strict=True)]
     return {"count": count, "shares": shares(kinds), "examples": examples[:NUM_EXAMPLES]}
@@ -100,7 +101,7 @@ def infill(
             if is_hidden:
                 row[tokens] = tokenizer.mask_token_id
     sequences = model.generate(inputs, generator=generator).tolist()
-    texts = decode(tokenizer, sequences)
+    texts = [decode(ids, tokenizer) for ids in sequences]
     kinds = [kind_of(text, known, hole.text) for text, hole in zip(texts, holes, strict=True)]
     examples = [
         {
@@ -123,18 +124,10 @@ def words_before(tokenizer: PreTrainedTokenizerBase, hole: Hole) -> Iterator[tup
 
 def words_after(tokenizer: PreTrainedTokenizerBase, hole: Hole, ids: list[int]) -> Iterator[tuple[str, bool]]:
     """The same words of the filled sequence, and whether they were hidden; a text may end earlier than it did."""
-    end = len(ids)
-    while end and ids[end - 1] == tokenizer.eos_token_id:
-        end -= 1
+    end = num_kept(ids, tokenizer.eos_token_id)
     for tokens, is_hidden in hole.tokens_of_words():
         if tokens.start < end:
             yield tokenizer.decode(ids[tokens.start : min(tokens.stop, end)]), is_hidden
-
-
-def decode(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[list[int]]) -> list[str]:
-    """The documents of sequences filled up with end-of-text; one inside a document, a fault, stays in sight."""
-    filling = re.compile(f"({re.escape(tokenizer.eos_token)})+$")
-    return [filling.sub("", text) for text in tokenizer.batch_decode(sequences)]
 
 
 def printable(text: str) -> str:

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from eval.compression_baselines import compression_bits_per_byte
-from eval.infilling import decode, infill, letter_and_mark, make_holes, one_or_two_words, printable, sample
+from eval.infilling import infill, letter_and_mark, make_holes, one_or_two_words, printable, sample
 from eval.quickstart_picture import draw_report
 from eval.scoring import figures, score
 from modeling_aogpt import AOGPTForAnyOrderLM
@@ -34,6 +34,7 @@ from training.evaluation import ORDER_SEED
 from training.files import whole_file, write_json, write_text
 from training.initialization import load_whole
 from training.results import read_finished_run
+from training.samples import decode
 
 NUM_SAMPLES = 1000
 NUM_INFILLS = 500  # at most, of each sort
@@ -53,7 +54,9 @@ def make_report(run: Path) -> dict[str, Any]:
     data = load_data(arguments)
     model = load_whole(AOGPTForAnyOrderLM, run / "model").eval()
     sequences = data.validation["input_ids"][:]
-    training, held_out = (decode(data.tokenizer, ids) for ids in (data.train["input_ids"][:], sequences))
+    training, held_out = (
+        [decode(ids, data.tokenizer) for ids in rows] for rows in (data.train["input_ids"][:], sequences)
+    )
     known = {"train": set(training), "validation": set(held_out)}
 
     generator = torch.Generator().manual_seed(SEED)

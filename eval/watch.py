@@ -28,6 +28,7 @@ from modeling_aogpt.mask_token import load_tokenizer
 from training.data import option
 from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file
+from training.samples import num_kept
 
 HIDDEN = "░"
 INK, PALE = "#22262a", "#c9ced3"
@@ -126,9 +127,8 @@ def make_lines(output: AnyOrderGenerationOutput, tokenizer: PreTrainedTokenizerB
     """The tokens of each sequence up to the end-of-text that fills it up."""
     lines = []
     for ids, steps, logprobs in zip(output.sequences, output.reveal_steps, output.token_logprobs, strict=True):
-        texts = [printable(tokenizer.decode(token)) for token in ids.tolist()]
-        while texts and ids[len(texts) - 1] == tokenizer.eos_token_id:
-            texts.pop()
+        kept = ids.tolist()[: num_kept(ids, tokenizer.eos_token_id)]
+        texts = [printable(tokenizer.decode(token)) for token in kept]
         values = zip(texts, steps.tolist(), logprobs.exp().tolist(), strict=False)
         lines.append([Token(*value) for value in values])
     return lines

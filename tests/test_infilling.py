@@ -9,7 +9,6 @@ from transformers import PreTrainedTokenizerBase
 
 from eval.infilling import (
     KINDS,
-    decode,
     infill,
     kind_of,
     letter_and_mark,
@@ -135,11 +134,6 @@ def test_samples(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]])
     found = sample(model_that_writes(written, -1), tokenizer, KNOWN, 4, None)
     assert found["shares"] == {"exact": 0, "held_out": 0.25, "train": 0.5, "new": 0.25}
     assert found["examples"][1] == {"text": DOCUMENTS[1], "kind": "train"}
-
-
-def test_decode_shows_end_of_text_inside(tokenizer: PreTrainedTokenizerBase) -> None:
-    a, end = tokenizer.encode("A")[0], tokenizer.eos_token_id
-    assert decode(tokenizer, [[a, end, end], [a, end, a], [a, a, a]]) == ["A", "A<|endoftext|>A", "AAA"]
 
 
 def test_printable() -> None:

@@ -9,8 +9,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from eval.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, HIDDEN, Token, frame, main, make_inputs
+from eval.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, HIDDEN, Token, frame, main, make_inputs, make_lines
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput
 from modeling_aogpt.mask_token import load_tokenizer
 from training.corpora import unicode_names
 from training.tokenization import train_tokenizer, vocabulary_arguments
@@ -48,6 +49,18 @@ def test_in_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert printed.count(" SIGN") == 2
     assert HIDDEN not in printed.splitlines()[-1]
     assert "2 tokens in 1 forward passes" in printed
+
+
+def test_a_line_ends_with_its_text(folder: Path) -> None:
+    tokenizer = load_tokenizer(str(folder))
+    (a,), end = tokenizer.encode("A"), tokenizer.eos_token_id
+    output = AnyOrderGenerationOutput(
+        sequences=torch.tensor([[a, end, a, end, end], [end] * 5]),
+        reveal_steps=torch.arange(10).view(2, 5),
+        token_logprobs=torch.zeros(2, 5),
+    )
+    lines = make_lines(output, tokenizer)
+    assert lines == [[Token("A", 0, 1.0), Token(tokenizer.eos_token, 1, 1.0), Token("A", 2, 1.0)], []]
 
 
 def test_an_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

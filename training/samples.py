@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Texts that a model writes while it is trained."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -26,7 +27,13 @@ def write_samples(
 
 
 def decode(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
+    """The text of a sequence that is filled up with end-of-text; one inside the text, a fault, stays in sight."""
+    return tokenizer.decode(ids[: num_kept(ids, tokenizer.eos_token_id)])
+
+
+def num_kept(ids: Sequence[int], end_of_text: int) -> int:
+    """How many ids there are before the end-of-texts at the end."""
     end = len(ids)
-    while end and ids[end - 1] == tokenizer.eos_token_id:
+    while end and ids[end - 1] == end_of_text:
         end -= 1
-    return tokenizer.decode(ids[:end])
+    return end

@@ -287,9 +287,7 @@ def test_other_corpus_is_refused(config: Path, finished: Path, tmp_path: Path) -
     content = corpus.read_text()
     corpus.write_text(content + "\nbaa na")
     try:
-        with pytest.raises(
-            SystemExit, match=r"^error: .*\(sources of the corpus: .* there, .* now; train of the corpus: "
-        ):
+        with pytest.raises(SystemExit, match=r"^error: .*sources of the corpus: .* there, .* now"):
             train(config, tmp_path)
     finally:
         corpus.write_text(content)

@@ -187,7 +187,7 @@ def read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:
         ValueError: If the file cannot be read, or for an unknown key or a list where none can be; it names the file.
     """
     try:
-        settings = yaml.load(path.read_text(encoding="utf-8"), _Loader)
+        settings = _Loader(path.read_text(encoding="utf-8")).get_single_data()
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(settings, dict):

@@ -35,7 +35,7 @@ class AnyOrderCache:
             tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in ("keys", "values")) for device in devices
         ]
         for store in self.stores():  # CUDA graphs write to nothing else
-            torch._dynamo.mark_static_address(store)
+            torch._dynamo.mark_static_address(store, guard=False)  # a guard would compile anew for every cache
         self._sequences = torch.arange(batch_size, device=devices[0])[:, None]
         self._slots: slice | torch.LongTensor = slice(0, 0)
         self._num_visible = 0

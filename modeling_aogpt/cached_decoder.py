@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A canvas on a decoder with a cache: every revealed token passes once, whatever the order."""
 
+from weakref import WeakKeyDictionary
+
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from .cache_aogpt import AnyOrderCache
@@ -13,6 +16,12 @@ from .rows import query_mask, rows_of
 
 # A CPU packs the weights for so many passes of several rows: packing costs what about 20 packed passes save.
 PASSES_WORTH_PACKING = 32
+
+# Each bucket of rows and kind of batch has a graph. Beyond torch's own limit of 8, passes would not be compiled at all.
+GRAPHS_PER_MODEL = 64
+
+# What the next generation of a compiled model may take over: shape, cache and tables of the last one.
+MEMORY: WeakKeyDictionary[nn.Module, tuple] = WeakKeyDictionary()
 
 
 class CachedDecoder(Canvas):
@@ -38,11 +47,33 @@ class CachedDecoder(Canvas):
         if torch.is_autocast_enabled(ids.device.type):
             dtype = torch.get_autocast_dtype(ids.device.type)
         devices = [device_of(layer, ids.device) for layer in self.model.model.layers]
-        self.cache = AnyOrderCache(self.model.config, *ids.shape, dtype=dtype, devices=devices)
         # Every position is a target at least once: to project each just once can only take less.
         self.modulations = self.model.model.tabulate_modulations(ids.shape[1], ids.device)
-        for table in self.modulations or ():  # CUDA graphs copy what may move before every pass
-            torch._dynamo.mark_static_address(table)
+        if self._is_compiled:
+            self._take_memory(dtype, devices)
+        else:
+            self.cache = AnyOrderCache(self.model.config, *ids.shape, dtype=dtype, devices=devices)
+
+    def _take_memory(self, dtype: torch.dtype, devices: list[torch.device]) -> None:
+        """
+        Cache and tables where the generation before had them, if that is done and was of this shape: CUDA graphs are
+        recorded for addresses, and would be anew for every generation.
+        """
+        limits = torch._dynamo.config
+        limits.recompile_limit = max(limits.recompile_limit, GRAPHS_PER_MODEL)
+        self._shape = *self.ids.shape, dtype, *devices, torch.is_inference_mode_enabled()
+        shape, cache, modulations = MEMORY.pop(self.model.model, (None, None, None))
+        if shape != self._shape:
+            cache = AnyOrderCache(self.model.config, *self.ids.shape, dtype=dtype, devices=devices)
+            modulations = self.modulations
+        for table, fresh in zip(modulations or (), self.modulations or (), strict=True):
+            table.copy_(fresh)
+            torch._dynamo.mark_static_address(table, guard=False)  # others are copied before every pass
+        self.cache, self.modulations = cache, modulations
+
+    def end(self) -> None:
+        if self._is_compiled:
+            MEMORY[self.model.model] = self._shape, self.cache, self.modulations
 
     def query(self, num_queries: torch.LongTensor) -> Answer:
         known = self.num_context[:, None]

@@ -103,13 +103,15 @@ class Canvas:
 
     def hide(self, is_hidden: torch.BoolTensor, orders: torch.LongTensor) -> None:
         """Hides generated tokens again, (batch, n) in place, to be revealed as their order in `orders` has it."""
-        priority = in_place(torch.arange(orders.shape[1], device=orders.device).expand_as(orders), orders)
-        is_moved, priority = in_order(is_hidden, self.orders), in_order(priority, self.orders)
+        is_moved, priority = in_order(is_hidden, self.orders), in_order(orders.argsort(dim=-1), self.orders)
         ranks = torch.arange(is_moved.shape[1], device=is_moved.device)
         is_padding = ranks >= to_device(self.num_tokens, ranks.device)[:, None]
         key = torch.where(is_moved, len(ranks) + priority, ranks).masked_fill(is_padding, 3 * len(ranks))
         self.num_context -= is_moved.sum(dim=-1).cpu()
         self.reorder(key.argsort(dim=-1, stable=True))
+
+    def end(self) -> None:
+        """Says that all is generated."""
 
     def ranks_between(self, first: torch.LongTensor, end: torch.LongTensor) -> torch.BoolTensor:
         """Which ranks (batch, n) lie from `first` to before `end`, both (batch,)."""

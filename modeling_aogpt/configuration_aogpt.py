@@ -132,6 +132,11 @@ class AOGPTConfig(PreTrainedConfig):
         Raises a `ValueError` if a value is not allowed. It replaces the checks of transformers, which runs it before
         saving, because these warn of a mask outside the token table, where it belongs.
         """
+        if self.model_type != type(self).model_type:
+            raise ValueError(
+                f"A configuration of type {self.model_type!r} is given, but {type(self).__name__} is of type "
+                f"{type(self).model_type!r}: load the model with the class that its config.json names."
+            )
         for name, allowed in self.choices.items():
             if getattr(self, name) not in allowed:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not one of {', '.join(map(repr, allowed))}.")

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the CPU draws and counts for a model that may live elsewhere."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import nn
 
@@ -10,6 +13,23 @@ def device_of(module: nn.Module, default: torch.device) -> torch.device:
     """Where Accelerate runs a part of a model that it spread over several devices (`device_map`); else `default`."""
     device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
     return default if device is None else torch.device(device)
+
+
+@contextmanager
+def without_cudnn_attention(device: torch.device) -> Iterator[None]:
+    """
+    Attention by PyTorch's other kernels, for shapes that come once: cuDNN, which comes first on new GPUs, makes a plan
+    for each, which takes longer than a pass. Its gradients under a mask have been NaN, too (PyTorch issue 196678).
+    """
+    if device.type == "cpu":
+        yield
+        return
+    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    try:
+        yield
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(was_enabled)
 
 
 def to_device(values: torch.Tensor, device: torch.device | str | None) -> torch.Tensor:

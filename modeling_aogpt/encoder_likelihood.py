@@ -11,7 +11,7 @@ from .likelihood import check_sets
 from .likelihood_output import LogLikelihoodOutput, check_count, check_finite, standard_error_of_mean
 from .linear import in_fast_dtype
 from .order_source import Orders, choose_orders
-from .orders import group_order, in_place, tokens_of
+from .orders import group_order, tokens_of
 from .row_scores import ROWS_PER_PASS, token_scores
 from .schedule import log_linear_noise
 
@@ -206,7 +206,7 @@ def along_orders(
     totals = []
     for _ in range(num_orders):
         drawn = group_order(source.draw(scorer.is_token, generator), (~is_target).long())
-        ranks = in_place(torch.arange(drawn.shape[1], device=drawn.device).expand_as(drawn), drawn)
+        ranks = drawn.argsort(dim=-1)
         total = torch.zeros_like(shares[:, 0])
         for rank in range(int(is_target.sum(dim=-1).max())):
             scores = scorer.score((ranks >= rank) & is_target, (ranks == rank) & is_target, None)

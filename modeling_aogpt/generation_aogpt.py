@@ -205,7 +205,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
             canvas.hide(draw_blocks(canvas, settings.refine_length, generator), orders)
             step = sampler.run(step, after_step)
         progress.end()
-        return self._describe(canvas, sampler, progress)
+        output = self._describe(canvas, sampler, progress)
+        canvas.end()
+        return output
 
     def _make_sampler(
         self,
@@ -281,7 +283,12 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 f"eos_token_id={eos!r} is never generated: give one or several integers from 0 to {num_valid - 1} "
                 "(config.num_valid_tokens), the ids of text."
             )
-        return torch.tensor(ids, device="cpu"), ids[0] if pad is None else pad
+        pad = ids[0] if pad is None else pad
+        if pad >= self.config.vocab_size:
+            raise ValueError(
+                f"pad_token_id={pad} has no row in the token table: give an id from 0 to {self.config.vocab_size - 1}."
+            )
+        return torch.tensor(ids, device="cpu"), pad
 
     def _prepare_canvas(
         self,

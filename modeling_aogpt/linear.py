@@ -49,6 +49,9 @@ def uses_onednn(hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.T
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
         and torch.backends.mkldnn.enabled
+        # The operator has no forward derivative, and those who watch or count operators do not know it.
+        and torch.autograd.forward_ad._current_level < 0
+        and not torch._C._len_torch_dispatch_stack()
     )
 
 

@@ -12,6 +12,7 @@ which rows see which.
 import copy
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from difflib import get_close_matches
 from typing import Any
 
@@ -33,6 +34,7 @@ from transformers.utils.output_capturing import capture_outputs
 from .cache_aogpt import StartRowCache
 from .cached_decoder import CachedDecoder
 from .configuration_aogpt import AOGPTConfig
+from .devices import without_cudnn_attention
 from .generation_aogpt import AnyOrderGenerationMixin
 from .likelihood import AnyOrderLikelihoodMixin
 from .linear import Linear
@@ -139,9 +141,11 @@ class AOGPTAttention(nn.Module):
         if attention_mask is not None and implementation != "eager":
             implementation = "sdpa"  # parallel queries see neither a causal nor a padded pattern: others cannot take it
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        output, weights = attention(
-            self, query, key, value, attention_mask, scaling=self.scaling, dropout=0.0, **kwargs
-        )
+        is_training = torch.is_grad_enabled() and attention_mask is None  # of one shape, again and again
+        with nullcontext() if is_training or torch.compiler.is_compiling() else without_cudnn_attention(query.device):
+            output, weights = attention(
+                self, query, key, value, attention_mask, scaling=self.scaling, dropout=0.0, **kwargs
+            )
         return self.o_proj(output.flatten(2)), weights
 
 
@@ -804,7 +808,7 @@ class AOGPTForCausalLM(ModelWithHead, GenerationMixin):
             rows = num_cached + torch.arange(length, device=device)
             visible = (torch.arange(num_slots, device=device) <= rows[:, None])[None, None]
             if attention_mask is not None:
-                if not num_cached + length <= attention_mask.shape[1] <= num_slots:
+                if attention_mask.shape[1] != num_cached + length:
                     raise ValueError(
                         f"attention_mask has {attention_mask.shape[1]} columns for {int(num_cached)} cached and "
                         f"{length} new tokens: it must cover both."

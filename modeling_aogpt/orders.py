@@ -38,20 +38,6 @@ def blocks_of(
     return positions % stride if stride is not None else torch.zeros_like(positions)
 
 
-def block_orders(
-    batch_size: int,
-    length: int,
-    block_length: int | None = None,
-    stride: int | None = None,
-    generator: torch.Generator | None = None,
-    device: torch.device | str | None = None,
-) -> torch.LongTensor:
-    """Independent orders, (batch, n), block after block (see [`blocks_of`]) and uniform within each."""
-    orders = random_orders(batch_size, length, generator=generator, device=device)
-    positions = left_to_right_orders(batch_size, length, device=device)
-    return group_order(orders, blocks_of(positions, block_length, stride))
-
-
 def check_tensor(value: object, name: str) -> None:
     """Raises a `TypeError` unless `value` is a tensor. `name` is of the argument, for errors."""
     if not isinstance(value, torch.Tensor):

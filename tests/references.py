@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt.orders import blocks_of, group_order, left_to_right_orders, random_orders
 
 Context = tuple[tuple[int, int], ...]  # (position, token), in the order in which they were revealed
 
@@ -180,3 +181,15 @@ def check_estimates(estimates: torch.Tensor, exact: torch.Tensor, standard_error
     assert variance > 1e-6, "nothing varies, so nothing is tested"
     assert errors.mean().abs() < 4 * (variance / len(errors)).sqrt(), "biased"
     assert 0.75 < errors.square().mean() / variance < 1.33, "wrong standard errors"
+
+
+def block_orders(
+    batch_size: int,
+    length: int,
+    block_length: int | None = None,
+    stride: int | None = None,
+    generator: torch.Generator | None = None,
+) -> torch.LongTensor:
+    """Independent orders, (batch, n), block after block and uniform within each."""
+    orders = random_orders(batch_size, length, generator=generator)
+    return group_order(orders, blocks_of(left_to_right_orders(batch_size, length), block_length, stride))

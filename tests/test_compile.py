@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decoder under `model.model.compile()`: one graph per bucket of rows, and the same samples."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -47,9 +48,10 @@ class CountingBackend:
 
 
 @pytest.fixture
-def backend() -> CountingBackend:
+def backend() -> Iterator[CountingBackend]:
     torch._dynamo.reset()
-    return CountingBackend()
+    with torch._dynamo.config.patch(recompile_limit=8):
+        yield CountingBackend()
 
 
 @pytest.mark.parametrize("encoding", ["learned", "rotary"])
@@ -83,6 +85,48 @@ def test_there_is_one_graph_per_bucket_and_none_after_the_first_generations(back
         model.generate(num_return_sequences=2, num_steps=4, generator=seeded(seed))
         model.generate(num_return_sequences=2, num_steps=4, order="left_to_right", generator=seeded(seed))
     assert len(backend.rows) == 5
+
+
+def test_many_sizes_of_batches_are_compiled(backend: CountingBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the limit `fullgraph` raises. Caches come and go: a graph that was made for one serves others."""
+    mark = torch._dynamo.mark_static_address
+    # By default, versions of torch have it guarded or not.
+    monkeypatch.setattr(torch._dynamo, "mark_static_address", lambda tensor, guard=True: mark(tensor, guard=guard))
+    model = random_model(num_hidden_layers=1)
+    model.model.compile(backend=backend, fullgraph=True, dynamic=False)
+    for _ in range(2):
+        for batch_size in (1, 2, 3):
+            model.generate(num_return_sequences=batch_size, num_steps=4, reveal="fixed")
+            model.generate(num_return_sequences=batch_size, num_steps=12, reveal="fixed")
+    assert sorted(backend.rows) == sorted([1, 4, 8] * 3)
+
+
+@pytest.mark.parametrize("injection", ["adaln", "input"])
+def test_a_generation_takes_over_the_memory_of_the_one_before(
+    backend: CountingBackend, injection: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA graphs are recorded for addresses."""
+    model, addresses = random_model(target_injection=injection), []
+
+    class Recorded(CachedDecoder):
+        def __init__(self, *arguments: object) -> None:
+            super().__init__(*arguments)
+            tensors = [*self.cache.stores(), *(self.modulations or ())]
+            addresses.append([tensor.data_ptr() for tensor in tensors])
+
+    monkeypatch.setattr(model, "canvas_class", Recorded, raising=False)
+    plain = copy.deepcopy(model)
+    model.model.compile(backend=backend, fullgraph=True)
+    model.generate(num_return_sequences=2, num_steps=4, generator=seeded(1))
+    with torch.no_grad():
+        for weights in (*model.parameters(), *plain.parameters()):
+            weights.mul_(1.5)
+    again = model.generate(num_return_sequences=2, num_steps=4, generator=seeded())
+    assert addresses[0] == addresses[1]
+    assert torch.equal(again, plain.generate(num_return_sequences=2, num_steps=4, generator=seeded()))
+    with torch.inference_mode():
+        model.generate(num_return_sequences=3, num_steps=4)
+    model.generate(num_return_sequences=3, num_steps=4)  # writes to none of the tensors of that mode: it may not
 
 
 def test_shapes_may_be_symbolic_too(backend: CountingBackend) -> None:

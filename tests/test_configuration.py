@@ -1,10 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedModel
 
-from modeling_aogpt import AOGPTConfig
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
+from tests.references import random_encoder, random_model
 
 
 def test_gpt2_tables_know_their_padding_and_mask() -> None:
@@ -24,6 +27,17 @@ def test_a_mask_outside_the_table_is_nothing_to_warn_of(tmp_path: Path, caplog: 
     config.save_pretrained(tmp_path)
     assert AOGPTConfig.from_pretrained(tmp_path).mask_token_id == 77
     assert not [record for record in caplog.records if "mask_token_id" in record.getMessage()]
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded"), [(random_encoder, AOGPTForAnyOrderLM), (random_model, MDMEncoderForMaskedLM)]
+)
+def test_no_model_is_loaded_as_one_of_another_type(
+    saved: Callable, loaded: type[PreTrainedModel], tmp_path: Path
+) -> None:
+    saved().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"A configuration of type .* load the model with the class that"):
+        loaded.from_pretrained(tmp_path)
 
 
 def test_survives_json() -> None:

@@ -10,8 +10,8 @@ import torch
 
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.context_ensemble import permute_context
-from modeling_aogpt.orders import block_orders, random_orders
-from tests.references import check_estimates, random_model
+from modeling_aogpt.orders import random_orders
+from tests.references import block_orders, check_estimates, random_model
 
 BATCH, N = 400, 5
 

@@ -386,6 +386,10 @@ def test_integers_of_any_kind_will_do() -> None:
         ),
         ({"eos_token_id": 2.5, "stop_at_eos": True, "order": "left_to_right"}, r"eos_token_id=2\.5 is never generated"),
         ({"eos_token_id": [], "stop_at_eos": True, "order": "left_to_right"}, r"eos_token_id=\[\] is never generated"),
+        (
+            {"pad_token_id": 11, "eos_token_id": 3, "stop_at_eos": True, "order": "left_to_right"},
+            "pad_token_id=11 has no row in the token table: give an id from 0 to 10",
+        ),
         ({"max_length": 13}, "13 tokens, 13 of them new, but this model takes 1 to 12"),
         (
             {"inputs": torch.tensor([[1, 2]]), "max_new_tokens": 20},

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from modeling_aogpt import row_scores
-from modeling_aogpt.orders import block_orders, left_to_right_orders, random_orders
+from modeling_aogpt.orders import left_to_right_orders, random_orders
 from modeling_aogpt.seeded_orders import OrderDistribution
-from tests.references import random_encoder, random_model
+from tests.references import block_orders, random_encoder, random_model
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from accelerate import dispatch_model
 from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
 
 from modeling_aogpt import cached_decoder
 from modeling_aogpt.linear import HAS_ONEDNN, Linear, uses_onednn, with_packed_weights
@@ -29,6 +30,15 @@ def test_gradients_are_those_of_a_linear_layer() -> None:
     layer(inputs).square().sum().backward()
     assert layer.weight.grad is not None
     assert inputs.grad is not None
+
+
+def test_forward_derivatives_and_watchers_see_a_linear_layer() -> None:
+    layer, inputs = Linear(8, 4).requires_grad_(False), torch.randn(3, 8)
+    _, tangents = torch.func.jvp(layer, (inputs,), (inputs,))
+    torch.testing.assert_close(tangents, F.linear(inputs, layer.weight))
+    with FlopCounterMode(display=False) as counter:
+        layer(inputs)
+    assert counter.get_total_flops() == 2 * 3 * 8 * 4
 
 
 def test_a_bias_trains_alone() -> None:

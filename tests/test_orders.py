@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from modeling_aogpt.orders import (
-    block_orders,
     blocks_of,
     check_orders,
     draw_uniform,
@@ -16,6 +15,7 @@ from modeling_aogpt.orders import (
     random_orders,
     token_positions,
 )
+from tests.references import block_orders
 
 
 def test_uniform_numbers_have_all_bits_of_float64() -> None:

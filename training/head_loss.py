@@ -7,6 +7,7 @@ Logits are made for a chunk of rows at a time, and their gradient in the same br
 backward pass is the gradient of the hidden states and of the head, which are needed anyway. Nothing is computed twice.
 """
 
+import math
 from typing import Any, Literal
 
 import torch
@@ -85,7 +86,7 @@ class _HeadLoss(torch.autograd.Function):
                 if loss == "cross_entropy":
                     losses, factors = log_sums - of_targets, sums.reciprocal()
                 else:
-                    log_ids = torch.tensor(num_ids, dtype=exact, device=logits.device).log()
+                    log_ids = math.log(num_ids)
                     losses = (log_sums - log_ids).exp() - 1 - (of_targets - log_ids)
                     factors = (largest - log_ids).exp()
                 total += (losses * scale).sum()

@@ -64,15 +64,16 @@ class MaskedDiffusionObjective(nn.Module):
             is_masked (`torch.BoolTensor` of shape `(batch, n)`): What is hidden from the model.
             times (`torch.DoubleTensor` of shape `(batch,)`): t of each sequence, in (0, 1].
         """
+        rows = is_masked.flatten().nonzero().squeeze(1)  # before the model: an accelerator waits for nothing after it
         input_ids = self.model.checked_ids(input_ids)
         masked_ids = input_ids.masked_fill(is_masked, self.model.config.mask_token_id)
         output = self.model.model(masked_ids, sigma=self.noise_levels(times))
         weights = (1 / times / input_ids.numel())[:, None].expand_as(input_ids)
         return head_loss(
-            output.last_hidden_state[is_masked],
+            output.last_hidden_state.flatten(0, 1).index_select(0, rows),
             self.model.lm_head,
-            input_ids[is_masked],
-            weights[is_masked],
+            input_ids.flatten()[rows],
+            weights.flatten()[rows],
             self.loss,
             self.model.config.num_valid_tokens,
         )

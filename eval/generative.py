@@ -27,10 +27,9 @@ from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from eval.frontier import draw_frontier
 from eval.judging import Judge, Sample, check_mauve
 from eval.metrics.sample_entropy.sample_entropy import distinct, unigram_entropy
-from eval.scorers import identity_of_weights, read_config
+from eval.scorers import identity_of_weights
 from eval.scoring import progress_interval
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
-from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.generation_settings import AnyOrderGenerationSettings
 from modeling_aogpt.mask_token import load_tokenizer
 from training.corpora import keep_text, load_files
@@ -38,7 +37,7 @@ from training.data import option
 from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import whole_file, write_json, write_text
 from training.hardware import hardware, share_cpus, versions
-from training.initialization import load_whole
+from training.initialization import load_whole, read_config
 from training.samples import num_kept
 
 MAX_N = 3
@@ -199,16 +198,9 @@ def judge_cell(
     return found
 
 
-def any_order_config(name: str) -> AOGPTConfig | MDMEncoderConfig:
-    """Of a model that can be sampled. Raises a `ValueError` for others."""
-    config = read_config(name)
-    if not isinstance(config, AOGPTConfig | MDMEncoderConfig):
-        raise ValueError(f"{name!r} ({config.model_type}) is neither an AO-GPT nor a masked diffusion encoder.")
-    return config
-
-
 def load_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    any_order_config(name)
+    """A model that can be sampled. Raises a `ValueError` for others."""
+    read_config(name)
     return load_whole(AutoModel, name, dtype=dtype).to(device).eval()
 
 
@@ -218,7 +210,7 @@ def make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
         key: getattr(arguments, key)
         for key in ("top_p_rule", "schedule", "reveal", "num_samples", "batch_size", "seed", "dtype")
     }
-    longest = any_order_config(name).max_position_embeddings
+    longest = read_config(name).max_position_embeddings
     length = arguments.length or longest
     if length > longest:
         raise ValueError(f"length is {length}; {name} takes 1 to {longest} (its max_position_embeddings).")

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import torch
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoConfig,
     AutoModelForCausalLM,
     PreTrainedConfig,
     PreTrainedModel,
@@ -25,7 +24,7 @@ from transformers.utils import cached_file, extract_commit_hash
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from training.data import sha256_of_file
-from training.initialization import load_whole
+from training.initialization import load_whole, read_any_config
 
 MEASURES = ("left_to_right", "any_order", "ensemble")
 RANDOM_MEASURES = ("any_order", "ensemble")
@@ -151,14 +150,6 @@ def identity_of_weights(name: str) -> str | None:
     return hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
 
 
-def read_config(name: str, revision: str | None = None) -> PreTrainedConfig:
-    """The configuration of a model in a folder or on the Hub. Raises a `ValueError` if there is none."""
-    try:
-        return AutoConfig.from_pretrained(name, revision=revision)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"There is no model {name!r}, on the Hub or as a folder: {error}") from error
-
-
 def load_scorer(
     name: str, dtype: torch.dtype, device: torch.device, estimators: Estimators, revision: str | None = None
 ) -> Scorer:
@@ -170,7 +161,7 @@ def load_scorer(
     Raises:
         ValueError: if there is none, or it is no language model of a kind that can be scored.
     """
-    config = read_config(name, revision)
+    config = read_any_config(name, revision=revision)
     kinds = {AOGPTConfig: (AOGPTForAnyOrderLM, DecoderScorer), MDMEncoderConfig: (MDMEncoderForMaskedLM, EncoderScorer)}
     model_class, scorer_class = kinds.get(type(config), (AutoModelForCausalLM, CausalScorer))
     if scorer_class is CausalScorer and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:

@@ -14,7 +14,7 @@ import torch
 import yaml
 from huggingface_hub import eval_result_entries_to_yaml
 from safetensors.torch import save_file
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 
 from eval.scorers import identity_of_weights
 from model_cards.card import read_facts, render
@@ -26,10 +26,9 @@ from model_cards.measurements import (
     run_measurements,
     zero_shot_measurements,
 )
-from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.mask_token import tokenizer_of
 from training.files import whole_folder
-from training.initialization import load_whole
+from training.initialization import load_whole, read_config
 from training.results import read_finished_run
 
 ROOT = Path(__file__).parents[1]
@@ -99,9 +98,7 @@ def load_model(folder: Path) -> PreTrainedModel:
     """The model of a folder, with this package's code: what lies in the folder is not run."""
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} is neither a finished run nor a model folder: it has no config.json.")
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    if not isinstance(config, AOGPTConfig):
-        raise ValueError(f"{folder} holds a {config.model_type}, not a model of this package.")
+    read_config(folder, trust_remote_code=False)
     return load_whole(AutoModel, folder, trust_remote_code=False, use_safetensors=True)
 
 

@@ -30,7 +30,7 @@ WRONG = [
     ("training/kill_and_resume.py --kills 101", "kills is 101; it must be at least 1 and at most 100"),
     ("training/kill_and_resume.py --nothing 1", None),
     ("training/kill_and_resume.py --output_dir text.txt", "text.txt"),
-    ("training/convert_gpt2.py folder out", "is no model"),
+    ("training/convert_gpt2.py folder out", "There is no model 'folder'"),
     ("training/convert_gpt2.py gpt2 out", "The weights of gpt2 are missing or damaged"),
     ("eval/compression_baselines.py --corpus none.txt", "There is no file 'none.txt'"),
     ("eval/compression_baselines.py --nothing", None),

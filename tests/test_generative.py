@@ -262,7 +262,7 @@ def test_bad_input_is_met_before_anything_is_sampled(
 def test_models_that_cannot_be_sampled(model: str, judge: str, arguments: GenerativeArguments) -> None:
     with pytest.raises(ValueError, match="no model 'nowhere'"):
         generative([model, "nowhere"], arguments)
-    with pytest.raises(ValueError, match=r"\(gpt2\) is neither an AO-GPT nor a masked diffusion encoder"):
+    with pytest.raises(ValueError, match="is a model of type 'gpt2', not of this package"):
         generative([model, judge], arguments)
     assert not Path(arguments.output_dir).exists()
 

@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_refused(folder: Path, option: str, message: str) -
 
 
 def test_other_models_are_refused(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"init_from=.*nowhere is no model"):
+    with pytest.raises(ValueError, match=r"There is no model '.*nowhere'"):
         parse(folder.with_name("nowhere"))
     GPT2Config().save_pretrained(folder.with_name("gpt2"))
     with pytest.raises(ValueError, match=r"a model of type 'gpt2'.*converted by training/convert_gpt2.py"):

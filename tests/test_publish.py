@@ -228,7 +228,7 @@ def test_refuses_what_cannot_be_published(run: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="neither a finished run nor a model folder"):
         staging.stage(tmp_path, NAME, folder)
     GPT2Config().save_pretrained(tmp_path / "gpt2")
-    with pytest.raises(ValueError, match="holds a gpt2, not a model of this package"):
+    with pytest.raises(ValueError, match="is a model of type 'gpt2', not of this package"):
         staging.stage(tmp_path / "gpt2", NAME, folder)
     bare = Path(shutil.copytree(run / "model", tmp_path / "bare"))
     for path in bare.glob("tokenizer*"):

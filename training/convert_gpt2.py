@@ -22,14 +22,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, GPT2Config, GPT2LMHeadModel, set_seed
+from transformers import GPT2Config, GPT2LMHeadModel, set_seed
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.mask_token import tokenizer_of
 from modeling_aogpt.modeling_aogpt import TargetModulation
 from training.errors import errors_in_a_line
 from training.files import whole_folder
-from training.initialization import load_whole
+from training.initialization import load_whole, read_any_config
 
 # GPT-2's module -> ours. Its projections are stored the other way round (transformers' Conv1D).
 BLOCK = {
@@ -144,10 +144,7 @@ def convert(source: str, out_dir: Path, target_injection: str = "adaln") -> AOGP
     """Writes the AO-GPT of a GPT-2 and its tokenizer to a folder, whole or not at all. Errors as in `from_gpt2`."""
     if out_dir.exists() and (not out_dir.is_dir() or any(out_dir.iterdir())):
         raise ValueError(f"{out_dir} exists and is not an empty folder: remove it or name another one to write to.")
-    try:
-        kind = AutoConfig.from_pretrained(source).model_type
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{source} is no model, on the Hub or as a folder: {error}") from error
+    kind = read_any_config(source).model_type
     if kind != "gpt2":
         raise ValueError(f"{source} is a model of type {kind!r}, and no GPT-2.")
     model = from_gpt2(load_whole(GPT2LMHeadModel, source), target_injection)

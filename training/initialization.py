@@ -7,23 +7,28 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 
 Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
 
 
-def read_config(name_or_path: str) -> AOGPTConfig | MDMEncoderConfig:
-    """The configuration of a model folder or Hub repository. Raises a `ValueError` if it is none of this package's."""
+def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfig:
+    """The configuration of a model in a folder or on the Hub. Raises a `ValueError` if there is none."""
     try:
-        config = AutoConfig.from_pretrained(name_or_path)
+        return AutoConfig.from_pretrained(name_or_path, **options)
     except (OSError, ValueError) as error:
-        raise ValueError(f"init_from={name_or_path} is no model, on the Hub or as a folder: {error}") from error
+        raise ValueError(f"There is no model {str(name_or_path)!r}, on the Hub or as a folder: {error}") from error
+
+
+def read_config(name_or_path: str | Path, **options: Any) -> AOGPTConfig:
+    """The configuration of a decoder or encoder of this package. Raises a `ValueError` if it is none of these."""
+    config = read_any_config(name_or_path, **options)
     if not isinstance(config, AOGPTConfig):  # an encoder's is one too
         raise ValueError(
-            f"init_from={name_or_path} is a model of type {config.model_type!r}, not of this package. A GPT-2 is "
-            "converted by training/convert_gpt2.py, released files by modeling_aogpt/convert_reference_checkpoint.py."
+            f"{name_or_path} is a model of type {config.model_type!r}, not of this package. A GPT-2 is converted by "
+            "training/convert_gpt2.py, released files by modeling_aogpt/convert_reference_checkpoint.py."
         )
     return config
 
@@ -54,12 +59,12 @@ def load_whole(model_class: Any, name_or_path: str | Path, **options: Any) -> Pr
     return model
 
 
-def new_model(config: AOGPTConfig | MDMEncoderConfig) -> Model:
+def new_model(config: AOGPTConfig) -> Model:
     """With random weights."""
     return MDMEncoderForMaskedLM(config) if isinstance(config, MDMEncoderConfig) else AOGPTForAnyOrderLM(config)
 
 
-def load_model(name_or_path: str, config: AOGPTConfig | MDMEncoderConfig) -> Model:
+def load_model(name_or_path: str, config: AOGPTConfig) -> Model:
     """
     A checkpoint with all its weights, in float32.
 

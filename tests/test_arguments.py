@@ -126,6 +126,7 @@ def test_unknown_key_names_the_nearest(config: Path, key: str, nearest: str) -> 
         ("seed: 4294967296", "seed=4294967296 must be below 4294967296"),
         ("shuffle_window: 0", "shuffle_window is 0; it must be at least 1"),
         ("dataloader_num_workers: -1", "dataloader_num_workers is -1; it must be at least 0"),
+        ("prepare_only: true\nstreaming: true", "streaming reads and tokenizes while it trains: .* prepare_only"),
         ("max_steps: [200, 300]", r"max_steps in .*my_run.yaml is \['200', '300'\]; it takes one value"),
         ("validation_files: {a: b}", "validation_files in .*my_run.yaml is {'a': 'b'}"),
         (f"output_dir: {__file__}", "test_arguments.py is a file: name a folder"),

@@ -59,6 +59,10 @@ class TrainingArguments:
     resume: Literal["auto", "never"] = option(
         "auto", "auto: go on from the newest checkpoint in output_dir. never: remove those there and begin anew."
     )
+    prepare_only: bool = option(
+        False,
+        "Read, tokenize and cache the corpus, then stop, before a model is made: on a machine without GPUs, say.",
+    )
     seed: int = option(0, "Fixes initial weights, data order and token orders.")
     max_steps: int = option(1000, "Length of the run, in steps.")
     batch_size: int = option(128, "Sequences per step, over all processes.")
@@ -115,6 +119,7 @@ class TrainingArguments:
 FREE_TO_CHANGE = {
     "output_dir",
     "resume",
+    "prepare_only",
     "per_device_batch_size",
     "mixed_precision",
     "dynamo_backend",
@@ -257,6 +262,8 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
         *("max_steps", "batch_size", "per_device_batch_size", "logging_steps", "eval_steps", "eval_sequences"),
         *("eval_batch_size", "save_steps", "save_total_limit"),
     )
+    if training.prepare_only and data.streaming:
+        raise ValueError("streaming reads and tokenizes while it trains: there is nothing for prepare_only to cache.")
     if data.sequence_length > model.max_position_embeddings:
         raise ValueError(
             f"sequence_length={data.sequence_length} is longer than max_position_embeddings="

@@ -105,13 +105,18 @@ def test_the_first_documents_are_those_with_text() -> None:
     assert first_texts(rows, DataArguments(validation_documents=2)) == ["a", "b"]
 
 
-def test_tokenizing_in_parallel_changes_nothing_and_is_done_once(arguments: DataArguments, tmp_path: Path) -> None:
-    alone = load_data(arguments)
+def test_tokenizing_in_parallel_changes_nothing_and_is_done_once(
+    arguments: DataArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "other_cache")  # or it would be found
+        alone = load_data(arguments)
     arguments.preprocessing_num_workers = 2
     shared = load_data(arguments)
     for split in ("train", "validation"):
         assert getattr(shared, split)[:] == getattr(alone, split)[:]
     assert shared.facts == alone.facts
+    assert list((tmp_path / "cache").rglob("*_of_00002.arrow"))
     cached = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")}
     assert load_data(arguments).facts == alone.facts
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")} == cached

@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,7 +32,7 @@ from modeling_aogpt.linear import in_fast_dtype
 from training.data import option
 from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import write_json, write_text
-from training.hardware import num_cores
+from training.hardware import num_cores, versions
 from training.initialization import load_whole
 
 SIZES = {
@@ -123,8 +122,7 @@ def measure(
     report = {
         "command": command,
         "hardware": hardware(device),
-        "versions": {name: metadata.version(name) for name in ("torch", "transformers")}
-        | {"python": platform.python_version()},
+        "versions": versions(),
         "dtype": arguments.dtype,
         "length": length,
         "num_parameters": model.num_parameters(),
@@ -239,12 +237,12 @@ def to_markdown(report: dict[str, Any]) -> Iterator[str]:
     """The report for people, line by line."""
     machine = report["machine"]
     hardware = ", ".join(f"{name} {value}" for name, value in report["hardware"].items())
-    versions = ", ".join(f"{name} {value}" for name, value in report["versions"].items())
+    used = ", ".join(f"{name} {report['versions'][name]}" for name in ("torch", "transformers", "python"))
     yield from (
         "# Speed of generation",
         "",
         f"{report['num_parameters'] / 1e6:.1f} million parameters, {report['length']} tokens, {report['dtype']}. "
-        f"{hardware}; {versions}. Large products reach {machine['flop_per_second'] / 1e9:.0f} GFLOP/s here, reading "
+        f"{hardware}; {used}. Large products reach {machine['flop_per_second'] / 1e9:.0f} GFLOP/s here, reading "
         f"weights {machine['bytes_per_second'] / 1e9:.1f} GB/s: with these rates, the floor is the least time in which "
         "the decoder's operations, weights and cache can be dealt with.",
         "",

@@ -11,15 +11,15 @@ clipping, update, averages) are timed, the first of them apart. Memory is the pr
 their averages and AdamW's moments are a part that nobody saves.
 """
 
-import argparse
 import json
 import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tqdm import tqdm
@@ -29,8 +29,9 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from training.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
 from training.arguments import TrainingArguments
 from training.bfloat16 import bfloat16_products
+from training.data import option
 from training.ema import ExponentialMovingAverage
-from training.errors import check_at_least, errors_in_a_line
+from training.errors import Parser, check_at_least, errors_in_a_line
 from training.files import write_json, write_text
 from training.hardware import num_cores, versions
 from training.objectives import AnyOrderObjective
@@ -54,6 +55,27 @@ WITHOUT_BFLOAT16 = """\
 bf16: this processor has no bfloat16 instructions, so PyTorch multiplies bfloat16 far more slowly than float32, and the
 plain step under autocast does so too. Ours rounds to bfloat16 and multiplies in float32
 (`training/bfloat16.py`): about as fast as float32, and no faster."""
+
+
+@dataclass
+class Arguments:
+    """Which steps are measured."""
+
+    size: Literal["small", "tiny"] = option("small", "tiny: to try this out.")
+    batch_size: int = option(3, "Sequences of a step in float32.")
+    bf16_length: int | None = option(None, "Tokens of the one sequence of a step in bf16; unless given, all.")
+    steps: int = option(2, "Steps in float32, the first of which is not counted.")
+    bf16_steps: int = option(1, "Steps in bf16.")
+    out: Path = field(
+        default=Path("docs/results/training_speed"), metadata={"help": "Folder for results.json and README.md."}
+    )
+    wrapper: str = option("", "Command before each process, for instance `numactl -C 0,1`.")
+
+    def __post_init__(self) -> None:
+        check_at_least(1, self, "batch_size", "steps", "bf16_steps")
+        length = SIZES[self.size]["length"]
+        if self.bf16_length is not None and not 1 <= self.bf16_length <= length:
+            raise ValueError(f"bf16_length is {self.bf16_length}; {self.size} takes 1 to {length}.")
 
 
 def plain_step(size: dict[str, int], precision: str) -> Callable[..., float]:
@@ -191,28 +213,21 @@ products which nobody can leave out would need: what is recomputed, modulation a
 
 @errors_in_a_line()
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(description="Time and memory of a training step against a plain implementation.")
-    parser.add_argument("--size", choices=SIZES, default="small")
-    parser.add_argument("--batch_size", type=int, default=3, help="sequences of a step in float32")
+    parser = Parser(Arguments)
     parser.add_argument(
-        "--bf16_length", type=int, help="tokens of the one sequence of a step in bf16; unless given, all"
+        "--measure",
+        nargs=6,
+        metavar=("KIND", "PRECISION", "SIZE", "BATCH", "LENGTH", "STEPS"),
+        help="In this process, one of the measurements.",
     )
-    parser.add_argument("--steps", type=int, default=2, help="steps in float32, the first of which is not counted")
-    parser.add_argument("--bf16_steps", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("docs/results/training_speed"))
-    parser.add_argument("--wrapper", default="", help="command before each process, for instance `numactl -C 0,1`")
-    parser.add_argument("--measure", nargs=6, metavar=("KIND", "PRECISION", "SIZE", "BATCH", "LENGTH", "STEPS"))
-    arguments = parser.parse_args(argv)
-    if arguments.measure:
-        kind, precision, size_name, *numbers = arguments.measure
+    arguments, others = parser.parse(argv)
+    if others.measure:
+        kind, precision, size_name, *numbers = others.measure
         print(json.dumps(measure(kind, precision, size_name, *map(int, numbers))))
         return
 
     size = SIZES[arguments.size]
     length = size["length"]
-    check_at_least(1, arguments, "batch_size", "steps", "bf16_steps")
-    if arguments.bf16_length is not None and not 1 <= arguments.bf16_length <= length:
-        raise ValueError(f"bf16_length is {arguments.bf16_length}; {arguments.size} takes 1 to {length}.")
     arguments.out.mkdir(parents=True, exist_ok=True)  # before the minutes that it takes
     plan = [(kind, "float32", arguments.size, arguments.batch_size, length, arguments.steps) for kind in KINDS]
     length = arguments.bf16_length or length

@@ -4,9 +4,9 @@
 
 import json
 import mmap
+import platform
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +14,7 @@ from unittest.mock import Mock
 
 import pytest
 import torch
+import transformers
 from torch.profiler import ProfilerActivity, profile
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlavaConfig, MambaConfig
 
@@ -27,6 +28,7 @@ from modeling_aogpt import AOGPTConfig, cached_decoder
 from modeling_aogpt.cache_aogpt import AnyOrderCache
 from modeling_aogpt.linear import HAS_ONEDNN, Linear
 from tests.references import random_model
+from training.hardware import versions
 
 TINY = {"size": "tiny", "length": 16, "steps": [2, 16], "repeats": 1, "device": "cpu", "threads": 1}
 
@@ -240,7 +242,7 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         assert point["is_extrapolated"] == (point["contender"] == "encoder")
     assert capsys.readouterr().out.count("called with 2 16 16") == 2
     assert report["hardware"]["threads"] == 1
-    assert report["versions"]["torch"] == version("torch")
+    assert report["versions"] == versions()
     assert report["command"].startswith("python eval/speed.py --size tiny")
     assert (folder / "speed.png").stat().st_size > 10_000
     plot_reports([str(folder / "speed.json"), str(folder / "speed.json"), str(tmp_path / "both.png")])
@@ -250,7 +252,10 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     (tmp_path / "elsewhere.json").write_text(json.dumps(elsewhere))
     with pytest.raises(SystemExit, match=r"reports of one machine, length and dtype; these are of .*, 77, "):
         plot_reports([str(folder / "speed.json"), str(tmp_path / "elsewhere.json"), str(tmp_path / "both.png")])
-    assert "| 2 | 16 | encoder (one pass, times steps) |" in (folder / "speed.md").read_text()
+    written = (folder / "speed.md").read_text()
+    assert "| 2 | 16 | encoder (one pass, times steps) |" in written
+    used = f"torch {torch.__version__}, transformers {transformers.__version__}, python {platform.python_version()}. "
+    assert f"; {used}Large" in written
 
 
 def test_what_was_measured_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

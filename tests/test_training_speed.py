@@ -66,6 +66,23 @@ def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert f"`python eval/training_speed.py {' '.join(options)}`" in written
 
 
+def test_what_is_wrong_is_said_before_anything_is_measured(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        training_speed.main(["--size", "tiny", "--bf16", "8"])
+    (line,) = capsys.readouterr().err.splitlines()  # no usage
+    assert line.startswith("error: unrecognized arguments: --bf16 8")
+    with pytest.raises(SystemExit, match=r"^error: bf16_length is 17; tiny takes 1 to 16"):
+        training_speed.main(["--size", "tiny", "--bf16_length", "17"])
+    with pytest.raises(SystemExit, match=r"^error: bf16_steps is 0"):
+        training_speed.main(["--size", "tiny", "--bf16_steps", "0"])
+
+
+def test_a_measurement_is_a_process_of_its_own() -> None:
+    found = training_speed.in_own_process("env TOKENS=1", "ours, full", "bf16", "tiny", 2, 8, 1)
+    assert (found["kind"], found["precision"], found["batch_size"], found["length"]) == ("ours, full", "bf16", 2, 8)
+    assert len(found["losses"]) == 1
+
+
 def test_a_processor_with_bfloat16_is_said_to_have_it() -> None:
     results = json.loads((RESULTS / "results.json").read_text()) | {"command": "command"}
     texts = [training_speed.report(results | {"has_bfloat16": has}) for has in (False, True)]

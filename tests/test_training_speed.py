@@ -1,7 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -77,8 +80,14 @@ def test_what_is_wrong_is_said_before_anything_is_measured(capsys: pytest.Captur
         training_speed.main(["--size", "tiny", "--bf16_steps", "0"])
 
 
-def test_a_measurement_is_a_process_of_its_own() -> None:
-    found = training_speed.in_own_process("env TOKENS=1", "ours, full", "bf16", "tiny", 2, 8, 1)
+def test_a_measurement_is_a_command_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    def run(command: list[str], **options: Any) -> SimpleNamespace:
+        assert command[:4] == ["numactl", "-C", "0", sys.executable]
+        training_speed.main(command[5:])
+        return SimpleNamespace(stdout=capsys.readouterr().out)
+
+    monkeypatch.setattr(training_speed.subprocess, "run", run)
+    found = training_speed.in_own_process("numactl -C 0", "ours, full", "bf16", "tiny", 2, 8, 1)
     assert (found["kind"], found["precision"], found["batch_size"], found["length"]) == ("ours, full", "bf16", 2, 8)
     assert len(found["losses"]) == 1
 

@@ -20,13 +20,11 @@ from transformers import AutoModel, PreTrainedModel
 from eval.scoring import figures, score
 from training.data import load_data
 from training.errors import errors_in_a_line
-from training.evaluation import ORDER_SEED
+from training.evaluation import ORDER_SEED, ORDERS
 from training.files import write_json, write_text
 from training.hardware import versions
 from training.initialization import load_whole
 from training.results import read_finished_run
-
-ORDERS = {"left_to_right": "left to right", "any_order": "random orders"}
 
 
 def variants() -> dict[str, dict[str, Any]]:
@@ -86,7 +84,7 @@ def report(results: dict[str, Any]) -> str:
     lines = [
         f"Held-out bits per byte of {results['run']} ({results['sequences']} sequences), by how its weights are loaded "
         f"({used}, CPU):\n",
-        "| weights | megabytes | left to right | random orders |",
+        f"| weights | megabytes | {' | '.join(ORDERS.values())} |",
         "|:--|--:|--:|--:|",
     ]
     exact = results["variants"]["float32"]

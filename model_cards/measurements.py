@@ -11,6 +11,7 @@ from huggingface_hub import EvalResultEntry
 
 from eval.protocols import EVALUATION_SETS
 from training.corpora import is_hub_name
+from training.evaluation import ORDERS
 from training.files import read_json
 
 # Settings of a run that its card shows, and their names there.
@@ -37,8 +38,6 @@ HYPERPARAMETERS = {
 }
 OF_ORDERS = {"orders", "left_to_right_fraction", "final_orders", "final_left_to_right_fraction"}
 ZERO_SHOT_KEYS = ("model_type", "num_parameters", "protocol", "arguments", "datasets")
-# Keys of measured figures, and what a card calls them.
-ORDERS = {"left_to_right": "left to right", "any_order": "random orders"}
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ from training.initialization import Model
 from training.objectives import MaskedDiffusionObjective
 
 ORDER_SEED = 20250624  # every run, step and process scores a row in the same random order
-KINDS = {"left_to_right": "left to right", "any_order": "in random orders"}
+# Keys of measured figures, and what reports call them.
+ORDERS = {"left_to_right": "left to right", "any_order": "random orders"}
+KINDS = ORDERS | {"any_order": f"in {ORDERS['any_order']}"}  # over a column
 
 
 @torch.no_grad()

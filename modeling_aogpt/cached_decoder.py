@@ -107,6 +107,11 @@ class CachedDecoder(Canvas):
         num_same = is_same.long().cumprod(dim=-1).sum(dim=-1).cpu()
         self.num_cached = torch.minimum(self.num_cached, num_same)
 
+    def reorder_hidden(self, ranks: torch.LongTensor) -> None:
+        super().reorder_hidden(ranks)
+        # To look whether the row of the first hidden rank is the same, as it may be, an accelerator would wait.
+        self.num_cached = torch.minimum(self.num_cached, self.num_context)
+
     def hide(self, is_hidden: torch.BoolTensor, orders: torch.LongTensor) -> None:
         super().hide(is_hidden, orders)
         # The row that predicts the first hidden rank has to tell its prediction again.

@@ -185,6 +185,18 @@ class TargetModulation(nn.Module):
         return vectors.chunk(self.num_vectors, dim=-1)
 
 
+def make_target_embeddings(config: AOGPTConfig) -> nn.Embedding | None:
+    """The table of target positions that all blocks share; None where each has its own, or none is needed."""
+    widths = {"adaln": config.target_embedding_size, "input": config.hidden_size, "shared": config.hidden_size}
+    width = widths.get(config.target_injection)
+    return None if width is None else nn.Embedding(config.max_position_embeddings, width)
+
+
+def conditions_of(target_embeddings: nn.Embedding, length: int, device: torch.device) -> torch.Tensor:
+    """What `TargetModulation` takes, (length, target_embedding_size), of the first `length` positions."""
+    return F.silu(target_embeddings(torch.arange(length, device=device)))
+
+
 def modulate(hidden_states: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     return torch.addcmul(hidden_states + shift, hidden_states, scale)
 
@@ -427,9 +439,7 @@ class AOGPTModel(AOGPTPreTrainedModel):
         self.embed_tokens = nn.Embedding(config.vocab_size, width)
         self.start_embedding = nn.Embedding(1, width)
         self.position_embeddings = nn.Embedding(length + 1, width) if config.position_encoding == "learned" else None
-        target_widths = {"adaln": config.target_embedding_size, "input": width, "shared": width, "per_layer": None}
-        target_width = target_widths[config.target_injection]
-        self.target_embeddings = nn.Embedding(length, target_width) if target_width is not None else None
+        self.target_embeddings = make_target_embeddings(config)
         self.layers = nn.ModuleList(AOGPTBlock(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
         self.modulation = TargetModulation(config, 2) if config.target_injection == "adaln" else None
         self.norm = make_norm(config)
@@ -444,9 +454,6 @@ class AOGPTModel(AOGPTPreTrainedModel):
             embeddings = embeddings + self.position_embeddings(positions + 1)
         return embeddings
 
-    def _conditions(self, length: int, device: torch.device) -> torch.Tensor:
-        return F.silu(self.target_embeddings(torch.arange(length, device=device)))
-
     def tabulate_modulations(self, length: int, device: torch.device) -> tuple[torch.Tensor, ...] | None:
         """
         The modulation of targets 0 ... length - 1 in every layer and at the end, for many passes over the same
@@ -454,7 +461,7 @@ class AOGPTModel(AOGPTPreTrainedModel):
         """
         if self.modulation is None:
             return None
-        conditions = self._conditions(length, device)
+        conditions = conditions_of(self.target_embeddings, length, device)
         modules = (*(layer.modulation for layer in self.layers), self.modulation)
         return tuple(module.tabulate(conditions) for module in modules)
 
@@ -503,7 +510,8 @@ class AOGPTModel(AOGPTPreTrainedModel):
         conditions, added = None, None
         if self.modulation is not None:
             if modulations is None:
-                conditions = self._conditions(self.config.max_position_embeddings, positions.device)
+                length = self.config.max_position_embeddings
+                conditions = conditions_of(self.target_embeddings, length, positions.device)
         elif self.target_embeddings is not None:
             added = self.target_embeddings(target_positions)
 

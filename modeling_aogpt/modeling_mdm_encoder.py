@@ -28,8 +28,10 @@ from .modeling_aogpt import (
     AOGPTPreTrainedModel,
     ModelWithHead,
     TargetModulation,
+    conditions_of,
     has_padding,
     make_norm,
+    make_target_embeddings,
     modulate,
     rotation_of,
 )
@@ -91,10 +93,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel):
         length, width = config.max_position_embeddings, config.hidden_size
         self.embed_tokens = nn.Embedding(config.vocab_size, width)
         self.position_embeddings = nn.Embedding(length, width) if config.position_encoding == "learned" else None
-        target_width = {"adaln": config.target_embedding_size, "input": width, "shared": width}.get(
-            config.target_injection
-        )
-        self.target_embeddings = nn.Embedding(length, target_width) if target_width is not None else None
+        self.target_embeddings = make_target_embeddings(config)
         self.sigma_embedding = SigmaEmbedding(config) if config.target_injection == "sigma" else None
         self.layers = nn.ModuleList(MDMEncoderBlock(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
         self.modulation = TargetModulation(config, 2) if config.target_injection in ("adaln", "sigma") else None
@@ -143,8 +142,8 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel):
             conditions = F.silu(self.sigma_embedding(sigma))
             targets = torch.arange(len(sigma), device=sigma.device)[:, None].expand_as(input_ids)
         elif self.modulation is not None:
-            every_position = torch.arange(self.config.max_position_embeddings, device=input_ids.device)
-            conditions = F.silu(self.target_embeddings(every_position))
+            length = self.config.max_position_embeddings
+            conditions = conditions_of(self.target_embeddings, length, input_ids.device)
         elif self.target_embeddings is not None:
             added = self.target_embeddings(positions)
 

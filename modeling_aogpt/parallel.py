@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import torch
 
-from .canvas import Canvas, Where
+from .canvas import Canvas, Where, first_columns
 from .devices import to_device
 from .reveal_rules import RevealRule
 from .token_drawer import Draw, TokenDrawer
@@ -36,8 +36,10 @@ class ParallelSampler:
     def run(self, first_step: int, after_step: Callable[[], None]) -> int:
         """Counts steps from `first_step`, tells of each that revealed something, and returns the number of the next."""
         canvas, step = self.canvas, -1
+        # Of each rank: what is chosen moves within its block, so that these stay.
+        blocks = canvas.blocks.cpu() if self.chooses else None
         for step, num_planned in self.rule.steps(canvas):
-            num_queries = self._num_candidates(num_planned) if self.chooses else num_planned
+            num_queries = num_planned if blocks is None else self._num_candidates(num_planned, blocks)
             if not num_queries.any():
                 continue  # nobody reveals anything: it costs nothing
             sigma = self.rule.noise_of(step)
@@ -48,15 +50,14 @@ class ParallelSampler:
                 answer = canvas.query(num_queries, sigma=sigma)
             draw, where, num_revealed = self.drawer.draw(answer), answer[1], num_planned
             if self.chooses:
-                draw, where, num_revealed = self._choose(draw, where, step, num_planned)
+                draw, where, num_revealed = self._choose(draw, where, num_queries, step, num_planned)
             canvas.commit(draw.tokens, where, num_revealed, draw.logprobs, first_step + step)
             after_step()
         return first_step + step + 1
 
-    def _num_candidates(self, num_planned: torch.LongTensor) -> torch.LongTensor:
+    def _num_candidates(self, num_planned: torch.LongTensor, blocks: torch.LongTensor) -> torch.LongTensor:
         """The hidden ranks up to the end of the block that the last planned one is in, but at most the window."""
         canvas = self.canvas
-        blocks = canvas.blocks.cpu()
         ranks = torch.arange(blocks.shape[1], device=blocks.device)
         last = (canvas.num_context + num_planned - 1).clamp(min=0)
         is_hidden = (ranks >= canvas.num_context[:, None]) & (ranks < canvas.ends[:, None])
@@ -66,26 +67,29 @@ class ParallelSampler:
         return torch.where(num_planned > 0, num_candidates, 0)
 
     def _choose(
-        self, draw: Draw, where: Where, step: int, num_planned: torch.LongTensor
+        self, draw: Draw, where: Where, num_queries: torch.LongTensor, step: int, num_planned: torch.LongTensor
     ) -> tuple[Draw, Where, torch.LongTensor]:
-        """Moves what is to be revealed to the next ranks of the canvas, keeps that of the draw, and counts it."""
-        (sequences, ranks), context = where, to_device(self.canvas.num_context, where[0].device)
-        columns = ranks - context[sequences]
-        queries = torch.full((len(context), int(columns.max()) + 1), -1, device=columns.device)
-        queries[sequences, columns] = torch.arange(len(columns), device=columns.device)
+        """
+        Moves what is to be revealed to the next ranks of the canvas, keeps that of the draw, and counts it. Both that
+        and the candidates, `num_queries` (batch,), are the first columns of what is sorted here.
+        """
+        (sequences, ranks), device = where, where[0].device
+        context = to_device(self.canvas.num_context, device)
+        queries = torch.full((len(context), int(num_queries.max())), -1, device=device)
+        queries[sequences, ranks - context[sequences]] = torch.arange(len(ranks), device=device)
 
         preference = self._preference(queries, draw, where)
         preferred = queries.gather(1, preference)
         measures = {name: values[preferred] for name, values in draw.measures.items()}
         is_revealed = self.rule.reveals(step, preferred >= 0, num_planned, measures)
         front = (~is_revealed).long().argsort(dim=1, stable=True)
-        self._move(preference.gather(1, front), is_candidate=preferred.gather(1, front) >= 0)
+        self._move(preference.gather(1, front), first_columns(num_queries, device))
 
-        num_revealed = is_revealed.sum(dim=1)
-        is_next = torch.arange(front.shape[1], device=front.device) < num_revealed[:, None]
-        chosen, (rows, places) = preferred.gather(1, front)[is_next], is_next.nonzero(as_tuple=True)
+        num_revealed = num_planned if self.rule.measure is None else is_revealed.sum(dim=1).cpu()
+        rows, places = first_columns(num_revealed, device)
+        chosen = preferred.gather(1, front)[rows, places]
         kept = Draw(draw.tokens[chosen], draw.logprobs[chosen], {})
-        return kept, (rows, context[rows] + places), num_revealed.cpu()
+        return kept, (rows, context[rows] + places), num_revealed
 
     def _preference(self, queries: torch.LongTensor, draw: Draw, where: Where) -> torch.LongTensor:
         """
@@ -99,10 +103,12 @@ class ParallelSampler:
         preference = doubts.argsort(dim=1, stable=True)
         return preference.gather(1, blocks.gather(1, preference).argsort(dim=1, stable=True))
 
-    def _move(self, columns: torch.LongTensor, is_candidate: torch.BoolTensor) -> None:
-        """Brings the candidates of the canvas into the order of `columns` (batch, columns)."""
+    def _move(self, columns: torch.LongTensor, candidates: Where) -> None:
+        """Brings the candidates of the canvas, (row, column), into the order of `columns` (batch, columns)."""
+        if columns.shape[1] == 1:
+            return
         context = to_device(self.canvas.num_context, columns.device)
         ranks = torch.arange(self.canvas.ids.shape[1], device=columns.device).repeat(len(context), 1)
-        rows, places = is_candidate.nonzero(as_tuple=True)
+        rows, places = candidates
         ranks[rows, context[rows] + places] = context[rows] + columns[rows, places]
-        self.canvas.reorder(ranks)
+        self.canvas.reorder_hidden(ranks)

@@ -43,6 +43,14 @@ def test_no_step_waits_for_the_device(kind: str, outcomes: dict[str, dict[str, A
     assert len(waits) == len(set(waits)) <= 6, waits
 
 
+@pytest.mark.parametrize(("kind", "num_waits"), [("confidence", 0), ("margin, window", 0), ("entropy bound", 1)])
+def test_a_step_of_adaptive_orders_waits_to_know_how_many_are_revealed(
+    kind: str, num_waits: int, outcomes: dict[str, dict[str, Any]]
+) -> None:
+    every_step = {line for line, count in Counter(outcomes[f"decoder: {kind}"]["waits"]).items() if count > 1}
+    assert len(every_step) == num_waits, every_step
+
+
 @pytest.mark.parametrize(("draft", "num_waits"), [("speculative", 1), ("speculative, n-grams", 2)])
 def test_a_round_of_speculation_waits_to_know_what_was_found_and_accepted(
     draft: str, num_waits: int, outcomes: dict[str, dict[str, Any]]

@@ -293,6 +293,13 @@ def test_other_corpus_is_refused(config: Path, finished: Path, tmp_path: Path) -
         corpus.write_text(content)
 
 
+def test_data_can_be_prepared_alone(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("training.pretrain.Pretraining", None)
+        train(config, tmp_path, "--prepare_only")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_never_begins_anew(config: Path, finished: Path, tmp_path: Path) -> None:
     train(config, tmp_path, "--seed", "1")
     assert not torch.equal(losses(tmp_path), losses(finished))

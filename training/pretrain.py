@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, send_to_device, set_seed
+from accelerate.utils import DistributedType, DynamoBackend, send_to_device, set_seed
 from tqdm import tqdm
 
 from training.activation_checkpointing import checkpoint_activations
@@ -96,7 +96,8 @@ def main(argv: list[str]) -> None:
 
 def set_up(argv: list[str]) -> "Pretraining | None":
     """
-    The run that the command line asks for, where its newest checkpoint left it; None if it is finished.
+    The run that the command line asks for, where its newest checkpoint left it; None if it is finished, or the data was
+    all that was asked for.
 
     Raises:
         ValueError: For settings, data, models or checkpoints that cannot be used, or do not go together.
@@ -135,6 +136,9 @@ def set_up(argv: list[str]) -> "Pretraining | None":
         training.output_dir.mkdir(parents=True, exist_ok=True)  # fails before the corpus is read, not after
         data = load_data(data_arguments)
     check_alike(accelerator, corpus=data.facts)
+    if training.prepare_only:
+        logger.info("Prepared: %s.", data.facts)
+        return None
     run = Pretraining(model_arguments, training, data, settings, accelerator)
     if checkpoint is not None:
         run.resume(checkpoint)
@@ -170,7 +174,8 @@ class Pretraining:
         self.model = model.to(accelerator.device)
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
         self.products = bfloat16_products(accelerator.device, accelerator.mixed_precision)
-        checkpoint_activations(self.model, training.activation_checkpointing, self.products)
+        is_compiled = accelerator.state.dynamo_plugin.backend != DynamoBackend.NO
+        checkpoint_activations(self.model, training.activation_checkpointing, self.products, is_compiled)
         self.blank = deepcopy(self.model).to("meta")  # what holds the averages when they are used
         self.optimizer = create_optimizer(self.model, training)
         self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)

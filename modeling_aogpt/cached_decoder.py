@@ -20,7 +20,7 @@ PASSES_WORTH_PACKING = 32
 # Each bucket of rows and kind of batch has a graph. Beyond torch's own limit of 8, passes would not be compiled at all.
 GRAPHS_PER_MODEL = 64
 
-# What the next generation of a compiled model may take over: shape, cache and tables of the last one.
+# What the next generation of a compiled model may take over: kind, cache and tables of the last one.
 MEMORY: WeakKeyDictionary[nn.Module, tuple] = WeakKeyDictionary()
 
 
@@ -56,24 +56,25 @@ class CachedDecoder(Canvas):
 
     def _take_memory(self, dtype: torch.dtype, devices: list[torch.device]) -> None:
         """
-        Cache and tables where the generation before had them, if that is done and was of this shape: CUDA graphs are
+        Cache and tables where the generation before had them, if that is done and was of this kind: CUDA graphs are
         recorded for addresses, and would be anew for every generation.
         """
         limits = torch._dynamo.config
         limits.recompile_limit = max(limits.recompile_limit, GRAPHS_PER_MODEL)
-        self._shape = *self.ids.shape, dtype, *devices, torch.is_inference_mode_enabled()
-        shape, cache, modulations = MEMORY.pop(self.model.model, (None, None, None))
-        if shape != self._shape:
+        kind = type(self), *self.ids.shape, dtype, *devices, torch.is_inference_mode_enabled()
+        self._memory = MEMORY.pop(self.model.model, None)
+        if self._memory is None or self._memory[0] != kind:
             cache = AnyOrderCache(self.model.config, *self.ids.shape, dtype=dtype, devices=devices)
-            modulations = self.modulations
-        for table, fresh in zip(modulations or (), self.modulations or (), strict=True):
+            self._memory = kind, cache, self.modulations
+        _, self.cache, tables = self._memory
+        for table, fresh in zip(tables or (), self.modulations or (), strict=True):
             table.copy_(fresh)
             torch._dynamo.mark_static_address(table, guard=False)  # others are copied before every pass
-        self.cache, self.modulations = cache, modulations
+        self.modulations = tables
 
     def end(self) -> None:
         if self._is_compiled:
-            MEMORY[self.model.model] = self._shape, self.cache, self.modulations
+            MEMORY[self.model.model] = self._memory
 
     def query(self, num_queries: torch.LongTensor) -> Answer:
         known = self.num_context[:, None]

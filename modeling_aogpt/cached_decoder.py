@@ -102,21 +102,17 @@ class CachedDecoder(Canvas):
         self.num_cached = self.num_context.clone()
 
     def reorder(self, ranks: torch.LongTensor) -> None:
+        """Of hidden ranks; only `hide` moves revealed ones, too, and sees to them."""
         super().reorder(ranks)
-        is_same = ranks == torch.arange(ranks.shape[1], device=ranks.device)
-        # A row carries the token before its rank and its rank's position, and saw the tokens before.
-        num_same = is_same.long().cumprod(dim=-1).sum(dim=-1).cpu()
-        self.num_cached = torch.minimum(self.num_cached, num_same)
-
-    def reorder_hidden(self, ranks: torch.LongTensor) -> None:
-        super().reorder_hidden(ranks)
-        # To look whether the row of the first hidden rank is the same, as it may be, an accelerator would wait.
+        # The row of the first hidden rank may still be right, but to know it an accelerator would wait.
         self.num_cached = torch.minimum(self.num_cached, self.num_context)
 
     def hide(self, is_hidden: torch.BoolTensor, orders: torch.LongTensor) -> None:
+        before = self.orders
         super().hide(is_hidden, orders)
-        # The row that predicts the first hidden rank has to tell its prediction again.
-        self.num_cached = torch.minimum(self.num_cached, self.num_context)
+        # A row carries the token before its rank and its rank's position, and saw the tokens before.
+        num_same = (self.orders == before).long().cumprod(dim=-1).sum(dim=-1).cpu()
+        self.num_cached = torch.minimum(self.num_cached, num_same)
 
     def _ranks_from_cache(self, ends: torch.LongTensor) -> torch.LongTensor:
         """Ranks (batch, rows) from the first that is not cached; as many as the neediest sequence has up to `ends`."""

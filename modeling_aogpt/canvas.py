@@ -101,10 +101,6 @@ class Canvas:
         for name in IN_ORDER:
             setattr(self, name, getattr(self, name).gather(1, ranks))
 
-    def reorder_hidden(self, ranks: torch.LongTensor) -> None:
-        """As `reorder`, where revealed ranks stay where they are."""
-        Canvas.reorder(self, ranks)
-
     def hide(self, is_hidden: torch.BoolTensor, orders: torch.LongTensor) -> None:
         """Hides generated tokens again, (batch, n) in place, to be revealed as their order in `orders` has it."""
         is_moved, priority = in_order(is_hidden, self.orders), in_order(orders.argsort(dim=-1), self.orders)

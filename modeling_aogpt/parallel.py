@@ -111,4 +111,4 @@ class ParallelSampler:
         ranks = torch.arange(self.canvas.ids.shape[1], device=columns.device).repeat(len(context), 1)
         rows, places = candidates
         ranks[rows, context[rows] + places] = context[rows] + columns[rows, places]
-        self.canvas.reorder_hidden(ranks)
+        self.canvas.reorder(ranks)

@@ -4,8 +4,10 @@
 
 import itertools
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.orders import blocks_of, group_order, left_to_right_orders, random_orders
@@ -44,6 +46,13 @@ def perturb_vectors(model: torch.nn.Module) -> None:
     for parameter in model.parameters():
         if parameter.dim() == 1:
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
+
+
+def take_out(folder: Path, name: str) -> None:
+    """Saves a model's weights without one of them."""
+    weights = load_file(folder / "model.safetensors")
+    del weights[name]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 @torch.no_grad()

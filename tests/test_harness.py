@@ -18,7 +18,7 @@ from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from eval.harness import AnyOrderLM, main  # noqa: E402
-from tests.test_initialization import take_out  # noqa: E402
+from tests.references import take_out  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 

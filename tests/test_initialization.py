@@ -9,6 +9,7 @@ from transformers import AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHead
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.mask_token import with_mask_token
+from tests.references import take_out
 from training.arguments import ModelArguments, build_config, parse_arguments
 from training.initialization import load_model, load_whole
 from training.tokenization import vocabulary_arguments
@@ -35,13 +36,6 @@ def folder(tmp_path: Path, vocabulary: dict, tiny_tokenizer: PreTrainedTokenizer
     tiny_tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "run.yaml").write_text("corpus: a.txt\nsequence_length: 10\n")
     return tmp_path / "model"
-
-
-def take_out(folder: Path, name: str) -> None:
-    """Saves a model's weights without one of them."""
-    weights = load_file(folder / "model.safetensors")
-    del weights[name]
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def parse(folder: Path, *options: str) -> tuple:

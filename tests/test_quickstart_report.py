@@ -16,7 +16,7 @@ from eval.compression_baselines import compression_bits_per_byte
 from eval.likelihood_estimators import EstimatorArguments
 from eval.quickstart_report import filled_in, main, make_report, to_markdown
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
-from tests.test_initialization import take_out
+from tests.references import take_out
 from tests.test_tokenization import DOCUMENTS
 from training.data import DataArguments, load_data
 from training.evaluation import ORDER_SEED

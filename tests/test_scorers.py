@@ -14,7 +14,7 @@ from eval.judging import Judge
 from eval.scorers import CausalScorer, DecoderScorer, EncoderScorer, Estimators, load_scorer, longest_sequence
 from eval.scoring import score
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from tests.test_initialization import take_out
+from tests.references import take_out
 from training.convert_gpt2 import convert
 
 IDS = torch.arange(40).view(4, 10) * 7 % 13

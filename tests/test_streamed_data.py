@@ -202,7 +202,7 @@ def test_a_data_set_scored_on_files_notes_these_instead_of_its_split(data_set: D
         ({"shuffle_window": 0}, "shuffle_window is 0; it must be at least 1"),
         ({"validation_documents": 0}, "validation_documents is 0; it must be at least 1"),
         ({"corpus": ["unicode-names"]}, "'unicode-names' is small and not streamed"),
-        ({"corpus_revision": "main"}, "revision can be chosen of a Hub data set alone"),
+        ({"corpus_revision": "main"}, "^corpus_revision can be chosen of a Hub data set alone"),
         ({"text_column": "body"}, "no column 'body'; set text_column to one of text"),
         ({"sequence_length": 9999}, r"validation split has \d+ tokens, less than one sequence of 9999"),
     ],

@@ -146,7 +146,7 @@ def check_hub_options(
     name: str, config: str | None, revision: str | None, train_split: str, validation_split: str | None
 ) -> None:
     """Raises a `ValueError` for what only Hub data sets have, asked of anything else, where it would have no effect."""
-    options = {"config": config, "revision": revision, "validation_split": validation_split}
+    options = {"corpus_config": config, "corpus_revision": revision, "validation_split": validation_split}
     given = [option for option, value in options.items() if value is not None]
     given += ["train_split"] if train_split != "train" else []
     if given and (name in BUILT_IN or not is_hub_name(name)):

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A canvas on a decoder with a cache: every revealed token passes once, whatever the order."""
 
+from contextlib import AbstractContextManager, nullcontext
 from weakref import WeakKeyDictionary
 
 import torch
@@ -17,11 +18,17 @@ from .rows import query_mask, rows_of
 # A CPU packs the weights for so many passes of several rows: packing costs what about 20 packed passes save.
 PASSES_WORTH_PACKING = 32
 
-# Each bucket of rows and kind of batch has a graph. Beyond torch's own limit of 8, passes would not be compiled at all.
+# That may be compiled; torch's own limit is 8.
 GRAPHS_PER_MODEL = 64
 
 # What the next generation of a compiled model may take over: kind, cache and tables of the last one.
 MEMORY: WeakKeyDictionary[nn.Module, tuple] = WeakKeyDictionary()
+
+
+def many_graphs() -> AbstractContextManager:
+    """Each bucket of rows and kind of batch has a graph. Beyond torch's limit, passes would not be compiled at all."""
+    config = torch._dynamo.config
+    return config.patch(recompile_limit=max(config.recompile_limit, GRAPHS_PER_MODEL))
 
 
 class CachedDecoder(Canvas):
@@ -59,11 +66,10 @@ class CachedDecoder(Canvas):
         Cache and tables where the generation before had them, if that is done and was of this kind: CUDA graphs are
         recorded for addresses, and would be anew for every generation.
         """
-        limits = torch._dynamo.config
-        limits.recompile_limit = max(limits.recompile_limit, GRAPHS_PER_MODEL)
         kind = type(self), *self.ids.shape, dtype, *devices, torch.is_inference_mode_enabled()
         self._memory = MEMORY.pop(self.model.model, None)
         if self._memory is None or self._memory[0] != kind:
+            self._memory = None  # before there is other memory
             cache = AnyOrderCache(self.model.config, *self.ids.shape, dtype=dtype, devices=devices)
             self._memory = kind, cache, self.modulations
         _, self.cache, tables = self._memory
@@ -142,13 +148,14 @@ class CachedDecoder(Canvas):
             to_device(values, device) for values in (ranks, num_context, sequences, rows)
         )  # counted on the CPU, so that no pass waits for an accelerator
         self.cache.write_to(ranks if slots is None else slots, num_visible)
-        hidden_states = self.model.model(
-            **rows_of(self.ids, self.positions, num_context, ranks),
-            attention_mask=None if sees_all else query_mask(ranks, num_context, num_visible),
-            past_key_values=self.cache,
-            modulations=self.modulations,
-            num_kept=ranks.shape[1] - num_left_out,
-        ).last_hidden_state
+        with many_graphs() if self._is_compiled else nullcontext():
+            hidden_states = self.model.model(
+                **rows_of(self.ids, self.positions, num_context, ranks),
+                attention_mask=None if sees_all else query_mask(ranks, num_context, num_visible),
+                past_key_values=self.cache,
+                modulations=self.modulations,
+                num_kept=ranks.shape[1] - num_left_out,
+            ).last_hidden_state
         return hidden_states[sequences, rows - num_left_out], (sequences, ranks[sequences, rows])
 
     def _pack_weights_in_time(self, is_asked: torch.BoolTensor) -> None:

@@ -1,12 +1,16 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What the CPU draws and counts for a model that may live elsewhere."""
+"""A model that may live elsewhere than what the CPU draws and counts for it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 
 import torch
 from torch import nn
+
+# PyTorch's switch is the process's, not the thread's: the first in turns cuDNN's attention off, the last out on again.
+_LOCK, _num_without_cudnn, _had_cudnn = Lock(), 0, True
 
 
 def device_of(module: nn.Module, default: torch.device) -> torch.device:
@@ -21,15 +25,22 @@ def without_cudnn_attention(device: torch.device) -> Iterator[None]:
     Attention by PyTorch's other kernels, for shapes that come once: cuDNN, which comes first on new GPUs, makes a plan
     for each, which takes longer than a pass. Its gradients under a mask have been NaN, too (PyTorch issue 196678).
     """
+    global _num_without_cudnn, _had_cudnn
     if device.type == "cpu":
         yield
         return
-    was_enabled = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    with _LOCK:
+        if not _num_without_cudnn:
+            _had_cudnn = torch.backends.cuda.cudnn_sdp_enabled()
+            torch.backends.cuda.enable_cudnn_sdp(False)
+        _num_without_cudnn += 1
     try:
         yield
     finally:
-        torch.backends.cuda.enable_cudnn_sdp(was_enabled)
+        with _LOCK:
+            _num_without_cudnn -= 1
+            if not _num_without_cudnn:
+                torch.backends.cuda.enable_cudnn_sdp(_had_cudnn)
 
 
 def to_device(values: torch.Tensor, device: torch.device | str | None) -> torch.Tensor:

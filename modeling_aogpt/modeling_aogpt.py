@@ -808,19 +808,20 @@ class AOGPTForCausalLM(ModelWithHead, GenerationMixin):
         """Which slots (start row, cached and new tokens) each row (start row, new tokens) sees; None is causal."""
         length, device = input_ids.shape[1], input_ids.device
         num_slots = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
+        is_of_tokens = attention_mask is not None and attention_mask.dim() == 2
+        if is_of_tokens and attention_mask.shape[1] != num_cached + length:
+            raise ValueError(
+                f"attention_mask has {attention_mask.shape[1]} columns for {int(num_cached)} cached and {length} new "
+                "tokens: it must have one for each of both."
+            )
         if num_slots == length and not has_padding(attention_mask):
             return None
-        if attention_mask is not None and attention_mask.dim() == 4:
+        if attention_mask is not None and not is_of_tokens:
             visible = attention_mask if attention_mask.dtype == torch.bool else attention_mask == 0
         else:
             rows = num_cached + torch.arange(length, device=device)
             visible = (torch.arange(num_slots, device=device) <= rows[:, None])[None, None]
-            if attention_mask is not None:
-                if attention_mask.shape[1] != num_cached + length:
-                    raise ValueError(
-                        f"attention_mask has {attention_mask.shape[1]} columns for {int(num_cached)} cached and "
-                        f"{length} new tokens: it must cover both."
-                    )
+            if is_of_tokens:
                 kept = F.pad(attention_mask.bool(), (0, num_slots - attention_mask.shape[1]))
                 visible = visible & kept[:, None, None, :]
         # The start row sees itself, and every row sees it.

@@ -105,8 +105,8 @@ class ParallelSampler:
 
     def _move(self, columns: torch.LongTensor, candidates: Where) -> None:
         """Brings the candidates of the canvas, (row, column), into the order of `columns` (batch, columns)."""
-        if columns.shape[1] == 1:
-            return
+        if columns.shape[1] == 1 or (self.certainty is None and self.rule.reveals_first):
+            return  # they are
         context = to_device(self.canvas.num_context, columns.device)
         ranks = torch.arange(self.canvas.ids.shape[1], device=columns.device).repeat(len(context), 1)
         rows, places = candidates

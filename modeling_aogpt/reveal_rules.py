@@ -22,6 +22,7 @@ class RevealRule:
     """Says `steps`, and of the candidates of a step which it `reveals`, perhaps by a `measure` of their predictions."""
 
     measure: str | None = None
+    reveals_first: bool = True  # of the candidates, those that come first
 
     def noise_of(self, step: int) -> float | None:
         """The noise level at which a step looks at the sequences, if that is not as many masks as they have."""
@@ -111,6 +112,7 @@ class ScoreReveal(RevealRule):
     """
 
     measure = "log_total_ratio"
+    reveals_first = False
 
     def __init__(self, num_steps: int, schedule: str, rule: str, generator: torch.Generator | None) -> None:
         self.times = LAST_TIME + (1 - LAST_TIME) * masked_fractions(num_steps, schedule)

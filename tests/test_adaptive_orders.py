@@ -125,6 +125,10 @@ def test_no_more_is_queried_than_may_be_revealed() -> None:
         num_return_sequences=4, order="margin", num_steps=30, generator=seeded(), return_dict_in_generate=True
     )
     assert output.num_rows == 12 * sum(len(steps.unique()) for steps in output.reveal_steps)  # not of who waits
+    output = random_model().generate(
+        reveal="entropy_bounded", entropy_bound=0.0, window=2, return_dict_in_generate=True
+    )
+    assert output.num_rows == 2 * 11 + 1  # the first of a step is the last that entered
 
 
 def test_a_window_that_is_too_small_for_a_step_is_widened() -> None:

@@ -162,6 +162,8 @@ def test_refuses_what_does_not_fit(causal: AOGPTForCausalLM) -> None:
     cache = causal(torch.zeros(1, 4, dtype=torch.long), use_cache=True).past_key_values
     with pytest.raises(ValueError, match="3 columns for 4 cached and 2 new tokens"):
         causal(torch.tensor([[1, 2]]), past_key_values=cache, attention_mask=torch.ones(1, 3))
+    with pytest.raises(ValueError, match="8 columns for 0 cached and 5 new tokens"):
+        causal(torch.zeros(1, 5, dtype=torch.long), attention_mask=torch.ones(1, 8))
     static = StaticCache(config=causal.config, max_cache_len=12)
     with pytest.raises(ValueError, match="12 columns for 0 cached and 4 new tokens"):
         causal(torch.zeros(1, 4, dtype=torch.long), past_key_values=static, attention_mask=torch.ones(1, 12))

@@ -106,7 +106,7 @@ def test_a_generation_takes_over_the_memory_of_the_one_before(
     backend: CountingBackend, injection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CUDA graphs are recorded for addresses."""
-    model, addresses = random_model(target_injection=injection), []
+    model, addresses = random_model(target_injection=injection, num_hidden_layers=1), []
 
     class Recorded(CachedDecoder):
         def __init__(self, *arguments: object) -> None:

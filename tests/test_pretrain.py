@@ -300,15 +300,25 @@ def test_data_can_be_prepared_alone(config: Path, tmp_path: Path, monkeypatch: p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_never_begins_anew(config: Path, finished: Path, tmp_path: Path) -> None:
+def test_never_begins_anew(config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(config, tmp_path, "--seed", "1")
     assert not torch.equal(losses(tmp_path), losses(finished))
     kept = sorted(path.name for path in tmp_path.iterdir())
-    with pytest.raises(SystemExit, match="no file"):
-        train(config, tmp_path, "--resume", "never", "--corpus", "missing.txt")
+
+    def fail(arguments: object) -> None:
+        # Who is killed now and requeued with `--resume auto` finds nothing to go on from, and begins anew, too.
+        assert not [*tmp_path.glob("checkpoint-*"), *tmp_path.glob("results.json")]
+        raise ValueError("no file")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("training.pretrain.load_data", fail)
+        with pytest.raises(SystemExit, match="no file"):
+            train(config, tmp_path, "--resume", "never")
+    train(config, tmp_path, "--resume", "never", "--prepare_only")
     assert sorted(path.name for path in tmp_path.iterdir()) == kept
     train(config, tmp_path, "--resume", "never")
     assert_same_training(finished, tmp_path)
+    assert not (tmp_path / "replaced").exists()
 
 
 def test_resumed_run_may_save_and_look_otherwise(config: Path, finished: Path, tmp_path: Path) -> None:

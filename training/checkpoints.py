@@ -13,6 +13,7 @@ import logging
 import shutil
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,28 @@ def load_newest_checkpoint(folder: Path) -> Checkpoint | None:
 def checkpoints_in(folder: Path) -> list[Path]:
     """Checkpoints of a run, oldest first."""
     return sorted(folder.glob("checkpoint-????????.safetensors"))
+
+
+@contextmanager
+def old_run_aside(folder: Path) -> Iterator[None]:
+    """
+    Keeps what is there of a run in `replaced/` while the one that takes its place is made ready. When it is, that goes;
+    if an error keeps it from that, it comes back.
+    """
+    aside = folder / "replaced"
+    moved = {path: aside / path.name for path in (*checkpoints_in(folder), *folder.glob("results.json"))}
+    for path, place in moved.items():
+        aside.mkdir(exist_ok=True)
+        path.replace(place)
+    try:
+        yield
+    except BaseException:
+        for path, place in moved.items():
+            place.replace(path)
+        if moved and not any(aside.iterdir()):
+            aside.rmdir()
+        raise
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _load(path: Path) -> Checkpoint:

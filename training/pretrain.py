@@ -13,6 +13,7 @@ import math
 import sys
 import time
 from collections import deque
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -36,13 +37,13 @@ from training.batches import Batches, pass_samples
 from training.bfloat16 import bfloat16_products
 from training.checkpoints import (
     Checkpoint,
-    checkpoints_in,
     load_newest_checkpoint,
+    old_run_aside,
     restore_state,
     save_checkpoint,
     training_state,
 )
-from training.data import Data, load_data
+from training.data import Data, DataArguments, load_data
 from training.draws import MaskDraws, OrderDraws
 from training.ema import ExponentialMovingAverage
 from training.errors import errors_in_a_line
@@ -117,13 +118,28 @@ def set_up(argv: list[str]) -> "Pretraining | None":
     logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
     use_all_cores(accelerator)
 
+    if training.prepare_only:
+        with in_turn(accelerator):
+            logger.info("Prepared: %s.", load_data(data_arguments).facts)
+        return None
+    replaces = training.resume == "never" and accelerator.is_main_process
+    with old_run_aside(training.output_dir) if replaces else nullcontext():
+        return make_ready(model_arguments, data_arguments, training, settings, accelerator)
+
+
+def make_ready(
+    model_arguments: ModelArguments,
+    data_arguments: DataArguments,
+    training: TrainingArguments,
+    settings: dict[str, Any],
+    accelerator: Accelerator,
+) -> "Pretraining | None":
+    """As `set_up`, where this process knows of the others."""
     if accelerator.is_main_process:
         remove_incomplete(training.output_dir)
     accelerator.wait_for_everyone()
-    begins_anew = training.resume == "never"
-    results = None if begins_anew else read_results(training.output_dir)
-    goes_on = results is None and not begins_anew
-    checkpoint = load_newest_checkpoint(training.output_dir) if goes_on else None
+    results = read_results(training.output_dir)
+    checkpoint = load_newest_checkpoint(training.output_dir) if results is None else None
     check_alike(accelerator, finished=results is not None, checkpoint=checkpoint and checkpoint.path.name)
     if results is not None:
         check_same_run(results["arguments"], settings, training.output_dir)
@@ -136,15 +152,9 @@ def set_up(argv: list[str]) -> "Pretraining | None":
         training.output_dir.mkdir(parents=True, exist_ok=True)  # fails before the corpus is read, not after
         data = load_data(data_arguments)
     check_alike(accelerator, corpus=data.facts)
-    if training.prepare_only:
-        logger.info("Prepared: %s.", data.facts)
-        return None
     run = Pretraining(model_arguments, training, data, settings, accelerator)
     if checkpoint is not None:
         run.resume(checkpoint)
-    if begins_anew and accelerator.is_main_process:  # not before all settings have proved to be usable
-        for old in (*checkpoints_in(training.output_dir), training.output_dir / "results.json"):
-            old.unlink(missing_ok=True)
     start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
     return run
 
@@ -201,6 +211,8 @@ class Pretraining:
         if self.zero:
             self.zero.put_back(state)
         self.progress = Progress(**checkpoint.metadata["progress"], losses=checkpoint.tensors["losses"].tolist())
+        if not self.progress.device_seconds:  # of a checkpoint that does not tell
+            self.progress.device_seconds = self.progress.train_seconds * self.accelerator.num_processes
         self.ema.num_updates = self.progress.step
         if self.accelerator.scaler is not None and checkpoint.metadata["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(checkpoint.metadata["scaler"])

@@ -8,12 +8,14 @@ the same bound by masking, Eq. 1), `ensemble` the same with predictions averaged
 """
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from safetensors import SafetensorError, safe_open
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoModelForCausalLM,
@@ -23,7 +25,6 @@ from transformers import (
 from transformers.utils import cached_file, extract_commit_hash
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from training.data import sha256_of_file
 from training.initialization import load_whole, read_any_config
 
 MEASURES = ("left_to_right", "any_order", "ensemble")
@@ -143,11 +144,31 @@ def hub_revision(name: str) -> str | None:
 
 
 def identity_of_weights(name: str) -> str | None:
-    """What tells the weights that a name means now from others under it: a commit of the Hub, a digest of a folder."""
+    """
+    What tells the weights that a name means now from others under it: a commit of the Hub, a digest of a folder.
+
+    The digest is of the tensors, so that it stays when they are saved in other shards.
+
+    Raises:
+        ValueError: if the files of a folder are damaged.
+    """
     if not Path(name).is_dir():
         return hub_revision(name)
-    digests = [sha256_of_file(str(file)) for file in sorted(Path(name).glob("*.safetensors"))]
-    return hashlib.sha256("".join(digests).encode()).hexdigest()[:12]
+    try:
+        digests = sorted(digest for file in Path(name).glob("*.safetensors") for digest in digests_of_tensors(file))
+    except (OSError, SafetensorError) as error:
+        raise ValueError(f"The weights of {name} are missing or damaged: {error}") from error
+    return hashlib.sha256("".join(digest for _, digest in digests).encode()).hexdigest()[:12]
+
+
+def digests_of_tensors(file: Path) -> Iterator[tuple[str, str]]:
+    """Of each tensor of a file of weights its name, and a digest of name, type, shape and numbers."""
+    with safe_open(file, framework="pt") as tensors:
+        for name in tensors.keys():
+            tensor = tensors.get_tensor(name)
+            digest = hashlib.sha256(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+            digest.update(tensor.flatten().view(torch.uint8).numpy())
+            yield name, digest.hexdigest()
 
 
 def load_scorer(

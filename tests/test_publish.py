@@ -252,7 +252,7 @@ def test_refuses_what_cannot_be_published(run: Path, tmp_path: Path) -> None:
         staging.stage(run, NAME, folder)
 
 
-def test_results_are_the_models_own(run: Path, tmp_path: Path) -> None:
+def test_results_are_the_models_own(run: Path, staged: Path, tmp_path: Path) -> None:
     folder, path = tmp_path / "repository", tmp_path / "zero_shot.json"
     figures = {"perplexity": 12.3456, "perplexity_standard_error": None}
     datasets = {
@@ -270,7 +270,8 @@ def test_results_are_the_models_own(run: Path, tmp_path: Path) -> None:
         path.write_text(json.dumps(results | other | {"arguments": {}, "datasets": datasets}))
         with pytest.raises(ValueError, match=message):
             staging.stage(run, NAME, folder, results=[path])
-    for same in ({"weights": identity_of_weights(str(run / "model"))}, {"weights": "0" * 40, "revision": "0" * 40}):
+    in_shards = {"weights": identity_of_weights(str(staged))}
+    for same in (in_shards, {"weights": "0" * 40, "revision": "0" * 40}):
         path.write_text(json.dumps(results | same | {"arguments": {}, "datasets": datasets}))
         staging.stage(run, NAME, tmp_path / "same", results=[path])
         shutil.rmtree(tmp_path / "same")

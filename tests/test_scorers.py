@@ -5,13 +5,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlavaConfig, MambaConfig
 
 from eval import speed
 from eval.contenders import causal_lm
 from eval.generative import load_model
 from eval.judging import Judge
-from eval.scorers import CausalScorer, DecoderScorer, EncoderScorer, Estimators, load_scorer, longest_sequence
+from eval.scorers import (
+    CausalScorer,
+    DecoderScorer,
+    EncoderScorer,
+    Estimators,
+    identity_of_weights,
+    load_scorer,
+    longest_sequence,
+)
 from eval.scoring import score
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from tests.references import take_out
@@ -106,6 +115,33 @@ def test_no_weights_are_made_up(
     take_out(tmp_path, lost)
     with pytest.raises(ValueError, match=rf"not those of its configuration: .*{lost}"):
         load(str(tmp_path))
+
+
+def test_weights_are_what_they_are_in_whichever_shards(tiny_model: AOGPTForAnyOrderLM, tmp_path: Path) -> None:
+    def identity(folder: str, **options: object) -> str:
+        tiny_model.save_pretrained(tmp_path / folder, **options)
+        return identity_of_weights(str(tmp_path / folder))
+
+    whole = identity("whole")
+    assert identity("shards", max_shard_size="2KB") == whole
+    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
+    with torch.no_grad():
+        tiny_model.lm_head.bias[0] += 1
+    assert identity("shards", max_shard_size="2KB") != whole  # one number of one tensor
+    file = tmp_path / "whole/model.safetensors"
+    weights = load_file(file)
+    for other in (
+        {"lm_head.bias": weights["lm_head.bias"][None]},  # the same bytes in another shape,
+        {"lm_head.bias": weights["lm_head.bias"].view(torch.int32)},  # of another type
+        {"another.bias": weights["lm_head.bias"], "lm_head.bias": weights["lm_head.bias"][:0]},  # and name
+    ):
+        save_file(weights | other, file)
+        assert identity_of_weights(str(file.parent)) != whole
+    save_file({"scale": torch.tensor(2.0), "flag": torch.tensor(True), "half": torch.ones(3).bfloat16()}, file)
+    assert identity_of_weights(str(file.parent)) != whole
+    file.write_bytes(b"no weights")
+    with pytest.raises(ValueError, match=r"weights of .* are missing or damaged"):
+        identity_of_weights(str(file.parent))
 
 
 def test_longest_sequence_is_that_of_the_text_where_it_is_known() -> None:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 from importlib import metadata
+from importlib.util import find_spec
 from typing import Any
 
 import psutil
@@ -78,4 +79,8 @@ def hardware(accelerator: Accelerator) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    return {"python": platform.python_version(), **{name: metadata.version(name) for name in PACKAGES}}
+    """Of Python and of those `PACKAGES` that are installed: not every command needs all."""
+    return {
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in PACKAGES if find_spec(name) is not None},
+    }

@@ -34,7 +34,6 @@ from eval.scorers import (
     CausalScorer,
     Estimators,
     Scorer,
-    hub_revision,
     identity_of_weights,
     load_scorer,
     longest_sequence,
@@ -143,6 +142,7 @@ def zero_shot(
     arguments: ScoringArguments,
     journal_folder: Path | None = None,
     save: Callable[[dict[str, Any]], None] = lambda results: None,
+    identity: str | None = None,
 ) -> dict[str, Any]:
     """Scores the text; returns what is printed and written, plain numbers and strings.
 
@@ -150,6 +150,7 @@ def zero_shot(
         journal_folder: keeps what is finished until all is saved, see `Journal`; the model's revision and the text add
             to its name.
         save: writes the results, in the main process.
+        identity: what `identity_of_weights` says of the model, where it is known: it reads all weights.
 
     Raises:
         ValueError: for missing or empty data, a tokenizer that is not the model's, a sequence longer than the model
@@ -160,8 +161,8 @@ def zero_shot(
     use_all_cores(accelerator)
     check_launch(accelerator)
     estimators = Estimators(arguments.ensemble_size, arguments.num_ranks, arguments.num_times)
-    revision = hub_revision(model_name)
-    weights = revision or identity_of_weights(model_name)
+    identity = identity or identity_of_weights(model_name)
+    weights, revision = (identity, None) if Path(model_name).is_dir() else (None, identity)
     scorer = load_scorer(model_name, getattr(torch, arguments.dtype), accelerator.device, estimators, revision)
     measures = choose_measures(scorer, arguments.measures)
     tokenizer = load_tokenizer(arguments.tokenizer or model_name)
@@ -343,10 +344,13 @@ def report(results: dict[str, Any]) -> Iterator[str]:
         yield from zero_shot_table([results])
 
 
-def output_paths(model_name: str, arguments: ScoringArguments) -> tuple[Path, Path]:
-    """Where the results go, and where what is finished is kept until then; a function of what is computed."""
+def output_paths(model_name: str, identity: str | None, arguments: ScoringArguments) -> tuple[Path, Path]:
+    """
+    Where the results of a model, known by its `identity_of_weights`, go, and where what is finished is kept until then;
+    a function of what is computed.
+    """
     described = asdict(arguments) | {"model": model_name, "output": None, "tokens_per_batch": None}
-    described["weights"] = identity_of_weights(model_name)
+    described["weights"] = identity
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
     name = (
         f"{Path(model_name).resolve().parent.name}-{Path(model_name).name}" if Path(model_name).is_dir() else model_name
@@ -360,11 +364,12 @@ def main(argv: list[str]) -> None:
     parser = Parser(ScoringArguments)
     parser.add_argument("model", help="Folder or Hub name of the model.")
     arguments, others = parser.parse(argv)
-    output, unfinished = output_paths(others.model, arguments)
+    identity = identity_of_weights(others.model)
+    output, unfinished = output_paths(others.model, identity, arguments)
     if output.is_dir():
         raise ValueError(f"output is the folder {output}; name a file in it.")
     try:
-        results = zero_shot(others.model, arguments, unfinished, partial(write_json, output))
+        results = zero_shot(others.model, arguments, unfinished, partial(write_json, output), identity)
     except KeyboardInterrupt:
         sys.exit(f"Stopped. What is finished is kept beside {output}; the same command goes on from there.")
     if PartialState().is_main_process:

@@ -159,7 +159,7 @@ def zero_shot_measurements(
             f"{path} holds results of another model: {measured[0]}, {measured[1]} parameters, but this one is "
             f"{model_type}, {num_parameters} parameters. Give results of the model that is published (--results)."
         )
-    scored = results.get("weights") if results.get("revision") is None else None
+    scored = results.get("weights")
     if None not in (scored, weights) and scored != weights:
         raise ValueError(
             f"{path} holds results of other weights, those of {results.get('model')} when it was scored: score the "

@@ -69,7 +69,8 @@ def stage(
     model = load_model(model_folder)
     tokenizer = tokenizer_of(model.config, tokenizer_name or str(model_folder))
     facts, num_parameters = read_facts(card), model.num_parameters()
-    known = model.config.model_type, num_parameters, identity_of_weights(str(model_folder))
+    weights = identity_of_weights(str(model_folder)) if results else None
+    known = model.config.model_type, num_parameters, weights
     measurements = [row for path in results for row in zero_shot_measurements(path, *known)]
     if finished is not None:
         facts["hyperparameters"] = run_hyperparameters(finished)

@@ -120,7 +120,10 @@ def test_a_runs_card_names_its_data_and_no_place_on_the_machine(run: Path, tmp_p
     assert not [name for name, content in files.items() if bytes(tmp_path) in content]
 
 
-def test_a_model_folder_keeps_its_type_and_takes_a_tokenizer(run: Path, tmp_path: Path) -> None:
+def test_a_model_folder_keeps_its_type_and_takes_a_tokenizer(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staging, "identity_of_weights", None)  # without results there is nothing to tell apart
     staging.load_model(run / "model").to(torch.bfloat16).save_pretrained(tmp_path / "model")
     staging.stage(tmp_path / "model", NAME, tmp_path / "repository", tokenizer_name=str(run / "model"))
     assert "| weights | bfloat16, safetensors |" in (tmp_path / "repository" / "README.md").read_text()
@@ -271,7 +274,7 @@ def test_results_are_the_models_own(run: Path, staged: Path, tmp_path: Path) -> 
         with pytest.raises(ValueError, match=message):
             staging.stage(run, NAME, folder, results=[path])
     in_shards = {"weights": identity_of_weights(str(staged))}
-    for same in (in_shards, {"weights": "0" * 40, "revision": "0" * 40}):
+    for same in (in_shards, {"weights": None, "revision": "0" * 40}):
         path.write_text(json.dumps(results | same | {"arguments": {}, "datasets": datasets}))
         staging.stage(run, NAME, tmp_path / "same", results=[path])
         shutil.rmtree(tmp_path / "same")

@@ -16,6 +16,7 @@ import torch
 from huggingface_hub import constants
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
 
+from eval import scorers
 from eval.journal import Journal
 from eval.scorers import CausalScorer, Estimators, identity_of_weights, load_scorer
 from eval.scoring import figures, ratio, score
@@ -337,7 +338,7 @@ def test_a_model_that_moves_on_at_the_hub_is_scored_anew(
     with monkeypatch.context() as patch:
         patch.setattr(Journal, "remove", lambda self: None)  # as if stopped when all was scored
         found = [score_as(revision) for revision in revisions]
-    assert [results["revision"] for results in found] == revisions
+    assert [(results["revision"], results["weights"]) for results in found] == [(name, None) for name in revisions]
     one, two = (of_text(results)["measures"] for results in found)
     assert one["left_to_right"]["perplexity"] != pytest.approx(two["left_to_right"]["perplexity"])
     monkeypatch.setattr("eval.scorers.negative_log_likelihood", None)  # nothing is left to score
@@ -352,14 +353,29 @@ def test_a_model_that_moves_on_at_the_hub_is_scored_anew(
 def test_other_weights_under_the_same_name_are_another_model(
     folder: str, tiny_model: AOGPTForAnyOrderLM, arguments: ScoringArguments
 ) -> None:
-    first = output_paths(folder, arguments)
+    def paths(**changes: Any) -> tuple[Path, Path]:
+        return output_paths(folder, identity_of_weights(folder), replace(arguments, **changes))
+
+    first = paths()
     tiny_model.save_pretrained(folder)  # the same again
-    assert output_paths(folder, arguments) == first
-    assert output_paths(folder, replace(arguments, tokens_per_batch=7)) == first  # which may change on the way
-    assert all(path not in first for path in output_paths(folder, replace(arguments, num_orders=7)))
+    assert paths() == first
+    assert paths(tokens_per_batch=7) == first  # which may change on the way
+    assert all(path not in first for path in paths(num_orders=7))
     torch.nn.init.normal_(tiny_model.lm_head.weight)
     tiny_model.save_pretrained(folder)
-    assert all(path not in first for path in output_paths(folder, arguments))
+    assert all(path not in first for path in paths())
+
+
+def test_weights_are_read_once_to_tell_them_from_others(
+    folder: str, arguments: ScoringArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Path] = []
+    digests = scorers.digests_of_tensors
+    monkeypatch.setattr(scorers, "digests_of_tensors", lambda file: read.append(file) or digests(file))
+    output = tmp_path / "scores.json"
+    main([folder, "--text-file", *arguments.text_file, "--output", str(output)])
+    assert read == [Path(folder) / "model.safetensors"]
+    assert json.loads(output.read_text())["weights"] == identity_of_weights(folder)
 
 
 def test_lengths_are_the_models_and_of_data_sets_at_most_a_block() -> None:

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from eval.protocols import BLOCK_LENGTH
-from eval.scorers import CausalScorer, identity_of_weights, longest_sequence
+from eval.scorers import CausalScorer, check_causal, identity_of_weights, longest_sequence
 from eval.scoring import batches_of, progress_interval
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from training.initialization import load_whole
@@ -40,7 +40,7 @@ class Judge:
         name: name or folder of a causal language model with its tokenizer.
 
     Raises:
-        ValueError: if there is none.
+        ValueError: if there is none, or it sees what comes after.
     """
 
     def __init__(self, name: str, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
@@ -51,6 +51,7 @@ class Judge:
             raise ValueError(
                 f"There is no causal language model {name!r} with a tokenizer, on the Hub or as a folder: {error}"
             ) from error
+        check_causal(model, name)
         self.name, self.weights = name, identity_of_weights(name)
         self.scorer = CausalScorer(model)
         self.longest = longest_sequence(model.config) or BLOCK_LENGTH

@@ -180,7 +180,7 @@ def load_scorer(
         revision: commit of a model on the Hub; unless given, the newest.
 
     Raises:
-        ValueError: if there is none, or it is no language model of a kind that can be scored.
+        ValueError: if there is none, or it is no language model of a kind that can be scored, see `check_causal`.
     """
     config = read_any_config(name, revision=revision)
     kinds = {AOGPTConfig: (AOGPTForAnyOrderLM, DecoderScorer), MDMEncoderConfig: (MDMEncoderForMaskedLM, EncoderScorer)}
@@ -191,7 +191,26 @@ def load_scorer(
             "model."
         )
     model = load_whole(model_class, name, revision=revision, dtype=dtype).to(device).eval()
-    return CausalScorer(model) if scorer_class is CausalScorer else scorer_class(model, estimators)
+    if scorer_class is not CausalScorer:
+        return scorer_class(model, estimators)
+    check_causal(model, name)
+    return CausalScorer(model)
+
+
+@torch.no_grad()
+def check_causal(model: PreTrainedModel, name: str) -> None:
+    """
+    Raises a `ValueError` for a model whose predictions see what comes after. Transformers has causal classes for some
+    encoders (BERT and its like), which are causal only where the configuration says so (`is_decoder`).
+    """
+    ids = torch.tensor([[0, 0], [0, 1]], device=model.device)
+    one, other = model(ids, use_cache=False).logits[:, 0]
+    tolerance = torch.finfo(one.dtype).eps ** 0.5 * one.abs().max()  # rows of a batch may round differently
+    if (one - other).abs().max() > tolerance:
+        raise ValueError(
+            f"{name!r} ({model.config.model_type}) sees what comes after the token that it predicts: it is no causal "
+            "language model, and its perplexity would mean nothing."
+        )
 
 
 def longest_sequence(config: PreTrainedConfig) -> int | None:

@@ -1,12 +1,27 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, LlamaConfig, LlavaConfig, MambaConfig
+from transformers import (
+    AutoModelForCausalLM,
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlavaConfig,
+    MambaConfig,
+    MixtralConfig,
+    PreTrainedTokenizerFast,
+    RobertaConfig,
+    RobertaForMaskedLM,
+)
 
 from eval import speed
 from eval.contenders import causal_lm
@@ -165,3 +180,37 @@ def test_kinds_of_models(encoder: MDMEncoderForMaskedLM, tiny_model: AOGPTForAny
     (tmp_path / "vision/config.json").write_text(text)
     with pytest.raises(ValueError, match="is none of an AO-GPT, a masked diffusion encoder or a causal language model"):
         load_scorer(str(tmp_path / "vision"), *arguments)
+
+
+SIZES = {"vocab_size": 18, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kinds", [(BertConfig, BertForMaskedLM), (RobertaConfig, RobertaForMaskedLM)])
+def test_models_that_see_what_comes_after_are_no_causal_ones(
+    kinds: tuple, dtype: torch.dtype, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    """Although transformers has causal classes for them; they are causal if their configuration says so."""
+    config_class, model_class = kinds
+    torch.manual_seed(0)
+    model_class(config_class(**SIZES, initializer_range=0.5)).save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
+    message = rf"\({config_class.model_type}\) sees what comes after the token that it predicts"
+    with pytest.raises(ValueError, match=message):
+        load_scorer(str(tmp_path), dtype, torch.device("cpu"), Estimators())
+    with pytest.raises(ValueError, match=message):
+        Judge(str(tmp_path), torch.device("cpu"), dtype)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"is_decoder": True}))
+    assert isinstance(load_scorer(str(tmp_path), dtype, torch.device("cpu"), Estimators()), CausalScorer)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("config_class", [GPT2Config, LlamaConfig, MixtralConfig, MambaConfig])
+def test_causal_models_are_taken(config_class: type, dtype: torch.dtype, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = config_class(**SIZES, num_key_value_heads=2, initializer_range=0.5)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    scorer = load_scorer(str(tmp_path), dtype, torch.device("cpu"), Estimators())
+    assert isinstance(scorer, CausalScorer)

@@ -14,7 +14,8 @@ import zlib
 from collections.abc import Iterable
 
 from training.data import DataArguments, load_documents
-from training.errors import Parser, errors_in_a_line
+from training.errors import errors_in_a_line
+from training.options import Parser
 
 
 def compression_bits_per_byte(training_documents: Iterable[str], held_out_documents: Iterable[str]) -> dict[str, float]:

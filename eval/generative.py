@@ -33,11 +33,11 @@ from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt.generation_settings import AnyOrderGenerationSettings
 from modeling_aogpt.mask_token import load_tokenizer
 from training.corpora import keep_text, load_files
-from training.data import option
-from training.errors import Parser, check_at_least, errors_in_a_line
+from training.errors import errors_in_a_line
 from training.files import whole_file, write_json, write_text
 from training.hardware import hardware, share_cpus, versions
 from training.initialization import load_whole, read_config
+from training.options import Parser, check_at_least, option
 from training.samples import num_kept
 
 MAX_N = 3

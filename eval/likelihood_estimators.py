@@ -24,11 +24,12 @@ from tqdm import tqdm
 
 from modeling_aogpt import AOGPTForAnyOrderLM, LogLikelihoodOutput
 from modeling_aogpt.orders import random_orders
-from training.data import load_data, option
-from training.errors import Parser, check_at_least, errors_in_a_line
+from training.data import load_data
+from training.errors import errors_in_a_line
 from training.files import write_json
 from training.hardware import versions
 from training.initialization import load_whole
+from training.options import Parser, check_at_least, option
 from training.results import read_finished_run
 
 # Larger passes are no faster on a CPU.

@@ -29,11 +29,11 @@ from eval.speed_memory import measure_memory
 from eval.speed_plot import plot_memory, plot_speed
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.linear import in_fast_dtype
-from training.data import option
-from training.errors import Parser, check_at_least, errors_in_a_line
+from training.errors import errors_in_a_line
 from training.files import write_json, write_text
 from training.hardware import num_cores, versions
 from training.initialization import load_whole
+from training.options import Parser, check_at_least, option
 
 SIZES = {
     "tiny": {

@@ -29,13 +29,13 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from training.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
 from training.arguments import TrainingArguments
 from training.bfloat16 import bfloat16_products
-from training.data import option
 from training.ema import ExponentialMovingAverage
-from training.errors import Parser, check_at_least, errors_in_a_line
+from training.errors import errors_in_a_line
 from training.files import write_json, write_text
 from training.hardware import num_cores, versions
 from training.objectives import AnyOrderObjective
 from training.optimization import create_optimizer
+from training.options import Parser, check_at_least, option
 from training.throughput import flops_per_token, peak_memory, product_speed
 
 # Name in the table, and what it says of activations.

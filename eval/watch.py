@@ -25,9 +25,9 @@ from eval.generative import load_model
 from eval.infilling import printable
 from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput
 from modeling_aogpt.mask_token import load_tokenizer
-from training.data import option
-from training.errors import Parser, check_at_least, errors_in_a_line
+from training.errors import errors_in_a_line
 from training.files import whole_file
+from training.options import Parser, check_at_least, option
 from training.samples import num_kept
 
 HIDDEN = "░"

@@ -42,10 +42,10 @@ from eval.scoring import figures, score
 from eval.tables import MEASURE_NAMES, PRECISIONS, zero_shot_table
 from modeling_aogpt.mask_token import load_tokenizer
 from training.corpora import keep_text, load_files
-from training.data import option
-from training.errors import Parser, check_at_least, errors_in_a_line
+from training.errors import errors_in_a_line
 from training.files import write_json
 from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
+from training.options import Parser, check_at_least, option
 from training.processes import in_turn
 from training.sequences import encode_documents, fill, total
 from training.tokenization import vocabulary_arguments

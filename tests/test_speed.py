@@ -5,6 +5,8 @@
 import json
 import mmap
 import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -94,6 +96,12 @@ def test_a_concatenating_cache_gives_the_same_in_fresh_memory() -> None:
         assert torch.equal(plain, concatenated)
         assert plain.data_ptr() == caches[0].layers[1][0].data_ptr()
         assert concatenated.data_ptr() != caches[1].layers[1][0].data_ptr()
+
+
+def test_speed_is_measured_without_libraries_of_data() -> None:
+    """On a machine with a GPU and little else."""
+    code = "import sys; sys.modules |= {'datasets': None, 'evaluate': None}; import eval.speed"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=True)
 
 
 def test_the_encoder_has_the_decoders_blocks() -> None:

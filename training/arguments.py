@@ -14,9 +14,9 @@ import yaml
 
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.seeded_orders import ORDER_NAMES, OrderDistribution
-from training.data import DataArguments, option
-from training.errors import Parser, check_at_least
+from training.data import DataArguments
 from training.initialization import read_config
+from training.options import Parser, check_at_least, option
 
 
 @dataclass

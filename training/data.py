@@ -27,14 +27,10 @@ from training.corpora import (
     stream_corpus,
     to_rows,
 )
-from training.errors import check_at_least
+from training.options import check_at_least, option
 from training.sequences import encode_documents, fill, pack, total
 from training.streamed_data import Stream, StreamedSamples
 from training.tokenization import train_tokenizer
-
-
-def option(default: Any, help: str) -> Any:
-    return field(default=default, metadata={"help": help})
 
 
 @dataclass

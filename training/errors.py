@@ -4,12 +4,10 @@
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
 
 import torch
-from transformers import HfArgumentParser
 
 
 @contextmanager
@@ -36,28 +34,3 @@ def is_said_by_another() -> bool:
         return torch.distributed.distributed_c10d._get_default_store().add("errors", 1) > 1
     except RuntimeError:  # where the store was, the process that said it has left
         return True
-
-
-def check_at_least(least: int, settings: object, *names: str) -> None:
-    """Raises a `ValueError` for the first of these settings that is given and lower."""
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and value < least:
-            raise ValueError(f"{name} is {value}; it must be at least {least}.")
-
-
-class Parser(HfArgumentParser):
-    """As its base class, but what is wrong takes one line, not a usage of a hundred options; nothing is abbreviated."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message} (`{self.prog} --help` lists what there is)\n")
-
-    def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
-        """The dataclasses and, where there are other arguments, a namespace of these."""
-        *parsed, unknown = self.parse_args_into_dataclasses(argv, return_remaining_strings=True)
-        if unknown:
-            self.error(f"unrecognized arguments: {' '.join(unknown)}")
-        return tuple(parsed)

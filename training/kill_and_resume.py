@@ -32,9 +32,10 @@ from tqdm import tqdm
 
 from training import pretrain
 from training.checkpoints import checkpoints_in
-from training.errors import Parser, errors_in_a_line
+from training.errors import errors_in_a_line
 from training.files import write_json
 from training.hardware import num_cores, versions
+from training.options import Parser
 from training.plots import save, tidy
 from training.results import read_results
 

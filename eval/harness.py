@@ -24,7 +24,7 @@ from tqdm import tqdm
 from eval.scoring import batches_of, progress_interval
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.mask_token import load_tokenizer
-from modeling_aogpt.orders import group_order, in_order, in_place, left_to_right_orders, random_orders
+from modeling_aogpt.orders import group_order, in_order, left_to_right_orders, random_orders
 from training.errors import errors_in_a_line
 from training.initialization import load_whole
 
@@ -171,7 +171,7 @@ class AnyOrderLM(TemplateLM):
             random_orders(*shape, generator=generator) if order == "random" else left_to_right_orders(*shape)
             for order in (self.context_order, self.completion_order)
         )
-        ranks = torch.where(is_target, ranks_of(completion_order), ranks_of(context_order))
+        ranks = torch.where(is_target, completion_order.argsort(dim=-1), context_order.argsort(dim=-1))
         orders = group_order(ranks.argsort(dim=-1, stable=True), torch.where(is_padding, 2, is_target.long()))
         ids, orders, is_target = ids.to(device), orders.to(device), is_target.to(device)
         output, orders = self.model.predict_in_order(ids, orders, (~is_padding).long().to(device))
@@ -205,11 +205,6 @@ class AnyOrderLM(TemplateLM):
             "The model aogpt scores completions. For tasks that generate use --model hf --model_args "
             "pretrained=...,trust_remote_code=True."
         )
-
-
-def ranks_of(orders: torch.LongTensor) -> torch.LongTensor:
-    """The rank of each position, (batch, n) in place."""
-    return in_place(torch.arange(orders.shape[1]).expand_as(orders), orders)
 
 
 @errors_in_a_line()

@@ -55,11 +55,12 @@ class AnyOrderCache:
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Stores keys and values (batch, heads, rows, head_dim) and returns those of all visible slots."""
         stored = self.layers[layer_idx]
-        for store, states in zip(stored, (keys, values), strict=True):
-            if isinstance(self._slots, slice):
+        if isinstance(self._slots, slice):
+            for store, states in zip(stored, (keys, values), strict=True):
                 store[:, :, self._slots] = states
-            else:
-                sequences, slots = self._sequences.to(store.device), self._slots.to(store.device)
+        else:
+            sequences, slots = self._sequences.to(keys.device), self._slots.to(keys.device)  # of this layer
+            for store, states in zip(stored, (keys, values), strict=True):
                 store[sequences, :, slots] = states.transpose(1, 2).to(store.dtype)
         return stored[0][:, :, : self._num_visible], stored[1][:, :, : self._num_visible]
 

@@ -1,18 +1,19 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""AO-GPT: any-order language models for transformers (arXiv 2506.19935)."""
+"""AO-GPT: any-order language models for Transformers (arXiv 2506.19935)."""
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from .configuration_aogpt import AOGPTConfig
 from .configuration_mdm_encoder import MDMEncoderConfig
 from .data_collator import DataCollatorForAnyOrderLM
-from .generation_aogpt import AnyOrderGenerationOutput
-from .likelihood_output import LogLikelihoodOutput
+from .generation import AnyOrderGenerationOutput
+from .generation_config import AnyOrderGenerationConfig
+from .likelihood import LogLikelihoodOutput
 from .modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, AOGPTModel
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM, MDMEncoderModel
 
-# With the package imported, the Auto classes know the models without trust_remote_code.
+# Importing the package registers the models with the Auto classes, so that they load without trust_remote_code.
 AutoConfig.register(AOGPTConfig.model_type, AOGPTConfig)
 AutoModel.register(AOGPTConfig, AOGPTForAnyOrderLM)
 AutoModelForMaskedLM.register(AOGPTConfig, AOGPTForMaskedLM)
@@ -27,6 +28,7 @@ __all__ = [
     "AOGPTForCausalLM",
     "AOGPTForMaskedLM",
     "AOGPTModel",
+    "AnyOrderGenerationConfig",
     "AnyOrderGenerationOutput",
     "DataCollatorForAnyOrderLM",
     "LogLikelihoodOutput",

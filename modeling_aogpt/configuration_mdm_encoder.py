@@ -17,30 +17,34 @@ class MDMEncoderConfig(AOGPTConfig):
     r"""
     Configuration of an encoder-only masked diffusion model: full attention over tokens and masks.
 
-    The defaults are the blocks and the position conditioning of AO-GPT small, so that an encoder and a decoder can be
-    compared with nothing between them but who sees whom. The published encoders are
+    The defaults are the blocks and the target embeddings of AO-GPT small, for comparisons in which an encoder and a
+    decoder differ in nothing but attention. The published encoders are
 
     * RADD (arXiv 2406.03736): `target_injection="none", position_encoding="rotary", norm="layernorm", qk_norm=False,
       attention_bias=False, hidden_act="gelu_pytorch_tanh"`;
     * SEDD (arXiv 2310.16834): the same with `target_injection="sigma", norm_bias=False`.
 
     Args:
-        target_injection (`str`): What a row is told besides its token. One of the decoder's ways of giving a row its
-            target position, which in an encoder is the row's own position; `"none"`: nothing (RADD); `"sigma"`: the
-            noise level of its sequence modulates every norm and gates every residual branch (SEDD).
-        target_embedding_size (`int`): Width of the target embedding under `"adaln"`, and of the embedding of the noise
-            level under `"sigma"`.
-        attention_bias (`bool`): False takes the biases out of the attention projections, whatever `use_bias` says.
-        norm_bias (`bool`): False takes the biases out of the layer norms, whatever `use_bias` says.
-        num_valid_tokens (`int`, *optional*): Ids from there on are never sampled. 50257 for a table of 50304 (GPT-2),
-            otherwise all but the last, which is then the mask.
-        mask_token_id (`int`, *optional*): The id that marks a position to be filled, `num_valid_tokens` unless given.
-            The encoder embeds it, so it must lie inside the token table.
-
-    The other arguments are those of [`AOGPTConfig`].
+        target_injection (`str`, defaults to `"adaln"`): Condition of a row besides its token: one of the decoder's
+            kinds of target injection, with the row's own position as target; `"none"`: nothing (RADD); or `"sigma"`:
+            the noise level of the sequence modulates every norm and gates every residual branch (SEDD).
+        target_embedding_size (`int`, defaults to 128): Width of the target embedding of `"adaln"`, or of the embedding
+            of the noise level of `"sigma"`.
+        attention_bias (`bool`, defaults to `True`): Whether attention projections have biases, if `use_bias` is True.
+        norm_bias (`bool`, defaults to `True`): Whether layer norms have biases, if `use_bias` is True.
+        num_valid_tokens (`int`, *optional*): Number of ids of text. Defaults to 50257 for a table of 50304 (GPT-2),
+            otherwise to `vocab_size` - 1; the last id is then the mask.
+        mask_token_id (`int`, *optional*): Id of positions to fill in; defaults to `num_valid_tokens`. The encoder
+            embeds it, so it must lie inside the token table.
+        kwargs: Other arguments of [`AOGPTConfig`].
 
     Raises:
         ValueError: If a value is not allowed, or values contradict each other.
+
+    Examples:
+        >>> config = MDMEncoderConfig(vocab_size=101)
+        >>> config.num_valid_tokens, config.mask_token_id
+        (100, 100)
     """
 
     model_type = "mdm_encoder"
@@ -56,12 +60,12 @@ class MDMEncoderConfig(AOGPTConfig):
         self.auto_map = dict(AUTO_MAP)
 
     def validate(self) -> None:
+        """Raise a `ValueError` if a value is not allowed."""
         super().validate()
         if self.mask_token_id >= self.vocab_size:
             raise ValueError(
-                f"mask_token_id={self.mask_token_id} has no row in the token table, but an encoder embeds its masks: "
-                f"use an id from num_valid_tokens={self.num_valid_tokens} to vocab_size - 1={self.vocab_size - 1}, or "
-                "a larger table."
+                f"`mask_token_id` ({self.mask_token_id}) must be in the token table of an encoder, from "
+                f"`num_valid_tokens` ({self.num_valid_tokens}) to `vocab_size` - 1 ({self.vocab_size - 1})."
             )
 
 

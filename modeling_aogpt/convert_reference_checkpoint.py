@@ -1,12 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Converts a released model into a folder that `AutoModel.from_pretrained(OUT_DIR, trust_remote_code=True)` loads:
+Command that converts a released model into a folder that `AutoModel.from_pretrained` loads.
 
-    python -m modeling_aogpt.convert_reference_checkpoint SOURCE OUT_DIR [--weights ema|live] [--tokenizer gpt2]
+    python -m modeling_aogpt.convert_reference_checkpoint SOURCE OUTPUT_DIR [--weights ema|live] [--tokenizer gpt2]
 
-SOURCE is a `.pt` file of AO-GPT or sigma-GPT (Hub repository `Cauthyyy/AO-GPT-MDM`), or the folder, `config.json` and
-`model.safetensors`, of a SEDD (`louaaron/sedd-*`) or RADD (`JingyangOu/radd-*`).
+SOURCE is a `.pt` file of AO-GPT or sigma-GPT (Hub repository `Cauthyyy/AO-GPT-MDM`), or the folder with `config.json`
+and `model.safetensors` of a SEDD (`louaaron/sedd-*`) or RADD (`JingyangOu/radd-*`). Load OUTPUT_DIR with
+`trust_remote_code=True`.
 """
 
 import argparse
@@ -26,12 +27,12 @@ from safetensors.torch import load_file
 
 from .configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCAB_SIZE, AOGPTConfig
 from .configuration_mdm_encoder import MDMEncoderConfig
-from .mask_token import tokenizer_of
 from .modeling_aogpt import AOGPTForAnyOrderLM
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM
+from .tokenization import load_matching_tokenizer
 
-# Released name of a module or tensor -> its name here, in the order of the authors' `model.parameters()`, which is that
-# of the moving averages. What a model does not have (q_norm, k_norm and adaLN in a sigma-GPT) is passed over.
+# Released name of each module or tensor and its name here, in the order of the authors' `model.parameters()`, which is
+# the order of the moving averages. Names that a model does not have (q_norm, k_norm, adaLN of a sigma-GPT) are skipped.
 DECODER_EMBEDDINGS = {
     "transformer.wte": "model.embed_tokens",
     "transformer.wpe": "model.position_embeddings",
@@ -39,12 +40,12 @@ DECODER_EMBEDDINGS = {
     "transformer.wnonee": "model.start_embedding",
 }
 DECODER_BLOCK = {
-    "transformer.h.{layer}.ln_1": "model.layers.{layer}.input_norm",
-    "transformer.h.{layer}.attn.c_attn": "model.layers.{layer}.attention.qkv_proj",
-    "transformer.h.{layer}.attn.c_proj": "model.layers.{layer}.attention.o_proj",
-    "transformer.h.{layer}.attn.q_norm": "model.layers.{layer}.attention.q_norm",
-    "transformer.h.{layer}.attn.k_norm": "model.layers.{layer}.attention.k_norm",
-    "transformer.h.{layer}.ln_2": "model.layers.{layer}.post_attention_norm",
+    "transformer.h.{layer}.ln_1": "model.layers.{layer}.input_layernorm",
+    "transformer.h.{layer}.attn.c_attn": "model.layers.{layer}.self_attn.qkv_proj",
+    "transformer.h.{layer}.attn.c_proj": "model.layers.{layer}.self_attn.o_proj",
+    "transformer.h.{layer}.attn.q_norm": "model.layers.{layer}.self_attn.q_norm",
+    "transformer.h.{layer}.attn.k_norm": "model.layers.{layer}.self_attn.k_norm",
+    "transformer.h.{layer}.ln_2": "model.layers.{layer}.post_attention_layernorm",
     "transformer.h.{layer}.mlp.c_fc": "model.layers.{layer}.mlp.up_proj",
     "transformer.h.{layer}.mlp.c_proj": "model.layers.{layer}.mlp.down_proj",
     "transformer.h.{layer}.adaLN.1": "model.layers.{layer}.modulation.proj",
@@ -55,10 +56,10 @@ ENCODER_EMBEDDINGS = {
     "sigma_map.mlp.2": "model.sigma_embedding.down_proj",
 }
 ENCODER_BLOCK = {
-    "blocks.{layer}.norm1": "model.layers.{layer}.input_norm",
-    "blocks.{layer}.attn_qkv": "model.layers.{layer}.attention.qkv_proj",
-    "blocks.{layer}.attn_out": "model.layers.{layer}.attention.o_proj",
-    "blocks.{layer}.norm2": "model.layers.{layer}.post_attention_norm",
+    "blocks.{layer}.norm1": "model.layers.{layer}.input_layernorm",
+    "blocks.{layer}.attn_qkv": "model.layers.{layer}.self_attn.qkv_proj",
+    "blocks.{layer}.attn_out": "model.layers.{layer}.self_attn.o_proj",
+    "blocks.{layer}.norm2": "model.layers.{layer}.post_attention_layernorm",
     "blocks.{layer}.mlp.0": "model.layers.{layer}.mlp.up_proj",
     "blocks.{layer}.mlp.2": "model.layers.{layer}.mlp.down_proj",
     "blocks.{layer}.adaLN_modulation": "model.layers.{layer}.modulation.proj",
@@ -72,13 +73,22 @@ ENCODER_HEAD = {
 
 @dataclass(frozen=True)
 class ReleasedArchitecture:
-    """What sets an architecture apart from the others: the names of its modules, and settings of its configuration."""
+    """
+    Names and settings of a released architecture.
+
+    Attributes:
+        name (`str`): Name of the architecture.
+        embeddings, block, head (`dict`): Names of its modules.
+        settings (`dict`): Values of its configuration that differ from the defaults.
+        published_weights (`str`): The weights that its published numbers were computed with.
+    """
 
     name: str
     embeddings: dict[str, str]
     block: dict[str, str]
     head: dict[str, str]
     settings: dict[str, Any] = field(default_factory=dict)
+    published_weights: str = "ema"
 
 
 AOGPT = ReleasedArchitecture(
@@ -103,6 +113,7 @@ SIGMA_GPT = ReleasedArchitecture(
         "tie_word_embeddings": True,
         "lm_head_bias": False,
     },
+    published_weights="live",  # the released evaluation scripts do not load its moving averages
 )
 RADD = ReleasedArchitecture(
     name="RADD",
@@ -120,7 +131,7 @@ RADD = ReleasedArchitecture(
 )
 SEDD = replace(RADD, name="SEDD", settings=RADD.settings | {"target_injection": "sigma", "norm_bias": False})
 
-# Released setting -> its name here. `dropout` is the last one of the released files; it does nothing at inference.
+# Released name of each setting and its name here. Released files also have `dropout`, which inference does not use.
 SETTINGS = {
     "n_layer": "num_hidden_layers",
     "n_head": "num_attention_heads",
@@ -129,7 +140,7 @@ SETTINGS = {
     "bias": "use_bias",
     "vocab_size": "vocab_size",
 }
-# The same of an encoder. `cond_dim` stands in every file, but in a RADD nothing has that size.
+# The same for encoders. `cond_dim` is in every file, but no tensor of a RADD has this size.
 ENCODER_SETTINGS = {
     "n_blocks": "num_hidden_layers",
     "n_heads": "num_attention_heads",
@@ -141,102 +152,115 @@ TIED = ("lm_head.weight", "transformer.wte.weight")
 
 
 def convert(
-    source: Path, out_dir: Path, weights: str = "ema", tokenizer: str | None = None
+    source: Path, output_dir: Path, weights: str | None = None, tokenizer: str | None = None
 ) -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:
     """
-    Writes a released model to a folder: safetensors, configurations and code.
+    Convert a released model into a folder of safetensors, configurations and code.
+
+    The folder is written completely or not at all.
 
     Args:
-        source (`Path`): A released `.pt` file, AO-GPT or sigma-GPT, or the folder of a SEDD or RADD, told apart by the
-            names of the tensors.
-        out_dir (`Path`): The folder to write, whole or left empty; it must not exist or be empty.
-        weights (`str`): `"ema"`, the moving averages, with which the paper's numbers were made, or `"live"`. A folder
-            holds one set of weights alone, and takes no `"live"`.
-        tokenizer (`str`, *optional*): Folder or Hub name of the tokenizer of the model, which released files lack. It
-            is written too, with a mask token.
+        source (`Path`): A released `.pt` file of AO-GPT or sigma-GPT, or the folder of a SEDD or RADD. The names of the
+            tensors tell which.
+        output_dir (`Path`): The folder to write. It must be empty or not exist.
+        weights (`str`, *optional*): `"ema"` (moving averages) or `"live"`. Defaults to the weights that the published
+            numbers were computed with: `"ema"` for AO-GPT, `"live"` for sigma-GPT. Folders have only one set of
+            weights.
+        tokenizer (`str`, *optional*): Folder or Hub name of the model's tokenizer, which released files do not contain.
+            It is saved too, with a mask token.
 
     Returns:
-        `AOGPTForAnyOrderLM` or `MDMEncoderForMaskedLM`: The model that was written.
+        `AOGPTForAnyOrderLM` or `MDMEncoderForMaskedLM`: The converted model.
 
     Raises:
-        ValueError: If `source` is damaged or none of the files that are known, if its tensors are not exactly those of
-            its settings, if `tokenizer` is none or another model's, or if `out_dir` is in use.
+        ValueError: If `source` is damaged or unknown, if its tensors do not fit its settings, if `tokenizer` cannot be
+            loaded or belongs to another model, or if `output_dir` is in use.
     """
-    if out_dir.exists() and (not out_dir.is_dir() or any(out_dir.iterdir())):
-        raise ValueError(f"{out_dir} exists and is not an empty folder: remove it or name another one to write to.")
+    if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
+        raise ValueError(f"{output_dir} exists and is not an empty folder. Remove it, or choose another one.")
     model = load_released(source, weights)
-    written = [model] if tokenizer is None else [model, tokenizer_of(model.config, tokenizer)]
-    # Within the folder: where the user stands, or another disk is mounted, no other can be put in its place.
-    out_dir.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".", dir=out_dir) as temporary:
+    written = [model] if tokenizer is None else [model, load_matching_tokenizer(model.config, tokenizer)]
+    # The temporary folder is inside, because the output folder itself cannot be replaced if it is a mount point or the
+    # current folder.
+    output_dir.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".", dir=output_dir) as temporary:
         for part in written:
             part.save_pretrained(temporary)
         for path in sorted(Path(temporary).iterdir(), key=lambda path: path.name == "config.json"):
-            os.replace(path, out_dir / path.name)  # config.json comes last: a folder without it is no model
+            os.replace(path, output_dir / path.name)  # config.json last: without it, the folder does not load
     return model
 
 
-def load_released(source: Path, weights: str = "ema") -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:
-    """A released model, on the CPU, in the precision of its file. Arguments and errors as in `convert`."""
-    if weights not in ("ema", "live"):
-        raise ValueError(f"weights={weights!r} is not one of 'ema', 'live'.")
+def load_released(source: Path, weights: str | None = None) -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:
+    """
+    Load a released model on the CPU, in the precision of its file.
+
+    Args:
+        source (`Path`): As in [`convert`].
+        weights (`str`, *optional*): As in [`convert`].
+
+    Raises:
+        ValueError: As in [`convert`].
+    """
+    if weights not in ("ema", "live", None):
+        raise ValueError(f"`weights` must be 'ema' or 'live', but is {weights!r}.")
     return load_encoder(source, weights) if source.is_dir() else load_decoder(source, weights)
 
 
-def load_decoder(source: Path, weights: str) -> AOGPTForAnyOrderLM:
-    """The model of a released `.pt` file, see `load_released`."""
+def load_decoder(source: Path, weights: str | None) -> AOGPTForAnyOrderLM:
+    """Load the model of a released `.pt` file, see [`load_released`]."""
     checkpoint = read_checkpoint(source)
     tensors = {name.removeprefix("_orig_mod."): tensor for name, tensor in checkpoint["model"].items()}
-    architecture = architecture_of(tensors, source)
-    config = config_of(checkpoint, architecture, tensors, source)
+    architecture = detect_architecture(tensors, source)
+    config = read_config(checkpoint, architecture, tensors, source)
     with torch.device("meta"):
         model = AOGPTForAnyOrderLM(config)
     names = dict(released_names(architecture, config, model.state_dict()))
     shapes = {old: tuple(model.state_dict()[new].shape) for old, new in names.items()}
-    check_tensors(tensors, shapes, f"{source} is a file of {architecture.name}, but does not fit its model_args")
+    check_tensors(tensors, shapes, f"The tensors of {source} do not fit its model_args ({architecture.name})")
     if config.tie_word_embeddings and not torch.equal(*(tensors[name] for name in TIED)):
-        raise ValueError(f"{source}: {TIED[0]} and {TIED[1]} differ, but are one tensor in {architecture.name}.")
-    if weights == "ema":
-        tensors = moving_averages(checkpoint, shapes, config.tie_word_embeddings, source)
+        raise ValueError(f"{source}: {TIED[0]} and {TIED[1]} differ, but {architecture.name} ties them.")
+    if (weights or architecture.published_weights) == "ema":
+        tensors = read_moving_averages(checkpoint, shapes, config.tie_word_embeddings, source)
 
     model.load_state_dict({new: tensors[old] for old, new in names.items()}, assign=True)
     model.tie_weights()
     return model.eval()
 
 
-def load_encoder(source: Path, weights: str) -> MDMEncoderForMaskedLM:
-    """The model of the folder of a SEDD or RADD, see `load_released`."""
-    if weights != "ema":
-        raise ValueError(f"{source} is a folder of an encoder, which has one set of weights: leave out {weights!r}.")
+def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
+    """Load the model of the folder of a SEDD or RADD, see [`load_released`]."""
+    if weights == "live":
+        raise ValueError(f"{source} is the folder of an encoder, which has only one set of weights. Remove `weights`.")
     settings, tensors = read_folder(source)
     architecture = SEDD if "sigma_map.mlp.0.weight" in tensors else RADD
-    config = encoder_config_of(settings, architecture, source)
+    config = read_encoder_config(settings, architecture, source)
     with torch.device("meta"):
         model = MDMEncoderForMaskedLM(config)
     names = dict(released_names(architecture, config, model.state_dict()))
     shapes = {old: tuple(model.state_dict()[new].shape) for old, new in names.items()}
-    # The rotary frequencies stand in the file as well, and alone tell the number of heads and the base.
+    # The file also contains the rotary frequencies. Only these depend on the number of heads and on the base.
     frequencies = config.rope_theta ** -(torch.arange(0, config.head_dim, 2) / config.head_dim)
     given = tensors.pop("rotary_emb.inv_freq", frequencies)
-    what = f"{source} is a folder of a {architecture.name}, but does not fit its config.json"
+    problem = f"The tensors of {source} do not fit its config.json ({architecture.name})"
     if given.shape != frequencies.shape or not torch.allclose(given.float(), frequencies, rtol=1e-3, atol=0):
         raise ValueError(
-            f"{what}: rotary_emb.inv_freq is not that of base {config.rope_theta:g} and n_heads="
+            f"{problem}: rotary_emb.inv_freq does not have the frequencies of base {config.rope_theta:g} and n_heads="
             f"{config.num_attention_heads}."
         )
-    check_tensors(tensors, shapes, what)
+    check_tensors(tensors, shapes, problem)
     model.load_state_dict({new: tensors[old] for old, new in names.items()}, assign=True)
     return model.eval()
 
 
 def read_folder(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The settings and tensors of a released folder."""
+    """Read the settings and tensors of a released folder."""
     config, weights = source / "config.json", source / "model.safetensors"
     for path in (config, weights):
         if not path.is_file():
             raise ValueError(
-                f"{source} is a folder without {path.name}: give a released .pt file of AO-GPT or sigma-GPT, or the "
-                "folder of a SEDD or RADD."
+                f"{source} is a folder without {path.name}. Pass a released .pt file of AO-GPT or sigma-GPT, or the "
+                "folder of a SEDD or RADD. (training/convert_gpt2.py converts a GPT-2.)"
             )
     try:
         return json.loads(config.read_text(encoding="utf-8")), load_file(weights)
@@ -244,17 +268,20 @@ def read_folder(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         raise ValueError(f"{source} is damaged: {error}. Download it again.") from error
 
 
-def encoder_config_of(given: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
-    """The configuration that a folder's settings name. Whether the tensors agree is seen from their shapes."""
+def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
+    """Return the configuration of a released folder. The shapes of the tensors are checked later."""
     sizes, graph = (given.get(part) if isinstance(given, dict) else None for part in ("model", "graph"))
     if not isinstance(sizes, dict) or not isinstance(graph, dict) or not ENCODER_SETTINGS.keys() <= sizes.keys():
         raise ValueError(
-            f"{source}/config.json is not that of a SEDD or RADD: graph and model with {', '.join(ENCODER_SETTINGS)}."
+            f"{source}/config.json is not of a SEDD or RADD: it must have `graph`, and `model` with "
+            f"{', '.join(ENCODER_SETTINGS)}."
         )
     if graph.get("type") != "absorb":
-        raise ValueError(f"{source} has graph.type {graph.get('type')!r}: only 'absorb', with a mask, is known.")
+        raise ValueError(
+            f"{source} has graph.type {graph.get('type')!r}, but only 'absorb' (with a mask) is supported."
+        )
     if architecture is SEDD and sizes.get("scale_by_sigma") is not True:
-        raise ValueError(f"{source} has a score that is not scaled by sigma (model.scale_by_sigma): not known.")
+        raise ValueError(f"{source} does not set model.scale_by_sigma, which is not supported.")
     try:
         settings = {new: sizes[old] for old, new in ENCODER_SETTINGS.items()} | architecture.settings
         settings["vocab_size"] = given["tokens"] + 1  # the mask comes after the tokens
@@ -262,61 +289,61 @@ def encoder_config_of(given: dict[str, Any], architecture: ReleasedArchitecture,
             settings["bos_token_id"] = settings["eos_token_id"] = GPT2_VOCAB_SIZE - 1
         return MDMEncoderConfig(**settings)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{source}/config.json makes no model: {error}") from error
+        raise ValueError(f"{source}/config.json has settings that are not allowed: {error}") from error
 
 
 def read_checkpoint(source: Path) -> dict[str, Any]:
-    """The dictionary of a released file, its tensors mapped from the disk: the optimizer's are never read."""
+    """Return the dictionary of a released file, with tensors that are mapped from the disk when they are used."""
     if not source.is_file():
-        raise ValueError(f"{source} is not there: give a released .pt file, or the folder of a SEDD or RADD.")
+        raise ValueError(f"{source} does not exist. Pass a released .pt file, or the folder of a SEDD or RADD.")
     try:
         with zipfile.ZipFile(source) as archive:
             damaged = archive.testzip()  # torch.load does not compare checksums
         if damaged is not None:
             raise zipfile.BadZipFile(f"the checksum of {damaged} is wrong")
         checkpoint = torch.load(source, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # which of a dozen kinds depends on the byte that is wrong
+    except Exception as error:  # a damaged file can raise errors of any kind
         raise ValueError(
-            f"{source} is damaged, or no file that torch.save wrote from tensors and plain values "
-            f"({error}). Compare its checksum with the published one, or download it again."
+            f"{source} is damaged, or was not written by torch.save from tensors and plain values ({error}). Compare "
+            "its checksum with the published one, or download it again."
         ) from error
     for part in ("model", "model_args"):
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(part), dict):
-            raise ValueError(f"{source} has no dictionary {part!r}, so it is no released AO-GPT or sigma-GPT file.")
+            raise ValueError(f"{source} is not a released AO-GPT or sigma-GPT file: it has no dictionary {part!r}.")
     return checkpoint
 
 
-def architecture_of(tensors: dict[str, torch.Tensor], source: Path) -> ReleasedArchitecture:
-    """Which architecture the names belong to: only AO-GPT has adaLN, and both have a table of target positions."""
+def detect_architecture(tensors: dict[str, torch.Tensor], source: Path) -> ReleasedArchitecture:
+    """Return the architecture that has tensors of these names. Only AO-GPT has adaLN."""
     if "transformer.wtpe.weight" not in tensors:
         raise ValueError(
-            f"{source} has no tensor transformer.wtpe.weight, so it is no released AO-GPT or sigma-GPT file. "
-            f"It has {', '.join(list(tensors)[:3])}, ..."
+            f"{source} is not a released AO-GPT or sigma-GPT file: it has no tensor transformer.wtpe.weight, but "
+            f"{', '.join(list(tensors)[:3])}, ..."
         )
     return AOGPT if any("adaLN" in name for name in tensors) else SIGMA_GPT
 
 
-def config_of(
+def read_config(
     checkpoint: dict[str, Any], architecture: ReleasedArchitecture, tensors: dict[str, torch.Tensor], source: Path
 ) -> AOGPTConfig:
-    """The configuration that a file's settings name. Whether the tensors agree with them is seen from their shapes."""
+    """Return the configuration of a released file. The shapes of the tensors are checked later."""
     given = checkpoint["model_args"]
     if given.keys() - {"dropout"} != SETTINGS.keys():
-        raise ValueError(f"{source} has the model_args {', '.join(given)}, but {', '.join(SETTINGS)} are known.")
+        raise ValueError(f"{source} must have the model_args {', '.join(SETTINGS)}, but has {', '.join(given)}.")
     settings = {new: given[old] for old, new in SETTINGS.items()} | architecture.settings
     settings["target_embedding_size"] = tensors["transformer.wtpe.weight"].shape[-1]
-    if settings["vocab_size"] == GPT2_PADDED_VOCAB_SIZE:  # GPT-2's only special token is its last one, <|endoftext|>
+    if settings["vocab_size"] == GPT2_PADDED_VOCAB_SIZE:  # <|endoftext|>, GPT-2's only special token
         settings["bos_token_id"] = settings["eos_token_id"] = GPT2_VOCAB_SIZE - 1
     try:
         return AOGPTConfig(**settings)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{source} has model_args that make no model: {error}") from error
+        raise ValueError(f"{source} has model_args that are not allowed: {error}") from error
 
 
 def released_names(
     architecture: ReleasedArchitecture, config: AOGPTConfig, known: Iterable[str]
 ) -> Iterator[tuple[str, str]]:
-    """Pairs of a released tensor's name and, in `known`, that of ours, in the order of the authors' parameters."""
+    """Yield (released name, our name) for each tensor in `known`, in the order of the authors' parameters."""
     blocks = (
         (old.format(layer=layer), new.format(layer=layer))
         for layer in range(config.num_hidden_layers)
@@ -329,58 +356,69 @@ def released_names(
                 yield f"{old}{kind}", f"{new}{kind}"
 
 
-def moving_averages(
+def read_moving_averages(
     checkpoint: dict[str, Any], shapes: dict[str, tuple[int, ...]], is_tied: bool, source: Path
 ) -> dict[str, torch.Tensor]:
-    """The moving averages by name; the file has them as a list, in which a tied head is not repeated."""
+    """Return the moving averages by name. The file has them as a list, without a second entry for a tied head."""
     ema = checkpoint.get("ema_model")
     averages = ema.get("shadow_params") if isinstance(ema, dict) else None
     if not isinstance(averages, list):
-        raise ValueError(f"{source} has no list ema_model.shadow_params of moving averages: use --weights live.")
+        raise ValueError(
+            f"{source} has no moving averages (ema_model.shadow_params). Use `weights='live'` (--weights live)."
+        )
     names = [name for name in shapes if not (is_tied and name == TIED[0])]
     if len(averages) != len(names):
         raise ValueError(f"{source} has {len(averages)} moving averages for {len(names)} parameters.")
     tensors = dict(zip(names, averages, strict=True))
     if is_tied:
         tensors[TIED[0]] = tensors[TIED[1]]
-    check_tensors(tensors, shapes, f"{source} has moving averages that do not fit its tensors")
+    check_tensors(tensors, shapes, f"The moving averages of {source} do not fit its tensors")
     return tensors
 
 
-def check_tensors(tensors: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], what: str) -> None:
-    """Raises a `ValueError`, beginning with `what`, unless there are exactly the tensors of `shapes`, all finite."""
+def check_tensors(tensors: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], problem: str) -> None:
+    """Raise a `ValueError`, beginning with `problem`, unless there are exactly the tensors of `shapes`, all finite."""
     problems = [f"{name} is missing" for name in shapes if name not in tensors]
     for name, tensor in tensors.items():
         if name not in shapes:
             problems.append(f"{name} is unknown")
         elif not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
-            problems.append(f"{name} is no tensor of real numbers")
+            problems.append(f"{name} is not a tensor of floating-point numbers")
         elif tuple(tensor.shape) != shapes[name]:
             problems.append(f"{name} has shape {tuple(tensor.shape)} instead of {shapes[name]}")
         elif not tensor.isfinite().all():
             problems.append(f"{name} holds values that are not finite")
     if problems:
         more = f"; and {len(problems) - 8} more" if len(problems) > 8 else ""
-        raise ValueError(f"{what}: {'; '.join(problems[:8])}{more}.")
+        raise ValueError(f"{problem}: {'; '.join(problems[:8])}{more}.")
 
 
 def main() -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python -m modeling_aogpt.convert_reference_checkpoint",
-        description="Converts a released AO-GPT, sigma-GPT, SEDD or RADD into a folder that AutoModel loads.",
+        description="Convert a released AO-GPT, sigma-GPT, SEDD or RADD into a folder that AutoModel loads.",
     )
     parser.add_argument("source", type=Path, metavar="SOURCE", help="a .pt file, or a folder")
-    parser.add_argument("out_dir", type=Path, metavar="OUT_DIR", help="the folder to write; new, or empty")
-    parser.add_argument("--weights", choices=("ema", "live"), default="ema", help="moving averages or last weights")
+    parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="the folder to write, new or empty")
     parser.add_argument(
-        "--tokenizer", metavar="NAME", help="folder or Hub name of its tokenizer (gpt2), to be written too"
+        "--weights",
+        choices=("ema", "live"),
+        help="moving averages or last weights (default: those of the published numbers, ema for AO-GPT, live for "
+        "sigma-GPT)",
+    )
+    parser.add_argument(
+        "--tokenizer", metavar="NAME", help="folder or Hub name of the tokenizer to save with it (gpt2)"
     )
     arguments = parser.parse_args()
     try:
-        model = convert(arguments.source, arguments.out_dir, arguments.weights, arguments.tokenizer)
+        model = convert(arguments.source, arguments.output_dir, arguments.weights, arguments.tokenizer)
     except (ValueError, OSError) as error:
         sys.exit(f"error: {error}")
-    print(f"{arguments.out_dir}: {model.num_parameters():,} parameters, {arguments.weights} weights")
+    weights = arguments.weights or "as published"
+    print(
+        f"{arguments.output_dir}: {type(model).__name__} with {model.num_parameters():,} parameters, weights {weights}"
+    )
 
 
 if __name__ == "__main__":

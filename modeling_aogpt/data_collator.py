@@ -1,6 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Batches for any-order training."""
+"""
+Batches and orders for any-order training.
+
+The order of a sample is a function of two numbers, the seed of the run and that of the sample, so it is the same in
+every batch, process and worker. Each sample has its own stream of SplitMix64 (Steele, Lea and Flood, "Fast splittable
+pseudorandom number generators", 2014), whose k-th number does not depend on the ones before. All orders of a batch are
+thus computed at once.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -8,120 +15,240 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .seeded_orders import OrderDistribution, stream_of
+from .orders import ORDER_NAMES, block_indices, check_blocks, group_orders
+from .validation import check_choice, check_integer, is_integer, is_number
+
+TRAINING_ORDERS = (*ORDER_NAMES, "shared")
+
+# Fraction of left-to-right sequences that helps both losses (Finding 3).
+LEFT_TO_RIGHT_FRACTION = 0.1
+
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's increment, as a signed integer
+SHARED_SAMPLE = -1  # sample whose stream gives the order that all sequences share
+
+
+def mix_bits(states: torch.LongTensor) -> torch.LongTensor:
+    """Return SplitMix64's output for each state: a bijection of 64-bit integers."""
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        states = (states ^ shift_right(states, shift)) * (factor - 2**64)
+    return states ^ shift_right(states, 31)
+
+
+def shift_right(values: torch.LongTensor, bits: int) -> torch.LongTensor:
+    """Shift integers as if they were unsigned: zeros are shifted in."""
+    return (values >> bits) & (2 ** (64 - bits) - 1)
+
+
+def make_streams(seed: int, samples: torch.LongTensor) -> torch.LongTensor:
+    """Return the initial state of the stream of each sample."""
+    return mix_bits((seed * GOLDEN + 2**63) % 2**64 - 2**63 + samples)
+
+
+def draw_integers(streams: torch.LongTensor, count: int) -> torch.LongTensor:
+    """Return the first `count` numbers of each stream, 64 random bits each, (*streams.shape, count)."""
+    return mix_bits(streams[..., None] + GOLDEN * torch.arange(1, count + 1, device=streams.device))
+
+
+def to_uniform(integers: torch.LongTensor) -> torch.Tensor:
+    """Convert numbers of a stream to float64 in [0, 1)."""
+    return shift_right(integers, 11).double() * 2.0**-53
+
+
+@dataclass(frozen=True)
+class OrderDistribution:
+    """
+    Distribution over orders for training.
+
+    Args:
+        orders (`str`, defaults to `"random"`): `"random"`: every order is equally likely; `"shared"`: one random order
+            for all sequences of the run (Finding 2); `"left_to_right"`.
+        block_length (`int`, *optional*): Visit contiguous blocks of this length from left to right, and draw the order
+            within each. Shared orders are the same in every block.
+        stride (`int`, *optional*): The same with strided blocks: first positions 0, stride, 2 stride, ...
+        left_to_right_fraction (`float`, *optional*): Fraction of sequences that are left to right instead. Defaults to
+            0.1 for `"random"` without blocks (Finding 3), and to 0 for other orders.
+
+    Raises:
+        ValueError: If a value is not allowed.
+
+    Examples:
+        >>> distribution = OrderDistribution(block_length=3)
+        >>> samples = torch.arange(2)
+        >>> distribution.draw(seed=0, samples=samples, lengths=torch.tensor([6, 6]), width=6)
+        tensor([[1, 0, 2, 3, 5, 4],
+                [0, 1, 2, 3, 5, 4]])
+    """
+
+    orders: str = "random"
+    block_length: int | None = None
+    stride: int | None = None
+    left_to_right_fraction: float | None = None
+
+    def __post_init__(self) -> None:
+        check_choice("orders", self.orders, TRAINING_ORDERS)
+        check_blocks(self.block_length, self.stride)
+        has_blocks = self.block_length is not None or self.stride is not None
+        if self.left_to_right_fraction is None:
+            is_plain = self.orders == "random" and not has_blocks
+            object.__setattr__(self, "left_to_right_fraction", LEFT_TO_RIGHT_FRACTION if is_plain else 0.0)
+        fraction = self.left_to_right_fraction
+        if not is_number(fraction) or not 0 <= fraction <= 1:
+            raise ValueError(f"`left_to_right_fraction` must be between 0 and 1, but is {fraction!r}.")
+
+    def draw(self, seed: int, samples: torch.LongTensor, lengths: torch.LongTensor, width: int) -> torch.LongTensor:
+        """
+        Return the order (batch, width) of each sample. Positions from `lengths` on are padding, and come last.
+
+        Args:
+            seed (`int`): Seed of the run.
+            samples (`torch.LongTensor` of shape `(batch,)`): Number of each sample. Row b depends on nothing but
+                `seed`, `samples[b]` and `lengths[b]`.
+            lengths (`torch.LongTensor` of shape `(batch,)`): Length of each sample without padding.
+            width (`int`): Length of the batch.
+        """
+        positions = torch.arange(width, device=samples.device)
+        numbers = draw_integers(make_streams(seed, samples), width + 1)
+        is_left_to_right = (to_uniform(numbers[:, 0]) < self.left_to_right_fraction)[:, None]
+        if self.orders == "left_to_right":
+            keys = positions
+        else:
+            keys = shift_right(
+                self._draw_shared_keys(seed, positions) if self.orders == "shared" else numbers[:, 1:], 1
+            )
+        keys = torch.where(is_left_to_right, positions, keys)
+        keys = keys.masked_fill(positions >= lengths[:, None], torch.iinfo(torch.int64).max)
+        orders = keys.argsort(dim=-1, stable=True)
+        if self.block_length is None and self.stride is None:
+            return orders
+        blocks = block_indices(positions, self.block_length, self.stride).masked_fill(is_left_to_right, 0)
+        return group_orders(orders, blocks.masked_fill(positions >= lengths[:, None], width))
+
+    def _draw_shared_keys(self, seed: int, positions: torch.LongTensor) -> torch.LongTensor:
+        """Return sort keys that are the same at the same offset of every block."""
+        offsets = positions // (self.stride or 1) if self.block_length is None else positions % self.block_length
+        stream = make_streams(seed, torch.tensor(SHARED_SAMPLE, device=positions.device))
+        return draw_integers(stream, len(positions))[offsets]
 
 
 @dataclass
 class DataCollatorForAnyOrderLM:
     """
-    Pads sequences, draws an order for each and makes labels.
+    Data collator that pads sequences, draws an order for each, and makes labels.
 
     A feature is a mapping with `input_ids` and, optionally, `labels` (default: the ids), `attention_mask` (0 at
-    padding, which is taken off) and `order_seed`, an integer such as the running number of the sample. With an
-    `order_seed` the order is a function of `(seed, order_seed)` alone, the same in whatever batch, process or worker;
-    without it orders are drawn one after another from a stream of each process and worker. (The `Trainer` drops a
-    column `order_seed` unless `remove_unused_columns=False`.)
+    padding, which is removed) and `order_seed`, an integer such as the index of the sample. With an `order_seed`, the
+    order is a function of `(seed, order_seed)`; without, orders come from a random stream of each process and worker.
+    The `Trainer` removes the column `order_seed` unless `remove_unused_columns=False`.
+
+    Called with a list of features, it returns a dict of `input_ids`, `orders` and `labels` (batch, n; -100 at padding),
+    and `attention_mask` if anything was padded. Padding is on the right, and last in each order.
 
     Args:
-        pad_token_id (`int`, *optional*): Pads sequences of unequal length; may be any valid id, since padding is
-            masked.
-        left_to_right_fraction (`float`): Share of left-to-right orders, the others are `orders` (Finding 3: 0.1).
-        seed (`int`): Of the orders.
-        orders (`str`): What the other orders are drawn from: `"uniform"`, all alike; `"blocks-N"`, contiguous blocks of
-            N positions one after the other, and uniform within; `"strided-N"`, as well, with blocks of every N-th
-            position; `"fixed"`, `"fixed-blocks-N"`, `"fixed-strided-N"`, one such order for all sequences, the same
-            within each block (Finding 2); `"left_to_right"`.
-        pad_to_multiple_of (`int`, *optional*): Rounds the length of a batch up.
-
-    Returns, when called with a list of features, a dict of `input_ids`, `orders`, `labels` (batch, n; -100 at padding)
-    and, if anything was padded, `attention_mask`. Padding stands on the right, and last in each order.
+        pad_token_id (`int`, *optional*): Id to pad sequences of different lengths with. Any valid id will do, since
+            padding is masked.
+        orders (`str`, defaults to `"random"`): As `block_length`, `stride` and `left_to_right_fraction`, see
+            [`OrderDistribution`].
+        block_length (`int`, *optional*): See [`OrderDistribution`].
+        stride (`int`, *optional*): See [`OrderDistribution`].
+        left_to_right_fraction (`float`, *optional*): See [`OrderDistribution`].
+        seed (`int`): Seed of the orders.
+        pad_to_multiple_of (`int`, *optional*): Round the length of a batch up to a multiple.
 
     Raises:
-        ValueError: If lengths differ and there is no `pad_token_id`, a feature has no `input_ids`, a sequence is empty
-            or no list of integers, its labels are not as long, or the fraction or the name of the orders is none.
+        ValueError: If a value is not allowed; when called, if a feature has no `input_ids` or holds something else than
+            one sequence of integers, or if lengths differ and there is no `pad_token_id`.
+
+    Examples:
+        >>> collator = DataCollatorForAnyOrderLM(pad_token_id=0)
+        >>> batch = collator([{"input_ids": [5, 6, 7], "order_seed": 0}, {"input_ids": [8, 9], "order_seed": 1}])
+        >>> batch["labels"]
+        tensor([[   5,    6,    7],
+                [   8,    9, -100]])
     """
 
     pad_token_id: int | None = None
-    left_to_right_fraction: float = 0.1
+    orders: str = "random"
+    block_length: int | None = None
+    stride: int | None = None
+    left_to_right_fraction: float | None = None
     seed: int = 0
     pad_to_multiple_of: int | None = None
-    orders: str = "uniform"
     _stream: tuple[tuple[int, int], torch.Generator] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.pad_token_id, int | None):
-            given = type(self.pad_token_id).__name__
-            raise ValueError(f"pad_token_id is a {given}, but must be an id, such as tokenizer.pad_token_id, or None.")
-        if self.pad_to_multiple_of is not None and self.pad_to_multiple_of < 1:
-            raise ValueError(f"pad_to_multiple_of={self.pad_to_multiple_of} must be at least 1, or None: no rounding.")
-        self._distribution = OrderDistribution.named(self.orders, self.left_to_right_fraction)
+        if self.pad_token_id is not None and not is_integer(self.pad_token_id):
+            raise ValueError(
+                f"`pad_token_id` must be an id, such as tokenizer.pad_token_id, but has type "
+                f"{type(self.pad_token_id).__name__}."
+            )
+        if self.pad_to_multiple_of is not None:
+            check_integer("pad_to_multiple_of", self.pad_to_multiple_of)
+        self._distribution = OrderDistribution(self.orders, self.block_length, self.stride, self.left_to_right_fraction)
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
-        with torch.device("cpu"):  # whatever the default device: a loader's workers can reach no other
-            return self._batch(features)
+        """Return the batch of a list of features."""
+        with torch.device("cpu"):  # a default device may not be available in the workers of a data loader
+            return self._make_batch(features)
 
-    def _batch(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
+    def _make_batch(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
         if not features:
-            raise ValueError("There are no features to make a batch of; give at least one.")
-        ids, labels = zip(*(_read(feature, index) for index, feature in enumerate(features)), strict=True)
+            raise ValueError("The batch has no features. Pass at least one.")
+        ids, labels = zip(*(_read_feature(feature, index) for index, feature in enumerate(features)), strict=True)
         lengths = [len(row) for row in ids]
         if min(lengths) == 0:
+            raise ValueError(f"Feature {lengths.index(0)} is empty. Remove empty texts from the data set.")
+        multiple = self.pad_to_multiple_of or 1
+        width = -(-max(lengths) // multiple) * multiple
+        if min(lengths) < width and self.pad_token_id is None:
             raise ValueError(
-                f"Sequence {lengths.index(0)} of the batch is empty; leave empty texts out of the data set."
-            )
-        longest = self._padded_length(max(lengths))
-        if min(lengths) < longest and self.pad_token_id is None:
-            raise ValueError(
-                f"Sequences of {min(lengths)} to {longest} tokens cannot be stacked: give the collator a pad_token_id "
+                f"Sequences of {min(lengths)} tokens need padding to {width}. Set `pad_token_id` "
                 "(tokenizer.pad_token_id, or any valid id), or make them equally long."
             )
         samples = torch.tensor([self._order_seed(feature) for feature in features])
         batch = {
-            "input_ids": _pad(ids, longest, self.pad_token_id or 0),
-            "orders": self._distribution.draw(self.seed, samples, torch.tensor(lengths), longest),
-            "labels": _pad(labels, longest, -100),
+            "input_ids": _pad(ids, width, self.pad_token_id or 0),
+            "orders": self._distribution.draw(self.seed, samples, torch.tensor(lengths), width),
+            "labels": _pad(labels, width, -100),
         }
-        if min(lengths) < longest:
-            batch["attention_mask"] = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long()
+        if min(lengths) < width:
+            batch["attention_mask"] = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
         return batch
 
-    def _padded_length(self, length: int) -> int:
-        multiple = self.pad_to_multiple_of or 1
-        return -(-length // multiple) * multiple
-
     def _order_seed(self, feature: Mapping[str, object]) -> int:
-        """That of the feature, as a signed 64-bit integer, or the next of the stream of this process and worker."""
+        """Return the feature's `order_seed` as a signed 64-bit integer, or the next one of this process and worker."""
         given = feature.get("order_seed")
         if given is not None:
             return (int(given) + 2**63) % 2**64 - 2**63
-        # Every process and, in every epoch, every worker of a loader has a stream of its own.
+        # Each process has its own stream, and so has each worker of a loader in each epoch.
         worker = torch.utils.data.get_worker_info()
-        place = (int(os.environ.get("RANK", "0")), worker.seed if worker else -1)
-        if self._stream is None or self._stream[0] != place:
-            seed = stream_of(int(stream_of(self.seed, torch.tensor(place[0]))), torch.tensor(place[1]))
-            self._stream = place, torch.Generator().manual_seed(int(seed) % 2**63)
+        key = (int(os.environ.get("RANK", "0")), worker.seed if worker else -1)
+        if self._stream is None or self._stream[0] != key:
+            seed = make_streams(int(make_streams(self.seed, torch.tensor(key[0]))), torch.tensor(key[1]))
+            self._stream = key, torch.Generator().manual_seed(int(seed) % 2**63)
         return int(torch.randint(-(2**63), 2**63 - 1, (), generator=self._stream[1]))
 
 
-def _read(feature: Mapping[str, object], index: int) -> tuple[torch.LongTensor, torch.LongTensor]:
-    """Ids and labels of a feature, without its padding."""
+def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.LongTensor, torch.LongTensor]:
+    """Return the ids and labels of a feature without its padding."""
     if not isinstance(feature, Mapping) or "input_ids" not in feature:
-        given = f"has {', '.join(feature)}" if isinstance(feature, Mapping) else f"is a {type(feature).__name__}"
+        given = f"has {', '.join(feature)}" if isinstance(feature, Mapping) else f"has type {type(feature).__name__}"
         raise ValueError(
-            f"Feature {index} {given}, but must be a mapping with input_ids: give a list of tokenized texts, such as "
+            f"Feature {index} must be a mapping with `input_ids`, but {given}. Pass a list of tokenized texts, such as "
             '[{"input_ids": ids} for ids in tokenizer(texts).input_ids].'
         )
     ids = torch.as_tensor(feature["input_ids"])
     labels = torch.as_tensor(feature.get("labels", ids))
-    keep = torch.as_tensor(feature.get("attention_mask", torch.ones_like(ids)))
-    if ids.dim() != 1 or ids.shape != labels.shape or ids.shape != keep.shape:
+    mask = torch.as_tensor(feature.get("attention_mask", torch.ones_like(ids)))
+    if ids.dim() != 1 or ids.shape != labels.shape or ids.shape != mask.shape:
         raise ValueError(
-            f"Feature {index} has input_ids of shape {tuple(ids.shape)}, labels of {tuple(labels.shape)} and "
-            f"attention_mask of {tuple(keep.shape)}: each must be one sequence, all equally long."
+            f"Feature {index} must be one sequence, with `labels` and `attention_mask` of its length, but `input_ids` "
+            f"has shape {tuple(ids.shape)}, `labels` {tuple(labels.shape)} and `attention_mask` {tuple(mask.shape)}."
         )
     if len(ids) and (ids.is_floating_point() or labels.is_floating_point()):
-        raise ValueError(f"Feature {index} has input_ids or labels that are no integers ({ids.dtype}, {labels.dtype}).")
-    return ids[keep != 0].long(), labels[keep != 0].long()
+        raise ValueError(
+            f"Feature {index} must hold integers, but `input_ids` has dtype {ids.dtype} and `labels` {labels.dtype}."
+        )
+    return ids[mask != 0].long(), labels[mask != 0].long()
 
 
 def _pad(rows: Sequence[torch.Tensor], length: int, value: int) -> torch.Tensor:

@@ -1,24 +1,83 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Log-likelihoods of a decoder: of whole sequences, and of some tokens given others, in any order."""
+"""Log-likelihoods of a decoder, in any order: of whole sequences, and of some tokens given others."""
 
 import math
+from dataclasses import dataclass
 
 import torch
+from transformers.utils import ModelOutput
 
-from .context_ensemble import ensemble_scores, gains_along_orders, gains_of_uniform_orders, permuted_scores
-from .diffusion_bound import diffusion_bound
-from .likelihood_output import (
-    LogLikelihoodOutput,
-    check_count,
-    check_finite,
-    check_pairs,
+from .devices import warn_if_slow
+from .likelihood_estimators import (
+    ROWS_PER_PASS,
+    RowScorer,
+    diffusion_bound,
+    ensemble_gain_along_orders,
+    ensemble_gain_of_random_orders,
+    ensemble_log_probs,
+    score_permutations,
     standard_error_of_mean,
     standard_error_of_pairs,
 )
-from .order_source import Orders, OrderSource, choose_orders
-from .orders import check_aligned, check_batch, group_order, in_order, in_place, random_orders, tokens_of
-from .row_scores import CONTEXT, PADDING, ROWS_PER_PASS, RowScorer, one_branch, parallel_branches
+from .orders import Orders, OrderSource, group_orders, index_by_position, index_by_rank, random_orders
+from .rows import CONTEXT, PADDING, chain, parallel_queries
+from .validation import check_even, check_finite, check_integer, prepare_targets
+
+
+@dataclass
+class LogLikelihoodOutput(ModelOutput):
+    """
+    Output of `log_likelihood` and its variants, in nats, float64.
+
+    Args:
+        log_likelihood (`torch.Tensor` of shape `(batch,)`): log p(x | order), its mean over orders, or an estimate of
+            that mean.
+        token_log_likelihood (`torch.Tensor` of shape `(batch, n)`): Contribution of each token, by position; 0 where
+            nothing was scored. The contributions of a sequence sum to its `log_likelihood`.
+        standard_error (`torch.Tensor` of shape `(batch,)`): Standard error of the mean or estimate: 0 if nothing is
+            random, NaN if a single draw gives no information about the variance.
+        importance_weighted (`torch.Tensor` of shape `(batch,)`): log (1/K) sum_k p(x | order k) over the K orders. Its
+            mean is also a lower bound on the log-likelihood under the mixture of all orders, and tighter for larger K.
+            None if only an estimate of log p is computed.
+        num_rows (`int`): Number of rows computed by the model, for all sequences together.
+
+    Examples:
+        >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+
+        >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+        >>> output = AOGPTForAnyOrderLM(config).log_likelihood(torch.tensor([[5, 6, 7]]), num_orders=4)
+        >>> perplexity = (-output.log_likelihood / 3).exp()
+        >>> bool(output.importance_weighted > output.log_likelihood)
+        True
+    """
+
+    log_likelihood: torch.FloatTensor | None = None
+    token_log_likelihood: torch.FloatTensor | None = None
+    standard_error: torch.FloatTensor | None = None
+    importance_weighted: torch.FloatTensor | None = None
+    num_rows: int | None = None
+
+    @classmethod
+    def from_orders(
+        cls, per_token: torch.Tensor, totals: torch.Tensor, is_random: bool, num_rows: int
+    ) -> "LogLikelihoodOutput":
+        """
+        Return the output for one or several orders.
+
+        Args:
+            per_token (`torch.Tensor` of shape `(batch, n)`): Mean over orders of log p of each token, by position.
+            totals (`torch.Tensor` of shape `(orders, batch)`): log p of each sequence under each order.
+            is_random (`bool`): Whether the orders are random.
+            num_rows (`int`): Number of rows computed.
+        """
+        return cls(
+            log_likelihood=per_token.sum(dim=-1),
+            token_log_likelihood=per_token,
+            standard_error=standard_error_of_mean(totals) if is_random else torch.zeros_like(totals[0]),
+            importance_weighted=totals.logsumexp(dim=0) - math.log(len(totals)),
+            num_rows=num_rows,
+        )
 
 
 class AnyOrderLikelihoodMixin:
@@ -30,82 +89,97 @@ class AnyOrderLikelihoodMixin:
         input_ids: torch.LongTensor,
         orders: Orders | None = None,
         num_orders: int = 1,
-        num_context_orders: int = 1,
+        block_length: int | None = None,
+        stride: int | None = None,
+        ensemble_size: int = 1,
         num_ranks: int | None = None,
         attention_mask: torch.Tensor | None = None,
         generator: torch.Generator | None = None,
         rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
         """
-        Log-likelihood of whole sequences: log p(x | order), or its mean over random orders. Under uniform ones its
-        negative is the any-order loss (Eq. 7) and so the masked-diffusion bound (Eq. 1) on -log p(x).
+        Compute the log-likelihood of whole sequences: log p(x | order), or its mean over random orders.
 
-        With `num_context_orders` M above 1, every p(x_i | context) is an ensemble over M orders of its context: the one
-        that the order gives and M - 1 random permutations (Eq. 4). That takes about M n^2 / 2 rows for each sequence
-        and order. `num_ranks` R estimates it without bias from fewer: n for each order, and R M n for uniform random
-        orders (a context drawn R times, all other tokens queried given it), or R M n / 2 for others (R ranks of the
-        order drawn).
+        Minus the mean over uniformly random orders is the any-order loss (Eq. 7), and thus the masked-diffusion bound
+        (Eq. 1) on -log p(x). Probabilities are normalized over the ids of text (`config.num_valid_tokens`), as in
+        `generate`.
 
-        Probabilities are normalised over the whole token table, as in training and in the authors' code. Generation
-        leaves out ids that are no text (`config.num_valid_tokens` on), which a trained model gives next to nothing.
+        With `ensemble_size` M above 1, every p(x_i | context) is an ensemble over M orders of its context: the given
+        order and M - 1 random permutations (Eq. 4). This takes about M n^2 / 2 rows per sequence and order.
+        `num_ranks` R estimates it without bias from fewer rows:
+
+        * for uniformly random orders, n rows per order, and R M n rows in total for R random contexts, from each of
+          which all other tokens are predicted;
+        * for other orders, n + R M n / 2 rows per order, for R random ranks.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences, as many as memory holds ids of.
-            orders (`torch.LongTensor` of shape `(batch, n)`, `str`, `OrderDistribution` or `Callable`, *optional*):
-                Given orders, `"left_to_right"`, `"random"` (uniform), another distribution or its name (`"blocks-N"`,
-                `"strided-N"`), or a function that draws orders: `orders(batch, n, generator=generator)`. Without it:
-                left to right, or random where `num_orders` is above 1.
-            num_orders (`int`): Random orders K to average over, drawn for each sequence on its own.
-            num_context_orders (`int`): Orders M of every context.
-            num_ranks (`int`, *optional*): Even. Draws R that estimate what the ensemble adds; all ranks if not given.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere.
-            generator (`torch.Generator`, *optional*): Of all that is random.
-            rows_per_pass (`int`): Rows of a forward pass, which bound its memory.
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
+            orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`, *optional*): Given orders,
+                `"left_to_right"`, `"random"`, or a function that is called as `orders(batch, n, generator=generator)`.
+                Defaults to `"left_to_right"`, or to `"random"` with `num_orders` above 1, `block_length` or `stride`.
+            num_orders (`int`, defaults to 1): Number of random orders K to average over, drawn for each sequence.
+            block_length (`int`, *optional*): Visit contiguous blocks of this length from left to
+                right.
+            stride (`int`, *optional*): The same with strided blocks: first positions 0, stride, 2 stride, ...
+            ensemble_size (`int`, defaults to 1): Number of orders M of every context.
+            num_ranks (`int`, *optional*): Number of draws R, even, to estimate the ensemble; defaults to all ranks.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, which may be anywhere.
+            generator (`torch.Generator`, *optional*): Source of randomness.
+            rows_per_pass (`int`): Largest number of rows in a forward pass, which bounds memory.
 
         Returns:
-            [`LogLikelihoodOutput`], float64, without gradients: `forward` gives these. Its standard error covers
-            orders, ranks and context orders.
+            [`LogLikelihoodOutput`], without gradients (use `forward` for these). The standard error covers orders,
+            ranks and context orders.
 
         Raises:
-            ValueError: If the ids, orders or their number are not allowed, or a result is not finite.
+            ValueError: If an argument is not allowed, or a result is not finite.
+
+        Examples:
+            >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+
+            >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+            >>> model, input_ids = AOGPTForAnyOrderLM(config), torch.tensor([[5, 6, 7]])
+            >>> left_to_right = model.log_likelihood(input_ids)
+            >>> any_order = model.log_likelihood(input_ids, num_orders=4)
+            >>> any_order.token_log_likelihood.shape
+            torch.Size([1, 3])
         """
-        check_count("num_context_orders", num_context_orders)
+        check_integer("ensemble_size", ensemble_size)
         if num_ranks is not None:
-            check_pairs("num_ranks", num_ranks)
-            if num_context_orders == 1:
+            check_even("num_ranks", num_ranks)
+            if ensemble_size == 1:
                 raise ValueError(
-                    f"num_ranks={num_ranks} estimates an ensemble, but there is none: set num_context_orders above 1."
+                    "`num_ranks` has no effect without an ensemble. Set `ensemble_size` above 1, or remove it."
                 )
-        source = choose_orders(orders, num_orders, may_repeat=num_context_orders > 1)
+        source = make_order_source(orders, num_orders, block_length, stride, allow_repeats=ensemble_size > 1)
+        warn_if_slow(self)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass)
-        draws_contexts = num_ranks is not None and source.is_uniform
-        start, totals, shares = torch.zeros_like(scorer.num_tokens), [], 0.0
+        samples_contexts = num_ranks is not None and source.is_uniform
+        no_context, totals, per_token = torch.zeros_like(scorer.num_tokens), [], 0.0
         for _ in range(num_orders):
             drawn = source.draw(scorer.is_token, generator)
-            scores = scorer.score(drawn, one_branch(start, scorer.num_tokens, drawn.shape[1]))
-            if num_context_orders > 1 and not draws_contexts:
-                gains, draws = gains_along_orders(scorer, drawn, scores, num_context_orders, num_ranks, generator)
-                scores = scores + gains
+            scores = scorer.score(drawn, chain(no_context, scorer.num_tokens, drawn.shape[1]))
+            if ensemble_size > 1 and not samples_contexts:
+                gain, draws = ensemble_gain_along_orders(scorer, drawn, scores, ensemble_size, num_ranks, generator)
+                scores = scores + gain
             totals.append(scores.sum(dim=-1))
-            shares = shares + in_place(scores, drawn) / num_orders
+            per_token = per_token + index_by_position(scores, drawn) / num_orders
+        if samples_contexts:
+            gain, draws = ensemble_gain_of_random_orders(scorer, ensemble_size, num_ranks, generator)
+            per_token = per_token + gain
         totals = torch.stack(totals)
-
-        is_exact = not source.is_random and num_context_orders == 1
-        standard_error = torch.zeros_like(totals[0]) if is_exact else standard_error_of_mean(totals)
-        if draws_contexts:
-            gains, draws = gains_of_uniform_orders(scorer, num_context_orders, num_ranks, generator)
-            shares = shares + gains
-            standard_error = torch.hypot(standard_error, standard_error_of_pairs(draws))
-        elif num_ranks is not None and num_orders == 1 and not source.is_random:
-            standard_error = standard_error_of_pairs(draws)
-        check_finite(torch.cat((totals, shares.sum(dim=-1)[None])), self.dtype)
-        return LogLikelihoodOutput(
-            log_likelihood=shares.sum(dim=-1),
-            token_log_likelihood=shares,
-            standard_error=standard_error,
-            importance_weighted=totals.logsumexp(dim=0) - math.log(num_orders) if num_ranks is None else None,
-            num_rows=scorer.num_rows,
+        check_finite(torch.cat((totals, per_token.sum(dim=-1)[None])), self.dtype)
+        output = LogLikelihoodOutput.from_orders(
+            per_token, totals, source.is_random or ensemble_size > 1, scorer.num_rows
         )
+        if num_ranks is None:
+            return output
+        standard_error = output.standard_error
+        if samples_contexts:
+            standard_error = torch.hypot(standard_error, standard_error_of_pairs(draws))
+        elif num_orders == 1 and not source.is_random:
+            standard_error = standard_error_of_pairs(draws)
+        return LogLikelihoodOutput(output.log_likelihood, per_token, standard_error, num_rows=scorer.num_rows)
 
     @torch.no_grad()
     def conditional_log_likelihood(
@@ -115,75 +189,87 @@ class AnyOrderLikelihoodMixin:
         context: torch.Tensor | None = None,
         orders: Orders | None = None,
         num_orders: int = 1,
+        block_length: int | None = None,
+        stride: int | None = None,
         context_orders: Orders = "left_to_right",
-        num_context_orders: int = 1,
+        ensemble_size: int = 1,
         attention_mask: torch.Tensor | None = None,
         generator: torch.Generator | None = None,
         rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
         """
-        Log-likelihood of some tokens given others, log p(x_A | x_B), for example of an infill given its surroundings.
-        What is in neither set is marginalised, by not being shown. The rows of the context are computed once for all
-        orders of the targets.
+        Compute log p(x_A | x_B), the log-likelihood of some tokens given others, for example of an infill.
 
-        With `num_context_orders` M above 1, the probability of each target is the mean over M orders of the context:
-        `context_orders` and M - 1 random permutations (Eq. 4; targets that come before others stay behind the context).
+        Tokens in neither set are marginalized out: the model does not see them. The rows of the context are shared by
+        all orders of the targets.
+
+        With `ensemble_size` M above 1, the probability of each target is the mean over M orders of the context:
+        `context_orders` and M - 1 random permutations (Eq. 4). Targets that come before others are not permuted.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens; anything where neither set is.
-            targets (`torch.Tensor` of shape `(batch, n)`): True (or not 0) at the positions of A, which may be as many
-                as they like in each sequence.
-            context (`torch.Tensor` of shape `(batch, n)`, *optional*): The same for B. All other tokens if not given.
-            orders (as in [`log_likelihood`], *optional*): In which the targets are predicted; their places in an order
-                of all positions count.
-            num_orders (`int`): Random orders K to average over.
-            context_orders (as `orders`): In which the context enters, likewise.
-            num_context_orders (`int`): Orders M of the context.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere.
-            generator (`torch.Generator`, *optional*): Of all that is random.
-            rows_per_pass (`int`): Rows of a forward pass, which bound its memory.
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens; arbitrary values at positions in neither set.
+            targets (`torch.Tensor` of shape `(batch, n)`): Nonzero or True at the positions of A. Sequences may have
+                different numbers of targets.
+            context (`torch.Tensor` of shape `(batch, n)`, *optional*): The same for B; defaults to all other tokens.
+            orders (as in [`log_likelihood`], *optional*): Orders of all positions; the targets are predicted in their
+                relative order.
+            num_orders (`int`, defaults to 1): Number of random orders K to average over.
+            block_length (`int`, *optional*): As in [`log_likelihood`].
+            stride (`int`, *optional*): As in [`log_likelihood`].
+            context_orders (as `orders`, defaults to `"left_to_right"`): Orders in which the context enters.
+            ensemble_size (`int`, defaults to 1): Number of orders M of the context.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, which may be anywhere.
+            generator (`torch.Generator`, *optional*): Source of randomness.
+            rows_per_pass (`int`): Largest number of rows in a forward pass, which bounds memory.
 
         Returns:
-            [`LogLikelihoodOutput`], float64, without gradients. Its standard error is that over the orders of the
-            targets, and so NaN where a single one was scored and anything is random, be it the context's order alone.
+            [`LogLikelihoodOutput`], without gradients. The standard error is that over the orders of the targets. It is
+            NaN for a single order if anything is random, even if only the order of the context is.
 
         Raises:
-            ValueError: If the sets overlap or do not fit, as in [`log_likelihood`], or a result is not finite.
+            ValueError: If the sets overlap or do not fit the ids, as in [`log_likelihood`], or a result is not finite.
+
+        Examples:
+            >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+
+            >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+            >>> model = AOGPTForAnyOrderLM(config)
+            >>> output = model.conditional_log_likelihood(torch.tensor([[5, 6, 7]]), targets=torch.tensor([[0, 1, 0]]))
+            >>> output.token_log_likelihood.ne(0).tolist()
+            [[False, True, False]]
         """
-        check_count("num_context_orders", num_context_orders)
-        source, context_source = choose_orders(orders, num_orders), OrderSource(context_orders, "context_orders")
-        is_target, is_context = check_sets(input_ids, targets, context, attention_mask)
+        check_integer("ensemble_size", ensemble_size)
+        source = make_order_source(orders, num_orders, block_length, stride)
+        context_source = OrderSource(context_orders, name="context_orders")
+        is_target, is_context = prepare_targets(input_ids, targets, context, attention_mask)
+        warn_if_slow(self)
         scorer = RowScorer(self, input_ids.masked_fill(~(is_target | is_context), 0), attention_mask, rows_per_pass)
         num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
-        most_targets, most_context = int(num_targets.max()), int(num_context.max())
-        has_random_context = context_source.is_random or num_context_orders > 1
-        # Orders that share a pass leave out each other's slots, so not more of them than take the slots of the context.
-        # They share its order too: where that is random, each takes a pass of its own, to be independent of the others.
-        orders_per_pass = 1 if has_random_context else max(1, most_context // max(1, most_targets))
-        totals, shares = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)
+        max_targets, max_context = int(num_targets.max()), int(num_context.max())
+        is_context_random = context_source.is_random or ensemble_size > 1
+        # Orders of the targets that share a pass also share the order of the context. If that is random, each takes a
+        # pass of its own, so that they are independent. Otherwise a pass has at most as many target rows as context
+        # rows, since rows of different orders do not attend to each other.
+        orders_per_pass = 1 if is_context_random else max(1, max_context // max(1, max_targets))
+        totals, per_token = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)
         for first in range(0, num_orders, orders_per_pass):
             number = min(orders_per_pass, num_orders - first)
             drawn = context_source.draw(scorer.is_token, generator)
-            parts = [group_order(drawn, (~is_context).long())[:, :most_context]]
+            parts = [group_orders(drawn, (~is_context).long())[:, :max_context]]
             for _ in range(number):
                 drawn = source.draw(scorer.is_token, generator)
-                parts.append(group_order(drawn, (~is_target).long())[:, :most_targets])
+                parts.append(group_orders(drawn, (~is_target).long())[:, :max_targets])
             order, branches = join_branches(parts, num_context, num_targets)
-            scores = ensemble_scores(
-                scorer.score(order, branches), scorer, order, num_context, branches, num_context_orders, generator
+            scores = ensemble_log_probs(
+                scorer.score(order, branches), scorer, order, num_context, branches, ensemble_size, generator
             )
             scores = scores.masked_fill(branches < 0, 0.0)
             totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
-            shares.scatter_add_(1, order, scores / num_orders)
+            per_token.scatter_add_(1, order, scores / num_orders)
         totals = torch.stack(totals)
-        is_random = source.is_random or has_random_context
         check_finite(totals, self.dtype)
-        return LogLikelihoodOutput(
-            log_likelihood=shares.sum(dim=-1),
-            token_log_likelihood=shares,
-            standard_error=standard_error_of_mean(totals) if is_random else torch.zeros_like(totals[0]),
-            importance_weighted=totals.logsumexp(dim=0) - math.log(num_orders),
-            num_rows=scorer.num_rows,
+        return LogLikelihoodOutput.from_orders(
+            per_token, totals, source.is_random or is_context_random, scorer.num_rows
         )
 
     @torch.no_grad()
@@ -191,87 +277,90 @@ class AnyOrderLikelihoodMixin:
         self,
         input_ids: torch.LongTensor,
         num_times: int = 32,
-        masking: str = "fixed",
-        num_context_orders: int = 1,
+        masking: str = "fixed_count",
+        ensemble_size: int = 1,
         attention_mask: torch.Tensor | None = None,
         generator: torch.Generator | None = None,
         rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
         """
-        The masked-diffusion bound (Eq. 1) on log p(x) as one would compute it for an encoder, with which it can so be
-        compared: tokens are hidden at random times, and the hidden ones queried all at once given the others, which
-        enter in a random order. Its mean is that of [`log_likelihood`] over random orders (Eq. 7), which for a decoder
-        has less spread for the same n rows per draw.
+        Estimate the masked-diffusion bound (Eq. 1) on log p(x) as for an encoder, for comparison with one.
+
+        Tokens are masked at random times, and all masked ones are queried given the others, which enter in random
+        order. The mean equals that of [`log_likelihood`] over random orders (Eq. 7), which has less variance for the
+        same n rows per draw.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
-            num_times (`int`): Times to average over, even: two in each of `num_times` / 2 strata.
-            masking (`str`): `"fixed"`: exactly ceil(t n) tokens are hidden at time t (Eq. 2); `"bernoulli"`: each with
-                probability t (Eq. 1). The first has less spread.
-            num_context_orders (`int`): Orders M of the context, over which probabilities are averaged (Eq. 4). With
-                M n rows per draw this, too, estimates the ensemble of all ranks; `log_likelihood(..., num_ranks=...)`
-                does so with less spread.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere.
-            generator (`torch.Generator`, *optional*): Of all that is random.
-            rows_per_pass (`int`): Rows of a forward pass, which bound its memory.
+            num_times (`int`, defaults to 32): Number of random times, even: two in each of `num_times` / 2 strata.
+            masking (`str`, defaults to `"fixed_count"`): `"fixed_count"`: exactly ceil(t n) tokens are masked at time t
+                (Eq. 2); `"bernoulli"`: each token with probability t (Eq. 1), which has more variance.
+            ensemble_size (`int`, defaults to 1): Number of orders M of the context, over which probabilities are
+                averaged (Eq. 4). `log_likelihood(..., num_ranks=...)` estimates the ensemble with less variance.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, which may be anywhere.
+            generator (`torch.Generator`, *optional*): Source of randomness.
+            rows_per_pass (`int`): Largest number of rows in a forward pass, which bounds memory.
 
         Returns:
-            [`LogLikelihoodOutput`], float64, without gradients.
+            [`LogLikelihoodOutput`], without gradients.
 
         Raises:
-            ValueError: If the ids or arguments are not allowed, or a result is not finite.
+            ValueError: If an argument is not allowed, or a result is not finite.
         """
-        check_count("num_context_orders", num_context_orders)
+        check_integer("ensemble_size", ensemble_size)
+        warn_if_slow(self)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass)
 
-        def score(is_hidden: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
+        def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
             drawn = random_orders(*input_ids.shape, generator=generator, device=input_ids.device)
-            drawn = group_order(drawn, torch.where(scorer.is_token, is_hidden.long(), 2))
-            num_context = scorer.num_tokens - is_hidden.sum(dim=-1)
-            branches = parallel_branches(num_context, scorer.num_tokens, drawn.shape[1])
-            scores, _ = permuted_scores(scorer, drawn, num_context, branches, num_context_orders, generator)
-            return in_place(scores, drawn)
+            drawn = group_orders(drawn, torch.where(scorer.is_token, is_masked.long(), 2))
+            num_context = scorer.num_tokens - is_masked.sum(dim=-1)
+            branches = parallel_queries(num_context, scorer.num_tokens, drawn.shape[1])
+            scores, _ = score_permutations(scorer, drawn, num_context, branches, ensemble_size, generator)
+            return index_by_position(scores, drawn)
 
-        output = diffusion_bound(score, scorer.is_token, num_times, masking, generator)
-        check_finite(output.log_likelihood, self.dtype)
-        output.num_rows = scorer.num_rows
-        return output
+        per_token, standard_error = diffusion_bound(score, scorer.is_token, num_times, masking, generator)
+        log_likelihood = per_token.sum(dim=-1)
+        check_finite(log_likelihood, self.dtype)
+        return LogLikelihoodOutput(log_likelihood, per_token, standard_error, num_rows=scorer.num_rows)
 
 
-def check_sets(
-    input_ids: torch.LongTensor,
-    targets: torch.Tensor,
-    context: torch.Tensor | None,
-    attention_mask: torch.Tensor | None,
-) -> tuple[torch.BoolTensor, torch.BoolTensor]:
+def make_order_source(
+    orders: Orders | None, num_orders: int, block_length: int | None, stride: int | None, allow_repeats: bool = False
+) -> OrderSource:
     """
-    Targets and context (batch, n), no context where there is no target. Raises a `ValueError` if they do not fit the
-    ids, overlap or hold padding.
+    Return the source of the orders of a likelihood.
+
+    By default it is left to right, or random for several orders or with blocks.
+
+    Raises:
+        ValueError: If `num_orders` is above 1 but the order is always the same, unless `allow_repeats`.
     """
-    check_batch(input_ids)
-    for name, given in (("targets", targets), ("context", context), ("attention_mask", attention_mask)):
-        if given is not None or name == "targets":
-            check_aligned(given, input_ids, name)
-    is_target, is_token = targets != 0, tokens_of(input_ids, attention_mask)
-    is_context = is_token & ~is_target if context is None else context != 0
-    for wrong, what in (
-        (is_target & is_context, "is both a target and context; leave it out of one"),
-        ((is_target | is_context) & ~is_token, "is padding (attention_mask is 0); leave it out of targets and context"),
-    ):
-        if wrong.any():
-            sequence, position = wrong.nonzero()[0].tolist()
-            raise ValueError(f"Position {position} of sequence {sequence} {what}.")
-    if not is_target.any():
-        raise ValueError("targets holds no position: mark what is to be scored.")
-    return is_target, is_context & is_target.any(dim=-1, keepdim=True)
+    check_integer("num_orders", num_orders)
+    if orders is None:
+        is_plain = num_orders == 1 and block_length is None and stride is None
+        orders = "left_to_right" if is_plain else "random"
+    source = OrderSource(orders, block_length, stride)
+    if num_orders > 1 and not source.is_random and not allow_repeats:
+        given = repr(orders) if isinstance(orders, str) else "a tensor"
+        raise ValueError(
+            f"`num_orders` ({num_orders}) averages over random orders, but `orders` is {given}. Set `orders='random'`, "
+            "or remove `num_orders`."
+        )
+    return source
 
 
 def join_branches(
     parts: list[torch.LongTensor], num_context: torch.LongTensor, num_targets: torch.LongTensor
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     """
-    The order of rows and their branches, both (batch, rows), of a context (batch, most_context) and of branches
-    (batch, most_targets), `parts`, of which a sequence has `num_context` and `num_targets` (batch,) entries.
+    Return the order of rows and their branches, both (batch, rows), for a context and several orders of the targets.
+
+    Args:
+        parts (`list` of `torch.LongTensor`): Positions of the context (batch, max_context), then of the targets
+            (batch, max_targets) in each order.
+        num_context (`torch.LongTensor` of shape `(batch,)`): Number of leading positions that count in the first part.
+        num_targets (`torch.LongTensor` of shape `(batch,)`): The same for the other parts.
     """
     branches = []
     for branch, part in enumerate(parts, CONTEXT):
@@ -279,5 +368,5 @@ def join_branches(
         size = num_context if branch == CONTEXT else num_targets
         branches.append(torch.where(ranks < size[:, None], branch, PADDING))
     order, branches = torch.cat(parts, dim=1), torch.cat(branches, dim=1)
-    packed = (branches == PADDING).long().argsort(dim=-1, stable=True)
-    return in_order(order, packed), in_order(branches, packed)
+    padding_last = (branches == PADDING).long().argsort(dim=-1, stable=True)
+    return index_by_rank(order, padding_last), index_by_rank(branches, padding_last)

@@ -3,17 +3,18 @@
 """
 AO-GPT: a decoder-only language model that predicts tokens in any order (arXiv 2506.19935).
 
-The unit of input is a row: (token revealed before, its position, target position). The row of rank k carries the token
-of rank k - 1 and predicts the token at the target position `orders[b, k]`; row 0 carries a learned start embedding,
-whose position is -1. Training, scoring, prefill and parallel decoding are the same forward over rows and differ only in
-which rows see which.
+The decoder runs rows: (token, position of that token, target position to predict), see `rows.py`. Row k of a sequence
+carries the token of rank k - 1 and predicts the token at position `orders[b, k]`. Row 0 carries a learned start
+embedding.
+
+Rotary positions (`position_encoding="rotary"`) rotate queries by the target position and keys by the token's own
+position. This is the single-stream form of a known idea: ARPG (arXiv 2503.10568) rotates separate cross-attention
+queries by their targets, and A3 (arXiv 2601.13228) uses two streams.
 """
 
 import copy
-import inspect
 from collections.abc import Callable
 from contextlib import nullcontext
-from difflib import get_close_matches
 from typing import Any
 
 import torch
@@ -31,40 +32,44 @@ from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from .cache_aogpt import StartRowCache
-from .cached_decoder import CachedDecoder
 from .configuration_aogpt import AOGPTConfig
-from .devices import without_cudnn_attention
-from .generation_aogpt import AnyOrderGenerationMixin
+from .decoding_state import CachedDecodingState
+from .devices import Linear, without_cudnn_attention
+from .generation import AnyOrderGenerationMixin
+from .generation_config import AnyOrderGenerationConfig
 from .likelihood import AnyOrderLikelihoodMixin
-from .linear import Linear
 from .orders import (
-    check_aligned,
-    check_batch,
-    check_orders,
-    group_order,
-    in_order,
-    in_place,
+    group_orders,
+    index_by_position,
+    index_by_rank,
     left_to_right_orders,
+    token_mask,
     token_positions,
-    tokens_of,
 )
-from .rows import query_mask, rows_of
+from .rows import add_start_row, branch_rows, causal_mask, query_mask, query_rows
+from .validation import (
+    check_forward_arguments,
+    check_orders,
+    prepare_input_ids,
+    prepare_labels,
+    should_validate,
+)
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
 
 
-# ---------------------------------------------------------------------------------------------------------- blocks
+# ------------------------------------------------------------------------------------------------------------ blocks
 
 
 def make_norm(config: AOGPTConfig) -> nn.Module:
+    """Return a norm over `config.hidden_size`."""
     if config.norm == "rmsnorm":
         return nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
     return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, bias=config.use_bias)
 
 
-def rotation_of(positions: torch.LongTensor, config: AOGPTConfig, dtype: torch.dtype) -> Rotation:
-    """Cosines and sines (batch, 1, rows, head_dim) that turn a vector at `positions` (batch, rows)."""
+def compute_rotation(positions: torch.LongTensor, config: AOGPTConfig, dtype: torch.dtype) -> Rotation:
+    """Return cosines and sines (batch, 1, rows, head_dim) of the rotary embedding of `positions` (batch, rows)."""
     frequencies = config.rope_theta ** -(
         torch.arange(0, config.head_dim, 2, device=positions.device, dtype=torch.float32) / config.head_dim
     )
@@ -73,6 +78,7 @@ def rotation_of(positions: torch.LongTensor, config: AOGPTConfig, dtype: torch.d
 
 
 def rotate(states: torch.Tensor, rotation: Rotation) -> torch.Tensor:
+    """Apply a rotation to queries or keys (batch, heads, rows, head_dim)."""
     cos, sin = rotation
     first, second = states.chunk(2, dim=-1)
     return states * cos + torch.cat((-second, first), dim=-1) * sin
@@ -88,7 +94,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention in plain operations; `attention_mask` is True where a row sees a slot, None is causal."""
+    """Compute attention in plain operations. `attention_mask` is True at visible slots; None is causal."""
     if attention_mask is None:
         rows = torch.arange(query.shape[2], device=query.device)
         attention_mask = rows[:, None] >= rows
@@ -99,7 +105,7 @@ def eager_attention_forward(
 
 
 class AOGPTAttention(nn.Module):
-    """Multi-head attention of rows; queries may be rotated by target positions, keys by the tokens' own."""
+    """Multi-head attention between rows, with optional rotary positions: targets for queries, tokens for keys."""
 
     def __init__(self, config: AOGPTConfig, layer_idx: int) -> None:
         super().__init__()
@@ -122,15 +128,16 @@ class AOGPTAttention(nn.Module):
         kept: slice = slice(None),
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Of all rows keys and values are made, and the output of those that are `kept`."""
+        """Project keys and values for every row, but compute attention output only for the rows selected by `kept`."""
         batch_size, num_rows, _ = hidden_states.shape
         qkv = self.qkv_proj(hidden_states).view(batch_size, num_rows, 3, self.config.num_attention_heads, -1)
         query, key, value = qkv.unbind(dim=2)
-        query, key = self.q_norm(query), self.k_norm(key)  # of what lies together: later it takes twice as long
+        # Normalize before the transpose, while the data is contiguous; afterwards it takes twice as long.
+        query, key = self.q_norm(query), self.k_norm(key)
         query, key, value = (states.transpose(1, 2) for states in (query, key, value))
         if rotations is not None:
-            of_targets, of_tokens = rotations
-            query, key = rotate(query, of_targets), rotate(key, of_tokens)
+            target_rotation, token_rotation = rotations
+            query, key = rotate(query, target_rotation), rotate(key, token_rotation)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
         query = query[:, :, kept]
@@ -139,10 +146,11 @@ class AOGPTAttention(nn.Module):
 
         implementation = self.config._attn_implementation
         if attention_mask is not None and implementation != "eager":
-            implementation = "sdpa"  # parallel queries see neither a causal nor a padded pattern: others cannot take it
+            implementation = "sdpa"  # other kernels take causal and padding masks only
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        is_training = torch.is_grad_enabled() and attention_mask is None  # of one shape, again and again
-        with nullcontext() if is_training or torch.compiler.is_compiling() else without_cudnn_attention(query.device):
+        has_fixed_shape = torch.is_grad_enabled() and attention_mask is None  # as in training
+        allow_cudnn = has_fixed_shape or torch.compiler.is_compiling()
+        with nullcontext() if allow_cudnn else without_cudnn_attention(query.device):
             output, weights = attention(
                 self, query, key, value, attention_mask, scaling=self.scaling, dropout=0.0, **kwargs
             )
@@ -150,6 +158,8 @@ class AOGPTAttention(nn.Module):
 
 
 class AOGPTMLP(nn.Module):
+    """Feed-forward network of a block."""
+
     def __init__(self, config: AOGPTConfig) -> None:
         super().__init__()
         self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=config.use_bias)
@@ -158,11 +168,12 @@ class AOGPTMLP(nn.Module):
         self.down_proj.writes_to_residual = True
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """Return the output (batch, rows, hidden_size)."""
         return self.down_proj(self.act_fn(self.up_proj(hidden_states)))
 
 
 class TargetModulation(nn.Module):
-    """adaLN: `num_vectors` vectors (shifts, scales, gates) of the model's width for each row, from its target alone."""
+    """adaLN: `num_vectors` vectors (shifts, scales, gates) of width `hidden_size` per row, from its target position."""
 
     def __init__(self, config: AOGPTConfig, num_vectors: int) -> None:
         super().__init__()
@@ -170,45 +181,46 @@ class TargetModulation(nn.Module):
         self.proj = Linear(config.target_embedding_size, num_vectors * config.hidden_size)
 
     def tabulate(self, conditions: torch.Tensor) -> torch.Tensor:
-        """`conditions` (n, target_embedding_size) of every position -> all vectors of each position, (n, ...)."""
+        """Return a table (n, num_vectors * hidden_size) for all target embeddings (n, target_embedding_size)."""
         return self.proj(conditions)
 
     def forward(
-        self, conditions: torch.Tensor, target_positions: torch.LongTensor, table: torch.Tensor | None = None
+        self, conditions: torch.Tensor | None, targets: torch.LongTensor, table: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, ...]:
-        """Returns `num_vectors` of (batch, rows, hidden_size), from the `table` of the conditions if there is one."""
-        if table is None and target_positions.numel() > conditions.shape[0]:
-            # Fewer positions than rows: project each position once. For 256 sequences of 16 rows this takes a sixth of
-            # the time, forward and backward.
+        """Return `num_vectors` tensors (batch, rows, hidden_size), looked up in `table` if it is given."""
+        if table is None and targets.numel() > conditions.shape[0]:
+            # Fewer positions than rows: project each position once. For 256 sequences of 16 rows, forward and backward
+            # take a sixth of the time.
             table = self.tabulate(conditions)
-        vectors = self.proj(conditions[target_positions]) if table is None else F.embedding(target_positions, table)
+        vectors = self.proj(conditions[targets]) if table is None else F.embedding(targets, table)
         return vectors.chunk(self.num_vectors, dim=-1)
 
 
 def make_target_embeddings(config: AOGPTConfig) -> nn.Embedding | None:
-    """The table of target positions that all blocks share; None where each has its own, or none is needed."""
+    """Return the table of target positions that all blocks share, or None if there is none."""
     widths = {"adaln": config.target_embedding_size, "input": config.hidden_size, "shared": config.hidden_size}
     width = widths.get(config.target_injection)
     return None if width is None else nn.Embedding(config.max_position_embeddings, width)
 
 
-def conditions_of(target_embeddings: nn.Embedding, length: int, device: torch.device) -> torch.Tensor:
-    """What `TargetModulation` takes, (length, target_embedding_size), of the first `length` positions."""
+def embed_targets(target_embeddings: nn.Embedding, length: int, device: torch.device) -> torch.Tensor:
+    """Return the conditions (length, target_embedding_size) of `TargetModulation` for the first `length` positions."""
     return F.silu(target_embeddings(torch.arange(length, device=device)))
 
 
 def modulate(hidden_states: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """Return `hidden_states * (1 + scale) + shift`."""
     return torch.addcmul(hidden_states + shift, hidden_states, scale)
 
 
 class AOGPTBlock(GradientCheckpointingLayer):
-    """Attention and MLP on the residual stream, both modulated and gated by the target under `"adaln"`."""
+    """Attention and MLP on the residual stream. With `"adaln"`, the target modulates and gates both."""
 
     def __init__(self, config: AOGPTConfig, layer_idx: int) -> None:
         super().__init__()
-        self.input_norm = make_norm(config)
-        self.attention = AOGPTAttention(config, layer_idx)
-        self.post_attention_norm = make_norm(config)
+        self.input_layernorm = make_norm(config)
+        self.self_attn = AOGPTAttention(config, layer_idx)
+        self.post_attention_layernorm = make_norm(config)
         self.mlp = AOGPTMLP(config)
         self.modulation = TargetModulation(config, 6) if config.target_injection == "adaln" else None
         self.target_embeddings = (
@@ -221,7 +233,7 @@ class AOGPTBlock(GradientCheckpointingLayer):
         self,
         hidden_states: torch.Tensor,
         conditions: torch.Tensor | None,
-        target_positions: torch.LongTensor,
+        targets: torch.LongTensor,
         rotations: tuple[Rotation, Rotation] | None,
         attention_mask: torch.Tensor | None = None,
         past_key_values: Cache | None = None,
@@ -229,8 +241,22 @@ class AOGPTBlock(GradientCheckpointingLayer):
         kept: slice = slice(None),
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """The hidden states of the rows that are `kept`; `modulations` is the table of the block's modulation."""
-        attend = {
+        """
+        Return the hidden states of the rows selected by `kept`.
+
+        Args:
+            hidden_states (`torch.Tensor` of shape `(batch, rows, hidden_size)`): Input of the block.
+            conditions (`torch.Tensor` of shape `(n, target_embedding_size)`, *optional*): Target embeddings.
+            targets (`torch.LongTensor` of shape `(batch, rows)`): Target position of each row.
+            rotations (pair of `Rotation`, *optional*): Rotary embeddings of targets and of tokens.
+            attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True at visible
+                slots.
+            past_key_values (`Cache`, *optional*): The key-value cache.
+            modulations (`torch.Tensor` of shape `(n, 6 * hidden_size)`, *optional*): Table of `TargetModulation`.
+            kept (`slice`): Rows to return.
+            kwargs: Arguments of the attention function.
+        """
+        arguments = {
             "rotations": rotations,
             "attention_mask": attention_mask,
             "past_key_values": past_key_values,
@@ -239,32 +265,25 @@ class AOGPTBlock(GradientCheckpointingLayer):
         }
         if self.modulation is None:
             if self.target_embeddings is not None:
-                hidden_states = hidden_states + self.target_embeddings(target_positions)
-            attended = self.attention(self.input_norm(hidden_states), **attend)[0]
-            hidden_states = hidden_states[:, kept] + attended
-            return hidden_states + self.mlp(self.post_attention_norm(hidden_states))
+                hidden_states = hidden_states + self.target_embeddings(targets)
+            attention_output = self.self_attn(self.input_layernorm(hidden_states), **arguments)[0]
+            hidden_states = hidden_states[:, kept] + attention_output
+            return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
-        shift, scale, *others = self.modulation(conditions, target_positions, modulations)
+        shift, scale, *others = self.modulation(conditions, targets, modulations)
         gate, mlp_shift, mlp_scale, mlp_gate = (vectors[:, kept] for vectors in others)
-        attended = self.attention(modulate(self.input_norm(hidden_states), shift, scale), **attend)[0]
-        hidden_states = torch.addcmul(hidden_states[:, kept], gate, attended)
-        transformed = self.mlp(modulate(self.post_attention_norm(hidden_states), mlp_shift, mlp_scale))
-        return torch.addcmul(hidden_states, mlp_gate, transformed)
+        attention_output = self.self_attn(modulate(self.input_layernorm(hidden_states), shift, scale), **arguments)[0]
+        hidden_states = torch.addcmul(hidden_states[:, kept], gate, attention_output)
+        mlp_output = self.mlp(modulate(self.post_attention_layernorm(hidden_states), mlp_shift, mlp_scale))
+        return torch.addcmul(hidden_states, mlp_gate, mlp_output)
 
 
-# ---------------------------------------------------------------------------------------------------------- models
-
-
-# What transformers, its trainer, its `generate`, tokenizers and PEFT may hand to any model's forward.
-COMMON_ARGUMENTS = frozenset(
-    {
-        *TransformersKwargs.__annotations__,
-        *("num_items_in_batch", "token_type_ids", "return_dict", "use_cache", "tokenizer", "assistant_tokenizer"),
-    }
-)
+# ------------------------------------------------------------------------------------------------------------ models
 
 
 class AOGPTPreTrainedModel(PreTrainedModel):
+    """Base class: initialization, resizing of the vocabulary, and the features that Transformers may use."""
+
     config: AOGPTConfig
     config_class = AOGPTConfig
     base_model_prefix = "model"
@@ -288,94 +307,27 @@ class AOGPTPreTrainedModel(PreTrainedModel):
         if getattr(module, "bias", None) is not None:
             init.zeros_(module.bias)
 
-    def checked_ids(
-        self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None = None, mask_allowed: bool = False
-    ) -> torch.LongTensor:
-        """
-        The ids (batch, n) as int64, with 0 at padding, whatever stood there. Raises a `ValueError` unless they are a
-        batch of text no longer than the position table, and the mask has their shape.
-        """
-        check_batch(input_ids)
-        if attention_mask is not None:
-            check_aligned(attention_mask, input_ids)
-        length, longest = input_ids.shape[1], self.config.max_position_embeddings
-        if not 1 <= length <= longest:
-            raise ValueError(
-                f"input_ids has {length} tokens per sequence, but this model takes 1 to {longest} "
-                "(config.max_position_embeddings): cut or split the text, or train a model with a longer table."
-            )
-        input_ids = input_ids.long()
-        if attention_mask is not None:
-            input_ids = input_ids.masked_fill(attention_mask == 0, 0)
-        self.check_text("input_ids", input_ids, also=self.config.mask_token_id if mask_allowed else None)
-        return input_ids
-
-    def checked_labels(
-        self, labels: torch.LongTensor, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None = None
-    ) -> torch.LongTensor:
-        """
-        The labels (batch, n) as int64, with -100 at padding, whatever stood there. Raises a `ValueError` unless they
-        have the shape of the ids, and are text or -100.
-        """
-        check_batch(labels, "labels")
-        check_aligned(labels, input_ids, "labels")
-        labels = labels.long()
-        if attention_mask is not None:
-            labels = labels.masked_fill(attention_mask == 0, -100)
-        self.check_text("labels", labels, also=-100)
-        return labels
-
-    def may_look_at(self, values: torch.Tensor) -> bool:
-        """
-        Whether checks look at values: where that costs nothing much, so not in a compiled graph, nor on an accelerator
-        in training, which would wait for it.
-        """
-        return not (torch.compiler.is_compiling() or values.is_meta or (self.training and not values.is_cpu))
-
-    def check_text(self, name: str, ids: torch.LongTensor, also: int | None) -> None:
-        """Raises a `ValueError` for ids that stand for no text and are not `also`."""
-        if not self.may_look_at(ids):
-            return
-        wrong = (ids < 0) | (ids >= self.config.num_valid_tokens)
-        if also is not None:
-            wrong &= ids != also
-        if wrong.any():
-            given = ids[wrong][0].item()
-            hint = ""
-            if given == self.config.mask_token_id:
-                hint = " That is the mask: generate() and AOGPTForMaskedLM fill it in, a likelihood needs whole text."
-            raise ValueError(
-                f"{name} holds {given}, but ids of text go from 0 to {self.config.num_valid_tokens - 1} "
-                f"(config.num_valid_tokens).{hint}"
-            )
-
-    def loss_of(
-        self,
-        logits: torch.Tensor,
-        labels: torch.LongTensor,
-        num_items_in_batch: torch.Tensor | int | None = None,
-        **kwargs: object,
-    ) -> torch.Tensor:
-        """Mean over labels other than -100, in at least float32; or their sum over `num_items_in_batch`."""
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
-
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """
-        As in transformers. New ids before the mask are text from then on; what `pad_to_multiple_of` adds is not.
+        Resize the token table, as in Transformers. New ids before the mask become ids of text; padding rows do not.
+
+        Args:
+            new_num_tokens (`int`, *optional*): New number of rows.
+            pad_to_multiple_of (`int`, *optional*): Round the number of rows up, with rows that are not text.
+            mean_resizing (`bool`): Whether to initialize new rows from the mean of the old ones.
 
         Raises:
-            ValueError: If new ids come after the mask, or text, an encoder's mask or a special token loses its row.
+            ValueError: If new ids come after the mask, or if text, an encoder's mask or a special token loses its row.
         """
         resized, mask = copy.copy(self.config), self.config.mask_token_id
         resized.vocab_size = new_num_tokens or self.config.vocab_size
         if resized.vocab_size > max(self.config.vocab_size, mask + 1):
             raise ValueError(
-                f"new_num_tokens={new_num_tokens} makes ids after the mask (config.mask_token_id={mask}), but ids of "
-                "text end before it. Move the mask first, the tokenizer's and config.mask_token_id, behind all new "
-                "tokens; rows that only pad the table come by pad_to_multiple_of."
+                f"`new_num_tokens` ({new_num_tokens}) adds ids after the mask (config.mask_token_id={mask}), but ids "
+                "of text must be below it. First move the mask of the tokenizer and config.mask_token_id behind new "
+                "tokens, or use `pad_to_multiple_of` to add rows that are not text."
             )
         if resized.vocab_size > self.config.vocab_size:
             resized.num_valid_tokens = min(resized.vocab_size, mask)
@@ -384,54 +336,68 @@ class AOGPTPreTrainedModel(PreTrainedModel):
         self.config.num_valid_tokens = resized.num_valid_tokens
         return embeddings
 
-    def refuse_unknown(self, arguments: dict[str, object]) -> None:
-        """Raises a `ValueError` for a misspelt argument of `forward`, which would have no effect."""
-        unknown = [name for name, value in arguments.items() if value is not None and name not in COMMON_ARGUMENTS]
-        if unknown:
-            known = list(inspect.signature(type(self).forward).parameters)
-            close = get_close_matches(unknown[0], known, n=1)
-            raise ValueError(
-                f"{type(self).__name__} does not take {', '.join(unknown)}."
-                + (f" Is {close[0]} meant?" if close else "")
-            )
 
-    def masked_lm_output(
+class AOGPTStack(AOGPTPreTrainedModel):
+    """Layers and final norm, shared by the decoder and the encoder."""
+
+    def run_layers(
         self,
-        logits: torch.Tensor,
-        input_ids: torch.LongTensor,
-        attention_mask: torch.Tensor | None,
-        labels: torch.LongTensor | None,
-        output: ModelOutput,
-        **kwargs: Unpack[TransformersKwargs],
-    ) -> MaskedLMOutput:
+        hidden_states: torch.Tensor,
+        targets: torch.LongTensor,
+        conditions: torch.Tensor | None,
+        added: torch.Tensor | None,
+        rotations: tuple[Rotation, Rotation] | None,
+        modulations: tuple[torch.Tensor, ...] | None = None,
+        kept: slice = slice(None),
+        **kwargs: Any,
+    ) -> torch.Tensor:
         """
-        A masked language model's output: `logits` (batch, n, vocab_size) of the head stay at masked positions, without
-        ids that are no text; at revealed ones all mass goes to the token itself.
+        Return the last hidden states of the rows selected by `kept`, on the device of `targets`.
+
+        Args:
+            hidden_states (`torch.Tensor` of shape `(batch, rows, hidden_size)`): Embedded rows.
+            targets (`torch.LongTensor` of shape `(batch, rows)`): Index of each row into `conditions`.
+            conditions (`torch.Tensor` of shape `(n, target_embedding_size)`, *optional*): Conditions of the modulation.
+            added (`torch.Tensor` of shape `(batch, rows, hidden_size)`, *optional*): Target embedding to add to the
+                input of the first layer, or of every layer with `target_injection="shared"`.
+            rotations (pair of `Rotation`, *optional*): Rotary embeddings of targets and of tokens.
+            modulations (`tuple` of `torch.Tensor`, *optional*): Tables that replace `conditions`.
+            kept (`slice`): Rows to return. The last layer computes keys and values only for the other rows.
+            kwargs: Further arguments of [`AOGPTBlock`].
         """
-        is_masked = input_ids == self.config.mask_token_id
-        never = torch.finfo(logits.dtype).min
-        logits[..., self.config.num_valid_tokens :] = never
-        certain = torch.full_like(logits, never).scatter(2, input_ids.masked_fill(is_masked, 0)[..., None], 0.0)
-        logits = torch.where(is_masked[..., None], logits, certain)
-        if labels is not None:
-            labels = self.checked_labels(labels, input_ids, attention_mask)
-            contradicted = (labels != -100) & ~is_masked & (labels != input_ids)
-            if self.may_look_at(labels) and contradicted.any():
-                raise ValueError(
-                    "labels differ from revealed tokens, which have all mass on themselves: mask what is to be "
-                    "predicted, or set the label to -100. (With DataCollatorForLanguageModeling: mask_replace_prob=1, "
-                    "random_replace_prob=0.)"
-                )
-        return MaskedLMOutput(
-            loss=None if labels is None else self.loss_of(logits, labels, **kwargs),
-            logits=logits,
-            hidden_states=output.hidden_states,
-            attentions=output.attentions,
-        )
+        for layer_idx, layer in enumerate(self.layers):
+            if added is not None and (layer_idx == 0 or self.config.target_injection == "shared"):
+                hidden_states = hidden_states + added
+            hidden_states = layer(
+                hidden_states,
+                conditions,
+                targets,
+                rotations,
+                modulations=None if modulations is None else modulations[layer_idx],
+                kept=kept if layer_idx == len(self.layers) - 1 else slice(None),
+                **kwargs,
+            )
+        hidden_states = self.norm(hidden_states)
+        if self.modulation is not None:
+            table = None if modulations is None else modulations[-1]
+            hidden_states = modulate(hidden_states, *self.modulation(conditions, targets[:, kept], table))
+        return hidden_states.to(targets.device)
 
 
-class AOGPTModel(AOGPTPreTrainedModel):
-    """The decoder over rows, without a head."""
+class AOGPTModel(AOGPTStack):
+    """
+    The decoder over rows, without a head.
+
+    Examples:
+        >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+        >>> rows = {  # the tokens 5 and 6 at positions 2 and 0, in this order; the third row predicts position 1
+        ...     "input_ids": torch.tensor([[0, 5, 6]]),
+        ...     "positions": torch.tensor([[-1, 2, 0]]),
+        ...     "target_positions": torch.tensor([[2, 0, 1]]),
+        ... }
+        >>> AOGPTModel(config)(**rows).last_hidden_state.shape
+        torch.Size([1, 3, 32])
+    """
 
     def __init__(self, config: AOGPTConfig) -> None:
         super().__init__(config)
@@ -447,7 +413,7 @@ class AOGPTModel(AOGPTPreTrainedModel):
         self.post_init()
 
     def _embed(self, input_ids: torch.LongTensor, positions: torch.LongTensor) -> torch.Tensor:
-        # Tables are called, not read, here and below: weights that are offloaded come when a module is called.
+        # Tables are called instead of indexed, so that hooks can load offloaded weights.
         start = self.start_embedding(torch.zeros_like(positions[:, :1]))
         embeddings = torch.where((positions < 0).unsqueeze(-1), start, self.embed_tokens(input_ids))
         if self.position_embeddings is not None:
@@ -456,12 +422,13 @@ class AOGPTModel(AOGPTPreTrainedModel):
 
     def tabulate_modulations(self, length: int, device: torch.device) -> tuple[torch.Tensor, ...] | None:
         """
-        The modulation of targets 0 ... length - 1 in every layer and at the end, for many passes over the same
-        positions: it depends on nothing else. None unless `config.target_injection` is `"adaln"`.
+        Return the modulation of the targets 0 ... length - 1 in every layer and after the last one.
+
+        Many passes can share it. It is None unless `config.target_injection` is `"adaln"`.
         """
         if self.modulation is None:
             return None
-        conditions = conditions_of(self.target_embeddings, length, device)
+        conditions = embed_targets(self.target_embeddings, length, device)
         modules = (*(layer.modulation for layer in self.layers), self.modulation)
         return tuple(module.tabulate(conditions) for module in modules)
 
@@ -478,71 +445,62 @@ class AOGPTModel(AOGPTPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPast:
         """
+        Run rows.
+
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row; any valid id at a start row.
             positions (`torch.LongTensor` of shape `(batch, rows)`): Position of that token, -1 for a start row.
             target_positions (`torch.LongTensor` of shape `(batch, rows)`): Position that the row predicts.
             attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True where a row
-                sees a slot; without it rows see those before them and themselves, and there must be no cache.
-            past_key_values (`Cache`, *optional*): Anything with the `update` method of transformers' caches.
-            modulations (`tuple[torch.Tensor, ...]`, *optional*): What [`AOGPTModel.tabulate_modulations`] gave for at
-                least all target positions, so that no pass projects them anew.
-            num_kept (`int`, *optional*): Return the last so many rows. Of the others the last layer then makes keys and
-                values only.
+                attends to a slot. Without it attention is causal, and there must be no cache.
+            past_key_values (`Cache`, *optional*): Any object with the `update` method of Transformers' caches.
+            modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`AOGPTModel.tabulate_modulations`] for at
+                least all target positions.
+            num_kept (`int`, *optional*): Return only so many rows, the last ones. The last layer computes keys and
+                values only for the others.
+            kwargs: Arguments of the attention function.
 
         Returns:
             `BaseModelOutputWithPast` with `last_hidden_state` (batch, rows or num_kept, hidden_size).
 
         Raises:
-            ValueError: If some rows are kept of several, without a mask that says what they see.
+            ValueError: If `num_kept` is less than the number of rows and there is no `attention_mask`.
         """
         if num_kept is not None and attention_mask is None and num_kept != positions.shape[1]:
             raise ValueError(
-                f"num_kept={num_kept} of {positions.shape[1]} rows needs an attention_mask: without one, what a row "
-                "sees follows from its place among all rows."
+                f"`num_kept` ({num_kept}) is less than the number of rows ({positions.shape[1]}), which needs an "
+                "`attention_mask`: causal attention depends on the index of a row among all rows."
             )
         hidden_states = self._embed(input_ids, positions)
-        rotations = None
+        rotations, conditions, added = None, None, None
         if self.config.position_encoding == "rotary":
             dtype = hidden_states.dtype
-            rotations = rotation_of(target_positions, self.config, dtype), rotation_of(positions, self.config, dtype)
-
-        conditions, added = None, None
-        if self.modulation is not None:
-            if modulations is None:
-                length = self.config.max_position_embeddings
-                conditions = conditions_of(self.target_embeddings, length, positions.device)
-        elif self.target_embeddings is not None:
-            added = self.target_embeddings(target_positions)
-
-        kept = slice(None) if num_kept is None else slice(-num_kept, None)
-        for layer_idx, layer in enumerate(self.layers):
-            if added is not None and (layer_idx == 0 or self.config.target_injection == "shared"):
-                hidden_states = hidden_states + added
-            hidden_states = layer(
-                hidden_states,
-                conditions,
-                target_positions,
-                rotations,
-                attention_mask=attention_mask,
-                past_key_values=past_key_values,
-                modulations=None if modulations is None else modulations[layer_idx],
-                kept=kept if layer_idx == len(self.layers) - 1 else slice(None),
-                **kwargs,
+            rotations = tuple(
+                compute_rotation(indices, self.config, dtype) for indices in (target_positions, positions)
             )
-
-        hidden_states = self.norm(hidden_states)
-        if self.modulation is not None:
-            table = None if modulations is None else modulations[-1]
-            hidden_states = modulate(hidden_states, *self.modulation(conditions, target_positions[:, kept], table))
-        hidden_states = hidden_states.to(positions.device)  # of a model that is spread over devices, from the last
+        if self.modulation is None and self.target_embeddings is not None:
+            added = self.target_embeddings(target_positions)
+        elif self.modulation is not None and modulations is None:
+            conditions = embed_targets(self.target_embeddings, self.config.max_position_embeddings, positions.device)
+        hidden_states = self.run_layers(
+            hidden_states,
+            target_positions,
+            conditions,
+            added,
+            rotations,
+            modulations,
+            kept=slice(None) if num_kept is None else slice(-num_kept, None),
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            **kwargs,
+        )
         return BaseModelOutputWithPast(last_hidden_state=hidden_states, past_key_values=past_key_values)
 
 
-class ModelWithHead(AOGPTPreTrainedModel):
-    """A model and its language-model head, which is one and the same in all views of a checkpoint."""
+class AOGPTWithHead(AOGPTPreTrainedModel):
+    """A model and its language-model head, which are the same in all views of a checkpoint."""
 
-    model_class: type[AOGPTPreTrainedModel] = AOGPTModel
+    model_class: type[AOGPTStack] = AOGPTModel
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
 
@@ -553,23 +511,88 @@ class ModelWithHead(AOGPTPreTrainedModel):
         self.post_init()
 
     def apply_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Logits (..., vocab_size) of hidden states, and where these are, be the head on another device."""
+        """Return logits (..., vocab_size) on the device of `hidden_states`, even if the head is on another device."""
         return self.lm_head(hidden_states).to(hidden_states.device)
 
-    def save_pretrained(self, *arguments: Any, **options: Any) -> None:
-        if self.can_generate():
-            # Of a configuration with this mark transformers reads what its own models know, and no `num_steps`.
-            self.generation_config._from_model_config = None
-        super().save_pretrained(*arguments, **options)
+    def compute_loss(
+        self,
+        logits: torch.Tensor,
+        labels: torch.LongTensor,
+        num_items_in_batch: torch.Tensor | int | None = None,
+        **kwargs: object,
+    ) -> torch.Tensor:
+        """
+        Return the mean cross-entropy over labels other than -100, in at least float32.
+
+        Args:
+            logits (`torch.Tensor` of shape `(batch, n, vocab_size)`): Logits, aligned with `labels`.
+            labels (`torch.LongTensor` of shape `(batch, n)`): Labels.
+            num_items_in_batch (`torch.Tensor` or `int`, *optional*): Divide the sum by this number instead.
+            kwargs: Ignored; other arguments of a forward pass.
+        """
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
+
+    def make_masked_lm_output(
+        self,
+        logits: torch.Tensor,
+        input_ids: torch.LongTensor,
+        attention_mask: torch.Tensor | None,
+        labels: torch.LongTensor | None,
+        output: ModelOutput,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> MaskedLMOutput:
+        """
+        Return the output of a masked language model.
+
+        The logits (batch, n, vocab_size) of masked positions are kept, except for ids that are not text. At unmasked
+        positions all mass is put on the given token.
+        """
+        is_masked = input_ids == self.config.mask_token_id
+        lowest = torch.finfo(logits.dtype).min
+        logits[..., self.config.num_valid_tokens :] = lowest
+        certain = torch.full_like(logits, lowest).scatter(2, input_ids.masked_fill(is_masked, 0)[..., None], 0.0)
+        logits = torch.where(is_masked[..., None], logits, certain)
+        if labels is not None:
+            labels = prepare_labels(self, labels, input_ids, attention_mask)
+            is_contradicted = (labels != -100) & ~is_masked & (labels != input_ids)
+            if should_validate(self, labels) and is_contradicted.any():
+                raise ValueError(
+                    "`labels` differ from the ids of unmasked tokens. Mask the positions to predict, or set their "
+                    "labels to -100. With DataCollatorForLanguageModeling, set mask_replace_prob=1 and "
+                    "random_replace_prob=0."
+                )
+        return MaskedLMOutput(
+            loss=None if labels is None else self.compute_loss(logits, labels, **kwargs),
+            logits=logits,
+            hidden_states=output.hidden_states,
+            attentions=output.attentions,
+        )
 
 
-class AOGPTForAnyOrderLM(ModelWithHead, AnyOrderGenerationMixin, AnyOrderLikelihoodMixin):
-    """AO-GPT with its language-model head, predicting every token given those before it in an order."""
+class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelihoodMixin):
+    """
+    AO-GPT with its language-model head: predicts every token given the tokens before it in an order.
+
+    Examples:
+        >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+        >>> model = AOGPTForAnyOrderLM(config)
+        >>> input_ids, orders = torch.tensor([[5, 6, 7]]), torch.tensor([[2, 0, 1]])
+        >>> output = model(input_ids, orders, labels=input_ids)
+        >>> output.logits.shape  # logits[0, 1] predict the 6 given the 5 and the 7
+        torch.Size([1, 3, 100])
+    """
 
     _auto_class = "AutoModel"
-    canvas_class = CachedDecoder
+    decoding_state_class = CachedDecodingState
+    generation_config_class = AnyOrderGenerationConfig
 
-    def predict_in_order(
+    def __init__(self, config: AOGPTConfig) -> None:
+        super().__init__(config)
+        # Transformers before 5.13 does not know `generation_config_class`.
+        self.generation_config = AnyOrderGenerationConfig.from_model_config(config)
+
+    def forward_by_rank(
         self,
         input_ids: torch.LongTensor,
         orders: torch.LongTensor | None,
@@ -577,25 +600,26 @@ class AOGPTForAnyOrderLM(ModelWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[BaseModelOutputWithPast, torch.LongTensor]:
         """
-        Checks the input and runs the rows of whole sequences.
+        Check the inputs of `forward`, and run one row for each rank.
 
-        Returns the decoder's output, (batch, n, hidden_size) in order, and the orders (batch, n) that were used, in
-        which padding comes last: so it is seen by nothing and needs no mask.
+        Returns:
+            The output of the decoder, with `last_hidden_state` (batch, n, hidden_size) by rank, and the orders (batch,
+            n) that were used. They have padding last, so no row attends to it and no padding mask is needed.
         """
-        input_ids = self.checked_ids(input_ids, attention_mask)
+        input_ids = prepare_input_ids(self, input_ids, attention_mask)
         batch_size, length = input_ids.shape
         if orders is None:
             orders = left_to_right_orders(batch_size, length, device=input_ids.device)
-        elif self.may_look_at(input_ids):
-            check_orders(orders, batch_size, length)
+        elif should_validate(self, input_ids):
+            check_orders("orders", orders, batch_size, length)
         orders = orders.long()
         if attention_mask is None:
             positions = left_to_right_orders(batch_size, length, device=input_ids.device)
         else:
             positions = token_positions(attention_mask != 0)
-            orders = group_order(orders, (attention_mask == 0).long())
-        rows = rows_of(in_order(input_ids, orders), in_order(positions, orders))
-        return self.model(**rows, **kwargs), orders
+            orders = group_orders(orders, (attention_mask == 0).long())
+        ids, positions = index_by_rank(input_ids, orders), index_by_rank(positions, orders)
+        return self.model(**branch_rows(ids, positions, torch.zeros_like(ids)), **kwargs), orders
 
     @can_return_tuple
     def forward(
@@ -607,41 +631,50 @@ class AOGPTForAnyOrderLM(ModelWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
         """
+        Predict every token given the tokens before it in an order.
+
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
             orders (`torch.LongTensor` of shape `(batch, n)`, *optional*): `orders[b, k]` is the position predicted at
-                rank k. Left to right if not given.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere, whatever stands
-                there. Padding changes no other value, and is not counted in positions.
-            labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): What to predict, in place (no shift); -100
-                and padding are left out.
+                rank k. Defaults to left to right.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, which may be anywhere.
+                Padding affects no other value and is not counted in positions.
+            labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position (not shifted).
+                -100 and padding are ignored.
+            kwargs: Arguments that Transformers passes to any model.
 
         Returns:
             `MaskedLMOutput` with `logits` (batch, n, vocab_size), where `logits[b, i]` predicts `input_ids[b, i]` given
             the tokens before position i in `orders[b]`, and `loss`, the mean cross-entropy over labels in nats
-            (Eq. 7 of the paper, per token). Hidden states, where asked for, are in order.
+            (Eq. 7 per token). Hidden states, if requested, are by rank.
 
         Raises:
-            ValueError: If an id is out of range, a sequence is too long, or an order is no permutation.
+            ValueError: If an id is out of range, a sequence is too long, or an order is not a permutation.
         """
-        self.refuse_unknown(kwargs)
-        output, orders = self.predict_in_order(input_ids, orders, attention_mask, **kwargs)
-        logits = self.apply_head(in_place(output.last_hidden_state, orders))
+        check_forward_arguments(self, kwargs)
+        output, orders = self.forward_by_rank(input_ids, orders, attention_mask, **kwargs)
+        logits = self.apply_head(index_by_position(output.last_hidden_state, orders))
         if labels is not None:
-            labels = self.checked_labels(labels, input_ids, attention_mask)
+            labels = prepare_labels(self, labels, input_ids, attention_mask)
         return MaskedLMOutput(
-            loss=None if labels is None else self.loss_of(logits, labels, **kwargs),
+            loss=None if labels is None else self.compute_loss(logits, labels, **kwargs),
             logits=logits,
             hidden_states=output.hidden_states,
             attentions=output.attentions,
         )
 
 
-class AOGPTForMaskedLM(ModelWithHead):
+class AOGPTForMaskedLM(AOGPTWithHead):
     """
-    AO-GPT as a masked language model: all masked positions are predicted at once, each given the revealed tokens.
+    AO-GPT as a masked language model: predicts all masked positions at once, each given the unmasked tokens.
 
-    The revealed tokens enter left to right: a decoder's prediction depends on the order of its context.
+    The unmasked tokens enter left to right, since the prediction of a decoder depends on the order of its context.
+
+    Examples:
+        >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+        >>> model = AOGPTForMaskedLM(config)
+        >>> model(torch.tensor([[5, config.mask_token_id, 7]])).logits.shape
+        torch.Size([1, 3, 100])
     """
 
     _auto_class = "AutoModelForMaskedLM"
@@ -655,42 +688,66 @@ class AOGPTForMaskedLM(ModelWithHead):
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
         """
+        Predict all masked positions.
+
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, with `config.mask_token_id` where they are
-                hidden.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, anywhere.
-            labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): What to predict, in place; -100 is left out.
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, with `config.mask_token_id` at masked
+                positions.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, which may be anywhere.
+            labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position; -100 is ignored.
+            kwargs: Arguments that Transformers passes to any model.
 
         Returns:
             `MaskedLMOutput` with `logits` (batch, n, vocab_size): at masked positions those of q_{0|t}(. | x_t) (Eq. 5)
-            over the valid tokens, at revealed ones all mass on the token itself. Hidden states, where asked for, are in
-            order: revealed positions, masked ones, padding.
+            over the ids of text, at unmasked ones all mass on the given token. Hidden states, if requested, are by
+            rank: unmasked positions, masked ones, padding.
 
         Raises:
-            ValueError: If an id is neither a token nor the mask, a sequence is too long, or a label differs from a
-                revealed token.
+            ValueError: If an id is neither a token nor the mask, a sequence is too long, or a label differs from an
+                unmasked token.
         """
-        self.refuse_unknown(kwargs)
-        input_ids = self.checked_ids(input_ids, attention_mask, mask_allowed=True)
+        check_forward_arguments(self, kwargs)
+        input_ids = prepare_input_ids(self, input_ids, attention_mask, allow_mask=True)
         is_masked = input_ids == self.config.mask_token_id
-        is_token = tokens_of(input_ids, attention_mask)
-        positions = token_positions(is_token)
+        is_token = token_mask(input_ids, attention_mask)
         ranks = left_to_right_orders(*input_ids.shape, device=input_ids.device)
-        orders = group_order(ranks, torch.where(is_token, is_masked.long(), 2))
+        orders = group_orders(ranks, torch.where(is_token, is_masked.long(), 2))
+        ids, positions = index_by_rank(input_ids, orders), index_by_rank(token_positions(is_token), orders)
         num_context = (is_token & ~is_masked).sum(dim=-1)
-        rows = rows_of(in_order(input_ids, orders), in_order(positions, orders), num_context)
-        output = self.model(**rows, attention_mask=query_mask(ranks, num_context, ranks.shape[1]), **kwargs)
-        logits = self.apply_head(in_place(output.last_hidden_state, orders))
-        return self.masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
+        output = self.model(
+            **query_rows(ids, positions, ranks, num_context),
+            attention_mask=query_mask(ranks, num_context, ranks.shape[1]),
+            **kwargs,
+        )
+        logits = self.apply_head(index_by_position(output.last_hidden_state, orders))
+        return self.make_masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
 
 
-class AOGPTForCausalLM(ModelWithHead, GenerationMixin):
+class StartRowCache:
+    """View of a Transformers cache for rows of which the first, the start row, is not stored."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store all rows but the first, and return the start row followed by all stored rows."""
+        stored_keys, stored_values = self.cache.update(keys[:, :, 1:], values[:, :, 1:], layer_idx)
+        return torch.cat((keys[:, :, :1], stored_keys), dim=2), torch.cat((values[:, :, :1], stored_values), dim=2)
+
+
+class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
     """
-    AO-GPT left to right with the usual shift, so that whatever works with a causal language model of transformers works
-    with it: the stock `generate`, caches, pipelines, PEFT, evaluation harnesses.
+    AO-GPT as a causal language model: left to right, with the usual shift of labels.
 
-    The start row is run again with every pass, in front of the new tokens, and kept out of the cache, which therefore
-    holds exactly one entry per token, as the stock code expects.
+    It works with what Transformers has for causal models: the stock `generate`, caches, pipelines, PEFT and evaluation
+    harnesses. The start row runs again in every pass, before the new tokens, and is not stored in the cache. The cache
+    therefore holds one entry per token, as the stock code expects.
+
+    Examples:
+        >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+        >>> model = AOGPTForCausalLM(config)
+        >>> model.generate(torch.tensor([[5, 6]]), max_new_tokens=3).shape
+        torch.Size([1, 5])
     """
 
     _auto_class = "AutoModelForCausalLM"
@@ -708,135 +765,138 @@ class AOGPTForCausalLM(ModelWithHead, GenerationMixin):
         **kwargs: Unpack[TransformersKwargs],
     ) -> CausalLMOutputWithPast:
         """
+        Predict the token after each position.
+
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, those after the cached ones where a cache is
-                given.
-            attention_mask (`torch.Tensor` of shape `(batch, cached + n)`, *optional*): 0 at padding, anywhere.
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens; with a cache, those after the cached ones.
+            attention_mask (`torch.Tensor` of shape `(batch, cached + n)`, *optional*): 0 at padding, which may be
+                anywhere.
             position_ids (`torch.LongTensor` of shape `(batch, n)`, *optional*): Positions of the tokens; by default
                 they are counted without padding.
-            past_key_values (`Cache`, *optional*): A cache of transformers.
-            labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Usually `input_ids`; shifted here.
+            past_key_values (`Cache`, *optional*): A cache of Transformers.
+            labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Usually `input_ids`; they are shifted here.
             use_cache (`bool`, *optional*): Whether to fill and return a cache.
-            logits_to_keep (`int` or `torch.Tensor`): Positions whose logits are computed: the last so many (0: all), or
-                those named.
+            logits_to_keep (`int` or `torch.Tensor`): Positions to compute logits for: the last so many (0: all), or
+                the given ones.
+            kwargs: Arguments that Transformers passes to any model.
 
         Returns:
-            `CausalLMOutputWithPast` with `logits[b, i]` predicting the token after position i. After the last position
-            of the table there is none: logits there mean nothing. Ids that are no text have no mass. Attentions have a
-            first row and slot for the start.
+            `CausalLMOutputWithPast` with `logits[b, i]` predicting the token after position i. Ids that are not text
+            have no mass. Logits at the last position of the position table are meaningless, since no position follows
+            it. Attentions have a first row and slot for the start row.
 
         Raises:
             ValueError: If an id is out of range, or a sequence is too long.
         """
-        self.refuse_unknown(kwargs)
-        is_of_tokens = attention_mask is not None and attention_mask.dim() == 2
-        input_ids = self.checked_ids(input_ids, attention_mask[:, -input_ids.shape[1] :] if is_of_tokens else None)
+        check_forward_arguments(self, kwargs)
         if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
-            raise ValueError(f"labels need the logits of all positions, but logits_to_keep={logits_to_keep} is given.")
+            raise ValueError(
+                f"`labels` need the logits of all positions, but `logits_to_keep` is {logits_to_keep}. Remove one."
+            )
+        has_token_mask = attention_mask is not None and attention_mask.dim() == 2
+        input_ids = prepare_input_ids(
+            self, input_ids, attention_mask[:, -input_ids.shape[1] :] if has_token_mask else None
+        )
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         num_cached = 0 if past_key_values is None else past_key_values.get_seq_length()
-        if position_ids is None:
-            position_ids = self._positions(input_ids, attention_mask, num_cached)
-        elif attention_mask is None and not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
-            # Looked at on an accelerator in training as well: there texts are packed, and nothing else would tell.
-            raise ValueError(
-                "position_ids do not count up by one. Several texts packed into one sequence would see each other: "
-                "give each a row of its own, and an attention_mask where rows are padded."
-            )
-        if self.may_look_at(position_ids):
-            self._check_position(int(position_ids.max()))
-        visible = self._visible(input_ids, attention_mask, past_key_values, num_cached)
+        position_ids = self._prepare_position_ids(input_ids, attention_mask, position_ids, num_cached)
 
-        is_start = torch.full_like(input_ids[:, :1], -1)
-        positions = torch.cat((is_start, position_ids.expand_as(input_ids)), dim=1)
+        start_position = torch.full_like(input_ids[:, :1], -1)
+        positions = torch.cat((start_position, position_ids.expand_as(input_ids)), dim=1)
         output = self.model(
-            input_ids=torch.cat((torch.zeros_like(is_start), input_ids), dim=1),
+            input_ids=torch.cat((torch.zeros_like(start_position), input_ids), dim=1),
             positions=positions,
             target_positions=(positions + 1).clamp(max=self.config.max_position_embeddings - 1),
-            attention_mask=visible,
+            attention_mask=self._prepare_mask(input_ids, attention_mask, past_key_values, num_cached),
             past_key_values=None if past_key_values is None else StartRowCache(past_key_values),
             **kwargs,
         )
-        hidden_states = output.last_hidden_state[:, 1:]
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.apply_head(hidden_states[:, kept])
-        # The stock generate would draw what is no text.
+        logits = self.apply_head(output.last_hidden_state[:, 1:][:, kept])
+        # Otherwise the stock `generate` would draw ids that are not text.
         logits[..., self.config.num_valid_tokens :] = torch.finfo(logits.dtype).min
         loss = None
         if labels is not None:
-            labels = self.checked_labels(labels, input_ids)
-            loss = self.loss_of(logits, F.pad(labels[:, 1:], (0, 1), value=-100), **kwargs)
+            labels = prepare_labels(self, labels, input_ids)
+            loss = self.compute_loss(logits, F.pad(labels[:, 1:], (0, 1), value=-100), **kwargs)
+        hidden_states = output.hidden_states and tuple(
+            None if states is None else states[:, 1:] for states in output.hidden_states
+        )
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
             past_key_values=past_key_values,
-            hidden_states=output.hidden_states and tuple(map(without_start_row, output.hidden_states)),
+            hidden_states=hidden_states,
             attentions=output.attentions,
         )
 
     def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
-        """As in transformers. Raises a `ValueError` where the next token would have no position."""
+        """Prepare inputs as in Transformers, and raise a `ValueError` if the next token would have no position."""
         length, mask = input_ids.shape[1], kwargs.get("attention_mask")
-        if length >= self.config.max_position_embeddings:  # no sooner, as looking at a mask waits for an accelerator
+        if length >= self.config.max_position_embeddings:  # checked only then, since a mask forces a sync
             self._check_position(length if mask is None else int(mask.sum(dim=-1).max()))
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
-    def _positions(
-        self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None, num_cached: int | torch.Tensor
+    def _prepare_position_ids(
+        self,
+        input_ids: torch.LongTensor,
+        attention_mask: torch.Tensor | None,
+        position_ids: torch.LongTensor | None,
+        num_cached: int | torch.Tensor,
     ) -> torch.LongTensor:
         length = input_ids.shape[1]
-        if attention_mask is not None and attention_mask.dim() == 2:
-            return token_positions(attention_mask != 0)[:, -length:]
-        return num_cached + torch.arange(length, device=input_ids.device)[None]
+        if position_ids is None:
+            if attention_mask is not None and attention_mask.dim() == 2:
+                position_ids = token_positions(attention_mask != 0)[:, -length:]
+            else:
+                position_ids = num_cached + torch.arange(length, device=input_ids.device)[None]
+        elif attention_mask is None and not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
+            # Checked on accelerators in training too: packed texts are used there, and nothing else would report them.
+            raise ValueError(
+                "`position_ids` must increase by one. Several texts packed into one sequence would attend to each "
+                "other. Put each text into a sequence of its own, with an `attention_mask` if they are padded."
+            )
+        if should_validate(self, position_ids):
+            self._check_position(int(position_ids.max()))
+        return position_ids
 
     def _check_position(self, last: int) -> None:
-        longest = self.config.max_position_embeddings
-        if last >= longest:
+        length = self.config.max_position_embeddings
+        if last >= length:
             raise ValueError(
-                f"A token at position {last} is beyond the table of {longest} positions "
-                "(config.max_position_embeddings): generate less, or shorten the prompt."
+                f"A token would be at position {last}, but the position table has {length} entries "
+                "(config.max_position_embeddings). Generate fewer tokens, or shorten the prompt."
             )
 
-    def _visible(
+    def _prepare_mask(
         self,
         input_ids: torch.LongTensor,
         attention_mask: torch.Tensor | None,
         past_key_values: Cache | None,
         num_cached: int | torch.Tensor,
     ) -> torch.BoolTensor | None:
-        """Which slots (start row, cached and new tokens) each row (start row, new tokens) sees; None is causal."""
+        """Return the mask (batch or 1, 1, rows, slots) of start row and tokens, or None if it is causal."""
         length, device = input_ids.shape[1], input_ids.device
         num_slots = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
-        is_of_tokens = attention_mask is not None and attention_mask.dim() == 2
-        if is_of_tokens and attention_mask.shape[1] != num_cached + length:
+        has_token_mask = attention_mask is not None and attention_mask.dim() == 2
+        if has_token_mask and attention_mask.shape[1] != num_cached + length:
             raise ValueError(
-                f"attention_mask has {attention_mask.shape[1]} columns for {int(num_cached)} cached and {length} new "
-                "tokens: it must have one for each of both."
+                f"`attention_mask` must have {int(num_cached) + length} columns, for {int(num_cached)} cached and "
+                f"{length} new tokens, but has {attention_mask.shape[1]}."
             )
         if num_slots == length and not has_padding(attention_mask):
             return None
-        if attention_mask is not None and not is_of_tokens:
-            visible = attention_mask if attention_mask.dtype == torch.bool else attention_mask == 0
+        if attention_mask is not None and not has_token_mask:
+            mask = attention_mask if attention_mask.dtype == torch.bool else attention_mask == 0
         else:
-            rows = num_cached + torch.arange(length, device=device)
-            visible = (torch.arange(num_slots, device=device) <= rows[:, None])[None, None]
-            if is_of_tokens:
-                kept = F.pad(attention_mask.bool(), (0, num_slots - attention_mask.shape[1]))
-                visible = visible & kept[:, None, None, :]
-        # The start row sees itself, and every row sees it.
-        visible = F.pad(visible, (1, 0), value=True)
-        start_row = F.pad(torch.zeros_like(visible[:, :, :1, 1:]), (1, 0), value=True)
-        return torch.cat((start_row, visible), dim=2)
-
-
-def without_start_row(states: torch.Tensor | None) -> torch.Tensor | None:
-    """None stands for a layer whose hidden states were not asked for."""
-    return None if states is None else states[:, 1:]
+            is_token = attention_mask.bool() if has_token_mask else None
+            mask = causal_mask(length, num_slots, num_cached, is_token, device)
+        return add_start_row(mask)
 
 
 def has_padding(attention_mask: torch.Tensor | None) -> bool:
-    """Whether a (batch, n) mask, if there is one, masks anything; yes where looking would break a compiled graph."""
+    """Return whether a mask (batch, n) may contain padding; True while compiling, where values cannot be read."""
     if attention_mask is None:
         return False
     return attention_mask.dim() != 2 or torch.compiler.is_compiling() or not attention_mask.all()

@@ -1,17 +1,26 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Orders as data. `orders[b, k]` is the position of sequence b that is predicted at rank k, counted from 0; every row is a
-permutation of 0 ... n - 1. "In place" means aligned with positions, "in order" means aligned with ranks.
+Orders as data: `orders[b, k]` is the position of sequence b that is predicted at rank k (both counted from 0).
+
+Values of shape (batch, n) are indexed either by position, as text is, or by rank. `index_by_rank` and
+`index_by_position` convert between the two.
 """
+
+from collections.abc import Callable
 
 import torch
 
 from .devices import draw_uniform
+from .validation import check_choice, check_integer, check_orders
+
+# What may be given as orders: a tensor (batch, n), a name, or a function(batch, n, generator=generator) of orders.
+Orders = torch.LongTensor | str | Callable[..., torch.LongTensor]
+ORDER_NAMES = ("left_to_right", "random")
 
 
 def left_to_right_orders(batch_size: int, length: int, device: torch.device | str | None = None) -> torch.LongTensor:
-    """The identity order for every sequence, (batch, n)."""
+    """Return the left-to-right order for every sequence, (batch, n)."""
     return torch.arange(length, device=device).expand(batch_size, length)
 
 
@@ -21,107 +30,136 @@ def random_orders(
     generator: torch.Generator | None = None,
     device: torch.device | str | None = None,
 ) -> torch.LongTensor:
-    """Independent uniform orders, (batch, n)."""
-    # In float64 a tie, which the sort would break in favour of the lower position, has a chance of about n^2 / 2^54.
+    """
+    Draw an independent, uniformly random order for each sequence, (batch, n).
+
+    Examples:
+        >>> random_orders(2, 5, generator=torch.Generator().manual_seed(0))
+        tensor([[2, 4, 1, 3, 0],
+                [1, 4, 2, 3, 0]])
+    """
+    # Sorting float64 keys: ties, which would favour the lower position, have a probability of about n^2 / 2^54.
     return draw_uniform(batch_size, length, generator=generator, device=device).argsort(dim=-1)
 
 
-def blocks_of(
+def index_by_rank(values: torch.Tensor, orders: torch.LongTensor) -> torch.Tensor:
+    """Reorder values (batch, n) from positions to ranks: `result[b, k] = values[b, orders[b, k]]`."""
+    return values.gather(1, orders)
+
+
+def index_by_position(values: torch.Tensor, orders: torch.LongTensor) -> torch.Tensor:
+    """Reorder values (batch, n, ...) from ranks to positions: `result[b, orders[b, k]] = values[b, k]`."""
+    ranks = orders.argsort(dim=-1)
+    return values.gather(1, ranks.view(*ranks.shape, *[1] * (values.dim() - 2)).expand_as(values))
+
+
+def group_orders(orders: torch.LongTensor, groups: torch.Tensor) -> torch.LongTensor:
+    """
+    Move positions of lower `groups` to the front of each order, and keep the order within each group.
+
+    A uniformly random order thus stays uniformly random within each group.
+
+    Args:
+        orders (`torch.LongTensor` of shape `(batch, n)`): The orders.
+        groups (`torch.Tensor` of shape `(batch, n)`): Group of each position, by position.
+    """
+    return index_by_rank(orders, index_by_rank(groups, orders).argsort(dim=-1, stable=True))
+
+
+def block_indices(
     positions: torch.LongTensor, block_length: int | None = None, stride: int | None = None
 ) -> torch.LongTensor:
     """
-    The block of each position, in the shape of `positions`: contiguous blocks of `block_length`, or strided ones, which
-    hold every position that leaves the same rest modulo `stride`; a single block without either.
+    Return the index of the block that each position is in, in the shape of `positions`.
+
+    With `block_length`, blocks are contiguous. With `stride`, block i contains the positions i, i + stride,
+    i + 2 stride, ... Without either there is a single block.
     """
     if block_length is not None:
         return positions // block_length
     return positions % stride if stride is not None else torch.zeros_like(positions)
 
 
-def check_tensor(value: object, name: str) -> None:
-    """Raises a `TypeError` unless `value` is a tensor. `name` is of the argument, for errors."""
-    if not isinstance(value, torch.Tensor):
-        raise TypeError(
-            f"{name} is a {type(value).__name__}, but must be a torch.Tensor: torch.tensor makes one of numbers, a "
-            "tokenizer with return_tensors='pt'."
-        )
-
-
-def check_orders(
-    orders: torch.Tensor,
-    batch_size: int,
-    length: int,
-    name: str = "orders",
-    needed: str = "one position for each token of input_ids",
-) -> None:
-    """
-    Raises a `ValueError` unless `orders` is (batch, n), of integers, with a permutation in every row. `name` and what
-    is `needed` are of the argument, for errors.
-    """
-    check_tensor(orders, name)
-    if tuple(orders.shape) != (batch_size, length):
-        raise ValueError(f"{name} has shape {tuple(orders.shape)}, but must have {needed}: ({batch_size}, {length}).")
-    if orders.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"{name} has dtype {orders.dtype}; positions must be integers: use {name}.long().")
-    identity = torch.arange(length, device=orders.device)
-    wrong = (orders.sort(dim=-1).values != identity).any(dim=-1)
-    if wrong.any():
-        row = int(wrong.nonzero()[0])
-        raise ValueError(
-            f"{name}[{row}] is not a permutation of 0 ... {length - 1}: each position must occur exactly once "
-            f"(torch.randperm({length}) makes one). Given: {orders[row].tolist()[:16]}{' ...' if length > 16 else ''}"
-        )
-
-
-def check_batch(input_ids: torch.Tensor, name: str = "input_ids") -> None:
-    """Raises a `ValueError` unless the ids are integers of shape (batch, n), of one sequence at least."""
-    check_tensor(input_ids, name)
-    if input_ids.dim() != 2 or input_ids.shape[0] == 0:
-        raise ValueError(f"{name} has shape {tuple(input_ids.shape)}, but must be (batch, length) with batch >= 1.")
-    if input_ids.is_floating_point():
-        raise ValueError(f"{name} has dtype {input_ids.dtype}, but ids are integers: use {name}.long().")
-
-
-def check_aligned(values: torch.Tensor, input_ids: torch.Tensor, name: str = "attention_mask") -> None:
-    """
-    Raises a `ValueError` unless the argument of this name has the shape of the ids (batch, n). Gathering, flattening
-    and broadcasting would take some others in silence, and leave out or confuse columns or sequences.
-    """
-    check_tensor(values, name)
-    if values.shape != input_ids.shape:
-        raise ValueError(
-            f"{name} has shape {tuple(values.shape)}, but input_ids {tuple(input_ids.shape)}: give one value for each "
-            "token."
-        )
-
-
-def group_order(orders: torch.LongTensor, groups: torch.Tensor) -> torch.LongTensor:
-    """
-    Reorders each order so that positions of lower `groups` value (batch, n, in place) come first; within a group they
-    keep their relative order. Thus a uniform order stays uniform within every group.
-    """
-    return in_order(orders, in_order(groups, orders).argsort(dim=-1, stable=True))
-
-
-def in_order(values: torch.Tensor, orders: torch.LongTensor) -> torch.Tensor:
-    """Values (batch, n) in place -> in order: result[b, k] = values[b, orders[b, k]]."""
-    return values.gather(1, orders)
-
-
-def in_place(values: torch.Tensor, orders: torch.LongTensor) -> torch.Tensor:
-    """Values (batch, n, ...) in order -> in place: result[b, orders[b, k]] = values[b, k]."""
-    ranks = orders.argsort(dim=-1)
-    return values.gather(1, ranks.view(*ranks.shape, *[1] * (values.dim() - 2)).expand_as(values))
-
-
-def tokens_of(input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.BoolTensor:
-    """Which ids (batch, n) are tokens and no padding: where `attention_mask` is not 0, or all without one."""
+def token_mask(input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.BoolTensor:
+    """Return a boolean mask (batch, n) that is False at padding: where `attention_mask`, if given, is 0."""
     return torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
 
 
 def token_positions(is_token: torch.BoolTensor) -> torch.LongTensor:
     """
-    The position of each token (batch, n) when padding, wherever it stands, is not counted: the first token is at 0. At
-    padding the value is that of the token before it, or 0.
+    Return the position of each token (batch, n), counted without padding: the first token of a sequence is at 0.
+
+    Padding gets the position of the token before it, or 0.
     """
     return (is_token.long().cumsum(dim=-1) - 1).clamp(min=0)
+
+
+class OrderSource:
+    """
+    Source of orders for likelihoods: a given tensor, a named distribution or a function.
+
+    Args:
+        orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`): Given orders, `"left_to_right"`,
+            `"random"`, or a function that is called as `orders(batch, n, generator=generator)` and returns (batch, n).
+        block_length (`int`, *optional*): With a name: visit contiguous blocks of this length from left to right.
+        stride (`int`, *optional*): The same with strided blocks, see [`block_indices`].
+        name (`str`): Name of the argument, for errors.
+
+    Attributes:
+        is_random (`bool`): Whether orders are drawn at random. Otherwise every draw is the same.
+        is_uniform (`bool`): Whether all orders are equally likely.
+    """
+
+    def __init__(
+        self, orders: Orders, block_length: int | None = None, stride: int | None = None, name: str = "orders"
+    ) -> None:
+        self.orders, self.block_length, self.stride, self.name = orders, block_length, stride, name
+        check_blocks(block_length, stride)
+        is_name = isinstance(orders, str)
+        if is_name:
+            check_choice(name, orders, ORDER_NAMES, ", a (batch, n) tensor or a function that returns one")
+        elif not isinstance(orders, torch.Tensor) and not callable(orders):
+            raise ValueError(
+                f"`{name}` must be a (batch, n) tensor, one of {', '.join(map(repr, ORDER_NAMES))}, or a function that "
+                f"returns a tensor, but has type {type(orders).__name__}."
+            )
+        if not is_name and (block_length is not None or stride is not None):
+            raise ValueError(
+                f"`block_length` and `stride` apply to orders given by name, but `{name}` is not a name. Remove them, "
+                f"or set `{name}='random'`."
+            )
+        self.is_random = not isinstance(orders, torch.Tensor) and orders != "left_to_right"
+        self.is_uniform = is_name and orders == "random" and block_length is None and stride is None
+
+    def draw(self, is_token: torch.BoolTensor, generator: torch.Generator | None) -> torch.LongTensor:
+        """
+        Return orders (batch, n), with padding last. Random ones are drawn anew in every call.
+
+        Args:
+            is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding, by position.
+            generator (`torch.Generator`, *optional*): Source of randomness.
+        """
+        (batch_size, length), device = is_token.shape, is_token.device
+        if not isinstance(self.orders, str):
+            is_given = isinstance(self.orders, torch.Tensor)
+            orders = self.orders if is_given else self.orders(batch_size, length, generator=generator)
+            check_orders(self.name, orders, batch_size, length)
+            orders = orders.to(device, torch.long)
+        elif self.orders == "random":
+            orders = random_orders(batch_size, length, generator=generator, device=device)
+        else:
+            orders = left_to_right_orders(batch_size, length, device=device)
+        blocks = block_indices(token_positions(is_token), self.block_length, self.stride)
+        return group_orders(orders, torch.where(is_token, blocks, length))
+
+
+def check_blocks(block_length: int | None, stride: int | None) -> None:
+    """Raise a `ValueError` unless at most one of the two is given, as an integer of at least 1."""
+    for name, value in (("block_length", block_length), ("stride", stride)):
+        if value is not None:
+            check_integer(name, value)
+    if block_length is not None and stride is not None:
+        raise ValueError(
+            f"`block_length` ({block_length}) and `stride` ({stride}) are two ways to cut a sequence into blocks. "
+            "Remove one."
+        )

@@ -1,6 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tokens from logits: exact categorical draws in float64, after the warpers of transformers."""
+"""Sampling of tokens: exact categorical draws in float64 from logits after Transformers' warpers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -11,36 +14,51 @@ from transformers.generation import (
     TopKLogitsWarper,
 )
 
+from .decoding_state import DecodingState, QueryResult
 from .devices import draw_uniform
 
 TOP_P_RULES = ("inclusive", "exclusive")
 
+# Tokens that top-p sorts at first. For a trained model these nearly always contain the nucleus.
+NUM_TOP_P_CANDIDATES = 1024
 
-# Candidates that top-p sorts at first. Of a trained model's distributions they nearly always hold the nucleus.
-NUM_CANDIDATES = 1024
+# Tokens whose weights are summed as one block: a cumulative sum over the whole vocabulary would be sequential.
+BLOCK_SIZE = 128
+
+# Distributions that a CPU computes at once. Allocating fresh memory for 32 can take four times as long as the
+# arithmetic.
+ROWS_ON_CPU = 16
+
+# Queries whose logits are held at once: 256 rows of a vocabulary of 50304 take 103 MB in float64.
+ROWS_PER_HEAD_CALL = 256
+
+# Measures of predictions, by name: function(logits, probabilities) of tensors (rows, vocab_size), the logits as the
+# model gives them and the probabilities as tokens are drawn from them; the values are (rows,).
+MeasureFunction = Callable[[torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]
 
 
 class PartialTopPWarper(LogitsProcessor):
     """
-    Top-p that sorts the likeliest tokens only, and all of them where these do not reach p. What is left over are the
-    very tokens that transformers' `TopPLogitsWarper` leaves (of equals at the edge, as many).
+    Top-p that sorts only the likeliest tokens, and the whole vocabulary if these do not reach p.
 
-    Without `keeps_crossing` the token that crosses p is removed too, unless it is the likeliest, as in the released
-    code of AO-GPT: of probabilities .6, .3, .1 and p = .7 one token is kept, not two. Table 1 of the paper was made so.
+    It keeps the same tokens as Transformers' `TopPLogitsWarper`. With `keep_crossing=False` it also removes the token
+    that crosses p, unless that is the likeliest one, as the released code of AO-GPT does: for probabilities
+    .6, .3, .1 and p = .7 it keeps one token instead of two. Table 1 of the paper was made this way.
     """
 
-    def __init__(self, top_p: float, keeps_crossing: bool = True) -> None:
-        self.top_p, self.keeps_crossing = top_p, keeps_crossing
+    def __init__(self, top_p: float, keep_crossing: bool = True) -> None:
+        self.top_p, self.keep_crossing = top_p, keep_crossing
 
     def __call__(self, input_ids: torch.LongTensor | None, scores: torch.Tensor) -> torch.Tensor:
+        """Return `scores` (rows, vocab_size) with minus infinity at removed tokens."""
         total = scores.logsumexp(dim=-1, keepdim=True)
-        for num_candidates in (min(NUM_CANDIDATES, scores.shape[-1]), scores.shape[-1]):
+        for num_candidates in (min(NUM_TOP_P_CANDIDATES, scores.shape[-1]), scores.shape[-1]):
             candidates, tokens = scores.topk(num_candidates)
             probabilities = (candidates - total).exp()
-            reached = probabilities.cumsum(dim=-1)
-            if (reached[:, -1] > self.top_p).all():
+            cumulative = probabilities.cumsum(dim=-1)
+            if (cumulative[:, -1] > self.top_p).all():
                 break
-        is_kept = reached - probabilities < self.top_p if self.keeps_crossing else reached <= self.top_p
+        is_kept = cumulative - probabilities < self.top_p if self.keep_crossing else cumulative <= self.top_p
         is_kept[:, 0] = True
         kept = candidates.masked_fill(~is_kept, float("-inf"))
         return torch.full_like(scores, float("-inf")).scatter(-1, tokens, kept)
@@ -48,8 +66,14 @@ class PartialTopPWarper(LogitsProcessor):
 
 def make_warpers(temperature: float, top_k: int, top_p: float, top_p_rule: str = "inclusive") -> LogitsProcessorList:
     """
-    Temperature, then top-k, then top-p as transformers defines them; those that change nothing are left out. Top-p by
-    the `"exclusive"` rule is that of the released code, see [`PartialTopPWarper`].
+    Return warpers for temperature, top-k and top-p, in this order, without those that change nothing.
+
+    Args:
+        temperature (`float`): Divides the logits.
+        top_k (`int`): Number of tokens to keep; 0 keeps all.
+        top_p (`float`): Probability to keep; 1 keeps all.
+        top_p_rule (`str`): `"inclusive"` keeps the token that crosses `top_p`, as Transformers does; `"exclusive"`
+            removes it, see [`PartialTopPWarper`].
     """
     warpers = LogitsProcessorList()
     if temperature != 1.0:
@@ -57,70 +81,147 @@ def make_warpers(temperature: float, top_k: int, top_p: float, top_p_rule: str =
     if top_k > 0:
         warpers.append(TopKLogitsWarper(top_k))
     if top_p < 1.0:
-        warpers.append(PartialTopPWarper(float(top_p), keeps_crossing=top_p_rule == "inclusive"))
+        warpers.append(PartialTopPWarper(float(top_p), keep_crossing=top_p_rule == "inclusive"))
     return warpers
 
 
-def distribution_of(logits: torch.Tensor, warpers: LogitsProcessorList) -> torch.Tensor:
+def compute_probabilities(logits: torch.Tensor, warpers: LogitsProcessorList) -> torch.Tensor:
     """
-    The distribution (rows, vocab), float64, that tokens are drawn from. Float32 would lower the effective temperature
-    (paper, section 4.3).
+    Return the float64 distribution (rows, vocab_size) to draw from.
+
+    Drawing in float32 would lower the effective temperature (paper, section 4.3).
     """
     return warpers(None, logits.double()).softmax(dim=-1)
 
 
-# Tokens whose mass is added up before any of it is cumulated, which cannot be done in parallel.
-BLOCK_SIZE = 128
-
-
 def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None) -> torch.LongTensor:
     """
-    One token for each row of float64 weights (rows, vocab), with probability in proportion to its weight. A row costs
-    one uniform number, by inversion of the cumulative distribution: of blocks of tokens, then within the block drawn.
+    Draw one token per row of float64 weights (rows, vocab_size), with probability proportional to its weight.
+
+    A row takes one uniform number and inverts the cumulative distribution: first over blocks of tokens, then within
+    the block.
+
+    Examples:
+        >>> weights = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 5.0]], dtype=torch.float64)
+        >>> draw_tokens(weights)
+        tensor([1, 2])
     """
     num_missing = -weights.shape[1] % BLOCK_SIZE
-    blocks = F.pad(weights, (0, num_missing)) if num_missing else weights  # padding by nothing would copy
+    blocks = F.pad(weights, (0, num_missing)) if num_missing else weights  # padding by 0 would copy
     blocks = blocks.unflatten(1, (-1, BLOCK_SIZE))
     uniform = draw_uniform(len(weights), 1, generator=generator, device=weights.device)
     block, uniform = _invert(blocks.sum(dim=-1).cumsum(dim=-1), uniform)
     within = blocks.gather(1, block[..., None].expand(-1, -1, BLOCK_SIZE)).squeeze(1).cumsum(dim=-1)
     tokens = block * BLOCK_SIZE + _invert(within, uniform)[0]
-    return tokens.clamp(max=weights.shape[1] - 1).squeeze(1)  # clamped with NaN alone, which the caller reports
+    return tokens.clamp(max=weights.shape[1] - 1).squeeze(1)  # out of range only for NaN, which the caller reports
 
 
 def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.LongTensor, torch.Tensor]:
-    """Which entry (rows, 1) of each row a uniform number below 1 falls into, and how far, again as a uniform number."""
-    # A uniform below 1 times the total stays below the total, so the first entry to exceed it exists and has mass.
+    """Return the entry (rows, 1) that a uniform number falls into, and its offset within it as a new uniform number."""
+    # The threshold is below the total, so the first entry to exceed it exists and has positive weight.
     threshold = uniform * cumulative[:, -1:]
     index = torch.searchsorted(cumulative, threshold, right=True).clamp(max=cumulative.shape[1] - 1)
     before = cumulative.gather(1, (index - 1).clamp(min=0)).masked_fill(index == 0, 0.0)
-    share = (threshold - before) / (cumulative.gather(1, index) - before)
-    return index, share.clamp(max=1 - 2**-53)
-
-
-# Rows that a CPU draws from at once. Fresh memory for the distributions of 32 can cost four times the arithmetic.
-ROWS_ON_CPU = 16
+    fraction = (threshold - before) / (cumulative.gather(1, index) - before)
+    return index, fraction.clamp(max=1 - 2**-53)
 
 
 def choose_tokens(
-    logits: torch.Tensor,
-    warpers: LogitsProcessorList,
-    do_sample: bool,
-    generator: torch.Generator | None = None,
-) -> tuple[torch.LongTensor, torch.Tensor]:
-    """
-    A token for each row of logits (rows, vocab), drawn or, without `do_sample`, the likeliest; and its log-probability
-    in nats (rows,) under the warped distribution, NaN where the logits were not finite enough to give one.
-    """
-    num_rows = ROWS_ON_CPU if logits.is_cpu else max(len(logits), 1)
-    chosen = [choose_from(distribution_of(rows, warpers), do_sample, generator) for rows in logits.split(num_rows)]
-    tokens, logprobs = zip(*chosen, strict=True)
-    return torch.cat(tokens), torch.cat(logprobs)
-
-
-def choose_from(
     probabilities: torch.Tensor, do_sample: bool, generator: torch.Generator | None = None
 ) -> tuple[torch.LongTensor, torch.Tensor]:
-    """As [`choose_tokens`], from the distributions (rows, vocab) themselves."""
+    """
+    Draw a token from each distribution (rows, vocab_size), or take the likeliest one.
+
+    Returns:
+        The tokens (rows,) and their log-probabilities in nats (rows,), NaN for probabilities that are NaN.
+    """
     tokens = draw_tokens(probabilities, generator) if do_sample else probabilities.argmax(dim=-1)
     return tokens, probabilities.gather(1, tokens[:, None]).log().squeeze(1)
+
+
+@dataclass
+class SampledTokens:
+    """
+    Tokens, and measures of the distributions they were drawn from.
+
+    Attributes:
+        tokens (`torch.LongTensor` of shape `(queries,)`): The tokens.
+        logprobs (`torch.Tensor` of shape `(queries,)`): Their log-probabilities in nats.
+        measures (`dict` of `torch.Tensor` of shape `(queries,)`): Results of the measure function, by name.
+    """
+
+    tokens: torch.LongTensor
+    logprobs: torch.Tensor
+    measures: dict[str, torch.Tensor]
+
+
+class TokenSampler:
+    """
+    Sampler of tokens for the results of a query: logits, then the caller's processors, then warpers, then a draw.
+
+    Args:
+        state (`DecodingState`): The decoding state that is queried.
+        processors (`LogitsProcessorList`): Processors of the caller. They get the visible ids (queries, n) by position,
+            with masks elsewhere.
+        warpers (`LogitsProcessorList`): Temperature and truncation, see [`make_warpers`].
+        do_sample (`bool`): Whether to draw or take the likeliest token.
+        generator (`torch.Generator`, *optional*): Source of randomness.
+    """
+
+    def __init__(
+        self,
+        state: DecodingState,
+        processors: LogitsProcessorList,
+        warpers: LogitsProcessorList,
+        do_sample: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.state, self.processors, self.warpers = state, processors, warpers
+        self.do_sample, self.generator = do_sample, generator
+
+    def sample(self, result: QueryResult, measure: MeasureFunction | None = None) -> SampledTokens:
+        """Return one token per query, and the values of `measure`. Logits are computed in chunks to bound memory."""
+        parts = []
+        for queries in result.split(ROWS_PER_HEAD_CALL):
+            logits = self.state.compute_logits(queries.hidden_states)
+            processed = self._process(logits, queries)
+            num_rows = ROWS_ON_CPU if logits.is_cpu else max(len(logits), 1)
+            for raw, rows in zip(logits.split(num_rows), processed.split(num_rows), strict=True):
+                probabilities = compute_probabilities(rows, self.warpers)
+                tokens, logprobs = choose_tokens(probabilities, self.do_sample, self.generator)
+                parts.append((tokens, logprobs, {} if measure is None else measure(raw, probabilities)))
+        tokens, logprobs, measures = zip(*parts, strict=True)
+        return SampledTokens(
+            torch.cat(tokens),
+            torch.cat(logprobs),
+            {name: torch.cat([values[name] for values in measures]) for name in measures[0]},
+        )
+
+    def distributions(self, result: QueryResult, num_visible: torch.LongTensor | None = None) -> torch.Tensor:
+        """
+        Return the float64 distributions (queries, vocab_size) to draw from.
+
+        Args:
+            result (`QueryResult`): The queries.
+            num_visible (`torch.LongTensor` of shape `(queries,)`, *optional*): Number of ranks that each query sees;
+                defaults to all unmasked ones.
+        """
+        shape = len(result.hidden_states), self.state.model.config.vocab_size
+        output = result.hidden_states.new_empty(shape, dtype=torch.float64)
+        starts = range(0, len(output), ROWS_PER_HEAD_CALL)
+        for start, queries in zip(starts, result.split(ROWS_PER_HEAD_CALL), strict=False):
+            rows = slice(start, start + ROWS_PER_HEAD_CALL)
+            logits = self.state.compute_logits(queries.hidden_states)
+            logits = self._process(logits, queries, None if num_visible is None else num_visible[rows])
+            output[rows] = compute_probabilities(logits, self.warpers)
+        return output
+
+    def _process(
+        self, logits: torch.Tensor, queries: QueryResult, num_visible: torch.LongTensor | None = None
+    ) -> torch.Tensor:
+        if not self.processors:
+            return logits
+        # Processors look up scores by id. The mask may have no column in the logits, so it gets one for them.
+        num_missing = max(self.state.model.config.mask_token_id + 1 - logits.shape[1], 0)
+        padded = F.pad(logits, (0, num_missing), value=float("-inf"))
+        return self.processors(self.state.visible_ids(queries.sequences, num_visible), padded)[:, : logits.shape[1]]

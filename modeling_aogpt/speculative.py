@@ -3,130 +3,229 @@
 """
 Exact speculative decoding in any order.
 
-Somebody drafts the next tokens of the order, each from some q. One pass over them as a causal chain gives p, what each
-should have been drawn from. Accepting a draft with probability min(1, p / q), and drawing the first that is rejected
-anew from the positive part of p - q, samples p(x | order) exactly, whatever q (Leviathan et al., arXiv 2211.17192,
-appendix A.1).
+The next tokens of the order are drafted, each from some distribution q. One pass over the drafts as a causal chain
+gives p, the model's distribution of each token given the tokens before it. A draft is accepted with probability
+min(1, p / q), and the first rejected one is drawn again from the positive part of p - q. This samples p(x | order)
+exactly for every q (Leviathan et al., arXiv 2211.17192, appendix A.1).
 """
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 
-from .cached_decoder import CachedDecoder
-from .canvas import Where, first_columns
+from .decoding_state import CachedDecodingState, QueryResult, leading_indices
 from .devices import draw_uniform, to_device
-from .ngram_drafts import NgramDrafts
-from .sampling import draw_tokens
-from .token_drawer import TokenDrawer
+from .orders import index_by_position
+from .sampling import TokenSampler, draw_tokens
+
+DRAFTS = ("model", "prompt_lookup")
+
+# Neighbours on each side of a position that prompt lookup compares.
+LOOKUP_REACH = 3
+
+
+class Drafts(NamedTuple):
+    """
+    Drafted tokens for the next ranks of each sequence.
+
+    Attributes:
+        tokens (`torch.LongTensor` of shape `(batch, width)`): The drafts.
+        distributions (`torch.Tensor` of shape `(batch, width + 1, vocab_size)`): The distributions q they were drawn
+            from, zero after the last draft of a sequence.
+        counts (`torch.LongTensor` of shape `(batch,)`): Number of drafts of each sequence, on the CPU.
+    """
+
+    tokens: torch.LongTensor
+    distributions: torch.Tensor
+    counts: torch.LongTensor
 
 
 class ModelDrafts:
     """
-    The model drafts for itself: a parallel query of the next ranks, as if none of them knew of the others.
+    Drafts by the model itself: a parallel query of the next ranks, which do not see each other.
 
-    The first draft of a round is never rejected, since its q is its p: the pass is not in vain.
+    For the first draft of a round q equals p, so it is always accepted and the pass is never wasted.
 
     Attributes:
-        num_sure (`int`): Drafts of a round that cannot be rejected.
+        num_always_accepted (`int`): Number of drafts per round that cannot be rejected.
     """
 
-    num_sure = 1
+    num_always_accepted = 1
 
-    def __init__(self, drawer: TokenDrawer) -> None:
-        self.drawer = drawer
+    def __init__(self, sampler: TokenSampler) -> None:
+        self.sampler = sampler
 
-    def draft(self, num_drafts: torch.LongTensor) -> tuple[torch.LongTensor, torch.Tensor, torch.LongTensor]:
-        """
-        Drafts (batch, width) for up to `num_drafts` (batch,) ranks of each sequence; what they were drawn from (batch,
-        width + 1, vocab), zero where nothing was drafted; and how many there are, (batch,) on the CPU.
-        """
-        canvas, width = self.drawer.canvas, int(num_drafts.max())
-        answer = canvas.query(num_drafts)
-        drafted = in_columns(canvas, self.drawer.distributions(answer), answer[1], width + 1)
-        cells = first_columns(num_drafts, drafted.device)
-        drafts = torch.zeros(len(num_drafts), width, dtype=torch.long, device=drafted.device)
-        drafts[cells] = draw_tokens(drafted[cells], self.drawer.generator)
-        return drafts, drafted, num_drafts
+    def draft(self, max_drafts: torch.LongTensor) -> Drafts:
+        """Draft `max_drafts` (batch,) tokens for each sequence."""
+        state, width = self.sampler.state, int(max_drafts.max())
+        result = state.query(max_drafts)
+        distributions = arrange_by_rank(state, self.sampler.distributions(result), result, width + 1)
+        indices = leading_indices(max_drafts, distributions.device)
+        tokens = torch.zeros(len(max_drafts), width, dtype=torch.long, device=distributions.device)
+        tokens[indices] = draw_tokens(distributions[indices], self.sampler.generator)
+        return Drafts(tokens, distributions, max_drafts)
+
+
+class PromptLookupDrafts:
+    """
+    Drafts copied from the unmasked text, without a forward pass.
+
+    The draft for a target is the token of the unmasked position whose neighbours agree best with the target's.
+    Agreement is the number of equal unmasked tokens to the left without a gap, plus that to the right, at most
+    `LOOKUP_REACH` each; the last position wins a tie. Left to right this is a lookup of the longest n-gram. Drafting
+    stops at the first target without any agreement.
+
+    Attributes:
+        num_always_accepted (`int`): Number of drafts per round that cannot be rejected.
+    """
+
+    num_always_accepted = 0
+
+    def __init__(self, sampler: TokenSampler) -> None:
+        self.state = sampler.state
+
+    def draft(self, max_drafts: torch.LongTensor) -> Drafts:
+        """Draft up to `max_drafts` (batch,) tokens for each sequence. Their distributions put all mass on the draft."""
+        state, device = self.state, self.state.ids.device
+        width, batch_size = int(max_drafts.max()), len(max_drafts)
+        context = to_device(state.num_context, device)
+        # Masked tokens are -1, which never matches. Drafts count as unmasked for the drafts after them.
+        is_unmasked = state.ranks_between(torch.zeros_like(state.num_context), state.num_context)
+        text = index_by_position(state.ids.masked_fill(~is_unmasked, -1), state.orders)
+        tokens = torch.zeros(batch_size, width, dtype=torch.long, device=device)
+        is_active = torch.ones(batch_size, dtype=torch.bool, device=device)
+        counts = torch.zeros(batch_size, dtype=torch.long, device=device)
+        rows = torch.arange(batch_size, device=device)
+        for column in range(width):
+            targets = state.orders[rows, (context + column).clamp(max=text.shape[1] - 1)]
+            found, is_found = look_up(text, targets)
+            is_active &= is_found & (column < to_device(max_drafts, device))
+            tokens[:, column] = torch.where(is_active, found, 0)
+            text[rows, targets] = torch.where(is_active, found, text[rows, targets])
+            counts += is_active
+        is_draft = torch.arange(width, device=device) < counts[:, None]
+        shape = batch_size, width + 1, state.model.config.vocab_size
+        distributions = torch.zeros(shape, dtype=torch.float64, device=device)
+        distributions[:, :width].scatter_(2, tokens[..., None], is_draft[..., None].double())
+        return Drafts(tokens, distributions, counts.cpu())
+
+
+def look_up(text: torch.LongTensor, targets: torch.LongTensor) -> tuple[torch.LongTensor, torch.BoolTensor]:
+    """
+    Return the token (batch,) whose neighbours agree best with those of the target, and whether any agree at all.
+
+    Args:
+        text (`torch.LongTensor` of shape `(batch, n)`): Tokens by position, -1 where masked.
+        targets (`torch.LongTensor` of shape `(batch,)`): Target position of each sequence.
+    """
+    length = text.shape[1]
+    padded = torch.nn.functional.pad(text, (LOOKUP_REACH, LOOKUP_REACH), value=-1)
+    agreement = torch.zeros_like(text)
+    for direction in (-1, 1):
+        is_same = torch.ones_like(text, dtype=torch.bool)
+        for distance in range(1, LOOKUP_REACH + 1):
+            shift = LOOKUP_REACH + direction * distance
+            neighbours = padded[:, shift : shift + length]
+            wanted = padded.gather(1, (targets + shift)[:, None])
+            is_same &= (neighbours == wanted) & (wanted >= 0)
+            agreement += is_same
+    positions = torch.arange(length, device=text.device)
+    best = (agreement * (text >= 0) * length + positions).masked_fill(text < 0, -1).argmax(dim=1, keepdim=True)
+    is_found = (agreement.gather(1, best) > 0) & (text.gather(1, best) >= 0)
+    return text.gather(1, best).squeeze(1), is_found.squeeze(1)
 
 
 class SpeculativeSampler:
     """
-    Fills the sequences of a decoder, at most `draft_length` drafts per round.
+    Sampler that fills in the sequences of a decoder by drafting and verifying tokens.
 
-    A round takes one pass to verify, another where the model drafts, and reveals at least one token, at least two of
-    those that are left where the model drafts: so there are never more passes than tokens.
+    A round takes one pass to verify, and another one if the model drafts. It unmasks at least one token, and at least
+    two (if two are left) if the model drafts, so there are never more passes than tokens.
+
+    Args:
+        state (`CachedDecodingState`): The sequences to fill in.
+        sampler (`TokenSampler`): Gives the distributions p.
+        drafter (`ModelDrafts` or `PromptLookupDrafts`): Source of drafts.
+        draft_length (`int`): Largest number of drafts per round and sequence.
 
     Attributes:
-        num_drafts (`int`): Tokens that could have been rejected, over all sequences and rounds.
-        num_accepted (`int`): Those that were not.
+        num_drafts (`int`): Number of drafts that could have been rejected, over all sequences and rounds.
+        num_accepted (`int`): Number of those that were accepted.
     """
 
     def __init__(
-        self, canvas: CachedDecoder, drawer: TokenDrawer, drafter: ModelDrafts | NgramDrafts, draft_length: int
+        self,
+        state: CachedDecodingState,
+        sampler: TokenSampler,
+        drafter: ModelDrafts | PromptLookupDrafts,
+        draft_length: int,
     ) -> None:
-        self.canvas, self.drawer, self.drafter, self.draft_length = canvas, drawer, drafter, draft_length
-        self.num_sure = drafter.num_sure
+        self.state, self.sampler, self.drafter, self.draft_length = state, sampler, drafter, draft_length
         self.num_drafts = self.num_accepted = 0
 
     def run(self, first_step: int, after_step: Callable[[], None]) -> int:
-        """Counts rounds from `first_step`, tells of each, and returns the number of the next."""
+        """Unmask everything, and return the number of the next step. `after_step` is called after every round."""
         step = first_step
-        while self.canvas.num_hidden.any():
-            self._round(step)
+        while self.state.num_masked.any():
+            self._run_round(step)
             after_step()
             step += 1
         return step
 
-    def _round(self, step: int) -> None:
-        canvas, device = self.canvas, self.canvas.ids.device
-        context = canvas.num_context.clone()
-        drafts, drafted, num_drafts = self.drafter.draft(canvas.num_hidden.clamp(max=self.draft_length))
-        # Column j is rank context + j; a column more than drafts, since all may be accepted.
-        columns = torch.arange(drafted.shape[1], device=device)
+    def _run_round(self, step: int) -> None:
+        state, device = self.state, self.state.ids.device
+        context = state.num_context.clone()
+        drafts = self.drafter.draft(state.num_masked.clamp(max=self.draft_length))
+        # Column j is rank context + j. There is one more column than drafts, since all drafts may be accepted.
+        columns = torch.arange(drafts.distributions.shape[1], device=device)
         ranks = to_device(context, device)[:, None] + columns
-        tokens = torch.nn.functional.pad(drafts, (0, 1))
-        is_draft = columns < to_device(num_drafts, device)[:, None]
-        sequences, offsets = first_columns(num_drafts, device)
-        canvas.ids[sequences, ranks[sequences, offsets]] = tokens[sequences, offsets]
+        tokens = torch.nn.functional.pad(drafts.tokens, (0, 1))
+        is_draft = columns < to_device(drafts.counts, device)[:, None]
+        sequences, offsets = leading_indices(drafts.counts, device)
+        state.ids[sequences, ranks[sequences, offsets]] = tokens[sequences, offsets]
 
-        verified = self._verify(drafted, num_drafts)
-        p, q = (distributions.gather(2, tokens[..., None]).squeeze(2) for distributions in (verified, drafted))
-        uniform = draw_uniform(*p.shape, generator=self.drawer.generator, device=device)
-        is_accepted = is_draft & ~(uniform >= p / q)  # NaN is accepted, so that a round always ends: the caller reports
+        verified = self._verify(drafts)
+        p, q = (values.gather(2, tokens[..., None]).squeeze(2) for values in (verified, drafts.distributions))
+        uniform = draw_uniform(*p.shape, generator=self.sampler.generator, device=device)
+        is_accepted = is_draft & ~(uniform >= p / q)  # accepts NaN, so that a round ends; `generate` reports it
         num_accepted = is_accepted.long().cumprod(dim=1).sum(dim=1).cpu()
 
-        # After the accepted drafts one more token: in place of the first rejected one, or of the rank that follows.
-        has_more = canvas.num_hidden > num_accepted
-        where, rejected = to_device(has_more.nonzero().squeeze(1), device), to_device(num_accepted[has_more], device)
-        weights = (verified[where, rejected] - drafted[where, rejected]).clamp(min=0)
-        tokens[where, rejected] = draw_tokens(weights, self.drawer.generator)
+        # One more token after the accepted drafts: for the first rejected draft, or for the rank after the last one.
+        has_more = state.num_masked > num_accepted
+        selected = to_device(has_more.nonzero().squeeze(1), device), to_device(num_accepted[has_more], device)
+        tokens[selected] = draw_tokens(
+            (verified[selected] - drafts.distributions[selected]).clamp(min=0), self.sampler.generator
+        )
 
-        num_revealed = num_accepted + has_more
-        sequences, offsets = first_columns(num_revealed, device)
+        num_unmasked = num_accepted + has_more
+        sequences, offsets = leading_indices(num_unmasked, device)
         tokens = tokens[sequences, offsets]
         logprobs = verified[sequences, offsets].gather(1, tokens[:, None]).log().squeeze(1)
-        canvas.commit(tokens, (sequences, ranks[sequences, offsets]), num_revealed, logprobs, step)
-        canvas.keep()
-        self.num_drafts += int((num_drafts - self.num_sure).clamp(min=0).sum())
-        self.num_accepted += int((num_accepted - self.num_sure).clamp(min=0).sum())
+        state.commit(tokens, (sequences, ranks[sequences, offsets]), num_unmasked, logprobs, step)
+        state.keep_verified()
+        num_always_accepted = self.drafter.num_always_accepted
+        self.num_drafts += int((drafts.counts - num_always_accepted).clamp(min=0).sum())
+        self.num_accepted += int((num_accepted - num_always_accepted).clamp(min=0).sum())
 
-    def _verify(self, drafted: torch.Tensor, num_drafts: torch.LongTensor) -> torch.Tensor:
-        """p (batch, columns, vocab) of every draft and of the rank that follows, each given the drafts before."""
-        if self.num_sure and int(num_drafts.max()) == 1:
-            return drafted
-        answer = self.canvas.verify(num_drafts, is_first_asked=self.num_sure == 0)
-        _, ranks = answer[1]
-        verified = in_columns(self.canvas, self.drawer.distributions(answer, ranks), answer[1], drafted.shape[1])
-        if self.num_sure:
-            verified[:, 0] = drafted[:, 0]
+    def _verify(self, drafts: Drafts) -> torch.Tensor:
+        """Return p (batch, width + 1, vocab_size) of every draft and of the rank after the last one."""
+        skips_first = self.drafter.num_always_accepted > 0
+        if skips_first and int(drafts.counts.max()) == 1:
+            return drafts.distributions
+        result = self.state.verify(drafts.counts, include_first=not skips_first)
+        distributions = self.sampler.distributions(result, num_visible=result.ranks)
+        verified = arrange_by_rank(self.state, distributions, result, drafts.distributions.shape[1])
+        if skips_first:
+            verified[:, 0] = drafts.distributions[:, 0]
         return verified
 
 
-def in_columns(canvas: CachedDecoder, distributions: torch.Tensor, where: Where, width: int) -> torch.Tensor:
-    """Distributions (queries, vocab) as (batch, width, vocab): column j is rank context + j; zero elsewhere."""
-    sequences, ranks = where
-    columns = ranks - to_device(canvas.num_context, ranks.device)[sequences]
-    result = distributions.new_zeros(len(canvas.num_context), width, distributions.shape[1])
-    result[sequences, columns] = distributions
-    return result
+def arrange_by_rank(
+    state: CachedDecodingState, distributions: torch.Tensor, result: QueryResult, width: int
+) -> torch.Tensor:
+    """Return (batch, width, vocab_size): column j has the distribution of the j-th masked rank, zero if not queried."""
+    columns = result.ranks - to_device(state.num_context, result.ranks.device)[result.sequences]
+    arranged = distributions.new_zeros(len(state.num_context), width, distributions.shape[1])
+    arranged[result.sequences, columns] = distributions
+    return arranged

@@ -1,10 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What tests share: no network, one thread (small models gain nothing from more), a tiny model, and released files."""
+"""Shared fixtures and settings: no network, one thread (small models gain nothing from more)."""
 
 import os
 
-# Before torch and transformers are imported, which read them once; child processes inherit them.
+# Set before torch and transformers are imported, which read them once. Child processes inherit them.
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -27,37 +27,39 @@ FIXTURES = Path(__file__).parent / "fixtures"
 
 @pytest.fixture
 def datasets_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of its own: `datasets` knows functions by name, and would give back what an older version computed."""
+    """Use an empty cache: `datasets` identifies functions by name, and could return results of an older version."""
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
 
 
 @pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The figures that were saved."""
+def saved_figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return a list of the figures that matplotlib saves."""
     figure = pytest.importorskip("matplotlib.figure").Figure
     figures, save = [], figure.savefig
 
-    def keep(self: Any, *arguments: Any, **options: Any) -> None:
+    def record(self: Any, *arguments: Any, **options: Any) -> None:
         figures.append(self)
         save(self, *arguments, **options)
 
-    monkeypatch.setattr(figure, "savefig", keep)
+    monkeypatch.setattr(figure, "savefig", record)
     return figures
 
 
 @pytest.fixture
 def large_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    Thousands of tiny sequences are drawn at once. A few at a time, as those of large vocabularies are, they take many
-    times as long; that both give the same samples is tested in test_token_drawer.py.
+    Compute the logits of thousands of tiny sequences at once.
+
+    The default chunks, made for large vocabularies, take many times as long. `test_chunks_do_not_change_samples` in
+    test_sampling.py checks that chunks do not change the samples.
     """
     monkeypatch.setattr("modeling_aogpt.sampling.ROWS_ON_CPU", 2**16)
-    monkeypatch.setattr("modeling_aogpt.token_drawer.ROWS_PER_HEAD_CALL", 2**16)
+    monkeypatch.setattr("modeling_aogpt.sampling.ROWS_PER_HEAD_CALL", 2**16)
 
 
 @pytest.fixture
 def tiny_config() -> AOGPTConfig:
-    """A model of the released architecture with 16 ids and at most 12 positions."""
+    """Return a configuration of the released architecture with 16 ids and at most 12 positions."""
     return AOGPTConfig(
         vocab_size=16,
         hidden_size=16,
@@ -65,13 +67,13 @@ def tiny_config() -> AOGPTConfig:
         num_attention_heads=2,
         max_position_embeddings=12,
         target_embedding_size=8,
-        initializer_range=0.5,  # so that every weight shows in the logits
+        initializer_range=0.5,  # so that every weight affects the logits
     )
 
 
 @pytest.fixture
 def tiny_model(tiny_config: AOGPTConfig) -> AOGPTForAnyOrderLM:
-    """That model with random weights, biases and norms included, ready to evaluate."""
+    """Return a model of `tiny_config` in evaluation mode with random weights, biases and norms."""
     set_seed(0)
     model = AOGPTForAnyOrderLM(tiny_config).eval()
     perturb_vectors(model)
@@ -80,7 +82,7 @@ def tiny_model(tiny_config: AOGPTConfig) -> AOGPTForAnyOrderLM:
 
 @pytest.fixture
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """An id for each of the letters a to m, then end-of-text (13), padding (14), unknown (15) and the mask (16)."""
+    """Return a tokenizer of the letters a to m, then end-of-text (13), padding (14), unknown (15) and mask (16)."""
     vocabulary = {letter: index for index, letter in enumerate("abcdefghijklm")}
     tokenizer = Tokenizer(models.WordLevel(vocabulary | {"<eos>": 13, "<pad>": 14, "<unk>": 15}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -91,15 +93,17 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 @pytest.fixture(params=["aogpt", "sigmagpt"])
 def released_name(request: pytest.FixtureRequest) -> str:
-    """An architecture of which tests/fixtures holds moving averages and what the authors' code computed with them."""
+    """Return an architecture with moving averages and golden values of the authors' code in tests/fixtures."""
     return request.param
 
 
 @pytest.fixture
 def released(released_name: str) -> dict[str, Any]:
     """
-    The content of a released checkpoint file. Its moving averages are those that the golden values were computed with;
-    its live weights, which the fixture does not hold, are those and noise.
+    Return the content of a released checkpoint file.
+
+    Its moving averages are those that the golden values were computed with. Its live weights, which tests/fixtures does
+    not contain, are the averages plus noise.
     """
     with safe_open(FIXTURES / f"{released_name}_ema.safetensors", framework="pt") as file:
         names = json.loads(file.metadata()["names"])

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Slow and plain computations, on nothing but the forward pass of whole sequences, to hold the fast ones up against."""
+"""Slow reference computations that use only forward passes of whole sequences, to compare the fast ones with."""
 
 import itertools
 from collections.abc import Callable
@@ -10,46 +10,57 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from modeling_aogpt.orders import blocks_of, group_order, left_to_right_orders, random_orders
+from modeling_aogpt.orders import block_indices, group_orders, left_to_right_orders, random_orders
 
-Context = tuple[tuple[int, int], ...]  # (position, token), in the order in which they were revealed
+Context = tuple[tuple[int, int], ...]  # (position, token), in the order in which they were unmasked
+
+
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 12,
+    "target_embedding_size": 8,
+    "initializer_range": 0.6,
+}
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    """Return a generator with a seed."""
+    return torch.Generator().manual_seed(seed)
 
 
 def random_model(**arguments: object) -> AOGPTForAnyOrderLM:
-    """A small float64 model whose predictions depend much on every token, position and order."""
-    sizes = {
-        "vocab_size": 11,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 12,
-        "target_embedding_size": 8,
-        "initializer_range": 0.6,
-    }
+    """Return a small float64 decoder whose predictions depend strongly on every token, position and order."""
     torch.manual_seed(0)
-    return AOGPTForAnyOrderLM(AOGPTConfig(**(sizes | arguments))).double().eval()
+    return AOGPTForAnyOrderLM(AOGPTConfig(**({"vocab_size": 11} | SIZES | arguments))).double().eval()
 
 
 def random_encoder(**arguments: object) -> MDMEncoderForMaskedLM:
-    """The same with full attention; unless said, the last of the ids is the mask."""
+    """Return the same as an encoder with full attention. By default the last of its 12 ids is the mask."""
     torch.manual_seed(0)
-    sizes = random_model().config.to_dict()
-    names = ("hidden_size", "num_hidden_layers", "num_attention_heads", "target_embedding_size", "initializer_range")
-    config = {name: sizes[name] for name in names} | {"vocab_size": 12, "max_position_embeddings": 12} | arguments
-    torch.manual_seed(0)
-    return MDMEncoderForMaskedLM(MDMEncoderConfig(**config)).double().eval()
+    return MDMEncoderForMaskedLM(MDMEncoderConfig(**({"vocab_size": 12} | SIZES | arguments))).double().eval()
+
+
+def ragged_inputs() -> torch.LongTensor:
+    """Return inputs (3, 12) of `random_model`: all masked, one position masked, and several positions masked."""
+    inputs = torch.randint(0, 11, (3, 12), generator=seeded())
+    inputs[0] = 11
+    inputs[1, 5] = 11
+    inputs[2, [0, 3, 4, 8, 11]] = 11
+    return inputs
 
 
 @torch.no_grad()
 def perturb_vectors(model: torch.nn.Module) -> None:
-    """Moves biases and norms, which begin at 0 and 1, so that they show in what the model computes."""
+    """Change biases and norms, which are initialized to 0 and 1, so that they affect the output of the model."""
     for parameter in model.parameters():
         if parameter.dim() == 1:
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
 
 
-def take_out(folder: Path, name: str) -> None:
-    """Saves a model's weights without one of them."""
+def remove_weight(folder: Path, name: str) -> None:
+    """Remove one tensor from the saved weights in `folder`."""
     weights = load_file(folder / "model.safetensors")
     del weights[name]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
@@ -57,19 +68,19 @@ def take_out(folder: Path, name: str) -> None:
 
 @torch.no_grad()
 def conditional(model: AOGPTForAnyOrderLM, context: Context, target: int, length: int) -> torch.Tensor:
-    """p(x_target | context), (vocab,), by a full forward in an order where the target comes right after the context."""
-    revealed = [position for position, _ in context]
-    rest = [position for position in range(length) if position not in (*revealed, target)]
+    """Return p(x_target | context) (num_valid_tokens,) by a full forward pass in an order: context, target, rest."""
+    given = [position for position, _ in context]
+    rest = [position for position in range(length) if position not in (*given, target)]
     ids = torch.zeros(1, length, dtype=torch.long)
     for position, token in context:
         ids[0, position] = token
-    logits = model(ids, orders=torch.tensor([[*revealed, target, *rest]])).logits[0, target]
+    logits = model(ids, orders=torch.tensor([[*given, target, *rest]])).logits[0, target]
     return logits[: model.config.num_valid_tokens].double().softmax(-1)
 
 
 @torch.no_grad()
 def encoder_conditional(model: MDMEncoderForMaskedLM, context: Context, target: int, length: int) -> torch.Tensor:
-    """p(x_target | context), (vocab,), by a pass over the whole sequence."""
+    """Return p(x_target | context) (num_valid_tokens,) of an encoder by a pass over the whole sequence."""
     ids = torch.full((1, length), model.config.mask_token_id)
     for position, token in context:
         ids[0, position] = token
@@ -77,7 +88,7 @@ def encoder_conditional(model: MDMEncoderForMaskedLM, context: Context, target: 
 
 
 class Enumeration:
-    """Distributions over all vocab^n sequences of a tiny model, as vectors indexed by itertools.product."""
+    """Exact distributions over all vocab^n sequences of a tiny model, as vectors in the order of itertools.product."""
 
     def __init__(
         self,
@@ -96,7 +107,7 @@ class Enumeration:
         return self._conditionals[key][sequence[target]]
 
     def of_groups(self, groups: tuple[tuple[int, ...], ...]) -> torch.Tensor:
-        """Positions of one group are drawn independently given those of the groups before, in the order given."""
+        """Return the distribution if groups are drawn one by one, positions of a group independently of each other."""
         probabilities = []
         for sequence in self.sequences:
             context: Context = ()
@@ -109,12 +120,12 @@ class Enumeration:
         return torch.tensor(probabilities, dtype=torch.float64)
 
     def of_random_groups(self, sets: tuple[tuple[int, ...], ...]) -> torch.Tensor:
-        """As `of_groups`, averaged over the orders within each group."""
+        """Return the mean of `of_groups` over the orders within each group."""
         arrangements = list(itertools.product(*(itertools.permutations(group) for group in sets)))
         return sum(self.of_groups(groups) for groups in arrangements) / len(arrangements)
 
     def of_bernoulli(self, step_probabilities: list[float]) -> torch.Tensor:
-        """Lemma 4.1: each position draws its own step."""
+        """Return the distribution if each position draws its own step (Lemma 4.1)."""
         total = torch.zeros(len(self.sequences), dtype=torch.float64)
         for steps in itertools.product(range(len(step_probabilities)), repeat=self.length):
             weight = torch.tensor([step_probabilities[step] for step in steps]).double().prod()
@@ -125,51 +136,55 @@ class Enumeration:
             total += weight * self.of_random_groups(tuple(group for group in groups if group))
         return total
 
-    def of_fixed(self, counts: list[int]) -> torch.Tensor:
-        """Every order alike, cut into groups of given sizes."""
+    def of_fixed_counts(self, counts: list[int]) -> torch.Tensor:
+        """Return the distribution if a uniformly random order is cut into groups of the given sizes."""
         orders = list(itertools.permutations(range(self.length)))
-        return sum(self.of_groups(cut(order, counts)) for order in orders) / len(orders)
+        return sum(self.of_groups(cut_order(order, counts)) for order in orders) / len(orders)
 
     def of_policy(self, policy: Callable[[Context, dict[int, torch.Tensor]], list[int]]) -> torch.Tensor:
         """
-        Step after step `policy(context, predictions)` says which hidden positions are revealed, in which order, given
-        what is revealed and what is predicted, (vocab,), at every hidden position.
+        Return the distribution if each step unmasks the positions that `policy(context, predictions)` returns.
+
+        `predictions` has the distribution (num_valid_tokens,) of each masked position given the context.
         """
         index = {sequence: number for number, sequence in enumerate(self.sequences)}
         total = torch.zeros(len(self.sequences), dtype=torch.float64)
 
-        def reveal(context: Context, probability: float) -> None:
-            revealed = dict(context)
-            hidden = [position for position in range(self.length) if position not in revealed]
-            if not hidden:
-                total[index[tuple(revealed[position] for position in range(self.length))]] += probability
+        def continue_from(context: Context, probability: float) -> None:
+            tokens = dict(context)
+            masked = [position for position in range(self.length) if position not in tokens]
+            if not masked:
+                total[index[tuple(tokens[position] for position in range(self.length))]] += probability
                 return
             predictions = {
-                position: self.conditional(self.model, context, position, self.length) for position in hidden
+                position: self.conditional(self.model, context, position, self.length) for position in masked
             }
             chosen = policy(context, predictions)
-            for tokens in itertools.product(range(self.model.config.num_valid_tokens), repeat=len(chosen)):
-                added = tuple(zip(chosen, tokens, strict=True))
+            for drawn in itertools.product(range(self.model.config.num_valid_tokens), repeat=len(chosen)):
+                added = tuple(zip(chosen, drawn, strict=True))
                 weight = torch.stack([predictions[position][token] for position, token in added]).prod().item()
-                reveal(context + added, probability * weight)
+                continue_from(context + added, probability * weight)
 
-        reveal((), 1.0)
+        continue_from((), 1.0)
         return total
 
-    def counts_of(self, samples: torch.LongTensor) -> torch.Tensor:
+    def count(self, samples: torch.LongTensor) -> torch.Tensor:
+        """Return how often each sequence occurs in the samples (draws, length)."""
         base = self.model.config.num_valid_tokens ** torch.arange(self.length - 1, -1, -1)
         return (samples * base).sum(1).bincount(minlength=len(self.sequences)).double()
 
 
-def cut(order: tuple[int, ...], counts: list[int]) -> tuple[tuple[int, ...], ...]:
+def cut_order(order: tuple[int, ...], counts: list[int]) -> tuple[tuple[int, ...], ...]:
+    """Cut an order into consecutive groups of the given sizes."""
     ends = list(itertools.accumulate(counts))
     return tuple(tuple(order[end - count : end]) for end, count in zip(ends, counts, strict=True))
 
 
 def chi_square(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
     """
-    Pearson's statistic over the bound it exceeds once in 10,000 times (Wilson and Hilferty): below 1 is good. What is
-    expected less than 10 times is counted together.
+    Return Pearson's statistic divided by its critical value at the level 1e-4 (Wilson-Hilferty): below 1 passes.
+
+    Outcomes that are expected less than 10 times are counted together.
     """
     expected = probabilities * counts.sum()
     is_rare = expected < 10
@@ -177,7 +192,7 @@ def chi_square(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
     if is_rare.any():
         counts, expected = (torch.cat((v[~is_rare], v[is_rare].sum()[None])) for v in (counts, expected))
         if expected[-1] == 0:
-            assert counts[-1] == 0, "drawn although impossible"
+            assert counts[-1] == 0, "an impossible outcome was drawn"
             counts, expected = counts[:-1], expected[:-1]
     degrees = len(counts) - 1
     bound = degrees * (1 - 2 / (9 * degrees) + 3.719 * (2 / (9 * degrees)) ** 0.5) ** 3
@@ -185,9 +200,9 @@ def chi_square(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
 
 
 def check_estimates(estimates: torch.Tensor, exact: torch.Tensor, standard_errors: torch.Tensor) -> None:
-    """Of some hundred independent estimates: no bias, and standard errors as large as the errors are."""
+    """Check that hundreds of independent estimates are unbiased and have the right standard errors."""
     errors, variance = estimates - exact, standard_errors.square().mean()
-    assert variance > 1e-6, "nothing varies, so nothing is tested"
+    assert variance > 1e-6, "the estimates do not vary, so nothing is tested"
     assert errors.mean().abs() < 4 * (variance / len(errors)).sqrt(), "biased"
     assert 0.75 < errors.square().mean() / variance < 1.33, "wrong standard errors"
 
@@ -199,6 +214,6 @@ def block_orders(
     stride: int | None = None,
     generator: torch.Generator | None = None,
 ) -> torch.LongTensor:
-    """Independent orders, (batch, n), block after block and uniform within each."""
+    """Return independent orders (batch, n): block after block, uniformly random within each block."""
     orders = random_orders(batch_size, length, generator=generator)
-    return group_order(orders, blocks_of(left_to_right_orders(batch_size, length), block_length, stride))
+    return group_orders(orders, block_indices(left_to_right_orders(batch_size, length), block_length, stride))

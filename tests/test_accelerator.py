@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Every computation on a device that is not the CPU: see `accelerator.py`."""
+"""Every computation on a simulated accelerator, see `accelerator.py`."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 TRAINING = ("training", "training step", "loss", "masked diffusion", "score entropy")
 pytestmark = pytest.mark.skipif(
     not hasattr(backend_registration, "_setup_privateuseone_for_python_backend"),
-    reason="this version of torch knows no devices that are made in Python",
+    reason="this version of PyTorch cannot register devices from Python",
 )
 
 
@@ -28,31 +28,31 @@ def outcomes() -> dict[str, dict[str, Any]]:
     return json.loads(process.stdout)
 
 
-def test_no_operation_mixes_devices_and_results_are_those_of_the_cpu(outcomes: dict[str, dict[str, Any]]) -> None:
+def test_no_operation_mixes_devices_and_results_equal_the_cpu(outcomes: dict[str, dict[str, Any]]) -> None:
     assert len(outcomes) == 57
     assert {name: outcome["error"] for name, outcome in outcomes.items() if "error" in outcome} == {}
     assert [name for name, outcome in outcomes.items() if not outcome["is_equal"]] == []
 
 
 @pytest.mark.parametrize(
-    "kind", ["one by one", "Bernoulli", "fixed", "left to right", "given order", "blocks", "padding"]
+    "kind", ["one at a time", "Bernoulli", "fixed counts", "left to right", "given order", "blocks", "padding"]
 )
 def test_no_step_waits_for_the_device(kind: str, outcomes: dict[str, dict[str, Any]]) -> None:
-    """What is drawn stays there: the CPU only says what comes next, and may be many steps ahead."""
+    """Sampled tokens stay on the device, so the CPU can be many steps ahead."""
     waits = outcomes[f"decoder: {kind}"]["waits"]
     assert len(waits) == len(set(waits)) <= 6, waits
 
 
 @pytest.mark.parametrize(("kind", "num_waits"), [("confidence", 0), ("margin, window", 0), ("entropy bound", 1)])
-def test_a_step_of_adaptive_orders_waits_to_know_how_many_are_revealed(
+def test_adaptive_steps_wait_only_for_the_number_of_unmasked_positions(
     kind: str, num_waits: int, outcomes: dict[str, dict[str, Any]]
 ) -> None:
     every_step = {line for line, count in Counter(outcomes[f"decoder: {kind}"]["waits"]).items() if count > 1}
     assert len(every_step) == num_waits, every_step
 
 
-@pytest.mark.parametrize(("draft", "num_waits"), [("speculative", 1), ("speculative, n-grams", 2)])
-def test_a_round_of_speculation_waits_to_know_what_was_found_and_accepted(
+@pytest.mark.parametrize(("draft", "num_waits"), [("speculative", 1), ("speculative, prompt lookup", 2)])
+def test_speculative_rounds_wait_only_for_the_numbers_of_found_and_accepted_drafts(
     draft: str, num_waits: int, outcomes: dict[str, dict[str, Any]]
 ) -> None:
     every_round = {line for line, count in Counter(outcomes[f"decoder: {draft}"]["waits"]).items() if count > 1}
@@ -69,12 +69,12 @@ def test_a_round_of_speculation_waits_to_know_what_was_found_and_accepted(
         ("encoder: score entropy", 1),
     ],
 )
-def test_training_hardly_waits(kind: str, num_waits: int, outcomes: dict[str, dict[str, Any]]) -> None:
+def test_training_steps_wait_at_most_once(kind: str, num_waits: int, outcomes: dict[str, dict[str, Any]]) -> None:
     assert len(outcomes[kind]["waits"]) == num_waits, outcomes[kind]["waits"]
 
 
-def test_shapes_that_come_once_do_not_go_to_cudnn(outcomes: dict[str, dict[str, Any]]) -> None:
-    """Training without a mask may: its shape comes again and again."""
+def test_attention_of_shapes_that_occur_once_does_not_use_cudnn(outcomes: dict[str, dict[str, Any]]) -> None:
+    """Training without a mask may use it, since its shape occurs in every step."""
     without_gradients = {name: outcome for name, outcome in outcomes.items() if not name.endswith(TRAINING)}
     assert {name: outcome["cudnn"] for name, outcome in without_gradients.items() if outcome["cudnn"] != [False]} == {}
     assert outcomes["decoder: training step"]["cudnn"] == [True]

@@ -27,7 +27,7 @@ def ids() -> torch.LongTensor:
     return torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(1))
 
 
-def test_is_the_left_to_right_view_shifted(
+def test_logits_and_loss_are_those_of_the_left_to_right_order_shifted(
     any_order: AOGPTForAnyOrderLM, causal: AOGPTForCausalLM, ids: torch.LongTensor
 ) -> None:
     expected = any_order(ids).logits
@@ -42,7 +42,7 @@ def test_is_the_left_to_right_view_shifted(
     torch.testing.assert_close(causal.lm_head(states[-1]), output.logits)
 
 
-def test_what_is_no_text_is_never_generated() -> None:
+def test_ids_that_are_not_text_are_never_generated() -> None:
     model = AOGPTForCausalLM(random_model(vocab_size=16, num_valid_tokens=3).config).eval()
     prompt = torch.tensor([[1]]).expand(50, 1)
     samples = model.generate(
@@ -52,7 +52,9 @@ def test_what_is_no_text_is_never_generated() -> None:
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_cached_passes_equal_one(causal: AOGPTForCausalLM, ids: torch.LongTensor, implementation: str) -> None:
+def test_several_passes_with_a_cache_equal_one_pass(
+    causal: AOGPTForCausalLM, ids: torch.LongTensor, implementation: str
+) -> None:
     causal.set_attn_implementation(implementation)
     whole = causal(ids).logits
     cache, parts = None, []
@@ -64,25 +66,25 @@ def test_cached_passes_equal_one(causal: AOGPTForCausalLM, ids: torch.LongTensor
     torch.testing.assert_close(torch.cat(parts, dim=1), whole, rtol=0, atol=1e-12)
 
 
-def test_padding_anywhere_changes_nothing(causal: AOGPTForCausalLM) -> None:
+def test_padding_anywhere_changes_no_logits(causal: AOGPTForCausalLM) -> None:
     plain = causal(torch.tensor([[3, 7, 5, 1]])).logits
     keep = torch.tensor([[0, 1, 0, 1, 1, 0, 1]])
     padded = causal(torch.tensor([[9, 3, -1, 7, 5, 11, 1]]), attention_mask=keep).logits
     torch.testing.assert_close(padded[keep == 1][None], plain, rtol=0, atol=1e-12)
 
 
-def test_a_mask_of_rows_and_slots_may_be_added_or_true(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
-    is_seen = torch.ones(1, 1, 12, 12, dtype=torch.bool).tril()
-    is_seen[..., 6:, 2] = False
-    added = torch.zeros(is_seen.shape).masked_fill(~is_seen, torch.finfo(torch.float32).min)
-    logits = causal(ids, attention_mask=is_seen).logits
-    torch.testing.assert_close(causal(ids, attention_mask=added).logits, logits, rtol=0, atol=1e-12)
+def test_a_4d_attention_mask_may_be_boolean_or_additive(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+    is_visible = torch.ones(1, 1, 12, 12, dtype=torch.bool).tril()
+    is_visible[..., 6:, 2] = False
+    additive = torch.zeros(is_visible.shape).masked_fill(~is_visible, torch.finfo(torch.float32).min)
+    logits = causal(ids, attention_mask=is_visible).logits
+    torch.testing.assert_close(causal(ids, attention_mask=additive).logits, logits, rtol=0, atol=1e-12)
     differs = (logits - causal(ids).logits).abs().amax(dim=(0, 2)) > 1e-6
     assert differs.tolist() == [False] * 6 + [True] * 6
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
-def test_stock_greedy_generation_is_left_to_right_any_order_generation(
+def test_greedy_generation_of_transformers_equals_left_to_right_any_order_generation(
     any_order: AOGPTForAnyOrderLM, causal: AOGPTForCausalLM, ids: torch.LongTensor, cache: str
 ) -> None:
     prompt = ids[:, :4]
@@ -99,26 +101,25 @@ def test_stock_greedy_generation_is_left_to_right_any_order_generation(
     assert torch.equal(result, expected)
 
 
-def test_stock_generation_with_left_padding(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+def test_left_padding_does_not_change_generation(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
     prompt, keep = ids[:2, :5].clone(), torch.ones(2, 5, dtype=torch.long)
     keep[1, :3] = 0
     arguments = {"max_new_tokens": 5, "do_sample": False, "pad_token_id": 0}
     together = causal.generate(prompt, attention_mask=keep, **arguments)
-    apart = causal.generate(prompt[1:, 3:], attention_mask=keep[1:, 3:], **arguments)
-    assert torch.equal(together[1:, 3:], apart)
+    alone = causal.generate(prompt[1:, 3:], attention_mask=keep[1:, 3:], **arguments)
+    assert torch.equal(together[1:, 3:], alone)
 
 
-def test_beam_search_finds_the_best_of_all(causal: AOGPTForCausalLM, any_order: AOGPTForAnyOrderLM) -> None:
-    """With as many beams as there are prefixes nothing is pruned."""
+def test_beam_search_finds_the_likeliest_sequence(causal: AOGPTForCausalLM, any_order: AOGPTForAnyOrderLM) -> None:
+    """With as many beams as there are prefixes, nothing is pruned."""
     prompt = torch.tensor([[4]])
     best = causal.generate(prompt, max_new_tokens=2, num_beams=121, do_sample=False, pad_token_id=0)
-    every = torch.cartesian_prod(torch.tensor([4]), torch.arange(11), torch.arange(11))
-    assert best.tolist() == [
-        every[any_order.log_likelihood(every).token_log_likelihood[:, 1:].sum(1).argmax()].tolist()
-    ]
+    all_sequences = torch.cartesian_prod(torch.tensor([4]), torch.arange(11), torch.arange(11))
+    scores = any_order.log_likelihood(all_sequences).token_log_likelihood[:, 1:].sum(1)
+    assert best.tolist() == [all_sequences[scores.argmax()].tolist()]
 
 
-def test_text_generation_pipeline(
+def test_the_text_generation_pipeline_continues_a_text(
     tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     tiny_model.save_pretrained(tmp_path)
@@ -129,8 +130,8 @@ def test_text_generation_pipeline(
     assert text == tiny_tokenizer.decode(ids[0, 3:], skip_special_tokens=True)
 
 
-def test_generate_may_be_given_the_tokenizer(causal: AOGPTForCausalLM, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
-    """As `stop_strings` need; transformers hands it on to the model."""
+def test_generate_accepts_a_tokenizer(causal: AOGPTForCausalLM, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
+    """`stop_strings` need it. Transformers passes it on to the forward of the model."""
     prompt = torch.tensor([[0]])
     settings = {"attention_mask": torch.ones_like(prompt), "max_length": 4, "do_sample": False}
     assert torch.equal(
@@ -138,35 +139,38 @@ def test_generate_may_be_given_the_tokenizer(causal: AOGPTForCausalLM, tiny_toke
     )
 
 
-def test_generation_ends_where_the_table_does(causal: AOGPTForCausalLM) -> None:
+def test_generating_more_tokens_than_there_are_positions_is_an_error(causal: AOGPTForCausalLM) -> None:
     prompt = torch.tensor([[1, 2, 3]])
     mask = torch.ones_like(prompt)
     assert causal.generate(prompt, attention_mask=mask, max_length=12).shape == (1, 12)
-    with pytest.raises(ValueError, match="position 12 is beyond the table of 12"):
+    message = r"at position 12, but the position table has 12 entries \(config\.max_position_embeddings\)"
+    with pytest.raises(ValueError, match=message):
         causal.generate(prompt, attention_mask=mask, max_length=13)
     mask[0, 0] = 0  # padding has no position
     assert causal.generate(prompt, attention_mask=mask, max_length=13).shape == (1, 13)
 
 
-def test_refuses_what_does_not_fit(causal: AOGPTForCausalLM) -> None:
+def test_inputs_that_are_not_allowed_are_errors(causal: AOGPTForCausalLM) -> None:
     with pytest.raises(ValueError, match="13 tokens per sequence"):
         causal(torch.zeros(1, 13, dtype=torch.long))
-    with pytest.raises(ValueError, match="input_ids holds 11"):
+    with pytest.raises(ValueError, match="`input_ids` contains the id 11"):
         causal(torch.tensor([[11]]))
-    with pytest.raises(ValueError, match="packed into one sequence would see each other"):
+    with pytest.raises(
+        ValueError, match=r"`position_ids` must increase by one.* packed into one sequence would attend to each other"
+    ):
         causal(torch.zeros(1, 6, dtype=torch.long), position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
-    with pytest.raises(ValueError, match="labels need the logits of all positions"):
+    with pytest.raises(ValueError, match="`labels` need the logits of all positions, but `logits_to_keep` is 1"):
         causal(torch.tensor([[1, 2]]), labels=torch.tensor([[1, 2]]), logits_to_keep=1)
-    with pytest.raises(ValueError, match="does not take orders"):
+    with pytest.raises(ValueError, match=r"AOGPTForCausalLM\.forward got the unknown argument `orders`"):
         causal(torch.tensor([[1, 2]]), orders=torch.tensor([[0, 1]]))
     cache = causal(torch.zeros(1, 4, dtype=torch.long), use_cache=True).past_key_values
-    with pytest.raises(ValueError, match="3 columns for 4 cached and 2 new tokens"):
+    with pytest.raises(ValueError, match="must have 6 columns, for 4 cached and 2 new tokens, but has 3"):
         causal(torch.tensor([[1, 2]]), past_key_values=cache, attention_mask=torch.ones(1, 3))
-    with pytest.raises(ValueError, match="8 columns for 0 cached and 5 new tokens"):
+    with pytest.raises(ValueError, match="must have 5 columns, for 0 cached and 5 new tokens, but has 8"):
         causal(torch.zeros(1, 5, dtype=torch.long), attention_mask=torch.ones(1, 8))
     static = StaticCache(config=causal.config, max_cache_len=12)
-    with pytest.raises(ValueError, match="12 columns for 0 cached and 4 new tokens"):
+    with pytest.raises(ValueError, match="must have 4 columns, for 0 cached and 4 new tokens, but has 12"):
         causal(torch.zeros(1, 4, dtype=torch.long), past_key_values=static, attention_mask=torch.ones(1, 12))
     cache = causal(torch.zeros(1, 12, dtype=torch.long), use_cache=True).past_key_values
-    with pytest.raises(ValueError, match="position 12 is beyond the table"):
+    with pytest.raises(ValueError, match="at position 12, but the position table has 12 entries"):
         causal(torch.tensor([[1]]), past_key_values=cache)

@@ -56,16 +56,16 @@ def test_table_holds_what_differs_and_what_came_of_it(runs: list[str], tmp_path:
     assert kept["decoder"]["evaluations"][-1]["left_to_right"] == 1.5
 
 
-def test_picture_shows_every_run(runs: list[str], tmp_path: Path, drawn: list[Figure]) -> None:
+def test_picture_shows_every_run(runs: list[str], tmp_path: Path, saved_figures: list[Figure]) -> None:
     main([*runs, "--output", str(tmp_path / "out")])
     assert (tmp_path / "out" / "runs.png").read_bytes().startswith(b"\x89PNG")
-    curves = [{line.get_label(): list(line.get_ydata()) for line in axes.lines} for axes in drawn[0].axes]
+    curves = [{line.get_label(): list(line.get_ydata()) for line in axes.lines} for axes in saved_figures[0].axes]
     assert curves == [
         {"decoder": [6.0, 3.0], "encoder": [6.0, 3.0]},
         {"decoder": [4.0, 1.5]},
         {"decoder": [4.0, 2.25], "encoder": [4.0, 1.75]},
     ]
-    colors = [{line.get_label(): line.get_color() for line in axes.lines} for axes in drawn[0].axes]
+    colors = [{line.get_label(): line.get_color() for line in axes.lines} for axes in saved_figures[0].axes]
     assert colors[0] == colors[2]
     assert colors[0]["decoder"] == colors[1]["decoder"] != colors[0]["encoder"]
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The decoder under `model.model.compile()`: one graph per bucket of rows, and the same samples."""
+"""The decoder after `model.model.compile()`: the same samples, and one graph per bucket of rows."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -11,27 +11,12 @@ from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
-from modeling_aogpt import AOGPTForAnyOrderLM
-from modeling_aogpt.cached_decoder import CachedDecoder
-from tests.references import random_model
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def ragged(model: AOGPTForAnyOrderLM) -> torch.LongTensor:
-    """Nothing given, all but one given, some given."""
-    mask = model.config.mask_token_id
-    inputs = torch.randint(0, 11, (3, 12), generator=seeded())
-    inputs[0] = mask
-    inputs[1, 5] = mask
-    inputs[2, [0, 3, 4, 8, 11]] = mask
-    return inputs
+from modeling_aogpt.decoding_state import CachedDecodingState
+from tests.references import ragged_inputs, random_model, seeded
 
 
 class CountingBackend:
-    """Runs graphs as they are, and keeps the numbers of rows that they were made for."""
+    """Backend that runs graphs as they are, and records the number of rows that each was compiled for."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
@@ -49,6 +34,7 @@ class CountingBackend:
 
 @pytest.fixture
 def backend() -> Iterator[CountingBackend]:
+    """Return a new backend, with no graphs of other tests and with PyTorch's default limit of graphs."""
     torch._dynamo.reset()
     with torch._dynamo.config.patch(recompile_limit=8):
         yield CountingBackend()
@@ -60,9 +46,9 @@ def backend() -> Iterator[CountingBackend]:
     [{"num_steps": 5}, {"num_steps": 5, "order": "confidence"}, {"strategy": "speculative", "draft_length": 3}],
     ids=["parallel", "adaptive", "speculative"],
 )
-def test_padding_rows_and_slots_change_no_sample(backend: CountingBackend, encoding: str, arguments: dict) -> None:
+def test_extra_rows_and_slots_do_not_change_samples(backend: CountingBackend, encoding: str, arguments: dict) -> None:
     model = random_model(position_encoding=encoding)
-    inputs = ragged(model)
+    inputs = ragged_inputs()
     arguments |= {"return_dict_in_generate": True}
     plain = model.generate(inputs, generator=seeded(1), **arguments)
     model.model.compile(backend=backend, fullgraph=True)
@@ -74,12 +60,12 @@ def test_padding_rows_and_slots_change_no_sample(backend: CountingBackend, encod
     torch.testing.assert_close(compiled.token_logprobs, plain.token_logprobs, rtol=0, atol=1e-10)
 
 
-def test_there_is_one_graph_per_bucket_and_none_after_the_first_generations(backend: CountingBackend) -> None:
-    """`fullgraph` raises where a graph would break."""
+def test_there_is_one_graph_for_each_power_of_two_of_rows(backend: CountingBackend) -> None:
+    """With `fullgraph`, which raises an error at a graph break. Later generations compile nothing."""
     model = random_model(num_hidden_layers=1)
     model.model.compile(backend=backend, fullgraph=True, dynamic=False)
     for num_steps in (1, 2, 3, 6, 12):
-        model.generate(num_return_sequences=2, num_steps=num_steps, reveal="fixed", generator=seeded())
+        model.generate(num_return_sequences=2, num_steps=num_steps, unmasking="fixed_count", generator=seeded())
     assert sorted(backend.rows) == [1, 2, 4, 8, 16]
     for seed in range(5):
         model.generate(num_return_sequences=2, num_steps=4, generator=seeded(seed))
@@ -87,34 +73,34 @@ def test_there_is_one_graph_per_bucket_and_none_after_the_first_generations(back
     assert len(backend.rows) == 5
 
 
-def test_many_sizes_of_batches_are_compiled(backend: CountingBackend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit `fullgraph` raises. Caches come and go: a graph that was made for one serves others."""
+def test_many_batch_sizes_compile_within_the_limit(backend: CountingBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fullgraph` raises an error beyond the limit. A graph is reused with a new cache of the same shape."""
     mark = torch._dynamo.mark_static_address
-    # By default, versions of torch have it guarded or not.
+    # Whether it adds a guard by default depends on the version of PyTorch.
     monkeypatch.setattr(torch._dynamo, "mark_static_address", lambda tensor, guard=True: mark(tensor, guard=guard))
     model = random_model(num_hidden_layers=1)
     model.model.compile(backend=backend, fullgraph=True, dynamic=False)
     for _ in range(2):
         for batch_size in (1, 2, 3):
-            model.generate(num_return_sequences=batch_size, num_steps=4, reveal="fixed")
-            model.generate(num_return_sequences=batch_size, num_steps=12, reveal="fixed")
+            model.generate(num_return_sequences=batch_size, num_steps=4, unmasking="fixed_count")
+            model.generate(num_return_sequences=batch_size, num_steps=12, unmasking="fixed_count")
     assert sorted(backend.rows) == sorted([1, 4, 8] * 3)
 
 
 @pytest.mark.parametrize("injection", ["adaln", "input"])
-def test_a_generation_takes_over_the_memory_of_the_one_before(
+def test_the_next_generation_reuses_the_buffers(
     backend: CountingBackend, injection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """CUDA graphs are recorded for addresses."""
+    """CUDA graphs are recorded for fixed addresses. The buffers must not keep values of the weights."""
     model, addresses = random_model(target_injection=injection, num_hidden_layers=1), []
 
-    class Recorded(CachedDecoder):
+    class RecordedDecodingState(CachedDecodingState):
         def __init__(self, *arguments: object) -> None:
             super().__init__(*arguments)
-            tensors = [*self.cache.stores(), *(self.modulations or ())]
+            tensors = [*self.cache.tensors(), *(self.modulations or ())]
             addresses.append([tensor.data_ptr() for tensor in tensors])
 
-    monkeypatch.setattr(model, "canvas_class", Recorded, raising=False)
+    monkeypatch.setattr(model, "decoding_state_class", RecordedDecodingState, raising=False)
     plain = copy.deepcopy(model)
     model.model.compile(backend=backend, fullgraph=True)
     model.generate(num_return_sequences=2, num_steps=4, generator=seeded(1))
@@ -126,15 +112,15 @@ def test_a_generation_takes_over_the_memory_of_the_one_before(
     assert torch.equal(again, plain.generate(num_return_sequences=2, num_steps=4, generator=seeded()))
     with torch.inference_mode():
         model.generate(num_return_sequences=3, num_steps=4)
-    model.generate(num_return_sequences=3, num_steps=4)  # writes to none of the tensors of that mode: it may not
+    model.generate(num_return_sequences=3, num_steps=4)  # tensors of inference mode may not be written to here
 
 
-def test_shapes_may_be_symbolic_too(backend: CountingBackend) -> None:
-    """What `compile` does unless told otherwise: the second shape makes a graph for all."""
+def test_dynamic_shapes_compile_few_graphs(backend: CountingBackend) -> None:
+    """By default the second shape compiles a graph for all shapes."""
     model = random_model(num_hidden_layers=1)
     model.model.compile(backend=backend, fullgraph=True)
     for num_steps in (1, 2, 3, 6):
-        model.generate(num_steps=num_steps, reveal="fixed", generator=seeded())
+        model.generate(num_steps=num_steps, unmasking="fixed_count", generator=seeded())
     num_graphs = len(backend.rows)
     assert num_graphs <= 3
     for seed in range(5):
@@ -142,26 +128,27 @@ def test_shapes_may_be_symbolic_too(backend: CountingBackend) -> None:
     assert len(backend.rows) == num_graphs
 
 
-def test_a_compiled_pass_copies_neither_cache_nor_tables() -> None:
+def test_compiled_pass_copies_neither_cache_nor_tables() -> None:
     """
-    Inductor writes to a cache where it lies if that is a whole input: nothing may be made of all layers' size. CUDA
-    graphs copy all inputs but those whose addresses stay, and are given up if another is written to.
+    No operation may return a tensor larger than the cache of one layer: Inductor writes in place to whole inputs only.
+
+    CUDA graphs copy all inputs without a static address, and are not used if one of those is written to.
     """
     torch._dynamo.reset()
     model = random_model(max_position_embeddings=512)
-    num_made, num_moving = [], []
+    output_sizes, copied_sizes = [], []
 
-    def look_at(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable:
+    def inspect(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable:
         outputs = [node.meta["val"] for node in graph.graph.nodes if node.op == "call_function"]
-        num_made.extend(output.numel() for output in outputs if isinstance(output, torch.Tensor))
-        staying = TracingContext.get().fw_metadata.static_input_indices
-        num_moving.extend(given.numel() for index, given in enumerate(inputs) if index not in staying)
+        output_sizes.extend(output.numel() for output in outputs if isinstance(output, torch.Tensor))
+        static = TracingContext.get().fw_metadata.static_input_indices
+        copied_sizes.extend(values.numel() for index, values in enumerate(inputs) if index not in static)
         return make_boxed_func(graph)
 
-    model.model.compile(backend=aot_autograd(fw_compiler=look_at), fullgraph=True)
+    model.model.compile(backend=aot_autograd(fw_compiler=inspect), fullgraph=True)
     masks, zeros = torch.full((1, 512), model.config.mask_token_id), torch.zeros(1, 512, dtype=torch.long)
-    canvas = CachedDecoder(model, masks, torch.arange(512)[None], zeros, zeros.bool())
+    state = CachedDecodingState(model, masks, torch.arange(512)[None], zeros, zeros.bool())
     with torch.no_grad():
-        canvas.query(torch.tensor([2]))
-    assert max(num_made) <= next(canvas.cache.stores()).numel()
-    assert max(num_moving) <= 2 * 512  # the mask
+        state.query(torch.tensor([2]))
+    assert max(output_sizes) <= next(state.cache.tensors()).numel()
+    assert max(copied_sizes) <= 2 * 512  # the attention mask

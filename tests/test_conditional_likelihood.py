@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""log p(x_A | x_B) against forward passes of whole sequences, one for each conditional."""
+"""log p(x_A | x_B), compared with forward passes of whole sequences, one for each conditional probability."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from modeling_aogpt.orders import random_orders
 from tests.references import conditional, random_model
 
 N = 6
-# A and B of three sequences; what is in neither is marginalised. The second has no context, the third no targets.
+# A and B of three sequences; tokens in neither are marginalized out. The second has no context, the third no targets.
 TARGETS = ([4, 1, 5], [3, 0], [])
 CONTEXTS = ([0, 3], [], [1, 2, 3])
 
@@ -29,31 +29,31 @@ def ids() -> torch.LongTensor:
 
 
 def mark(sets: tuple[list[int], ...]) -> torch.BoolTensor:
-    return torch.tensor([[position in chosen for position in range(N)] for chosen in sets])
+    return torch.tensor([[position in selected for position in range(N)] for selected in sets])
 
 
-def chain(
+def chain_rule(
     model: AOGPTForAnyOrderLM, ids: torch.LongTensor, targets: list[int], context: list[int]
 ) -> tuple[torch.Tensor, float]:
-    """Shares (n,) in place and their sum, of targets and context in the orders in which they are listed."""
-    shares, revealed = torch.zeros(N, dtype=torch.float64), tuple((i, int(ids[i])) for i in context)
+    """Return log p of each target (n,) by position, and their sum; targets and context are used in the given order."""
+    per_token, unmasked = torch.zeros(N, dtype=torch.float64), tuple((i, int(ids[i])) for i in context)
     for target in targets:
-        shares[target] = conditional(model, revealed, target, N)[ids[target]].log()
-        revealed += ((target, int(ids[target])),)
-    return shares, float(shares.sum())
+        per_token[target] = conditional(model, unmasked, target, N)[ids[target]].log()
+        unmasked += ((target, int(ids[target])),)
+    return per_token, float(per_token.sum())
 
 
-def sorted_by(order: torch.Tensor, chosen: list[int]) -> list[int]:
-    return [position for position in order.tolist() if position in chosen]
+def sorted_by(order: torch.Tensor, positions: list[int]) -> list[int]:
+    return [position for position in order.tolist() if position in positions]
 
 
 @pytest.mark.parametrize("given", [False, True])
-def test_is_the_chain_rule_of_the_targets_given_the_context(
+def test_log_likelihood_is_the_chain_rule_of_the_targets_given_the_context(
     given: bool, model: AOGPTForAnyOrderLM, ids: torch.LongTensor
 ) -> None:
     orders = random_orders(3, N, torch.Generator().manual_seed(0)) if given else torch.arange(N).expand(3, N)
     context_orders = orders.flip(1) if given else orders
-    # What is in neither set has no effect, not even if it is no token.
+    # Positions in neither set have no effect, not even if they hold the mask.
     known = mark(TARGETS) | mark(CONTEXTS)
     arguments = {"orders": orders, "context_orders": context_orders} if given else {}
     output = model.conditional_log_likelihood(
@@ -61,22 +61,23 @@ def test_is_the_chain_rule_of_the_targets_given_the_context(
     )
     for b in range(3):
         targets, context = sorted_by(orders[b], TARGETS[b]), sorted_by(context_orders[b], CONTEXTS[b])
-        shares, total = chain(model, ids[b], targets, context)
-        torch.testing.assert_close(output.token_log_likelihood[b], shares, rtol=0, atol=1e-12)
+        per_token, total = chain_rule(model, ids[b], targets, context)
+        torch.testing.assert_close(output.token_log_likelihood[b], per_token, rtol=0, atol=1e-12)
         assert output.log_likelihood[b].item() == pytest.approx(total, abs=1e-12)
     assert (output.standard_error == 0).all()
-    # Each pass is as wide as its neediest sequence: here 5 rows, for the one with three targets and a context of two.
+    # A pass has as many rows per sequence as the longest one needs: 5, for three targets and a context of two. The
+    # third sequence has no targets, so it is not run.
     assert output.num_rows == 2 * 5
 
 
-def test_context_is_everything_else_unless_given(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
+def test_the_default_context_is_all_other_tokens(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
     mask = torch.ones_like(ids)
     mask[0, 2] = 0
     output = model.conditional_log_likelihood(ids, mark(TARGETS), attention_mask=mask)
     context = mask.bool() & ~mark(TARGETS)
     expected = model.conditional_log_likelihood(ids, mark(TARGETS), context, attention_mask=mask)
     assert torch.equal(output.token_log_likelihood, expected.token_log_likelihood)
-    # p(A | rest) = p(rest, A) / p(rest), in the order that has the rest first.
+    # p(A | rest) = p(rest, A) / p(rest), in an order that begins with the rest.
     order = torch.tensor([[0, 2, 3, 1, 4, 5]])
     whole = model.log_likelihood(ids[:1], order).token_log_likelihood[0, [1, 4, 5]].sum()
     without_padding = model.conditional_log_likelihood(ids[:1], mark(TARGETS)[:1])
@@ -91,12 +92,13 @@ def test_padding_is_not_counted_in_positions(model: AOGPTForAnyOrderLM) -> None:
     torch.testing.assert_close(padded.log_likelihood, plain.log_likelihood, rtol=0, atol=1e-12)
 
 
-def test_sums_to_one_over_the_targets() -> None:
-    model = random_model(vocab_size=3, max_position_embeddings=5)
-    every = torch.tensor([[a, 2, 1, b, 0] for a, b in itertools.product(range(3), repeat=2)])
+@pytest.mark.parametrize("vocab_size", [3, 8])
+def test_probabilities_of_all_targets_of_text_sum_to_one(vocab_size: int) -> None:
+    model = random_model(vocab_size=vocab_size, num_valid_tokens=3, max_position_embeddings=5)
+    all_targets = torch.tensor([[a, 2, 1, b, 0] for a, b in itertools.product(range(3), repeat=2)])
     targets, context = torch.tensor([[1, 0, 0, 1, 0]]).expand(9, 5), torch.tensor([[0, 0, 1, 0, 1]]).expand(9, 5)
     output = model.conditional_log_likelihood(
-        every, targets, context, orders=torch.tensor([[3, 0, 1, 2, 4]]).expand(9, 5)
+        all_targets, targets, context, orders=torch.tensor([[3, 0, 1, 2, 4]]).expand(9, 5)
     )
     assert output.log_likelihood.exp().sum().item() == pytest.approx(1, abs=1e-12)
 
@@ -105,7 +107,7 @@ def test_sums_to_one_over_the_targets() -> None:
 def test_random_orders_share_the_rows_of_the_context(
     rows_per_pass: int, model: AOGPTForAnyOrderLM, ids: torch.LongTensor
 ) -> None:
-    """Two targets and a context of four: two orders for each pass of four rows of context and two of each order."""
+    """With two targets and a context of four, a pass has four rows of context, and two rows for each of two orders."""
     targets, context = ([4, 1], [3], [0, 2]), ([0, 2, 3, 5], [0, 2], [1])
     generator = torch.Generator().manual_seed(0)
     orders = [random_orders(3, N, generator) for _ in range(4)]
@@ -117,30 +119,31 @@ def test_random_orders_share_the_rows_of_the_context(
         generator=generator.manual_seed(0),
         rows_per_pass=rows_per_pass,
     )
-    each = torch.zeros(4, 3, dtype=torch.float64)
-    shares = torch.zeros(3, N, dtype=torch.float64)
+    totals = torch.zeros(4, 3, dtype=torch.float64)
+    per_token = torch.zeros(3, N, dtype=torch.float64)
     for k, b in itertools.product(range(4), range(3)):
-        own, each[k, b] = chain(model, ids[b], sorted_by(orders[k][b], targets[b]), context[b])
-        shares[b] += own / 4
-    torch.testing.assert_close(output.token_log_likelihood, shares, rtol=0, atol=1e-12)
-    torch.testing.assert_close(output.log_likelihood, each.mean(0), rtol=0, atol=1e-12)
-    torch.testing.assert_close(output.standard_error, each.std(0) / 2)
-    torch.testing.assert_close(output.importance_weighted, each.exp().mean(0).log())
-    # Alone, a sequence has b + 2 a rows in each of two passes; together, three times those of the neediest.
+        of_order, totals[k, b] = chain_rule(model, ids[b], sorted_by(orders[k][b], targets[b]), context[b])
+        per_token[b] += of_order / 4
+    torch.testing.assert_close(output.token_log_likelihood, per_token, rtol=0, atol=1e-12)
+    torch.testing.assert_close(output.log_likelihood, totals.mean(0), rtol=0, atol=1e-12)
+    torch.testing.assert_close(output.standard_error, totals.std(0) / 2)
+    torch.testing.assert_close(output.importance_weighted, totals.exp().mean(0).log())
+    # With b tokens of context and a targets, a sequence alone in a pass has b + 2 a rows, in each of two passes. In a
+    # common pass, each has as many rows as the longest one.
     assert output.num_rows == (2 * (4 + 4 + 2 + 2 + 1 + 4) if rows_per_pass == 1 else 2 * 3 * 8)
 
 
-def test_context_orders_average_the_probabilities(model: AOGPTForAnyOrderLM) -> None:
-    """Of a context of two, M = 2 orders are the given one and, as often as not, the other."""
+def test_an_ensemble_averages_probabilities_over_orders_of_the_context(model: AOGPTForAnyOrderLM) -> None:
+    """For a context of two tokens, M = 2 orders are the given one, and either one with equal probability."""
     ids = torch.tensor([[3, 7, 5, 1, 2, 9]]).repeat(60, 1)
     targets, context = mark(([5],)).repeat(60, 1), mark(([0, 3],)).repeat(60, 1)
-    given, other = (math.exp(chain(model, ids[0], [5], order)[1]) for order in ([3, 0], [0, 3]))
+    given, other = (math.exp(chain_rule(model, ids[0], [5], order)[1]) for order in ([3, 0], [0, 3]))
     output = model.conditional_log_likelihood(
         ids,
         targets,
         context,
         context_orders=torch.tensor([[3, 0, 1, 2, 4, 5]]).expand(60, N),
-        num_context_orders=2,
+        ensemble_size=2,
         generator=torch.Generator().manual_seed(0),
     )
     found = output.log_likelihood.exp()
@@ -149,32 +152,53 @@ def test_context_orders_average_the_probabilities(model: AOGPTForAnyOrderLM) -> 
     assert 15 < is_mixed.sum() < 45
 
 
-def test_context_orders_leave_the_targets_behind_the_context(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
-    """A context of one token has one order, so all M are alike, whatever the targets before."""
+def test_an_ensemble_does_not_permute_targets(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
+    """A context of one token has one order, so the ensemble changes nothing, even for a target after others."""
     targets, context = mark(([1, 2, 4],) * 3), mark(([3],) * 3)
     one = model.conditional_log_likelihood(ids, targets, context)
-    many = model.conditional_log_likelihood(ids, targets, context, num_context_orders=5)
+    many = model.conditional_log_likelihood(ids, targets, context, ensemble_size=5)
     torch.testing.assert_close(many.token_log_likelihood, one.token_log_likelihood, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"targets": torch.ones(3, 4)}, r"targets has shape \(3, 4\), but input_ids \(3, 6\)"),
-        ({"targets": torch.zeros(3, N)}, "targets holds no position"),
-        ({"targets": mark(([1], [2], [3])), "context": mark(([0], [2], []))}, "Position 2 of sequence 1 is both"),
+        (
+            {"targets": torch.ones(3, 4)},
+            r"`targets` must have one value per token, shape \(3, 6\), but has shape \(3, 4\)",
+        ),
+        ({"targets": torch.zeros(3, N)}, "`targets` selects no position"),
+        (
+            {"targets": mark(([1], [2], [3])), "context": mark(([0], [2], []))},
+            "Position 2 of sequence 1 is in both `targets` and `context`",
+        ),
         ({"targets": mark(([1],) * 3), "attention_mask": ~mark(([0], [], [1]))}, "Position 1 of sequence 2 is padding"),
-        ({"targets": mark(([1],) * 3), "context_orders": "sideways"}, "context_orders: 'sideways' is no"),
-        ({"targets": mark(([1],) * 3), "num_context_orders": 0}, "num_context_orders=0"),
-        ({"targets": mark(([1],) * 3), "orders": "left_to_right", "num_orders": 2}, "one order is fixed"),
+        (
+            {"targets": mark(([1],) * 3), "context_orders": "sideways"},
+            "`context_orders` must be one of 'left_to_right', 'random', .* but is 'sideways'",
+        ),
+        (
+            {"targets": mark(([1],) * 3), "ensemble_size": 0},
+            "`ensemble_size` must be an integer of at least 1, but is 0",
+        ),
+        (
+            {"targets": mark(([1],) * 3), "orders": "left_to_right", "num_orders": 2},
+            r"`num_orders` \(2\) averages over random orders, but `orders` is 'left_to_right'",
+        ),
+        (
+            {"targets": mark(([1],) * 3), "block_length": 2, "stride": 2},
+            r"`block_length` \(2\) and `stride` \(2\) are two ways",
+        ),
     ],
 )
-def test_refuses(arguments: dict, message: str, model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
+def test_arguments_that_are_not_allowed_are_errors(
+    arguments: dict, message: str, model: AOGPTForAnyOrderLM, ids: torch.LongTensor
+) -> None:
     with pytest.raises(ValueError, match=message):
         model.conditional_log_likelihood(ids, **arguments)
 
 
-def test_refuses_what_is_no_tensor(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
+def test_arguments_that_are_not_tensors_are_errors(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
     targets = torch.zeros_like(ids).index_fill(1, torch.tensor([0]), 1)
     for arguments, name in (
         ((ids.tolist(), targets), "input_ids"),
@@ -182,24 +206,24 @@ def test_refuses_what_is_no_tensor(model: AOGPTForAnyOrderLM, ids: torch.LongTen
         ((ids, None), "targets"),
         ((ids, targets, (1 - targets).tolist()), "context"),
     ):
-        with pytest.raises(TypeError, match=rf"{name} is a (list|NoneType), but must be a torch.Tensor"):
+        with pytest.raises(TypeError, match=rf"`{name}` must be a torch\.Tensor, but has type (list|NoneType)"):
             model.conditional_log_likelihood(*arguments)
 
 
-def test_refuses_masks_in_the_sets(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
-    with pytest.raises(ValueError, match="a likelihood needs whole text"):
+def test_masks_in_the_sets_are_errors(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
+    with pytest.raises(ValueError, match=r"This id is the mask: .* likelihoods need unmasked text"):
         model.conditional_log_likelihood(ids.index_fill(1, torch.tensor([0]), 11), mark(([1],) * 3))
 
 
-@pytest.mark.parametrize("arguments", [{"context_orders": "random"}, {"num_context_orders": 2}])
-def test_one_draw_of_random_contexts_has_no_standard_error(arguments: dict) -> None:
+@pytest.mark.parametrize("arguments", [{"context_orders": "random"}, {"ensemble_size": 2}])
+def test_a_single_draw_of_a_random_context_order_has_no_standard_error(arguments: dict) -> None:
     ids, targets = torch.arange(6)[None], torch.tensor([[0, 0, 0, 1, 1, 0]])
     output = random_model().conditional_log_likelihood(ids, targets=targets, **arguments)
     assert output.standard_error.isnan().all()
 
 
 def test_the_standard_error_is_that_of_independent_draws() -> None:
-    """Were a context's random order shared by several orders of the targets, it would be too small."""
+    """It would be too small if several orders of the targets shared a random order of the context."""
     model = random_model()
     ids, targets = torch.arange(8)[None] % 11, torch.tensor([[0, 0, 0, 1, 0, 0, 0, 0]])
     outputs = [

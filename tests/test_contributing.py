@@ -39,7 +39,7 @@ def test_what_is_named_exists() -> None:
 def test_an_order_policy(tiny_model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = names_of("order")["second_moment"]
     assert policy(torch.tensor([[0.5, 0.5], [1.0, 0.0]])).tolist() == [0.5, 1.0]
-    monkeypatch.setitem(certainty.CERTAINTIES, "second_moment", policy)
+    monkeypatch.setitem(certainty.CERTAINTY_MEASURES, "second_moment", policy)
     monkeypatch.setattr(generation_settings, "ORDERS", (*generation_settings.ORDERS, "second_moment"))
     filled = tiny_model.generate(max_length=6, order="second_moment")
     assert not (filled == tiny_model.config.mask_token_id).any()

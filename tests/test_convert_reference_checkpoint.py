@@ -1,6 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-from modeling_aogpt.convert_reference_checkpoint import AOGPT, SIGMA_GPT, config_of, convert, load_released, main
+from modeling_aogpt.convert_reference_checkpoint import AOGPT, SIGMA_GPT, convert, load_released, main, read_config
 
 Checkpoint = dict[str, Any]
 
@@ -23,8 +24,8 @@ def write(checkpoint: Any, path: Path) -> Path:
     return path
 
 
-def refusal(checkpoint: Any, tmp_path: Path, weights: str = "ema") -> str:
-    """The message with which a checkpoint is refused. Nothing may have been written."""
+def conversion_error(checkpoint: Any, tmp_path: Path, weights: str = "ema") -> str:
+    """Return the message of the error of a conversion, which must not have written anything."""
     source = write(checkpoint, tmp_path / "source.pt")
     with pytest.raises(ValueError, match=r"source\.pt") as error:
         convert(source, tmp_path / "model", weights)
@@ -32,59 +33,86 @@ def refusal(checkpoint: Any, tmp_path: Path, weights: str = "ema") -> str:
     return str(error.value)
 
 
-def assert_holds(out_dir: Path, expected: AOGPTForAnyOrderLM) -> None:
-    model = AOGPTForAnyOrderLM.from_pretrained(out_dir)
+def assert_contains(output_dir: Path, expected: AOGPTForAnyOrderLM) -> None:
+    model = AOGPTForAnyOrderLM.from_pretrained(output_dir)
     assert model.dtype == expected.dtype
     assert model.state_dict().keys() == expected.state_dict().keys()
     assert all(torch.equal(tensor, expected.state_dict()[name]) for name, tensor in model.state_dict().items())
 
 
-# ---------------------------------------------------------------------------------------------------- what is written
+AOGPT_ONLY = pytest.mark.parametrize("released_name", ["aogpt"], indirect=True)
+SIGMA_GPT_ONLY = pytest.mark.parametrize("released_name", ["sigmagpt"], indirect=True)
 
 
-@pytest.mark.parametrize("released_name", ["aogpt"], indirect=True)
-def test_command(released: Checkpoint, tmp_path: Path) -> None:
-    source, out_dir = write(released, tmp_path / "source.pt"), tmp_path / "new" / "model"
-    command = [sys.executable, "-m", "modeling_aogpt.convert_reference_checkpoint", source, out_dir]
+# --------------------------------------------------------------------------------------------------------- conversion
+
+
+@AOGPT_ONLY
+def test_the_command_writes_a_folder_and_reports_the_model(released: Checkpoint, tmp_path: Path) -> None:
+    source, output_dir = write(released, tmp_path / "source.pt"), tmp_path / "new" / "model"
+    command = [sys.executable, "-m", "modeling_aogpt.convert_reference_checkpoint", source, output_dir]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-    assert "ema weights" in result.stdout
-    assert [path.name for path in out_dir.parent.iterdir()] == ["model"]
-    assert_holds(out_dir, load_released(source))
-
-
-@pytest.mark.parametrize("released_name", ["sigmagpt"], indirect=True)
-def test_option_of_the_command(
-    released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    source, out_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
-    monkeypatch.setattr(sys, "argv", ["convert", str(source), str(out_dir), "--weights", "live"])
-    main()
-    assert "live weights" in capsys.readouterr().out
-    assert_holds(out_dir, load_released(source, "live"))
+    parameters = load_released(source).num_parameters()
+    assert result.stdout == f"{output_dir}: AOGPTForAnyOrderLM with {parameters:,} parameters, weights as published\n"
+    assert [path.name for path in output_dir.parent.iterdir()] == ["model"]
+    assert_contains(output_dir, load_released(source))
 
 
 @pytest.mark.parametrize("weights", ["ema", "live"])
-def test_written_folder(released: Checkpoint, tmp_path: Path, weights: str) -> None:
-    source, out_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
-    written = convert(source, out_dir, weights)
+def test_the_command_has_an_option_for_the_weights(
+    released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, weights: str
+) -> None:
+    source, output_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
+    monkeypatch.setattr(sys, "argv", ["convert", str(source), str(output_dir), "--weights", weights])
+    main()
+    assert_contains(output_dir, load_released(source, weights))
+
+
+@pytest.mark.parametrize("is_command", [False, True])
+def test_the_default_weights_are_those_of_the_published_numbers(
+    released: Checkpoint, released_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_command: bool
+) -> None:
+    source, output_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
+    if is_command:
+        monkeypatch.setattr(sys, "argv", ["convert", str(source), str(output_dir)])
+        main()
+    else:
+        convert(source, output_dir)
+    published, other = {"aogpt": ("ema", "live"), "sigmagpt": ("live", "ema")}[released_name]
+    assert_contains(output_dir, load_released(source, published))
+    assert_contains(output_dir, load_released(source))
+    with pytest.raises(AssertionError):
+        assert_contains(output_dir, load_released(source, other))
+
+
+@SIGMA_GPT_ONLY
+def test_by_default_a_sigma_gpt_needs_no_moving_averages(released: Checkpoint, tmp_path: Path) -> None:
+    del released["ema_model"]
+    assert load_released(write(released, tmp_path / "source.pt")).config.vocab_size == 96
+
+
+@pytest.mark.parametrize("weights", ["ema", "live"])
+def test_the_folder_has_all_files_that_loading_needs(released: Checkpoint, tmp_path: Path, weights: str) -> None:
+    source, output_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
+    written = convert(source, output_dir, weights)
     assert written.dtype == torch.float32
     assert not written.training
-    assert_holds(out_dir, written)
-    files = {path.name for path in out_dir.iterdir()}
+    assert_contains(output_dir, written)
+    files = {path.name for path in output_dir.iterdir()}
     assert {"config.json", "generation_config.json", "model.safetensors", "modeling_aogpt.py"} <= files
     assert "convert_reference_checkpoint.py" not in files
 
 
-def test_prefix_of_compiled_models(released: Checkpoint, tmp_path: Path) -> None:
+def test_the_prefix_of_compiled_models_is_removed(released: Checkpoint, tmp_path: Path) -> None:
     plain = load_released(write(released, tmp_path / "plain.pt"), "live").state_dict()
     released["model"] = {f"_orig_mod.{name}": tensor for name, tensor in released["model"].items()}
     prefixed = load_released(write(released, tmp_path / "prefixed.pt"), "live").state_dict()
     assert all(torch.equal(tensor, prefixed[name]) for name, tensor in plain.items())
 
 
-def test_models_without_biases(released: Checkpoint, released_name: str, tmp_path: Path) -> None:
-    """`bias=False` leaves the biases of adaLN and of AO-GPT's head, and in sigma-GPT none."""
+def test_models_without_biases_are_converted(released: Checkpoint, released_name: str, tmp_path: Path) -> None:
+    """With `bias=False`, an AO-GPT still has the biases of adaLN and of its head; a sigma-GPT has none."""
     kept = {
         name: average
         for name, average in zip(released["model"], released["ema_model"]["shadow_params"], strict=False)
@@ -93,47 +121,43 @@ def test_models_without_biases(released: Checkpoint, released_name: str, tmp_pat
     released["ema_model"]["shadow_params"] = list(kept.values())
     released["model"] = {name: tensor for name, tensor in released["model"].items() if name in kept or "head" in name}
     released["model_args"]["bias"] = False
-    model = load_released(write(released, tmp_path / "source.pt"))
+    model = load_released(write(released, tmp_path / "source.pt"), "ema")
     assert not model.config.use_bias
     assert any(name.endswith(".bias") for name in model.state_dict()) == (released_name == "aogpt")
     norm = {"aogpt": "transformer.final_layer.ln_f.weight", "sigmagpt": "transformer.ln_f.weight"}[released_name]
     assert torch.equal(model.model.norm.weight, kept[norm])
 
 
-AOGPT_ONLY = pytest.mark.parametrize("released_name", ["aogpt"], indirect=True)
-SIGMA_GPT_ONLY = pytest.mark.parametrize("released_name", ["sigmagpt"], indirect=True)
-
-
-def test_gpt2_vocabulary(released: Checkpoint, released_name: str) -> None:
+def test_a_gpt2_vocabulary_has_its_end_of_text_token(released: Checkpoint, released_name: str) -> None:
     released["model_args"]["vocab_size"] = 50304
     architecture = {"aogpt": AOGPT, "sigmagpt": SIGMA_GPT}[released_name]
-    config = config_of(released, architecture, released["model"], Path("source.pt"))
+    config = read_config(released, architecture, released["model"], Path("source.pt"))
     assert (config.vocab_size, config.num_valid_tokens, config.mask_token_id) == (50304, 50257, 50257)
     assert config.bos_token_id == config.eos_token_id == 50256
 
 
-def test_other_vocabulary(released: Checkpoint, tmp_path: Path) -> None:
+def test_another_vocabulary_has_no_special_tokens(released: Checkpoint, tmp_path: Path) -> None:
     config = load_released(write(released, tmp_path / "source.pt")).config
     assert (config.vocab_size, config.num_valid_tokens, config.mask_token_id) == (96, 96, 96)
     assert config.bos_token_id is config.eos_token_id is None
 
 
-def test_empty_folder_is_taken(released: Checkpoint, tmp_path: Path) -> None:
+def test_the_output_folder_may_exist_if_it_is_empty(released: Checkpoint, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     convert(write(released, tmp_path / "source.pt"), tmp_path / "model")
     assert AOGPTConfig.from_pretrained(tmp_path / "model").vocab_size == 96
 
 
 @AOGPT_ONLY
-def test_tokenizer_is_written_with_its_mask(
+def test_the_tokenizer_is_saved_with_a_mask_and_must_fit_the_model(
     released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source = write(released, tmp_path / "source.pt")  # of 96 tokens, no longer than 12
+    source = write(released, tmp_path / "source.pt")  # 96 ids of text, and 12 positions
     for size in (95, 96):
         words = Tokenizer(models.WordLevel({f"w{id}": id for id in range(size)}, unk_token="w0"))
         words.pre_tokenizer = pre_tokenizers.Whitespace()
         PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w0").save_pretrained(tmp_path / f"of-{size}")
-    with pytest.raises(ValueError, match="of-95' has 95 tokens before its mask, but the model 96"):
+    with pytest.raises(ValueError, match="of-95' does not fit the model: its mask has the id 95, the model's has 96"):
         convert(source, tmp_path / "model", tokenizer=str(tmp_path / "of-95"))
     assert not (tmp_path / "model").exists()
     command = ["convert", str(source), str(tmp_path / "model"), "--tokenizer", str(tmp_path / "of-96")]
@@ -146,69 +170,71 @@ def test_tokenizer_is_written_with_its_mask(
 
 
 @AOGPT_ONLY
-def test_the_folder_one_stands_in_is_filled_and_stays_the_same(
+def test_the_output_may_be_the_current_folder(
     released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, out_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
-    out_dir.mkdir()
-    monkeypatch.chdir(out_dir)
-    before = out_dir.stat().st_ino
-    assert_holds(out_dir, convert(source, Path(".")))
-    assert out_dir.stat().st_ino == before
-    assert not [path.name for path in out_dir.iterdir() if path.is_dir()]
+    source, output_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
+    output_dir.mkdir()
+    monkeypatch.chdir(output_dir)
+    before = output_dir.stat().st_ino
+    assert_contains(output_dir, convert(source, Path(".")))
+    assert output_dir.stat().st_ino == before
+    assert not [path.name for path in output_dir.iterdir() if path.is_dir()]
 
 
-# --------------------------------------------------------------------------------------------------- what is refused
+# ------------------------------------------------------------------------------------------------------------- errors
 
 
 QKV = "transformer.h.1.attn.c_attn.weight"
 
 
-def test_missing_tensor(released: Checkpoint, tmp_path: Path) -> None:
+def test_a_missing_tensor_is_an_error(released: Checkpoint, tmp_path: Path) -> None:
     del released["model"][QKV]
-    assert f"{QKV} is missing" in refusal(released, tmp_path)
+    assert f"{QKV} is missing" in conversion_error(released, tmp_path)
 
 
-def test_renamed_tensor(released: Checkpoint, tmp_path: Path) -> None:
+def test_a_renamed_tensor_is_an_error(released: Checkpoint, tmp_path: Path) -> None:
     released["model"]["transformer.h.1.attn.wqkv.weight"] = released["model"].pop(QKV)
-    message = refusal(released, tmp_path)
+    message = conversion_error(released, tmp_path)
     assert f"{QKV} is missing" in message
     assert "transformer.h.1.attn.wqkv.weight is unknown" in message
 
 
-def test_surplus_tensor(released: Checkpoint, tmp_path: Path) -> None:
+def test_an_additional_tensor_is_an_error(released: Checkpoint, tmp_path: Path) -> None:
     released["model"]["transformer.h.1.attn.gate"] = torch.ones(3)
-    assert "transformer.h.1.attn.gate is unknown" in refusal(released, tmp_path)
+    assert "transformer.h.1.attn.gate is unknown" in conversion_error(released, tmp_path)
 
 
-def test_tensor_of_wrong_shape(released: Checkpoint, tmp_path: Path) -> None:
+def test_a_tensor_of_another_shape_is_an_error(released: Checkpoint, tmp_path: Path) -> None:
     released["model"][QKV] = released["model"][QKV].T.contiguous()
-    assert f"{QKV} has shape (32, 96) instead of (96, 32)" in refusal(released, tmp_path)
+    assert f"{QKV} has shape (32, 96) instead of (96, 32)" in conversion_error(released, tmp_path)
 
 
 @pytest.mark.parametrize("damage", [torch.full((96, 32), float("nan")), torch.ones(96, 32).long(), [1.0]])
-def test_tensor_of_wrong_kind(released: Checkpoint, tmp_path: Path, damage: Any) -> None:
+def test_a_tensor_that_is_not_finite_floating_point_numbers_is_an_error(
+    released: Checkpoint, tmp_path: Path, damage: Any
+) -> None:
     released["model"][QKV] = damage
-    assert QKV in refusal(released, tmp_path, "live")
+    assert QKV in conversion_error(released, tmp_path, "live")
 
 
-def test_many_wrong_tensors_are_not_all_listed(released: Checkpoint, tmp_path: Path) -> None:
+def test_the_error_lists_only_some_of_many_wrong_tensors(released: Checkpoint, tmp_path: Path) -> None:
     released["model"] = {name.replace(".h.", ".blocks."): tensor for name, tensor in released["model"].items()}
-    message = refusal(released, tmp_path)
-    assert "more" in message
+    message = conversion_error(released, tmp_path)
+    assert re.search(r"; and \d+ more\.$", message)
     assert len(message) < 1000
 
 
 @SIGMA_GPT_ONLY
-def test_head_that_is_not_tied(released: Checkpoint, tmp_path: Path) -> None:
+def test_a_sigma_gpt_with_a_head_of_its_own_is_an_error(released: Checkpoint, tmp_path: Path) -> None:
     released["model"]["lm_head.weight"] = released["model"]["lm_head.weight"] + 1
-    message = refusal(released, tmp_path)
+    message = conversion_error(released, tmp_path)
     assert "lm_head.weight" in message
     assert "transformer.wte.weight" in message
 
 
 @pytest.mark.parametrize(
-    ("setting", "value", "named"),
+    ("setting", "value", "problem"),
     [
         ("n_layer", 3, "transformer.h.2.ln_1.weight is missing"),
         ("n_layer", 1, "transformer.h.1.ln_1.weight is unknown"),
@@ -218,51 +244,53 @@ def test_head_that_is_not_tied(released: Checkpoint, tmp_path: Path) -> None:
         ("bias", False, "transformer.h.0.attn.c_attn.bias is unknown"),
     ],
 )
-def test_settings_that_do_not_fit_the_tensors(
-    released: Checkpoint, tmp_path: Path, setting: str, value: int, named: str
+def test_settings_that_do_not_fit_the_tensors_are_errors(
+    released: Checkpoint, tmp_path: Path, setting: str, value: int, problem: str
 ) -> None:
     released["model_args"][setting] = value
-    assert named in refusal(released, tmp_path)
+    assert problem in conversion_error(released, tmp_path)
 
 
 @AOGPT_ONLY
-def test_number_of_heads_that_does_not_fit_the_tensors(released: Checkpoint, tmp_path: Path) -> None:
+def test_a_number_of_heads_that_does_not_fit_the_tensors_is_an_error(released: Checkpoint, tmp_path: Path) -> None:
     released["model_args"]["n_head"] = 8
-    assert "transformer.h.0.attn.q_norm.weight has shape (8,) instead of (4,)" in refusal(released, tmp_path)
+    assert "transformer.h.0.attn.q_norm.weight has shape (8,) instead of (4,)" in conversion_error(released, tmp_path)
 
 
 @pytest.mark.parametrize(("setting", "value"), [("n_head", 5), ("n_layer", 0), ("n_embd", "32"), ("block_size", None)])
-def test_impossible_settings(released: Checkpoint, tmp_path: Path, setting: str, value: Any) -> None:
+def test_settings_that_are_not_allowed_are_errors(
+    released: Checkpoint, tmp_path: Path, setting: str, value: Any
+) -> None:
     released["model_args"][setting] = value
-    assert str(value) in refusal(released, tmp_path)
+    assert str(value) in conversion_error(released, tmp_path)
 
 
-def test_unknown_setting(released: Checkpoint, tmp_path: Path) -> None:
+def test_an_unknown_setting_is_an_error(released: Checkpoint, tmp_path: Path) -> None:
     released["model_args"]["rope"] = True
-    assert "rope" in refusal(released, tmp_path)
+    assert "rope" in conversion_error(released, tmp_path)
 
 
-def test_missing_setting(released: Checkpoint, tmp_path: Path) -> None:
+def test_a_missing_setting_is_an_error(released: Checkpoint, tmp_path: Path) -> None:
     del released["model_args"]["n_head"]
-    assert "n_head" in refusal(released, tmp_path)
+    assert "n_head" in conversion_error(released, tmp_path)
 
 
 @pytest.mark.parametrize("ema", [None, {"decay": 0.9999}, {"shadow_params": torch.ones(3)}])
-def test_file_without_moving_averages(released: Checkpoint, tmp_path: Path, ema: Any) -> None:
+def test_a_file_without_moving_averages_has_only_live_weights(released: Checkpoint, tmp_path: Path, ema: Any) -> None:
     released["ema_model"] = ema
-    assert "--weights live" in refusal(released, tmp_path)
+    assert "--weights live" in conversion_error(released, tmp_path)
     assert load_released(tmp_path / "source.pt", "live").config.vocab_size == 96
 
 
-def test_missing_moving_average(released: Checkpoint, tmp_path: Path) -> None:
+def test_a_missing_moving_average_is_an_error(released: Checkpoint, tmp_path: Path) -> None:
     number = len(released["ema_model"]["shadow_params"])
     del released["ema_model"]["shadow_params"][5]
-    assert f"{number - 1} moving averages for {number} parameters" in refusal(released, tmp_path)
+    assert f"{number - 1} moving averages for {number} parameters" in conversion_error(released, tmp_path)
 
 
-def test_moving_averages_in_another_order(released: Checkpoint, tmp_path: Path) -> None:
+def test_moving_averages_in_another_order_are_an_error(released: Checkpoint, tmp_path: Path) -> None:
     released["ema_model"]["shadow_params"].reverse()
-    assert "transformer.wte.weight has shape" in refusal(released, tmp_path)
+    assert "transformer.wte.weight has shape" in conversion_error(released, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -276,12 +304,12 @@ def test_moving_averages_in_another_order(released: Checkpoint, tmp_path: Path) 
         Path("an object that is not plain data"),
     ],
 )
-def test_other_files_of_torch(checkpoint: Any, tmp_path: Path) -> None:
-    refusal(checkpoint, tmp_path)
+def test_other_files_written_by_torch_are_errors(checkpoint: Any, tmp_path: Path) -> None:
+    conversion_error(checkpoint, tmp_path)
 
 
 class Trap:
-    """An object that runs code when it is unpickled: it makes a file."""
+    """Object that creates a file when it is unpickled."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -291,12 +319,12 @@ class Trap:
 
 
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
-    refusal({"model": {}, "model_args": {}, "trap": Trap(tmp_path / "trap")}, tmp_path)
+    conversion_error({"model": {}, "model_args": {}, "trap": Trap(tmp_path / "trap")}, tmp_path)
 
 
 @AOGPT_ONLY
 @pytest.mark.parametrize("offset", [0.3, 0.6, 0.9])
-def test_file_with_a_wrong_byte(released: Checkpoint, tmp_path: Path, offset: float) -> None:
+def test_a_file_with_a_wrong_byte_is_an_error(released: Checkpoint, tmp_path: Path, offset: float) -> None:
     source = write(released, tmp_path / "source.pt")
     content = bytearray(source.read_bytes())
     content[int(offset * len(content))] ^= 0x10
@@ -307,7 +335,7 @@ def test_file_with_a_wrong_byte(released: Checkpoint, tmp_path: Path, offset: fl
 
 @AOGPT_ONLY
 @pytest.mark.parametrize("kept", [0.0, 0.5, 0.99])
-def test_file_that_is_cut_off(released: Checkpoint, tmp_path: Path, kept: float) -> None:
+def test_a_file_that_is_cut_off_is_an_error(released: Checkpoint, tmp_path: Path, kept: float) -> None:
     source = write(released, tmp_path / "source.pt")
     content = source.read_bytes()
     source.write_bytes(content[: int(kept * len(content))])
@@ -315,31 +343,41 @@ def test_file_that_is_cut_off(released: Checkpoint, tmp_path: Path, kept: float)
         convert(source, tmp_path / "model")
 
 
-@pytest.mark.parametrize(("name", "hint"), [("missing.pt", "not there"), ("", "a folder")])
-def test_source_that_is_no_file(tmp_path: Path, name: str, hint: str) -> None:
-    with pytest.raises(ValueError, match=hint):
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("missing.pt", r"missing\.pt does not exist. Pass a released \.pt file, or the folder of a SEDD or RADD"),
+        ("", r"is a folder without config\.json. Pass a released \.pt file of AO-GPT or sigma-GPT, or the folder"),
+    ],
+)
+def test_a_source_that_is_not_a_released_model_is_an_error(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         convert(tmp_path / name, tmp_path / "model")
 
 
 @AOGPT_ONLY
-def test_unknown_choice_of_weights(released: Checkpoint, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'averaged' is not one of 'ema', 'live'"):
+def test_an_unknown_choice_of_weights_is_an_error(released: Checkpoint, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`weights` must be 'ema' or 'live', but is 'averaged'"):
         convert(write(released, tmp_path / "source.pt"), tmp_path / "model", "averaged")
 
 
 @AOGPT_ONLY
 @pytest.mark.parametrize("occupy", [lambda path: path.mkdir() or (path / "notes").touch(), lambda path: path.touch()])
-def test_output_that_is_in_use(released: Checkpoint, tmp_path: Path, occupy: Callable[[Path], object]) -> None:
-    source, out_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
-    occupy(out_dir)
+def test_an_output_folder_that_is_in_use_is_an_error(
+    released: Checkpoint, tmp_path: Path, occupy: Callable[[Path], object]
+) -> None:
+    source, output_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
+    occupy(output_dir)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ValueError, match="model exists and is not an empty folder: remove it or name another one"):
-        convert(source, out_dir)
+    with pytest.raises(ValueError, match=r"model exists and is not an empty folder\. Remove it, or choose another one"):
+        convert(source, output_dir)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 @AOGPT_ONLY
-def test_nothing_half_written_stays(released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_conversion_that_fails_leaves_no_files(
+    released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full_disk(model: AOGPTForAnyOrderLM, folder: str) -> None:
         (Path(folder) / "config.json").write_text("{}")
         raise OSError(28, "No space left on device")
@@ -352,8 +390,10 @@ def test_nothing_half_written_stays(released: Checkpoint, tmp_path: Path, monkey
 
 
 @AOGPT_ONLY
-def test_the_configuration_comes_last(released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder without it is no model: so none is taken for one that was interrupted."""
+def test_the_configuration_is_written_last(
+    released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder without it does not load, so the folder of an interrupted conversion is not taken for a model."""
     moved, replace = [], os.replace
     monkeypatch.setattr(os, "replace", lambda old, new: moved.append(Path(new).name) or replace(old, new))
     convert(write(released, tmp_path / "source.pt"), tmp_path / "model")
@@ -362,7 +402,9 @@ def test_the_configuration_comes_last(released: Checkpoint, tmp_path: Path, monk
 
 
 @AOGPT_ONLY
-def test_command_says_what_is_wrong(released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_command_is_one_line(
+    released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     del released["model"][QKV]
     source = write(released, tmp_path / "source.pt")
     monkeypatch.setattr(sys, "argv", ["convert", str(source), str(tmp_path / "model")])
@@ -372,7 +414,7 @@ def test_command_says_what_is_wrong(released: Checkpoint, tmp_path: Path, monkey
 
 
 @AOGPT_ONLY
-def test_a_place_that_cannot_be_written_to_is_said_in_a_line(
+def test_an_output_folder_that_cannot_be_written_is_an_error_of_one_line(
     released: Checkpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = write(released, tmp_path / "source.pt")

@@ -4,53 +4,63 @@ import pytest
 import torch
 
 from modeling_aogpt import DataCollatorForAnyOrderLM
-from modeling_aogpt.orders import check_orders
+from modeling_aogpt.data_collator import OrderDistribution
+from modeling_aogpt.validation import check_orders
 
 
 def features(lengths: list[int]) -> list[dict]:
     return [{"input_ids": list(range(1, length + 1)), "order_seed": index} for index, length in enumerate(lengths)]
 
 
-def test_pads_and_labels() -> None:
+def test_sequences_are_padded_and_padding_has_no_labels() -> None:
     batch = DataCollatorForAnyOrderLM(pad_token_id=0, pad_to_multiple_of=4)(features([3, 5]))
     assert batch["input_ids"].tolist() == [[1, 2, 3, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 0, 0, 0]]
     assert batch["labels"].tolist() == [[1, 2, 3] + [-100] * 5, [1, 2, 3, 4, 5] + [-100] * 3]
     assert batch["attention_mask"].tolist() == [[1] * 3 + [0] * 5, [1] * 5 + [0] * 3]
-    check_orders(batch["orders"], 2, 8)
+    check_orders("orders", batch["orders"], 2, 8)
     assert batch["orders"][0, 3:].tolist() == [3, 4, 5, 6, 7]
 
 
-def test_no_mask_without_padding() -> None:
+def test_there_is_an_attention_mask_only_with_padding() -> None:
     assert set(DataCollatorForAnyOrderLM()(features([4, 4]))) == {"input_ids", "orders", "labels"}
     rounded = DataCollatorForAnyOrderLM(pad_token_id=0, pad_to_multiple_of=3)(features([4, 4]))
     assert rounded["attention_mask"].tolist() == [[1, 1, 1, 1, 0, 0]] * 2
 
 
-def test_an_order_depends_on_its_seed_alone() -> None:
+def test_an_order_depends_only_on_the_seed_and_its_order_seed() -> None:
     collator, samples = DataCollatorForAnyOrderLM(seed=7), features([20] * 8)
     together = collator(samples)["orders"]
-    apart = torch.cat([collator([sample])["orders"] for sample in reversed(samples)]).flip(0)
-    assert torch.equal(together, apart)
+    one_by_one = torch.cat([collator([sample])["orders"] for sample in reversed(samples)]).flip(0)
+    assert torch.equal(together, one_by_one)
     assert len({tuple(order) for order in together.tolist()}) > 5
     assert not torch.equal(together, DataCollatorForAnyOrderLM(seed=8)(samples)["orders"])
     large = [sample | {"order_seed": sample["order_seed"] + 2**64} for sample in samples]  # a hash, for instance
     assert torch.equal(together, collator(large)["orders"])
 
 
-def test_a_tenth_is_left_to_right() -> None:
+def test_by_default_a_tenth_of_the_sequences_is_left_to_right() -> None:
     orders = DataCollatorForAnyOrderLM()(features([12] * 2000))["orders"]
-    share = (orders == torch.arange(12)).all(1).float().mean().item()
-    assert abs(share - 0.1) < 4 * (0.09 / 2000) ** 0.5
+    fraction = (orders == torch.arange(12)).all(1).float().mean().item()
+    assert abs(fraction - 0.1) < 4 * (0.09 / 2000) ** 0.5
     assert (DataCollatorForAnyOrderLM(left_to_right_fraction=1)(features([5]))["orders"] == torch.arange(5)).all()
 
 
-def test_orders_are_drawn_from_what_is_named() -> None:
-    orders = DataCollatorForAnyOrderLM(left_to_right_fraction=0, orders="blocks-3")(features([6] * 50))["orders"]
-    assert (orders[:, :3] < 3).all()
-    assert len({tuple(order) for order in orders.tolist()}) > 10
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"block_length": 3},
+        {"stride": 2, "left_to_right_fraction": 0.4},
+        {"orders": "shared", "block_length": 3},
+        {"orders": "left_to_right"},
+    ],
+)
+def test_orders_come_from_the_order_distribution_of_the_same_arguments(arguments: dict) -> None:
+    orders = DataCollatorForAnyOrderLM(**arguments, seed=3)(features([6] * 50))["orders"]
+    expected = OrderDistribution(**arguments).draw(3, torch.arange(50), torch.full((50,), 6), 6)
+    assert torch.equal(orders, expected)
 
 
-def test_without_seeds_a_stream_goes_on() -> None:
+def test_without_order_seeds_every_batch_gets_new_orders() -> None:
     samples = [{"input_ids": list(range(30))}]
     first, second = (
         DataCollatorForAnyOrderLM(left_to_right_fraction=0),
@@ -66,16 +76,16 @@ def test_streams_of_processes_workers_and_epochs_differ(monkeypatch: pytest.Monk
     drawn = set()
     for rank in ("0", "1"):
         monkeypatch.setenv("RANK", rank)
-        torch.manual_seed(0)  # processes share it, and it seeds their loaders' workers
+        torch.manual_seed(0)  # the same in all processes; it seeds the workers of their loaders
         collator = DataCollatorForAnyOrderLM(left_to_right_fraction=0)
-        collator(samples)  # a collator that was used before its loader copies it to the workers
+        collator(samples)  # used before the loader copies it to the workers
         loader = torch.utils.data.DataLoader(samples, batch_size=4, collate_fn=collator, num_workers=2)
         for _ in range(2):
             drawn |= {tuple(order) for batch in loader for order in batch["orders"].tolist()}
     assert len(drawn) == 2 * 2 * 8
 
 
-def test_padding_of_features_is_taken_off() -> None:
+def test_padding_of_features_is_removed() -> None:
     padded = [{"input_ids": [0, 5, 6, 0], "attention_mask": [0, 1, 1, 0]}, {"input_ids": [1, 2, 3]}]
     batch = DataCollatorForAnyOrderLM(pad_token_id=0)(padded)
     assert batch["input_ids"].tolist() == [[5, 6, 0], [1, 2, 3]]
@@ -85,35 +95,51 @@ def test_padding_of_features_is_taken_off() -> None:
 @pytest.mark.parametrize(
     ("arguments", "samples", "message"),
     [
-        ({}, [{"input_ids": [1]}, {"input_ids": [1, 2]}], "give the collator a pad_token_id"),
-        ({"pad_token_id": 0}, [{"input_ids": [1]}, {"input_ids": []}], "Sequence 1 of the batch is empty"),
-        ({"left_to_right_fraction": 1.5}, [], "must lie between 0 and 1"),
-        ({}, {"input_ids": [[1]], "attention_mask": [[1]]}, "Feature 0 is a str, .* give a list of tokenized texts"),
-        ({}, [{"text": "A"}], "Feature 0 has text, but must be a mapping with input_ids"),
-        ({"pad_token_id": "<pad>"}, [], "pad_token_id is a str, but must be an id"),
-        ({"orders": "block-3"}, [], "'block-3' is no distribution of orders"),
+        (
+            {},
+            [{"input_ids": [1]}, {"input_ids": [1, 2]}],
+            "Sequences of 1 tokens need padding to 2. Set `pad_token_id`",
+        ),
+        ({"pad_token_id": 0}, [{"input_ids": [1]}, {"input_ids": []}], "Feature 1 is empty. Remove empty texts"),
+        ({"left_to_right_fraction": 1.5}, [], "`left_to_right_fraction` must be between 0 and 1, but is 1.5"),
+        (
+            {},
+            {"input_ids": [[1]], "attention_mask": [[1]]},
+            "Feature 0 must be a mapping with `input_ids`, but has type str. Pass a list of tokenized texts",
+        ),
+        ({}, [{"text": "A"}], "Feature 0 must be a mapping with `input_ids`, but has text"),
+        ({"pad_token_id": "<pad>"}, [], "`pad_token_id` must be an id, .* but has type str"),
+        ({"orders": "blocks-3"}, [], "`orders` must be one of 'left_to_right', 'random', 'shared', but is 'blocks-3'"),
         (
             {},
             [{"input_ids": [1, 2, 3], "labels": [1, 2]}],
-            r"Feature 0 has input_ids of shape \(3,\), labels of \(2,\)",
+            r"Feature 0 must be one sequence.* `input_ids` has shape \(3,\), `labels` \(2,\) and `attention_mask` \(3,",
         ),
-        ({}, [{"input_ids": [[1, 2]]}], "each must be one sequence"),
-        ({}, [{"input_ids": [1.7, 2.2]}], "no integers"),
-        ({}, [{"input_ids": [1, 2], "labels": [1.0, 2.0]}], "no integers"),
-        ({"pad_to_multiple_of": 3}, [{"input_ids": [1, 2]}], "Sequences of 2 to 3 tokens .* give the collator a pad"),
+        ({}, [{"input_ids": [[1, 2]]}], "Feature 0 must be one sequence"),
+        ({}, [{"input_ids": [1.7, 2.2]}], "Feature 0 must hold integers, but `input_ids` has dtype torch.float32"),
+        (
+            {},
+            [{"input_ids": [1, 2], "labels": [1.0, 2.0]}],
+            "Feature 0 must hold integers, but `input_ids` has dtype torch.int64 and `labels` torch.float32",
+        ),
+        (
+            {"pad_to_multiple_of": 3},
+            [{"input_ids": [1, 2]}],
+            "Sequences of 2 tokens need padding to 3. Set `pad_token_id`",
+        ),
     ],
 )
-def test_refuses(arguments: dict, samples: list[dict], message: str) -> None:
+def test_values_that_are_not_allowed_are_errors(arguments: dict, samples: list[dict], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DataCollatorForAnyOrderLM(**arguments)(samples)
 
 
 @pytest.mark.parametrize("multiple", [0, -8])
-def test_the_collator_refuses_a_multiple_that_is_none(multiple: int) -> None:
-    with pytest.raises(ValueError, match="pad_to_multiple_of"):
+def test_a_multiple_below_one_is_an_error(multiple: int) -> None:
+    with pytest.raises(ValueError, match=f"`pad_to_multiple_of` must be an integer of at least 1, but is {multiple}"):
         DataCollatorForAnyOrderLM(pad_token_id=0, pad_to_multiple_of=multiple)
 
 
-def test_the_collator_refuses_an_empty_batch() -> None:
-    with pytest.raises(ValueError, match="no features to make"):
+def test_an_empty_batch_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"The batch has no features\. Pass at least one"):
         DataCollatorForAnyOrderLM()([])

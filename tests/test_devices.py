@@ -1,14 +1,242 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+"""Linear layers and packed weights on CPUs, the warning about slow dtypes, and the switch of cuDNN attention."""
+
+from collections.abc import Callable
+
 import pytest
 import torch
+import torch.nn.functional as F
+from accelerate import dispatch_model
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import PreTrainedModel
+from transformers.utils import logging
 
-from modeling_aogpt.devices import without_cudnn_attention
+from modeling_aogpt import decoding_state
+from modeling_aogpt.devices import HAS_ONEDNN, Linear, pack_weights, uses_onednn, without_cudnn_attention
+from tests.references import random_encoder, random_model, seeded
+
+needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24), (0, 24), (2, 0, 24)])
+def test_linear_computes_a_linear_layer(shape: tuple[int, ...], bias: bool) -> None:
+    layer = Linear(24, 40, bias=bias)
+    inputs = torch.randn(*shape[:-1], 2 * shape[-1])[..., ::2]  # not contiguous
+    expected = F.linear(inputs.double(), layer.weight.double(), None if layer.bias is None else layer.bias.double())
+    for mode in (torch.no_grad, torch.inference_mode, torch.enable_grad):
+        with mode():
+            torch.testing.assert_close(layer(inputs).double(), expected, rtol=0, atol=1e-5)
+
+
+def test_linear_has_gradients() -> None:
+    layer, inputs = Linear(8, 4), torch.randn(3, 8, requires_grad=True)
+    layer(inputs).square().sum().backward()
+    assert layer.weight.grad is not None
+    assert inputs.grad is not None
+
+
+def test_linear_supports_forward_derivatives_and_flop_counters() -> None:
+    layer, inputs = Linear(8, 4).requires_grad_(False), torch.randn(3, 8)
+    _, tangents = torch.func.jvp(layer, (inputs,), (inputs,))
+    torch.testing.assert_close(tangents, F.linear(inputs, layer.weight))
+    with FlopCounterMode(display=False) as counter:
+        layer(inputs)
+    assert counter.get_total_flops() == 2 * 3 * 8 * 4
+
+
+def test_biases_can_be_trained_alone() -> None:
+    """As in BitFit, where the inputs of a layer may need no gradients."""
+    model, ids = random_model().float(), torch.randint(11, (2, 6))
+    for name, weight in model.named_parameters():
+        weight.requires_grad_(name.endswith("bias"))
+    model(ids, labels=ids).loss.backward()
+    model.double()
+    gradients = {name: weight.grad for name, weight in model.named_parameters() if weight.requires_grad}
+    model.zero_grad()
+    model(ids, labels=ids).loss.backward()
+    for name, gradient in gradients.items():
+        assert gradient is not None, name
+        torch.testing.assert_close(gradient, model.get_parameter(name).grad, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
+@needs_onednn
+def test_only_plain_float32_inference_uses_onednn() -> None:
+    rows, weight = torch.randn(3, 8), torch.nn.Parameter(torch.randn(4, 8))
+    assert not uses_onednn(rows, weight)
+    with torch.no_grad():
+        assert uses_onednn(rows, weight)
+        assert not uses_onednn(rows.double(), torch.nn.Parameter(weight.double()))
+        assert not uses_onednn(rows.bfloat16(), torch.nn.Parameter(weight.bfloat16()))
+        assert not uses_onednn(rows.to("meta"), weight)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert not uses_onednn(rows, weight)
+        with torch.backends.mkldnn.flags(enabled=False):
+            assert not uses_onednn(rows, weight)
+
+
+@needs_onednn
+def test_float32_generation_uses_onednn_for_all_linear_layers() -> None:
+    model = random_model().float()
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        model.generate(num_steps=3)
+    names = {event.key for event in profiler.key_averages()}
+    assert "mkldnn::_linear_pointwise" in names
+    assert "aten::addmm" not in names
+
+
+@needs_onednn
+@pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24)])
+def test_packed_weights_give_the_same_products(shape: tuple[int, ...]) -> None:
+    layer = torch.nn.Sequential(Linear(24, 40))
+    packed, rows = pack_weights(layer), torch.randn(shape)
+    assert layer[0].packed_weight is None
+    assert packed[0].weight is layer[0].weight
+    expected = F.linear(rows.double(), layer[0].weight.double(), layer[0].bias.double())
+    with torch.no_grad():
+        torch.testing.assert_close(packed[0](rows).double(), expected, rtol=0, atol=1e-5)
+        packed[0].packed_weight = torch.ops.mkldnn._reorder_linear_weight(torch.zeros(40, 24), None)
+        is_single_row = rows.numel() == 24  # uses `weight`
+        assert torch.equal(packed[0](rows)[..., 0], layer[0].bias[0].expand(shape[:-1])) != is_single_row
+    rows.requires_grad_()
+    torch.testing.assert_close(packed[0](rows).double(), expected, rtol=0, atol=1e-5)
+
+
+@needs_onednn
+def test_each_long_generation_packs_the_current_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No matter how the weights were changed since the last generation."""
+    model = random_model().float()
+    arguments = {"num_steps": 4, "unmasking": "fixed_count", "return_dict_in_generate": True}
+    is_packed = []
+    model.model.layers[1].register_forward_hook(
+        lambda module, *_: is_packed.append(module.mlp.up_proj.packed_weight is not None)
+    )
+
+    def generate(**more: str) -> torch.Tensor:
+        return model.generate(generator=seeded(), **arguments, **more).token_logprobs
+
+    def change_in_place() -> None:
+        with torch.no_grad():
+            model.model.layers[1].mlp.up_proj.weight.mul_(-1)
+
+    def change_data() -> None:
+        model.lm_head.weight.data.mul_(0.5)
+
+    def load() -> None:
+        model.load_state_dict(random_model(initializer_range=0.4).float().state_dict())
+
+    def replace() -> None:
+        model.lm_head = Linear(16, 11)
+
+    for change in (lambda: None, change_in_place, change_data, load, replace):
+        change()
+        plain = generate()
+        with monkeypatch.context() as patch:
+            patch.setattr(decoding_state, "MIN_PASSES_TO_PACK", 4)
+            packed = generate()
+            generate(order="confidence")  # queries all masked positions, so the number of passes is not known before
+            patch.setattr(decoding_state, "MIN_PASSES_TO_PACK", 5)
+            generate()
+        assert is_packed == [False] * 4 + [True] * 4 + [False] * 3 + [True] + [False] * 4
+        is_packed.clear()
+        torch.testing.assert_close(packed, plain, rtol=0, atol=1e-4)
+
+
+@needs_onednn
+def test_weights_are_not_packed_for_passes_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such passes take longer with packed weights."""
+    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PACK", 1)
+    monkeypatch.setattr(decoding_state, "pack_weights", lambda model: pytest.fail("packed the weights"))
+    random_model().float().generate(max_length=8)
+
+
+@pytest.mark.parametrize("make", [random_model, random_encoder])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_dispatched_models_are_not_packed(make: Callable, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hooks of Accelerate call the modules they were attached to, so a copy would not use its packed weights."""
+    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PACK", 1)
+    arguments = {"max_length": 8, "order": "confidence", "return_dict_in_generate": True}
+    plain = make().to(dtype).generate(generator=seeded(), **arguments)
+    device_map = {"model": "cpu", "lm_head": "cpu"}
+    model = dispatch_model(make().to(dtype), device_map, main_device="cpu", force_hooks=True)
+    assert pack_weights(model) is model
+    actual = model.generate(generator=seeded(), **arguments)
+    torch.testing.assert_close(actual.token_logprobs, plain.token_logprobs, rtol=0, atol=1e-4)
+
+
+# ----------------------------------------------------------------------------------------------------------- warning
+
+
+def slow_dtype_warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if "bfloat16" in record.message]
+
+
+@pytest.fixture
+def forget_warnings() -> None:
+    """Let `warning_once` warn again about what it warned about in other tests."""
+    logging.warning_once.cache_clear()
+
+
+def generate(model: PreTrainedModel) -> torch.LongTensor:
+    return model.generate(num_steps=3, max_length=4, generator=seeded())
+
+
+def score(model: PreTrainedModel) -> torch.Tensor:
+    return model.log_likelihood(torch.zeros(1, 4, dtype=torch.long)).log_likelihood
+
+
+@pytest.mark.usefixtures("forget_warnings")
+@pytest.mark.parametrize("make", [random_model, random_encoder])
+@pytest.mark.parametrize("run", [generate, score])
+def test_slow_bfloat16_is_warned_about_once(
+    make: Callable, run: Callable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    model = make().bfloat16()
+    for _ in range(2):
+        run(model)
+    (message,) = slow_dtype_warnings(caplog)
+    assert "this CPU has no bfloat16 instructions" in message
+    assert "Load it with dtype=torch.float32" in message
+
+
+@pytest.mark.usefixtures("forget_warnings")
+@pytest.mark.parametrize("make", [random_model, random_encoder])
+@pytest.mark.parametrize("run", [generate, score])
+@pytest.mark.parametrize(("dtype", "is_supported"), [(torch.float32, False), (torch.bfloat16, True)])
+def test_fast_dtypes_are_not_warned_about(
+    make: Callable,
+    run: Callable,
+    dtype: torch.dtype,
+    is_supported: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: is_supported)
+    run(make().to(dtype))
+    assert slow_dtype_warnings(caplog) == []
+
+
+@pytest.mark.usefixtures("forget_warnings")
+@pytest.mark.parametrize("make", [random_model, random_encoder])
+def test_bfloat16_models_compute_in_bfloat16(make: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a CPU without bfloat16 instructions: a generation uses the weights as they are."""
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    model, dtypes = make().bfloat16(), []
+    model.lm_head.register_forward_hook(lambda module, rows, logits: dtypes.append((rows[0].dtype, logits.dtype)))
+    generate(model)
+    assert set(dtypes) == {(torch.bfloat16, torch.bfloat16)}
+
+
+# ------------------------------------------------------------------------------------------------------------- cuDNN
 
 
 @pytest.mark.parametrize("was_enabled", [True, False])
-def test_whoever_is_last_out_turns_cudnn_on_again(was_enabled: bool) -> None:
-    """Threads come and go as they like."""
+def test_last_context_to_exit_restores_cudnn_attention(was_enabled: bool) -> None:
+    """Contexts of different threads may exit in any order."""
     before = torch.backends.cuda.cudnn_sdp_enabled()
     torch.backends.cuda.enable_cudnn_sdp(was_enabled)
     first, second = (without_cudnn_attention(torch.device("meta")) for _ in range(2))

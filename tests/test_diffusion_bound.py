@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The masked-diffusion bound (Eq. 1): by full enumeration the any-order bound (Eq. 7), and what its estimators mean."""
+"""The masked-diffusion bound (Eq. 1): it equals the any-order bound (Eq. 7), and its estimators are unbiased."""
 
 import itertools
 import math
@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
-from modeling_aogpt.diffusion_bound import hide, stratified
+from modeling_aogpt.likelihood_estimators import draw_masks, draw_stratified
 from tests.references import check_estimates, perturb_vectors, random_encoder, random_model
 
 BATCH, N = 400, 4
@@ -25,17 +25,17 @@ def encoder(target_injection: str) -> MDMEncoderForMaskedLM:
 
 @pytest.fixture
 def ids() -> torch.LongTensor:
-    """Twenty sequences, each twenty times, so that there is little to enumerate."""
+    """Return twenty sequences, each twenty times, so that there is little to enumerate."""
     return torch.randint(0, 11, (20, N), generator=torch.Generator().manual_seed(0)).repeat(BATCH // 20, 1)
 
 
-def each_often(exact: torch.Tensor) -> torch.Tensor:
-    """What holds for the twenty sequences, for all of the batch."""
+def repeat_for_batch(exact: torch.Tensor) -> torch.Tensor:
+    """Repeat values of the twenty sequences for the whole batch."""
     return torch.cat([exact] * (BATCH // 20))
 
 
 def mean_over_orders(model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, ids: torch.LongTensor) -> torch.Tensor:
-    """The any-order bound (Eq. 7) over all orders."""
+    """Return the any-order bound (Eq. 7), averaged over all orders."""
     orders = list(itertools.permutations(range(N)))
     scores = (model.log_likelihood(ids, torch.tensor(order).expand(len(ids), N)).log_likelihood for order in orders)
     return sum(scores) / len(orders)
@@ -46,57 +46,57 @@ def generator() -> torch.Generator:
 
 
 @torch.no_grad()
-def score_hidden(
-    model: MDMEncoderForMaskedLM, ids: torch.LongTensor, hidden: tuple[int, ...], sigma: float | None = None
+def score_masked(
+    model: MDMEncoderForMaskedLM, ids: torch.LongTensor, positions: tuple[int, ...], sigma: float | None = None
 ) -> torch.Tensor:
-    """log p of each hidden token (batch, n) given the others, 0 elsewhere, by the model's own forward."""
-    where = list(hidden)
-    masked = ids.clone()
-    masked[:, where] = MASK
-    noise = None if sigma is None else torch.full((len(ids),), sigma, dtype=torch.float64)
-    scores = model(masked, sigma=noise).logits.log_softmax(-1).gather(2, ids[..., None])[..., 0]
-    kept = torch.zeros_like(scores)
-    kept[:, where] = scores[:, where]
-    return kept
+    """Return log p of each token masked at `positions` (batch, n), and 0 elsewhere, from the forward of the model."""
+    columns = list(positions)
+    inputs = ids.clone()
+    inputs[:, columns] = MASK
+    sigmas = None if sigma is None else torch.full((len(ids),), sigma, dtype=torch.float64)
+    scores = model(inputs, sigma=sigmas).logits.log_softmax(-1).gather(2, ids[..., None])[..., 0]
+    masked_scores = torch.zeros_like(scores)
+    masked_scores[:, columns] = scores[:, columns]
+    return masked_scores
 
 
 def subsets() -> list[tuple[int, ...]]:
-    return [hidden for k in range(1, N + 1) for hidden in itertools.combinations(range(N), k)]
+    return [positions for k in range(1, N + 1) for positions in itertools.combinations(range(N), k)]
 
 
 def exact_bound(model: MDMEncoderForMaskedLM, ids: torch.LongTensor) -> torch.Tensor:
-    """Eq. 1 over all sets of k hidden positions: the integral of t^(k - 1) (1 - t)^(n - k) is a Beta function."""
+    """Return Eq. 1 by enumeration: for k masks, the integral of t^(k - 1) (1 - t)^(n - k) is a Beta function."""
     total = torch.zeros(len(ids), dtype=torch.float64)
-    for hidden in subsets():
-        k = len(hidden)
+    for positions in subsets():
+        k = len(positions)
         weight = math.gamma(k) * math.gamma(N - k + 1) / math.gamma(N + 1)
-        total += weight * score_hidden(model, ids, hidden).sum(1)
+        total += weight * score_masked(model, ids, positions).sum(1)
     return total
 
 
 def exact_sigma_bound(model: MDMEncoderForMaskedLM, ids: torch.LongTensor) -> torch.Tensor:
-    """Eq. 1 for a model that is told the noise level -log(1 - 0.999 t) of each time, by quadrature."""
+    """Return Eq. 1 by quadrature, for a model that gets the noise level -log(1 - 0.999 t) of each time."""
     total = torch.zeros(len(ids), dtype=torch.float64)
     for low, high in ((0.0, 0.8), (0.8, 1.0)):
         nodes, weights = gauss_legendre(10)
         for time, weight in zip((low + nodes * (high - low)).tolist(), (weights * (high - low)).tolist(), strict=True):
-            for hidden in subsets():
-                share = time ** (len(hidden) - 1) * (1 - time) ** (N - len(hidden))
-                total += weight * share * score_hidden(model, ids, hidden, -math.log1p(-0.999 * time)).sum(1)
+            sigma = -math.log1p(-0.999 * time)
+            for positions in subsets():
+                density = time ** (len(positions) - 1) * (1 - time) ** (N - len(positions))
+                total += weight * density * score_masked(model, ids, positions, sigma).sum(1)
     return total
 
 
 def gauss_legendre(points: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Nodes and weights on [0, 1], from the eigenvectors of the Jacobi matrix (Golub and Welsch)."""
+    """Return nodes and weights on [0, 1], from the eigenvectors of the Jacobi matrix (Golub and Welsch)."""
     index = torch.arange(1, points, dtype=torch.float64)
-    beside = index / (4 * index**2 - 1).sqrt()
-    values, vectors = torch.linalg.eigh(torch.diag(beside, 1) + torch.diag(beside, -1))
+    off_diagonal = index / (4 * index**2 - 1).sqrt()
+    values, vectors = torch.linalg.eigh(torch.diag(off_diagonal, 1) + torch.diag(off_diagonal, -1))
     return (values + 1) / 2, vectors[0] ** 2
 
 
 @pytest.mark.parametrize("injection", INJECTIONS)
-def test_equation_1_is_equation_7_by_full_enumeration(injection: str, ids: torch.LongTensor) -> None:
-    """Over all sets of hidden tokens, and over all orders."""
+def test_equation_1_over_all_masks_equals_equation_7_over_all_orders(injection: str, ids: torch.LongTensor) -> None:
     model, ids = encoder(injection), ids[:5]
     torch.testing.assert_close(mean_over_orders(model, ids), exact_bound(model, ids), rtol=0, atol=1e-12)
     output = model.log_likelihood(ids, torch.tensor([2, 0, 3, 1]).expand(5, N))
@@ -105,73 +105,80 @@ def test_equation_1_is_equation_7_by_full_enumeration(injection: str, ids: torch
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
 
 
-@pytest.mark.parametrize("masking", ["bernoulli", "fixed"])
+@pytest.mark.parametrize("masking", ["bernoulli", "fixed_count"])
 @pytest.mark.parametrize("injection", ["adaln", "none"])
-def test_estimates_of_an_encoder(injection: str, masking: str, ids: torch.LongTensor) -> None:
+def test_estimates_of_an_encoder_are_unbiased(injection: str, masking: str, ids: torch.LongTensor) -> None:
     model = encoder(injection)
     output = model.log_likelihood(ids, num_times=16, masking=masking, generator=generator())
-    check_estimates(output.log_likelihood, each_often(exact_bound(model, ids[:20])), output.standard_error)
+    check_estimates(output.log_likelihood, repeat_for_batch(exact_bound(model, ids[:20])), output.standard_error)
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
     assert output.importance_weighted is None
     assert output.num_rows == BATCH * 16 * N
 
 
-def test_hiding_a_fixed_number_has_less_spread(ids: torch.LongTensor) -> None:
+def test_masking_a_fixed_count_is_the_default_and_has_a_smaller_standard_error(ids: torch.LongTensor) -> None:
     model = encoder("none")
-    fixed, bernoulli = (
-        model.log_likelihood(ids, masking=masking, generator=generator()) for masking in ("fixed", "bernoulli")
+    fixed_count, bernoulli = (
+        model.log_likelihood(ids, masking=masking, generator=generator()) for masking in ("fixed_count", "bernoulli")
     )
-    assert fixed.standard_error.mean() < 0.8 * bernoulli.standard_error.mean()
-    torch.testing.assert_close(model.log_likelihood(ids, generator=generator()).log_likelihood, fixed.log_likelihood)
-    assert fixed.num_rows == BATCH * 32 * N  # the default
+    assert fixed_count.standard_error.mean() < 0.8 * bernoulli.standard_error.mean()
+    default = model.log_likelihood(ids, generator=generator())
+    torch.testing.assert_close(default.log_likelihood, fixed_count.log_likelihood)
+    assert default.num_rows == BATCH * 32 * N  # 32 times by default
 
 
-def test_noise_levels_of_a_score_network(ids: torch.LongTensor) -> None:
-    """By default it is told the noise level of each time; with a fixed number of masks, that of their share."""
+def test_a_score_network_gets_the_noise_level_of_the_time_or_of_the_fraction_of_masks(ids: torch.LongTensor) -> None:
+    """By default it gets the level of each time; with a fixed count of masks, the level that matches their fraction."""
     model = encoder("sigma")
-    exact, typical = each_often(exact_sigma_bound(model, ids[:20])), each_often(exact_bound(model, ids[:20]))
-    assert (exact - typical).abs().mean() > 0.1
+    exact_of_time, exact_of_fraction = exact_sigma_bound(model, ids[:20]), exact_bound(model, ids[:20])
+    assert (exact_of_time - exact_of_fraction).abs().mean() > 0.1
     output = model.log_likelihood(ids, num_times=32, generator=generator())
-    check_estimates(output.log_likelihood, exact, output.standard_error)
-    fixed = model.log_likelihood(ids, num_times=16, masking="fixed", generator=generator())
-    check_estimates(fixed.log_likelihood, typical, fixed.standard_error)
+    check_estimates(output.log_likelihood, repeat_for_batch(exact_of_time), output.standard_error)
+    output = model.log_likelihood(ids, num_times=16, masking="fixed_count", generator=generator())
+    check_estimates(output.log_likelihood, repeat_for_batch(exact_of_fraction), output.standard_error)
 
 
-def test_random_orders_of_an_encoder(ids: torch.LongTensor) -> None:
+def test_random_orders_of_an_encoder_are_unbiased(ids: torch.LongTensor) -> None:
     model = encoder("adaln")
     output = model.log_likelihood(ids, num_orders=6, generator=generator())
-    check_estimates(output.log_likelihood, each_often(exact_bound(model, ids[:20])), output.standard_error)
+    check_estimates(output.log_likelihood, repeat_for_batch(exact_bound(model, ids[:20])), output.standard_error)
     assert (output.importance_weighted > output.log_likelihood).all()
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
     left_to_right = model.log_likelihood(ids, "left_to_right").token_log_likelihood
-    torch.testing.assert_close(left_to_right[:, 1], score_hidden(model, ids, (1, 2, 3))[:, 1])
+    torch.testing.assert_close(left_to_right[:, 1], score_masked(model, ids, (1, 2, 3))[:, 1])
 
 
 @pytest.mark.parametrize("injection", INJECTIONS)
-def test_some_tokens_given_others_of_an_encoder(injection: str, ids: torch.LongTensor) -> None:
-    """Positions 0 and 2 given 3: what stands at 1 is hidden all the time, whatever it is."""
+def test_conditional_log_likelihood_of_an_encoder_always_masks_tokens_in_neither_set(
+    injection: str, ids: torch.LongTensor
+) -> None:
+    """The targets are at positions 0 and 2, the context is at 3, and the token at 1 is in neither set."""
     model = encoder(injection)
     sets = [torch.tensor([marks]).expand(BATCH, N) for marks in ([1, 0, 1, 0], [0, 0, 0, 1])]
     given = ids.index_fill(1, torch.tensor([1]), MASK)
-    both, first, second = (score_hidden(model, ids[:20], hidden) for hidden in ((0, 1, 2), (0, 1), (1, 2)))
+    both, first, second = (score_masked(model, ids[:20], positions) for positions in ((0, 1, 2), (0, 1), (1, 2)))
 
     output = model.conditional_log_likelihood(given, *sets, orders=torch.tensor([[1, 2, 3, 0]]).expand(BATCH, N))
     zero = torch.zeros(20, dtype=torch.float64)
-    expected = each_often(torch.stack((first[:, 0], zero, both[:, 2], zero), dim=1))
+    expected = repeat_for_batch(torch.stack((first[:, 0], zero, both[:, 2], zero), dim=1))
     torch.testing.assert_close(output.token_log_likelihood, expected, rtol=0, atol=1e-12)
     assert output.num_rows == BATCH * 2 * N
 
-    exact = each_often((both[:, 0] + both[:, 2] + first[:, 0] + second[:, 2]) / 2)
-    ways = [{"num_times": 16}, {"num_times": 16, "masking": "bernoulli"}, {"num_orders": 6}]
-    outputs = [model.conditional_log_likelihood(given, *sets, generator=generator(), **way) for way in ways]
+    exact = repeat_for_batch((both[:, 0] + both[:, 2] + first[:, 0] + second[:, 2]) / 2)
+    outputs = [
+        model.conditional_log_likelihood(given, *sets, generator=generator(), **arguments)
+        for arguments in ({"num_times": 16}, {"num_times": 16, "masking": "bernoulli"}, {"num_orders": 6})
+    ]
     for output in outputs:
         check_estimates(output.log_likelihood, exact, output.standard_error)
         assert (output.token_log_likelihood[:, [1, 3]] == 0).all()
-    fixed = model.conditional_log_likelihood(given, *sets, num_times=16, masking="fixed", generator=generator())
-    assert torch.equal(fixed.log_likelihood, outputs[0].log_likelihood)
+    fixed_count = model.conditional_log_likelihood(
+        given, *sets, num_times=16, masking="fixed_count", generator=generator()
+    )
+    assert torch.equal(fixed_count.log_likelihood, outputs[0].log_likelihood)
 
 
-def test_context_of_an_encoder_is_all_the_rest_unless_given(ids: torch.LongTensor) -> None:
+def test_the_default_context_of_an_encoder_is_all_other_tokens(ids: torch.LongTensor) -> None:
     model, ids = encoder("none"), ids[:3]
     targets, mask = torch.tensor([[1, 1, 0, 0], [0, 0, 0, 0], [0, 1, 0, 0]]), torch.ones_like(ids)
     mask[0, 3] = 0
@@ -179,23 +186,26 @@ def test_context_of_an_encoder_is_all_the_rest_unless_given(ids: torch.LongTenso
     output = model.conditional_log_likelihood(ids, targets, **left_to_right)
     last = model.log_likelihood(ids[:1], torch.tensor([[2, 0, 1, 3]]), attention_mask=mask[:1]).token_log_likelihood
     torch.testing.assert_close(output.token_log_likelihood[0, :2], last[0, :2], rtol=0, atol=1e-12)
-    torch.testing.assert_close(output.log_likelihood[2], score_hidden(model, ids[2:], (1,)).sum(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(output.log_likelihood[2], score_masked(model, ids[2:], (1,)).sum(), rtol=0, atol=1e-12)
     assert output.log_likelihood[1] == 0
     with pytest.raises(ValueError, match="Position 3 of sequence 0 is padding"):
         model.conditional_log_likelihood(ids, torch.ones_like(ids), attention_mask=mask)
 
 
-@pytest.mark.parametrize("masking", ["bernoulli", "fixed"])
-def test_estimates_of_the_decoder(masking: str, ids: torch.LongTensor) -> None:
-    """Against its any-order likelihood (Eq. 7) over all orders."""
+@pytest.mark.parametrize("masking", ["bernoulli", "fixed_count"])
+def test_estimates_of_the_decoder_are_unbiased_for_its_any_order_likelihood(
+    masking: str, ids: torch.LongTensor
+) -> None:
     model: AOGPTForAnyOrderLM = random_model(max_position_embeddings=N)
     output = model.diffusion_log_likelihood(ids, num_times=16, masking=masking, generator=generator())
-    check_estimates(output.log_likelihood, each_often(mean_over_orders(model, ids[:20])), output.standard_error)
+    check_estimates(output.log_likelihood, repeat_for_batch(mean_over_orders(model, ids[:20])), output.standard_error)
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
     assert output.num_rows == BATCH * 16 * N
 
 
-def test_orders_tell_more_than_masks_of_as_many_rows(ids: torch.LongTensor) -> None:
+def test_orders_of_the_decoder_have_a_smaller_standard_error_than_masks_for_as_many_rows(
+    ids: torch.LongTensor,
+) -> None:
     model = random_model(max_position_embeddings=N)
     bound = model.diffusion_log_likelihood(ids, num_times=16, generator=generator())
     any_order = model.log_likelihood(ids, num_orders=16, generator=generator())
@@ -203,31 +213,31 @@ def test_orders_tell_more_than_masks_of_as_many_rows(ids: torch.LongTensor) -> N
     assert any_order.standard_error.mean() < 0.8 * bound.standard_error.mean()
 
 
-@pytest.mark.parametrize("masking", ["bernoulli", "fixed"])
+@pytest.mark.parametrize("masking", ["bernoulli", "fixed_count"])
 @pytest.mark.parametrize("model_type", ["encoder", "decoder"])
-def test_padding_counts_for_nothing(model_type: str, masking: str, ids: torch.LongTensor) -> None:
+def test_padding_does_not_affect_estimates(model_type: str, masking: str, ids: torch.LongTensor) -> None:
     padded, mask = torch.full((BATCH, 6), -1), torch.zeros(BATCH, 6, dtype=torch.long)
-    where = [1, 2, 4, 5]
-    padded[:, where], mask[:, where] = ids, 1
+    columns = [1, 2, 4, 5]
+    padded[:, columns], mask[:, columns] = ids, 1
     arguments = {"num_times": 16, "masking": masking, "attention_mask": mask, "generator": generator()}
     if model_type == "encoder":
         model = encoder("none")
         output, exact = model.log_likelihood(padded, **arguments), exact_bound(model, ids[:20])
         orders = torch.tensor([[3, 5, 0, 1, 2, 4]]).expand(BATCH, 6)
-        chain = model.log_likelihood(padded, orders, attention_mask=mask).token_log_likelihood
+        along_orders = model.log_likelihood(padded, orders, attention_mask=mask).token_log_likelihood
         expected = model.log_likelihood(ids, torch.tensor([[3, 0, 1, 2]]).expand(BATCH, N)).token_log_likelihood
-        torch.testing.assert_close(chain[:, where], expected, rtol=0, atol=1e-10)
-        assert (chain[:, [0, 3]] == 0).all()
+        torch.testing.assert_close(along_orders[:, columns], expected, rtol=0, atol=1e-10)
+        assert (along_orders[:, [0, 3]] == 0).all()
     else:
         model = random_model(max_position_embeddings=6)
         exact = mean_over_orders(model, ids[:20])
         output = model.diffusion_log_likelihood(padded, **arguments)
-    check_estimates(output.log_likelihood, each_often(exact), output.standard_error)
+    check_estimates(output.log_likelihood, repeat_for_batch(exact), output.standard_error)
     assert (output.token_log_likelihood[:, [0, 3]] == 0).all()
 
 
-def test_times_are_stratified_in_pairs() -> None:
-    draws = stratified(8, 1000, generator(), None)
+def test_stratified_draws_come_in_independent_pairs() -> None:
+    draws = draw_stratified(8, 1000, generator(), None)
     strata = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])[:, None]
     assert ((draws * 4).floor() == strata).all()
     within = draws * 4 - strata
@@ -235,42 +245,46 @@ def test_times_are_stratified_in_pairs() -> None:
     assert torch.corrcoef(torch.stack((within[0], within[1])))[0, 1].abs() < 0.15
 
 
-@pytest.mark.parametrize("time", [0.05, 0.6, 1.0])
-def test_hidden_tokens(time: float) -> None:
-    """Of four tokens three at t = 0.6; or each with probability t, if any: then all sets as often as they should be."""
-    is_token = torch.tensor([[0, 1, 1, 1, 0, 1]], dtype=torch.bool).expand(4000, 6)
-    times = torch.full((4000,), time, dtype=torch.float64)
-    is_hidden, weights = hide(is_token, times, "fixed", generator())
-    number = math.ceil(4 * time)
-    assert (is_hidden.sum(1) == number).all()
-    assert (weights == 4 / number).all()
-    share = torch.tensor([0, 1, 1, 1, 0, 1]) * number / 4
-    torch.testing.assert_close(is_hidden.float().mean(0), share, rtol=0, atol=0.03)
+IS_TARGET = torch.tensor([[0, 1, 1, 1, 0, 1]], dtype=torch.bool).expand(4000, 6)
 
-    is_hidden, weights = hide(is_token, times, "bernoulli", generator())
-    share_of_any = 1 - (1 - time) ** 4
-    torch.testing.assert_close(weights, torch.full_like(weights, share_of_any / time))
-    found = {chosen: 0 for chosen in itertools.product((False, True), repeat=4) if any(chosen)}
-    for row in is_hidden[:, [1, 2, 3, 5]].tolist():
-        found[tuple(row)] += 1
-    assert not is_hidden[:, [0, 4]].any()
-    for chosen, count in found.items():
-        expected = time ** sum(chosen) * (1 - time) ** (4 - sum(chosen)) / share_of_any
-        assert abs(count - 4000 * expected) < 4 * math.sqrt(4000 * expected) + 1
+
+@pytest.mark.parametrize("time", [0.05, 0.6, 1.0])
+def test_fixed_count_masks_a_fixed_number_of_targets_uniformly(time: float) -> None:
+    times = torch.full((4000,), time, dtype=torch.float64)
+    is_masked, weights = draw_masks(IS_TARGET, times, "fixed_count", generator())
+    count = math.ceil(4 * time)
+    assert (is_masked.sum(1) == count).all()
+    assert (weights == 4 / count).all()
+    torch.testing.assert_close(is_masked.float().mean(0), IS_TARGET[0] * count / 4, rtol=0, atol=0.03)
+
+
+@pytest.mark.parametrize("time", [0.05, 0.6, 1.0])
+def test_bernoulli_masks_each_target_independently_given_that_any_is_masked(time: float) -> None:
+    times = torch.full((4000,), time, dtype=torch.float64)
+    is_masked, weights = draw_masks(IS_TARGET, times, "bernoulli", generator())
+    probability_of_any = 1 - (1 - time) ** 4
+    torch.testing.assert_close(weights, torch.full_like(weights, probability_of_any / time))
+    counts = {masks: 0 for masks in itertools.product((False, True), repeat=4) if any(masks)}
+    for masks in is_masked[:, IS_TARGET[0]].tolist():
+        counts[tuple(masks)] += 1
+    assert not is_masked[:, ~IS_TARGET[0]].any()
+    for masks, count in counts.items():
+        expected = 4000 * time ** sum(masks) * (1 - time) ** (4 - sum(masks)) / probability_of_any
+        assert abs(count - expected) < 4 * math.sqrt(expected) + 1
 
 
 @pytest.mark.parametrize("injection", ["adaln", "sigma"])
-def test_passes_hold_few_rows(injection: str, ids: torch.LongTensor) -> None:
+def test_passes_of_few_rows_do_not_change_results(injection: str, ids: torch.LongTensor) -> None:
     model, passes = encoder(injection), []
     whole = model.log_likelihood(ids[:7], generator=generator())
     model.model.register_forward_pre_hook(lambda module, arguments: passes.append(arguments[0].numel()))
     parts = model.log_likelihood(ids[:7], generator=generator(), rows_per_pass=9)
     torch.testing.assert_close(whole.log_likelihood, parts.log_likelihood)
-    assert set(passes) == {8, 4}  # two sequences and one of four tokens
+    assert set(passes) == {8, 4}  # two sequences of four tokens, or one
 
 
-@pytest.mark.parametrize("masking", ["bernoulli", "fixed"])
-def test_a_sequence_of_padding_alone_scores_nothing(masking: str, ids: torch.LongTensor) -> None:
+@pytest.mark.parametrize("masking", ["bernoulli", "fixed_count"])
+def test_the_log_likelihood_of_a_sequence_of_only_padding_is_zero(masking: str, ids: torch.LongTensor) -> None:
     keep = torch.ones_like(ids[:2]).index_fill(0, torch.tensor([1]), 0)
     for bound in (encoder("none").log_likelihood, random_model().diffusion_log_likelihood):
         output = bound(ids[:2], masking=masking, attention_mask=keep, generator=generator())
@@ -278,25 +292,28 @@ def test_a_sequence_of_padding_alone_scores_nothing(masking: str, ids: torch.Lon
         assert output.log_likelihood[1] == 0
 
 
-def test_a_token_is_hidden_whatever_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The largest uniform number may be rounded to where the last token ends."""
+def test_at_least_one_token_is_masked_even_for_the_largest_uniform_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounding could otherwise put the first mask after the last token."""
     times = torch.linspace(1e-6, 1, 2000, dtype=torch.float64)
     monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.full(size, 1 - 2**-53, dtype=torch.float64))
-    is_hidden, _ = hide(torch.ones(2000, 7, dtype=torch.bool), times, "bernoulli", None)
-    assert is_hidden.any(dim=1).all()
+    is_masked, _ = draw_masks(torch.ones(2000, 7, dtype=torch.bool), times, "bernoulli", None)
+    assert is_masked.any(dim=1).all()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_times": 3}, "num_times=3 must be even"),
-        ({"num_times": 0}, "num_times=0 must be an integer of at least 1"),
-        ({"masking": "half"}, "masking='half' is not one of 'bernoulli', 'fixed'"),
-        ({"rows_per_pass": 0}, "rows_per_pass=0 must be an integer of at least 1"),
+        ({"num_times": 3}, "`num_times` must be even, but is 3"),
+        ({"num_times": 0}, "`num_times` must be an integer of at least 2, but is 0"),
+        ({"masking": "half"}, "`masking` must be one of 'bernoulli', 'fixed_count', but is 'half'"),
+        ({"masking": "fixed"}, "`masking` must be one of 'bernoulli', 'fixed_count', but is 'fixed'"),
+        ({"rows_per_pass": 0}, "`rows_per_pass` must be an integer of at least 1, but is 0"),
     ],
 )
 @pytest.mark.parametrize("model_type", ["encoder", "decoder"])
-def test_refuses(model_type: str, arguments: dict, message: str, ids: torch.LongTensor) -> None:
+def test_arguments_that_are_not_allowed_are_errors(
+    model_type: str, arguments: dict, message: str, ids: torch.LongTensor
+) -> None:
     bound = random_model().diffusion_log_likelihood
     if model_type == "encoder":
         bound = encoder("none").log_likelihood
@@ -304,19 +321,35 @@ def test_refuses(model_type: str, arguments: dict, message: str, ids: torch.Long
         bound(ids, **arguments)
 
 
-def test_encoder_refuses(ids: torch.LongTensor) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_orders": 2, "num_times": 4}, "`num_times` and `masking` belong to the bound without orders"),
+        ({"num_orders": 2, "masking": "fixed_count"}, "`num_times` and `masking` belong to the bound without orders"),
+        ({"orders": "random", "num_times": 4}, "`num_times` and `masking` belong to the bound without orders"),
+        ({"num_orders": 0}, "`num_orders` must be an integer of at least 1, but is 0"),
+        (
+            {"orders": "left_to_right", "num_orders": 2},
+            r"`num_orders` \(2\) averages over random orders, but `orders` is 'left_to_right'",
+        ),
+        ({"stride": 2, "num_times": 4}, "`num_times` and `masking` belong to the bound without orders"),
+    ],
+)
+def test_arguments_of_an_encoder_that_have_no_effect_are_errors(
+    arguments: dict, message: str, ids: torch.LongTensor
+) -> None:
     model = encoder("none")
-    for arguments, message in (
-        ({"num_orders": 2, "num_times": 4}, "leave out either"),
-        ({"num_orders": 2, "masking": "fixed"}, "leave out either"),
-        ({"num_orders": 0}, "num_orders=0"),
-        ({"orders": "left_to_right", "num_orders": 2}, "one order is fixed"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            model.log_likelihood(ids, **arguments)
-    with pytest.raises(ValueError, match="a likelihood needs whole text"):
+    with pytest.raises(ValueError, match=message):
+        model.log_likelihood(ids, **arguments)
+    with pytest.raises(ValueError, match=message):
+        model.conditional_log_likelihood(ids, ids != 3, **arguments)
+
+
+def test_masks_and_weights_that_are_not_finite_are_errors(ids: torch.LongTensor) -> None:
+    model = encoder("none")
+    with pytest.raises(ValueError, match=r"This id is the mask: .* likelihoods need unmasked text"):
         model.log_likelihood(torch.tensor([[1, MASK]]))
     with torch.no_grad():
         model.lm_head.bias[0] = float("nan")
-    with pytest.raises(ValueError, match="sequence 0 is not finite"):
+    with pytest.raises(ValueError, match="The log-likelihood of sequence 0 is not finite"):
         model.log_likelihood(ids)

@@ -78,7 +78,7 @@ def check_generation(names: dict[str, Any]) -> None:
     for name in ("filled", "in_blocks", "also_filled", "fast", "careful"):
         assert not (names[name] == mask).any()
     hidden = (names["holes"] == mask).repeat_interleave(2, 0)
-    assert torch.equal(names["output"].reveal_steps >= 0, hidden)
+    assert torch.equal(names["output"].unmasking_steps >= 0, hidden)
     assert not (names["output"].sequences[hidden] == names["tokenizer"].eos_token_id).any()
     assert torch.equal(names["output"].history[-1], names["output"].sequences)
 

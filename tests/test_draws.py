@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from modeling_aogpt.schedule import LARGEST_MASKED_SHARE
+from modeling_aogpt.unmasking import MAX_MASKED_FRACTION
 from training import draws as module
 from training.draws import MaskDraws, OrderDraws
 
@@ -91,7 +91,7 @@ def test_the_noise_of_sedd_leaves_a_token_in_a_thousand_at_the_end(
 
 
 @pytest.mark.parametrize("batch_size", [1, 8])
-@pytest.mark.parametrize(("objective", "most"), [("masked_diffusion", 1.0), ("score_entropy", LARGEST_MASKED_SHARE)])
+@pytest.mark.parametrize(("objective", "most"), [("masked_diffusion", 1.0), ("score_entropy", MAX_MASKED_FRACTION)])
 def test_tokens_are_masked_as_often_as_the_time_says(objective: str, most: float, batch_size: int) -> None:
     batch = mask_draws(objective, batch_size)(features(range(4000)))
     assert torch.equal(batch["input_ids"][:, 0], torch.arange(4000) % 7)

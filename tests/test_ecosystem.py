@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What people do with any model of transformers works with these; what other test files show is not shown again."""
+"""Common uses of Transformers models that no other test file covers."""
 
 import copy
 import pickle
@@ -63,24 +63,24 @@ def encoder() -> MDMEncoderForMaskedLM:
     return MDMEncoderForMaskedLM(MDMEncoderConfig(vocab_size=12, initializer_range=0.6, **sizes)).double().eval()
 
 
-# ------------------------------------------------------------------------------------------------- stock generation
+# ---------------------------------------------------------------------------------------- generation of Transformers
 
 
-def continued(model: AOGPTForCausalLM, prompt: torch.LongTensor, **options: object) -> torch.LongTensor:
+def continue_text(model: AOGPTForCausalLM, prompt: torch.LongTensor, **options: object) -> torch.LongTensor:
     settings = {"max_length": 12, "do_sample": False, "pad_token_id": 0, "disable_compile": True} | options
     return model.generate(prompt, attention_mask=torch.ones_like(prompt), **settings)
 
 
-def test_assisted_generation_writes_what_greedy_does(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
-    """Drafts of another model are verified over several rows at once and the cache cut back."""
-    expected = continued(causal, ids[:1, :3])
+def test_assisted_generation_equals_greedy_decoding(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+    """It verifies drafts over several rows at once, and crops the cache after rejected ones."""
+    expected = continue_text(causal, ids[:1, :3])
     torch.manual_seed(7)
     assistant = AOGPTForCausalLM(causal.config).double().eval()
-    rejected_often = continued(causal, ids[:1, :3], assistant_model=assistant)
-    accepted = continued(causal, ids[:1, :3], assistant_model=copy.deepcopy(causal))
-    # Prompt lookup of older versions needs an end-of-text: one that greedy decoding does not come to.
-    never = (set(range(11)) - set(expected[0].tolist())).pop()
-    looked_up = continued(causal, ids[:1, :3], prompt_lookup_num_tokens=2, eos_token_id=never)
+    rejected_often = continue_text(causal, ids[:1, :3], assistant_model=assistant)
+    accepted = continue_text(causal, ids[:1, :3], assistant_model=copy.deepcopy(causal))
+    # Prompt lookup of older versions needs an end-of-text token, here one that greedy decoding does not generate.
+    eos = (set(range(11)) - set(expected[0].tolist())).pop()
+    looked_up = continue_text(causal, ids[:1, :3], prompt_lookup_num_tokens=2, eos_token_id=eos)
     for result in (rejected_often, accepted, looked_up):
         assert torch.equal(result, expected)
 
@@ -90,33 +90,33 @@ def test_every_cache_generates_the_same(causal: AOGPTForCausalLM, ids: torch.Lon
     results = []
     for implementation in ("dynamic", "static"):
         set_seed(3)
-        results.append(continued(causal, ids[:, :4], cache_implementation=implementation, **options))
+        results.append(continue_text(causal, ids[:, :4], cache_implementation=implementation, **options))
     assert torch.equal(*results)
 
 
-def test_a_cache_goes_on_in_the_next_call(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
-    first = continued(causal, ids[:1, :3], max_length=7, return_dict_in_generate=True)
+def test_a_cache_can_be_reused_in_the_next_call(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+    first = continue_text(causal, ids[:1, :3], max_length=7, return_dict_in_generate=True)
     prompt = torch.cat((first.sequences, torch.tensor([[5]])), dim=1)
-    result = continued(causal, prompt, past_key_values=first.past_key_values)
-    assert torch.equal(result, continued(causal, prompt))
+    result = continue_text(causal, prompt, past_key_values=first.past_key_values)
+    assert torch.equal(result, continue_text(causal, prompt))
 
 
 # ------------------------------------------------------------------------------------------------ compile and export
 
 
-def test_every_view_compiles_without_graph_breaks(
+def test_every_class_compiles_without_graph_breaks(
     causal: AOGPTForCausalLM, masked: AOGPTForMaskedLM, encoder: MDMEncoderForMaskedLM, ids: torch.LongTensor
 ) -> None:
-    holes = ids.masked_fill(ids % 3 == 0, MASK)
-    for model, inputs in ((causal, ids), (masked, holes), (encoder, holes)):
+    masked_ids = ids.masked_fill(ids % 3 == 0, MASK)
+    for model, inputs in ((causal, ids), (masked, masked_ids), (encoder, masked_ids)):
         compiled = torch.compile(model, backend="eager", fullgraph=True)
         torch.testing.assert_close(compiled(inputs).logits, model(inputs).logits, rtol=0, atol=1e-12)
 
 
-def test_export_of_a_forward(
+def test_forwards_can_be_exported(
     any_order: AOGPTForAnyOrderLM, masked: AOGPTForMaskedLM, encoder: MDMEncoderForMaskedLM, ids: torch.LongTensor
 ) -> None:
-    """With a batch of any size, and an order as an input like any other."""
+    """The batch size is dynamic, and the orders are an input."""
     batch = {0: torch.export.Dim("batch", min=2, max=1024)}
     orders = random_orders(3, 12, torch.Generator().manual_seed(2))
     program = torch.export.export(
@@ -125,16 +125,18 @@ def test_export_of_a_forward(
     for size in (3, 2):
         expected = any_order(ids[:size], orders[:size]).logits
         torch.testing.assert_close(program.module()(ids[:size], orders[:size]).logits, expected, rtol=0, atol=1e-12)
-    holes = ids.masked_fill(ids % 3 == 0, MASK)
+    masked_ids = ids.masked_fill(ids % 3 == 0, MASK)
     for model in (masked, encoder):
-        exported = torch.export.export(model, (holes,), strict=False).module()
-        torch.testing.assert_close(exported(holes).logits, model(holes).logits, rtol=0, atol=1e-12)
+        exported = torch.export.export(model, (masked_ids,), strict=False).module()
+        torch.testing.assert_close(exported(masked_ids).logits, model(masked_ids).logits, rtol=0, atol=1e-12)
 
 
-# ------------------------------------------------------------------------------------------- adapters, quantisation
+# ------------------------------------------------------------------------------------------- adapters, quantization
 
 
-def test_lora(any_order: AOGPTForAnyOrderLM, ids: torch.LongTensor, tmp_path: Path) -> None:
+def test_lora_adapters_train_save_load_and_merge(
+    any_order: AOGPTForAnyOrderLM, ids: torch.LongTensor, tmp_path: Path
+) -> None:
     peft = pytest.importorskip("peft")
     orders = random_orders(3, 12, torch.Generator().manual_seed(2))
     before = any_order(ids, orders).logits
@@ -167,45 +169,45 @@ def test_lora(any_order: AOGPTForAnyOrderLM, ids: torch.LongTensor, tmp_path: Pa
     )
 
 
-def test_lora_of_the_causal_view(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+def test_lora_of_the_causal_lm_leaves_the_head_unchanged(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
     peft = pytest.importorskip("peft")
     settings = peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
     adapted = peft.get_peft_model(copy.deepcopy(causal), settings)
     assert not any("lm_head" in name for name, parameter in adapted.named_parameters() if parameter.requires_grad)
-    assert torch.equal(continued(adapted, ids[:, :4]), continued(causal, ids[:, :4]))
+    assert torch.equal(continue_text(adapted, ids[:, :4]), continue_text(causal, ids[:, :4]))
 
 
-def test_weights_quantised_to_8_bits(any_order: AOGPTForAnyOrderLM, ids: torch.LongTensor, tmp_path: Path) -> None:
-    """Through transformers' own `quantization_config`, on the CPU."""
+def test_weights_can_be_quantized_to_8_bits(
+    any_order: AOGPTForAnyOrderLM, ids: torch.LongTensor, tmp_path: Path
+) -> None:
+    """With the `quantization_config` of Transformers, on the CPU."""
     pytest.importorskip("torchao")
     from torchao.quantization import Int8WeightOnlyConfig
     from transformers import TorchAoConfig
 
     any_order.float().save_pretrained(tmp_path)
-    quantised = AutoModel.from_pretrained(tmp_path, quantization_config=TorchAoConfig(Int8WeightOnlyConfig()))
-    weight = quantised.model.layers[0].attention.qkv_proj.weight
+    quantized = AutoModel.from_pretrained(tmp_path, quantization_config=TorchAoConfig(Int8WeightOnlyConfig()))
+    weight = quantized.model.layers[0].self_attn.qkv_proj.weight
     assert type(weight) is not torch.nn.Parameter
-    plain, rounded = any_order.log_likelihood(ids).log_likelihood, quantised.log_likelihood(ids).log_likelihood
+    plain, rounded = any_order.log_likelihood(ids).log_likelihood, quantized.log_likelihood(ids).log_likelihood
     assert 0 < (plain - rounded).abs().max() < 0.05 * plain.abs().max()
-    holes = ids.masked_fill(ids % 3 == 0, MASK)
-    assert not (quantised.generate(holes, num_steps=2) == MASK).any()
+    masked_ids = ids.masked_fill(ids % 3 == 0, MASK)
+    assert not (quantized.generate(masked_ids, num_steps=2) == MASK).any()
 
 
-@pytest.mark.skipif(
-    Version(version("transformers")) < Version("5.23"), reason="older ones take no list of layers and give all"
-)
-def test_hidden_states_of_chosen_layers(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
-    everything = causal(ids, output_hidden_states=True).hidden_states
-    chosen = causal(ids, output_hidden_states=[1]).hidden_states
-    assert torch.equal(chosen[1], everything[1])
-    assert chosen[0] is None
+@pytest.mark.skipif(Version(version("transformers")) < Version("5.23"), reason="older versions take no list of layers")
+def test_hidden_states_of_selected_layers_are_returned(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+    all_states = causal(ids, output_hidden_states=True).hidden_states
+    selected = causal(ids, output_hidden_states=[1]).hidden_states
+    assert torch.equal(selected[1], all_states[1])
+    assert selected[0] is None
 
 
 # --------------------------------------------------------------------------------------------- memory, files, copies
 
 
-def test_memory_is_known_without_weights() -> None:
-    """What `accelerate estimate-memory` and `device_map="auto"` do."""
+def test_memory_can_be_estimated_without_weights() -> None:
+    """This is how `accelerate estimate-memory` and `device_map="auto"` work."""
     config = AOGPTConfig()
     for auto_class in (AutoModel, AutoModelForMaskedLM, AutoModelForCausalLM):
         with accelerate.init_empty_weights():
@@ -215,7 +217,7 @@ def test_memory_is_known_without_weights() -> None:
         assert largest == 4 * (50304 * 768 + 50304)  # the head and its bias
         assert names == ["lm_head"]
     if Version(version("accelerate")) < Version("1.14"):
-        pytest.skip("older ones split the first block that does not fit, whatever they are told")
+        pytest.skip("older versions split the first block that does not fit, in spite of `no_split_module_classes`")
     device_map = accelerate.infer_auto_device_map(
         model, max_memory={0: 500_000_000, "cpu": 10**9}, no_split_module_classes=model._no_split_modules
     )
@@ -223,7 +225,9 @@ def test_memory_is_known_without_weights() -> None:
     assert not [name for name in device_map if name.startswith("model.layers.") and name.count(".") > 2]
 
 
-def test_saved_in_bfloat16(any_order: AOGPTForAnyOrderLM, ids: torch.LongTensor, tmp_path: Path) -> None:
+def test_models_are_saved_and_loaded_in_bfloat16(
+    any_order: AOGPTForAnyOrderLM, ids: torch.LongTensor, tmp_path: Path
+) -> None:
     half = any_order.bfloat16()
     half.save_pretrained(tmp_path)
     with safe_open(tmp_path / "model.safetensors", framework="pt") as file:
@@ -235,11 +239,11 @@ def test_saved_in_bfloat16(any_order: AOGPTForAnyOrderLM, ids: torch.LongTensor,
     assert not (loaded.generate(num_return_sequences=2) == MASK).any()
 
 
-def test_pickled_and_copied(
+def test_models_outputs_and_collators_can_be_pickled_and_copied(
     any_order: AOGPTForAnyOrderLM, encoder: MDMEncoderForMaskedLM, ids: torch.LongTensor
 ) -> None:
-    holes = ids.masked_fill(ids % 3 == 0, MASK)
-    for model, inputs in ((any_order, ids), (encoder, holes)):
+    masked_ids = ids.masked_fill(ids % 3 == 0, MASK)
+    for model, inputs in ((any_order, ids), (encoder, masked_ids)):
         expected = model(inputs)
         for again in (pickle.loads(pickle.dumps(model)), copy.deepcopy(model)):
             assert type(again) is type(model)
@@ -251,11 +255,11 @@ def test_pickled_and_copied(
     collator = DataCollatorForAnyOrderLM(seed=3)
     rows = [{"input_ids": row, "order_seed": index} for index, row in enumerate(ids.tolist())]
     assert torch.equal(pickle.loads(pickle.dumps(collator))(rows)["orders"], collator(rows)["orders"])
-    output = any_order.generate(holes, return_dict_in_generate=True, generator=torch.Generator().manual_seed(0))
+    output = any_order.generate(masked_ids, return_dict_in_generate=True, generator=torch.Generator().manual_seed(0))
     assert torch.equal(pickle.loads(pickle.dumps(output)).sequences, output.sequences)
 
 
-def test_flex_attention_which_would_not_be_causal_is_refused(any_order: AOGPTForAnyOrderLM) -> None:
-    """transformers' flex attention without a mask lets every row see every other."""
+def test_flex_attention_is_an_error(any_order: AOGPTForAnyOrderLM) -> None:
+    """Without a mask, flex attention of Transformers is not causal."""
     with pytest.raises(ValueError, match="flex_attention"):
         any_order.set_attn_implementation("flex_attention")

@@ -1,25 +1,25 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+"""Generation with `stop_at_eos`."""
+
 import pytest
 import torch
 from transformers import GenerationConfig
 
-from tests.references import chi_square, random_model
-from tests.test_streaming import Recorder
+from modeling_aogpt import AOGPTForAnyOrderLM
+from tests.references import chi_square, random_model, seeded
+from tests.test_streaming import RecordingStreamer
 
 pytestmark = pytest.mark.usefixtures("large_chunks")
 
 EOS, PAD = 7, 9
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def model_that_ends() -> torch.nn.Module:
+def model_with_eos(extra_bias: float = 1.5) -> AOGPTForAnyOrderLM:
+    """Return a model that often generates EOS, or always with a large `extra_bias`."""
     model = random_model(initializer_range=0.2)
     with torch.no_grad():
-        model.lm_head.bias[EOS] += 1.5
+        model.lm_head.bias[EOS] += extra_bias
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = EOS, PAD
     return model
 
@@ -30,19 +30,19 @@ def model_that_ends() -> torch.nn.Module:
         {"order": "left_to_right"},
         {"order": "left_to_right", "num_steps": 5},
         {"order": "left_to_right", "strategy": "speculative"},
-        {"order": "left_to_right", "strategy": "speculative", "draft": "ngram"},
+        {"order": "left_to_right", "strategy": "speculative", "draft": "prompt_lookup"},
         {"block_length": 3},
         {"block_length": 4, "order": "confidence"},
     ],
 )
-def test_nothing_is_generated_after_the_end(arguments: dict) -> None:
-    output = model_that_ends().generate(
+def test_tokens_after_the_first_eos_are_padding(arguments: dict) -> None:
+    output = model_with_eos().generate(
         num_return_sequences=50, stop_at_eos=True, generator=seeded(), return_dict_in_generate=True, **arguments
     )
     lengths = []
-    for ids, steps, logprobs in zip(output.sequences, output.reveal_steps, output.token_logprobs, strict=True):
-        ends = (ids == EOS).nonzero().flatten().tolist()
-        length = ends[0] + 1 if ends else 12
+    for ids, steps, logprobs in zip(output.sequences, output.unmasking_steps, output.token_logprobs, strict=True):
+        columns = (ids == EOS).nonzero().flatten().tolist()
+        length = columns[0] + 1 if columns else 12
         assert (ids[length:] == PAD).all()
         assert (steps[length:] == -1).all()
         assert (logprobs[length:] == 0).all()
@@ -52,19 +52,17 @@ def test_nothing_is_generated_after_the_end(arguments: dict) -> None:
     assert min(lengths) < 5 < max(lengths)
 
 
-def test_what_comes_before_the_end_is_distributed_as_without_stopping() -> None:
-    model = model_that_ends()
+def test_stopping_does_not_change_the_distribution_of_the_text() -> None:
+    model = model_with_eos()
     arguments = {"order": "left_to_right", "max_length": 6}
     stopped = model.generate(num_return_sequences=4000, stop_at_eos=True, generator=seeded(), **arguments)
     whole = model.generate(num_return_sequences=40_000, generator=seeded(1), **arguments)
-    first_end = [((ids == EOS).cumsum(1) == 0).sum(1).bincount(minlength=7).double() for ids in (stopped, whole)]
-    assert chi_square(first_end[0], first_end[1] / 40_000) < 1
+    first_eos = [((ids == EOS).cumsum(1) == 0).sum(1).bincount(minlength=7).double() for ids in (stopped, whole)]
+    assert chi_square(first_eos[0], first_eos[1] / 40_000) < 1
 
 
-def test_passes_end_with_the_last_sequence() -> None:
-    model = model_that_ends()
-    with torch.no_grad():
-        model.lm_head.bias[EOS] += 100
+def test_no_pass_follows_the_end_of_the_last_sequence() -> None:
+    model = model_with_eos(100)
     output = model.generate(order="left_to_right", stop_at_eos=True, return_dict_in_generate=True)
     assert output.num_forward_passes == 1
     assert output.sequences.tolist() == [[EOS] + [PAD] * 11]
@@ -79,11 +77,11 @@ def test_passes_end_with_the_last_sequence() -> None:
         {"block_length": 4, "order": "confidence"},
     ],
 )
-def test_what_is_drawn_behind_the_end_is_never_shown(arguments: dict) -> None:
-    """A step may reveal it at once with the end, or, within a block, before."""
+def test_tokens_drawn_after_eos_are_neither_streamed_nor_in_the_history(arguments: dict) -> None:
+    """Such tokens may be drawn in the same step as EOS or, within a block, in an earlier step."""
     inputs = torch.tensor([[1, 11, 11, 11, 11, 3, 11, 11, 11]]).expand(8, -1)
-    streamer = Recorder()
-    output = model_that_ends().generate(
+    streamer = RecordingStreamer()
+    output = model_with_eos().generate(
         inputs,
         stop_at_eos=True,
         streamer=streamer,
@@ -92,33 +90,29 @@ def test_what_is_drawn_behind_the_end_is_never_shown(arguments: dict) -> None:
         return_dict_in_generate=True,
         **arguments,
     )
-    put = torch.cat(streamer.final, dim=1)
-    assert torch.equal(put, output.sequences[:, : put.shape[1]])
-    assert (output.sequences[:, put.shape[1] :] == PAD).all()
+    streamed = torch.cat(streamer.final, dim=1)
+    assert torch.equal(streamed, output.sequences[:, : streamed.shape[1]])
+    assert (output.sequences[:, streamed.shape[1] :] == PAD).all()
     assert ((output.history[-1] == output.sequences) | ((output.sequences == PAD) & (output.history[-1] == 11))).all()
-    assert (output.reveal_steps[inputs == 11] == -1).any()
+    assert (output.unmasking_steps[inputs == 11] == -1).any()
 
 
-def test_padding_behind_the_end_is_not_put() -> None:
-    model, streamer = model_that_ends(), Recorder()
-    with torch.no_grad():
-        model.lm_head.bias[EOS] += 100
+def test_padding_after_the_last_eos_is_not_streamed() -> None:
+    model, streamer = model_with_eos(100), RecordingStreamer()
     inputs = torch.tensor([[1, 11, 11, 11], [1, 11, 2, 11]])
     model.generate(inputs, order="left_to_right", stop_at_eos=True, streamer=streamer)
     assert torch.cat(streamer.final, dim=1).tolist() == [[1, EOS, PAD], [1, EOS, 2]]
     assert streamer.ended
 
 
-def test_text_is_put_while_others_go_on() -> None:
-    """What ended shows padding, as in transformers, and keeps nobody's text back."""
-    model, streamer = model_that_ends(), Recorder()
-    with torch.no_grad():
-        model.lm_head.bias[EOS] += 100
+def test_ended_sequences_do_not_delay_the_stream_of_others() -> None:
+    """They are streamed as padding, as in Transformers."""
+    model, streamer = model_with_eos(100), RecordingStreamer()
     inputs = torch.tensor([[11, 11, 11, 11, 11], [1, 2, 3, 11, 11]])
     model.generate(inputs, order="left_to_right", stop_at_eos=True, streamer=streamer)
     assert [part.tolist() for part in streamer.final] == [[[], []], [[EOS, PAD, PAD, PAD], [1, 2, 3, EOS]]]
 
-    model, streamer = model_that_ends(), Recorder()
+    model, streamer = model_with_eos(), RecordingStreamer()
     arguments = {"order": "left_to_right", "stop_at_eos": True, "num_return_sequences": 3, "generator": seeded(1)}
     sequences = model.generate(streamer=streamer, **arguments)
     assert torch.equal(torch.cat(streamer.final, dim=1), sequences[:, : len(streamer.final) - 1])
@@ -126,17 +120,15 @@ def test_text_is_put_while_others_go_on() -> None:
     assert len({row.index(EOS) for row in sequences.tolist() if EOS in row}) > 1
 
 
-def test_given_tokens_stay_where_they_are() -> None:
-    model, mask = model_that_ends(), 11
-    with torch.no_grad():
-        model.lm_head.bias[EOS] += 100
+def test_prompt_tokens_after_eos_are_kept() -> None:
+    model, mask = model_with_eos(100), 11
     inputs = torch.tensor([[EOS, mask, mask, 3, mask]])
     filled = model.generate(inputs, order="left_to_right", stop_at_eos=True)
     assert filled.tolist() == [[EOS, EOS, PAD, 3, PAD]]
 
 
-def test_the_generation_config_at_hand_names_the_end() -> None:
-    model = model_that_ends()
+def test_eos_comes_from_the_given_generation_config_then_from_the_model() -> None:
+    model = model_with_eos()
     config = GenerationConfig(stop_at_eos=True, order="left_to_right", eos_token_id=3, pad_token_id=4)
     with torch.no_grad():
         model.lm_head.bias[3] += 100
@@ -151,13 +143,16 @@ def test_the_generation_config_at_hand_names_the_end() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "stop_at_eos needs text that grows from the left"),
-        ({"stride": 2}, "stop_at_eos needs text that grows from the left"),
-        ({"order": "left_to_right", "stride": 2}, "stop_at_eos needs text that grows from the left"),
-        ({"order": "left_to_right", "refine_rounds": 1, "refine_length": 1}, "and no refine_rounds"),
-        ({"order": "left_to_right"}, "needs the id of end-of-text"),
+        ({}, "`stop_at_eos` needs text that grows from the left. Set `order='left_to_right'` or `block_length`"),
+        ({"stride": 2}, "`stop_at_eos` needs text that grows from the left"),
+        ({"order": "left_to_right", "stride": 2}, "`stop_at_eos` needs text that grows from the left"),
+        (
+            {"order": "left_to_right", "refine_rounds": 1, "refine_length": 1},
+            "`stop_at_eos` cannot be combined with `refine_rounds`. Remove one",
+        ),
+        ({"order": "left_to_right"}, "`stop_at_eos` needs the id of end-of-text. Pass `eos_token_id`"),
     ],
 )
-def test_refuses(arguments: dict, message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         random_model().generate(stop_at_eos=True, **arguments)

@@ -1,47 +1,45 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+"""Evaluation mode during a generation, also if several threads use one model."""
+
 import threading
 
 import pytest
 import torch
 
-from modeling_aogpt.evaluation_mode import evaluation_mode
-from tests.references import random_model
+from modeling_aogpt.generation import evaluation_mode
+from tests.references import random_model, seeded
 
 
-def modes_of(model: torch.nn.Module) -> list[bool]:
+def training_flags(model: torch.nn.Module) -> list[bool]:
     return [module.training for module in model.modules()]
 
 
-def test_modes_return_when_the_last_has_left() -> None:
-    """In whatever order they leave, as two threads may that generate at once."""
+def test_last_context_to_exit_restores_the_modes() -> None:
+    """Contexts of different threads may exit in any order."""
     model = random_model().train()
     model.model.layers[1].eval()
-    modes = modes_of(model)
+    modes = training_flags(model)
     first, second = evaluation_mode(model), evaluation_mode(model)
-    for step, expected in (
-        (first.__enter__, False),
-        (second.__enter__, False),
-        (lambda: first.__exit__(None, None, None), False),
-    ):
+    for step in (first.__enter__, second.__enter__, lambda: first.__exit__(None, None, None)):
         step()
-        assert any(modes_of(model)) == expected
+        assert not any(training_flags(model))
     second.__exit__(None, None, None)
-    assert modes_of(model) == modes
+    assert training_flags(model) == modes
 
 
-def test_modes_return_after_an_error() -> None:
+def test_modes_are_restored_after_an_error() -> None:
     model = random_model().train()
     with pytest.raises(KeyError), evaluation_mode(model):
         raise KeyError
-    assert all(modes_of(model))
+    assert all(training_flags(model))
 
 
-def test_two_threads_generate_with_one_model_in_training() -> None:
-    """The one that began first ends while the other is still about its work."""
+def test_two_threads_generate_with_one_model_in_training_mode() -> None:
+    """The first thread finishes while the second one is still generating."""
     model = random_model().train()
     model.gradient_checkpointing_enable()
-    is_first_within, is_second_within, is_first_done = (threading.Event() for _ in range(3))
+    has_first_started, has_second_started, has_first_finished = (threading.Event() for _ in range(3))
     results: dict[str, torch.LongTensor] = {}
 
     class Streamer:
@@ -50,27 +48,26 @@ def test_two_threads_generate_with_one_model_in_training() -> None:
 
         def put(self, value: torch.LongTensor) -> None:
             if self.name == "first":
-                is_first_within.set()
-                is_second_within.wait(60)
+                has_first_started.set()
+                has_second_started.wait(60)
             else:
-                is_second_within.set()
-                is_first_done.wait(60)
+                has_second_started.set()
+                has_first_finished.wait(60)
 
         def end(self) -> None:
             pass
 
     def generate(name: str) -> None:
-        generator = torch.Generator().manual_seed(0)
-        results[name] = model.generate(order="left_to_right", streamer=Streamer(name), generator=generator)
+        results[name] = model.generate(order="left_to_right", streamer=Streamer(name), generator=seeded())
         if name == "first":
-            is_first_done.set()
+            has_first_finished.set()
 
     threads = [threading.Thread(target=generate, args=(name,)) for name in ("first", "second")]
     threads[0].start()
-    is_first_within.wait(60)
+    has_first_started.wait(60)
     threads[1].start()
     for thread in threads:
         thread.join()
-    expected = random_model().generate(order="left_to_right", generator=torch.Generator().manual_seed(0))
+    expected = random_model().generate(order="left_to_right", generator=seeded())
     assert all(torch.equal(results[name], expected) for name in ("first", "second"))
-    assert all(modes_of(model))
+    assert all(training_flags(model))

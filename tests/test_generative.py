@@ -21,7 +21,7 @@ from eval.generative import GenerativeArguments, generative, main, without_filli
 from eval.judging import Judge, Sample
 from eval.tables import GENERATIVE, generative_table
 from modeling_aogpt import AOGPTForAnyOrderLM
-from modeling_aogpt.mask_token import load_tokenizer
+from modeling_aogpt.tokenization import load_tokenizer
 from training.tokenization import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -139,7 +139,13 @@ def test_a_cell_is_sampled_as_it_says(
     monkeypatch.setattr(
         AOGPTForAnyOrderLM, "generate", lambda self, **options: seen.append(options) or generate(self, **options)
     )
-    asked = {"temperature": 0.5, "top_p": 0.9, "top_p_rule": "exclusive", "schedule": "cosine", "reveal": "fixed"}
+    asked = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_p_rule": "exclusive",
+        "schedule": "cosine",
+        "unmasking": "fixed_count",
+    }
     settings = asked | {"temperature": [0.5], "top_p": [0.9], "steps": [3], "num_samples": 3, "length": 9}
     (found,) = generative([model], replace(arguments, **settings))
     assert len(seen) == 2

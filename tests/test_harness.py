@@ -18,7 +18,7 @@ from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from eval.harness import AnyOrderLM, main  # noqa: E402
-from tests.references import take_out  # noqa: E402
+from tests.references import remove_weight  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -184,7 +184,7 @@ def test_a_model_that_is_not_there_is_said_in_a_line(tmp_path: Path, monkeypatch
 
 
 def test_no_weights_are_made_up(folder: str) -> None:
-    take_out(Path(folder), "lm_head.bias")
+    remove_weight(Path(folder), "lm_head.bias")
     with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head\.bias"):
         AnyOrderLM(folder)
 

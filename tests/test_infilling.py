@@ -17,7 +17,7 @@ from eval.infilling import (
     printable,
     sample,
 )
-from tests.test_tokenization import DOCUMENTS
+from tests.test_training_tokenization import DOCUMENTS
 from training.tokenization import train_tokenizer
 
 KNOWN = {"train": set(DOCUMENTS[1::2]), "validation": set(DOCUMENTS[::2])}

@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from modeling_aogpt.mask_token import with_mask_token
-from tests.references import take_out
+from modeling_aogpt.tokenization import add_mask_token
+from tests.references import remove_weight
 from training.arguments import ModelArguments, build_config, parse_arguments
 from training.initialization import load_model, load_whole
 from training.tokenization import vocabulary_arguments
@@ -26,7 +26,7 @@ SIZES = {
 
 @pytest.fixture
 def vocabulary(tiny_tokenizer: PreTrainedTokenizerFast) -> dict[str, int | None]:
-    return vocabulary_arguments(with_mask_token(tiny_tokenizer))
+    return vocabulary_arguments(add_mask_token(tiny_tokenizer))
 
 
 @pytest.fixture
@@ -93,7 +93,7 @@ def test_other_tokenizer_is_refused(folder: Path, vocabulary: dict) -> None:
 
 
 def test_missing_weights_are_refused(folder: Path, vocabulary: dict) -> None:
-    take_out(folder, "lm_head.bias")
+    remove_weight(folder, "lm_head.bias")
     with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head.bias"):
         load_model(str(folder), AOGPTConfig(**SIZES, **vocabulary))
 

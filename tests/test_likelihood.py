@@ -7,10 +7,11 @@ from functools import partial
 
 import pytest
 import torch
+from transformers import PreTrainedModel
+from transformers.utils import logging
 
-from modeling_aogpt import row_scores
+from modeling_aogpt import LogLikelihoodOutput, likelihood_estimators
 from modeling_aogpt.orders import left_to_right_orders, random_orders
-from modeling_aogpt.seeded_orders import OrderDistribution
 from tests.references import block_orders, random_encoder, random_model
 
 
@@ -19,8 +20,10 @@ def ids() -> torch.LongTensor:
     return torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(1))
 
 
-def test_is_the_chain_rule_along_the_order(ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_scores, "ROWS_PER_HEAD_CALL", 5)
+def test_log_likelihood_is_the_chain_rule_along_the_order(
+    ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(likelihood_estimators, "ROWS_PER_HEAD_CALL", 5)
     model, orders = random_model(), random_orders(3, 12, torch.Generator().manual_seed(0))
     for given, order in ((orders, orders), (None, None), ("left_to_right", None)):
         expected = model(ids, order).logits.log_softmax(-1).gather(2, ids[..., None])[..., 0]
@@ -30,20 +33,72 @@ def test_is_the_chain_rule_along_the_order(ids: torch.LongTensor, monkeypatch: p
         assert (output.standard_error == 0).all()
 
 
-def test_probabilities_of_all_sequences_sum_to_one() -> None:
-    model = random_model(vocab_size=3, max_position_embeddings=4)
-    every = torch.cartesian_prod(*[torch.arange(3)] * 4)
+@pytest.mark.parametrize("vocab_size", [3, 8])
+def test_probabilities_of_all_sequences_of_text_sum_to_one(vocab_size: int) -> None:
+    model = random_model(vocab_size=vocab_size, num_valid_tokens=3, max_position_embeddings=4)
+    all_sequences = torch.cartesian_prod(*[torch.arange(3)] * 4)
     for order in ([0, 1, 2, 3], [2, 0, 3, 1]):
-        total = model.log_likelihood(every, torch.tensor(order).expand(81, 4)).log_likelihood.exp().sum()
+        total = model.log_likelihood(all_sequences, torch.tensor(order).expand(81, 4)).log_likelihood.exp().sum()
         assert total.item() == pytest.approx(1, abs=1e-12)
 
 
+# A token table with 5 rows that are not text. They have much of the probability mass of an untrained model.
+PADDED_TABLE = {"vocab_size": 16, "num_valid_tokens": 11}
+
+
+@pytest.mark.parametrize("order", ["random", "left_to_right"])
+def test_log_likelihoods_with_a_padded_table_equal_the_token_logprobs_of_generate(order: str) -> None:
+    model = random_model(**PADDED_TABLE, mask_token_id=15)
+    inputs = torch.full((4, 8), 15)
+    inputs[:, 3] = torch.arange(4)
+    generated = model.generate(
+        inputs, order=order, generator=torch.Generator().manual_seed(0), return_dict_in_generate=True
+    )
+    sequences, orders, is_target = generated.sequences, generated.orders, inputs == 15
+    assert sequences.max() < 11
+    expected = generated.token_logprobs
+    assert (expected[is_target] < 0).all()
+
+    whole = model.log_likelihood(sequences, orders).token_log_likelihood
+    conditional = partial(model.conditional_log_likelihood, sequences, is_target, orders=orders)
+    one = conditional(context_orders=orders).token_log_likelihood
+    # The context of one token has a single order, so the ensemble is the mean of equal probabilities.
+    ensemble = conditional(ensemble_size=3, generator=torch.Generator().manual_seed(1)).token_log_likelihood
+    for scores in (whole.masked_fill(~is_target, 0), one, ensemble):
+        torch.testing.assert_close(scores, expected, rtol=0, atol=1e-10)
+
+    pairs = model.generate(
+        max_length=2, num_return_sequences=4, order=order, generator=torch.Generator(), return_dict_in_generate=True
+    )
+    scores = model.log_likelihood(pairs.sequences, pairs.orders, ensemble_size=3).token_log_likelihood
+    torch.testing.assert_close(scores, pairs.token_logprobs, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("order", ["random", "left_to_right"])
+def test_log_likelihoods_of_an_encoder_equal_the_token_logprobs_of_generate(order: str) -> None:
+    model = random_encoder(**PADDED_TABLE)
+    arguments = {"max_length": 6, "num_return_sequences": 4, "generator": torch.Generator().manual_seed(0)}
+    generated = model.generate(order=order, return_dict_in_generate=True, **arguments)
+    scores = model.log_likelihood(generated.sequences, generated.orders).token_log_likelihood
+    torch.testing.assert_close(scores, generated.token_logprobs, rtol=0, atol=1e-10)
+
+
+def test_forward_and_loss_are_normalized_over_the_whole_table(ids: torch.LongTensor) -> None:
+    """Training and the released code use all rows of the table; likelihoods and generation only those of text."""
+    model = random_model(**PADDED_TABLE)
+    output = model(ids, labels=ids)
+    assert output.logits.shape == (3, 12, 16)
+    log_probs = output.logits.log_softmax(-1).gather(2, ids[..., None])[..., 0]
+    torch.testing.assert_close(output.loss, -log_probs.mean())
+    assert (model.log_likelihood(ids).token_log_likelihood > log_probs).all()
+
+
 def test_random_orders_average_to_the_any_order_likelihood() -> None:
-    """The mean over K orders lies within its standard error of the mean over all n! of them, as often as it should."""
+    """The error of the mean over K orders, against the mean over all n!, is as large as the standard error says."""
     model = random_model(max_position_embeddings=4)
     ids = torch.randint(0, 11, (200, 4), generator=torch.Generator().manual_seed(0))
-    every = [torch.tensor(order).expand(200, 4) for order in itertools.permutations(range(4))]
-    exact = torch.stack([model.log_likelihood(ids, order).log_likelihood for order in every]).mean(0)
+    all_orders = [torch.tensor(order).expand(200, 4) for order in itertools.permutations(range(4))]
+    exact = torch.stack([model.log_likelihood(ids, order).log_likelihood for order in all_orders]).mean(0)
     output = model.log_likelihood(ids, num_orders=64, generator=torch.Generator().manual_seed(0))
     deviations = (output.log_likelihood - exact) / output.standard_error
     assert abs(deviations.mean()) < 4 / math.sqrt(200)
@@ -51,7 +106,7 @@ def test_random_orders_average_to_the_any_order_likelihood() -> None:
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
 
 
-def test_random_orders_are_seeded_and_one_has_no_spread(ids: torch.LongTensor) -> None:
+def test_random_orders_are_seeded_and_one_has_no_standard_error(ids: torch.LongTensor) -> None:
     model = random_model()
     first, second = (model.log_likelihood(ids, "random", generator=torch.Generator().manual_seed(0)) for _ in range(2))
     assert torch.equal(first.log_likelihood, second.log_likelihood)
@@ -59,7 +114,7 @@ def test_random_orders_are_seeded_and_one_has_no_spread(ids: torch.LongTensor) -
     assert first.standard_error.isnan().all()
 
 
-def test_importance_weighted_bound(ids: torch.LongTensor) -> None:
+def test_the_importance_weighted_bound_is_the_log_of_the_mean_probability(ids: torch.LongTensor) -> None:
     model, generator = random_model(), torch.Generator().manual_seed(0)
     orders = [random_orders(3, 12, generator) for _ in range(5)]
     each = torch.stack([model.log_likelihood(ids, order).log_likelihood for order in orders])
@@ -72,54 +127,65 @@ def test_importance_weighted_bound(ids: torch.LongTensor) -> None:
 
 
 def mixed_orders(batch_size: int, length: int, generator: torch.Generator) -> torch.LongTensor:
-    """The first two sequences left to right, the others uniform."""
+    """Return left-to-right orders for the first two sequences, and random ones for the others."""
     return torch.cat((left_to_right_orders(2, length), random_orders(batch_size - 2, length, generator)))
 
 
-@pytest.mark.parametrize("distribution", [partial(block_orders, block_length=5), mixed_orders])
-def test_distribution_of_orders(distribution: Callable[..., torch.LongTensor], ids: torch.LongTensor) -> None:
+@pytest.mark.parametrize("function", [partial(block_orders, block_length=5), mixed_orders])
+def test_orders_may_come_from_a_function(function: Callable[..., torch.LongTensor], ids: torch.LongTensor) -> None:
     model, generator = random_model(), torch.Generator().manual_seed(0)
-    expected = sum(model.log_likelihood(ids, distribution(3, 12, generator=generator)).log_likelihood for _ in range(2))
-    output = model.log_likelihood(ids, distribution, num_orders=2, generator=generator.manual_seed(0))
+    expected = sum(model.log_likelihood(ids, function(3, 12, generator=generator)).log_likelihood for _ in range(2))
+    output = model.log_likelihood(ids, function, num_orders=2, generator=generator.manual_seed(0))
     torch.testing.assert_close(output.log_likelihood, expected / 2)
     assert output.standard_error[2] > 0
-    assert model.log_likelihood(ids, distribution).standard_error.isnan().all()
+    assert model.log_likelihood(ids, function).standard_error.isnan().all()
 
 
-def test_named_distributions(ids: torch.LongTensor) -> None:
-    """Blocks of one position, and strides as long as the text, leave one order; a mixture with nothing else, too."""
+def test_random_orders_may_be_block_by_block(ids: torch.LongTensor) -> None:
+    """With blocks of one position, or a stride as long as the text, only the left-to-right order is left."""
     model = random_model()
     left_to_right = model.log_likelihood(ids)
-    of_remote_code = type("OrderDistribution", (), dict(vars(OrderDistribution)))  # a copy of the class
-    distributions = [kind(left_to_right_fraction=1.0) for kind in (OrderDistribution, of_remote_code)]
-    for orders in ("blocks-1", "strided-12", *distributions):
-        output = model.log_likelihood(ids, orders, num_orders=2)
-        torch.testing.assert_close(output.token_log_likelihood, left_to_right.token_log_likelihood)
+    for blocks in ({"block_length": 1}, {"stride": 12}):
+        for arguments in ({"orders": "random", "num_orders": 2}, {"num_orders": 2}, {"orders": "random"}):
+            output = model.log_likelihood(ids, **arguments, **blocks)
+            torch.testing.assert_close(output.token_log_likelihood, left_to_right.token_log_likelihood)
     generator = torch.Generator().manual_seed(0)
-    output = model.log_likelihood(ids, "blocks-4", num_orders=8, generator=generator)
+    output = model.log_likelihood(ids, "random", block_length=4, num_orders=8, generator=generator)
     assert (output.standard_error > 0).all()
-    uniform = [model.log_likelihood(ids, name, generator=generator.manual_seed(0)) for name in ("random", "uniform")]
-    assert torch.equal(uniform[0].log_likelihood, uniform[1].log_likelihood)
+    strided = model.log_likelihood(ids, "left_to_right", stride=5)
+    order = torch.tensor([0, 5, 10, 1, 6, 11, 2, 7, 3, 8, 4, 9]).expand(3, 12)
+    assert torch.equal(strided.token_log_likelihood, model.log_likelihood(ids, order).token_log_likelihood)
 
 
-@pytest.mark.parametrize("orders", ["blocks-2", "strided-3"])
-def test_blocks_do_not_count_padding(orders: str) -> None:
-    """They are made of positions, as in training and generation, wherever the padding stands."""
+@pytest.mark.parametrize("blocks", [{"block_length": 2}, {"stride": 3}])
+def test_blocks_do_not_count_padding(blocks: dict) -> None:
+    """As in training and generation, blocks consist of positions, which are counted without padding."""
     ids, keep = torch.tensor([[3, 1, 4, 1, 5]]), torch.tensor([[0, 1, 1, 0, 0, 1, 1, 0, 1, 0]])
     padded = torch.zeros_like(keep).masked_scatter(keep == 1, ids)
+    possible_orders = block_orders(100, 5, **blocks, generator=torch.Generator().manual_seed(0)).unique(dim=0)
     decoder, encoder = random_model(), random_encoder()
-    generator = torch.Generator()
-    for score in (
-        decoder.log_likelihood,
-        encoder.log_likelihood,
-        lambda ids, **more: decoder.conditional_log_likelihood(ids, more.get("attention_mask", ids), **more),
-    ):
-        plain = score(ids, orders=orders, generator=generator.manual_seed(0)).token_log_likelihood
-        output = score(padded, orders=orders, attention_mask=keep, generator=generator.manual_seed(0))
-        torch.testing.assert_close(output.token_log_likelihood[keep == 1][None], plain, rtol=0, atol=1e-12)
+
+    def score_all_as_targets(
+        ids: torch.LongTensor, attention_mask: torch.Tensor | None = None, **arguments: object
+    ) -> LogLikelihoodOutput:
+        targets = torch.ones_like(ids) if attention_mask is None else attention_mask
+        return decoder.conditional_log_likelihood(ids, targets, attention_mask=attention_mask, **arguments)
+
+    for score in (decoder.log_likelihood, encoder.log_likelihood, score_all_as_targets):
+        plain = score(ids.repeat(4, 1), orders=possible_orders).token_log_likelihood
+        output = score(
+            padded.repeat(60, 1),
+            attention_mask=keep.repeat(60, 1),
+            orders="random",
+            generator=torch.Generator().manual_seed(0),
+            **blocks,
+        )
+        distances = torch.cdist(output.token_log_likelihood[:, keep[0] == 1], plain, p=torch.inf)
+        assert (distances.min(dim=1).values < 1e-12).all()  # every order drawn is possible
+        assert (distances.min(dim=0).values < 1e-12).all()  # and every possible one is drawn
 
 
-def test_passes_hold_few_rows_and_batches_do_not_matter(ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_passes_have_few_rows_and_do_not_change_results(ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch) -> None:
     model = random_model()
     mask = torch.ones_like(ids)
     mask[0, :5] = mask[2, 3:] = 0
@@ -137,29 +203,33 @@ def test_passes_hold_few_rows_and_batches_do_not_matter(ids: torch.LongTensor, m
     torch.testing.assert_close(output.token_log_likelihood, expected.token_log_likelihood)
 
 
-def test_head_sees_what_is_scored_and_little_at_once(ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No logits of context rows or padding, and never those of all rows."""
-    monkeypatch.setattr(row_scores, "ROWS_PER_HEAD_CALL", 5)
-    model, seen = random_model(), []
-    model.lm_head.register_forward_hook(lambda module, inputs, output: seen.append(len(inputs[0])))
+def test_the_head_runs_on_few_rows_at_a_time_and_only_on_scored_ones(
+    ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Logits of the context and of padding are not computed, and never those of all rows at once."""
+    monkeypatch.setattr(likelihood_estimators, "ROWS_PER_HEAD_CALL", 5)
+    model, num_rows = random_model(), []
+    model.lm_head.register_forward_hook(lambda module, inputs, output: num_rows.append(len(inputs[0])))
     model.log_likelihood(ids)
-    assert (sum(seen), max(seen)) == (3 * 12, 5)
-    seen.clear()
+    assert (sum(num_rows), max(num_rows)) == (3 * 12, 5)
+    num_rows.clear()
     model.conditional_log_likelihood(ids, torch.arange(12).expand(3, 12) >= 10, num_orders=2)
-    assert (sum(seen), max(seen)) == (2 * 3 * 2, 5)
-    seen.clear()
+    assert (sum(num_rows), max(num_rows)) == (2 * 3 * 2, 5)
+    num_rows.clear()
     model.diffusion_log_likelihood(ids, num_times=2, generator=torch.Generator().manual_seed(0))
-    assert sum(seen) < 2 * 3 * 12
+    assert sum(num_rows) < 2 * 3 * 12
 
 
-def test_scores_of_bfloat16_logits_are_computed_in_float32() -> None:
+def test_scores_of_bfloat16_logits_are_computed_in_float32_over_ids_of_text() -> None:
     torch.manual_seed(0)
     head, states, ids = torch.nn.Linear(8, 50).bfloat16(), torch.randn(20, 8).bfloat16(), torch.arange(20)
-    expected = head(states).float().log_softmax(-1).gather(1, ids[:, None])[:, 0].double()
-    torch.testing.assert_close(row_scores.token_scores(head, states, ids), expected, rtol=0, atol=1e-6)
+    for num_valid_tokens in (20, 50):
+        expected = head(states)[:, :num_valid_tokens].float().log_softmax(-1).gather(1, ids[:, None])[:, 0].double()
+        scores = likelihood_estimators.token_log_probs(head, states, ids, num_valid_tokens)
+        torch.testing.assert_close(scores, expected, rtol=0, atol=1e-6)
 
 
-def test_bfloat16_autocast_is_near(ids: torch.LongTensor) -> None:
+def test_bfloat16_autocast_is_close(ids: torch.LongTensor) -> None:
     model = random_model(initializer_range=0.1).float()
     exact = model.log_likelihood(ids)
     with torch.autocast("cpu", torch.bfloat16):
@@ -170,19 +240,29 @@ def test_bfloat16_autocast_is_near(ids: torch.LongTensor) -> None:
 
 
 @pytest.mark.parametrize("is_supported", [False, True])
-def test_bfloat16_is_scored_in_float32_where_a_processor_lacks_it(
-    is_supported: bool, ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("make_model", [random_model, random_encoder])
+def test_bfloat16_is_scored_as_it_is_with_a_warning_on_cpus_without_its_instructions(
+    make_model: Callable[[], PreTrainedModel],
+    is_supported: bool,
+    ids: torch.LongTensor,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """As in generation; the weights are those of bfloat16 all the same."""
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: is_supported)
-    for model in (random_model().bfloat16(), random_encoder().bfloat16()):
-        arguments = {"orders": torch.arange(12).expand_as(ids)}
-        scores = model.log_likelihood(ids, **arguments).log_likelihood
-        assert model.dtype == torch.bfloat16
-        assert torch.equal(scores, model.float().log_likelihood(ids, **arguments).log_likelihood) != is_supported
+    model, dtypes, orders = make_model().bfloat16(), set(), torch.arange(12).expand_as(ids)
+    model.lm_head.register_forward_hook(lambda module, inputs, output: dtypes.add(output.dtype))
+    calls = [model.log_likelihood, partial(model.conditional_log_likelihood, targets=torch.ones_like(ids))]
+    calls += [lambda ids, **_: model.diffusion_log_likelihood(ids)] if make_model is random_model else []
+    for call in calls:
+        logging.warning_once.cache_clear()
+        caplog.clear()
+        assert call(ids, orders=orders).log_likelihood.isfinite().all()
+        assert dtypes == {torch.bfloat16}
+        warnings = [record for record in caplog.records if "has no bfloat16 instructions" in record.getMessage()]
+        assert len(warnings) == (0 if is_supported else 1)
 
 
-def test_padding_counts_for_nothing() -> None:
+def test_padding_anywhere_changes_no_scores() -> None:
     model = random_model()
     plain = model.log_likelihood(torch.tensor([[3, 7, 5]]))
     padded = model.log_likelihood(torch.tensor([[-1, 3, 7, 11, 5]]), attention_mask=torch.tensor([[0, 1, 1, 0, 1]]))
@@ -196,32 +276,51 @@ def test_padding_counts_for_nothing() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_orders": 0}, "num_orders=0 must be an integer of at least 1"),
-        ({"orders": "sideways"}, "orders: 'sideways' is no distribution of orders"),
-        ({"orders": [2, 0, 1]}, r"orders is a list; give a \(batch, n\) tensor"),
-        ({"orders": "fixed"}, "orders is a fixed order, .*: give it as a tensor"),
-        ({"orders": "left_to_right", "num_orders": 2}, "one order is fixed"),
-        ({"orders": torch.arange(12).expand(3, 12), "num_orders": 2}, "one order is fixed"),
-        ({"orders": torch.zeros(3, 12, dtype=torch.long)}, "is not a permutation"),
-        ({"orders": lambda batch, length, generator: torch.zeros(batch, 3)}, r"orders has shape \(3, 3\)"),
-        ({"rows_per_pass": 0}, "rows_per_pass=0 must be an integer of at least 1"),
-        ({"num_context_orders": 0}, "num_context_orders=0 must be an integer of at least 1"),
-        ({"num_ranks": 2}, "there is none: set num_context_orders"),
-        ({"num_ranks": 3, "num_context_orders": 2}, "num_ranks=3 must be even"),
-        ({"num_ranks": 2.0, "num_context_orders": 2}, r"num_ranks=2\.0 must be an integer of at least 1"),
-        ({"num_orders": 2.0}, r"num_orders=2\.0 must be an integer of at least 1"),
-        ({"rows_per_pass": 2.5}, r"rows_per_pass=2\.5 must be an integer of at least 1"),
+        ({"num_orders": 0}, "`num_orders` must be an integer of at least 1, but is 0"),
+        ({"orders": "sideways"}, "`orders` must be one of 'left_to_right', 'random', .* but is 'sideways'"),
+        ({"orders": "uniform"}, "`orders` must be one of 'left_to_right', 'random', .* but is 'uniform'"),
+        ({"orders": "blocks-2"}, "`orders` must be one of 'left_to_right', 'random', .* but is 'blocks-2'"),
+        ({"orders": [2, 0, 1]}, r"`orders` must be a \(batch, n\) tensor, .* but has type list"),
+        (
+            {"orders": "left_to_right", "num_orders": 2},
+            r"`num_orders` \(2\) averages over random orders, but `orders` is 'left_to_right'. Set `orders='random'`",
+        ),
+        (
+            {"orders": torch.arange(12).expand(3, 12), "num_orders": 2},
+            r"`num_orders` \(2\) averages over random orders, but `orders` is a tensor",
+        ),
+        (
+            {"orders": torch.zeros(3, 12, dtype=torch.long)},
+            r"`orders\[0\]` must contain each position from 0 to 11 exactly once, but is \[0, 0, .*\]",
+        ),
+        (
+            {"orders": lambda batch, length, generator: torch.zeros(batch, 3)},
+            r"`orders` must have shape \(3, 12\), but has shape \(3, 3\)",
+        ),
+        ({"orders": torch.arange(12).expand(3, 12), "stride": 2}, "apply to orders given by name"),
+        ({"rows_per_pass": 0}, "`rows_per_pass` must be an integer of at least 1, but is 0"),
+        ({"ensemble_size": 0}, "`ensemble_size` must be an integer of at least 1, but is 0"),
+        ({"num_ranks": 2}, "`num_ranks` has no effect without an ensemble. Set `ensemble_size` above 1"),
+        ({"num_ranks": 3, "ensemble_size": 2}, "`num_ranks` must be even, but is 3"),
+        ({"num_ranks": 2.0, "ensemble_size": 2}, r"`num_ranks` must be an integer of at least 2, but is 2\.0"),
+        ({"num_orders": 2.0}, r"`num_orders` must be an integer of at least 1, but is 2\.0"),
+        ({"rows_per_pass": 2.5}, r"`rows_per_pass` must be an integer of at least 1, but is 2\.5"),
     ],
 )
-def test_refuses(arguments: dict, message: str, ids: torch.LongTensor) -> None:
+def test_arguments_that_are_not_allowed_are_errors(arguments: dict, message: str, ids: torch.LongTensor) -> None:
     with pytest.raises(ValueError, match=message):
         random_model().log_likelihood(ids, **arguments)
 
 
-def test_refuses_masks_and_broken_weights(ids: torch.LongTensor) -> None:
+def test_masks_in_the_text_are_errors() -> None:
+    message = "`input_ids` contains the id 11, .* This id is the mask: .* likelihoods need unmasked text"
+    for score in (random_model().log_likelihood, random_model().diffusion_log_likelihood):
+        with pytest.raises(ValueError, match=message):
+            score(torch.tensor([[1, 11]]))
+
+
+def test_log_likelihoods_that_are_not_finite_are_errors(ids: torch.LongTensor) -> None:
     model = random_model()
-    with pytest.raises(ValueError, match="a likelihood needs whole text"):
-        model.log_likelihood(torch.tensor([[1, 11]]))
     with torch.no_grad():
         model.lm_head.bias[0] = float("nan")
     targets = torch.zeros_like(ids).index_fill(1, torch.tensor([2]), 1)
@@ -230,5 +329,5 @@ def test_refuses_masks_and_broken_weights(ids: torch.LongTensor) -> None:
         model.diffusion_log_likelihood,
         partial(model.conditional_log_likelihood, targets=targets),
     ):
-        with pytest.raises(ValueError, match="sequence 0 is not finite"):
+        with pytest.raises(ValueError, match=r"The log-likelihood of sequence 0 is not finite.* \(torch\.float64\)"):
             score(ids)

@@ -25,7 +25,7 @@ N, M = 6, 4
 @pytest.fixture(scope="module")
 def found() -> dict:
     ids = torch.randint(0, 11, (20, N), generator=torch.Generator().manual_seed(0))
-    arguments = EstimatorArguments(num_context_orders=M, num_draws=8, num_exact=10, num_exact_orders=4)
+    arguments = EstimatorArguments(ensemble_size=M, num_draws=8, num_exact=10, num_exact_orders=4)
     return measure(random_model(), ids, arguments)
 
 
@@ -63,7 +63,7 @@ def test_report(found: dict, tmp_path: Path) -> None:
     measured = {
         "run": {"corpus": ["random", "made"]},
         "length": N,
-        "num_context_orders": M,
+        "ensemble_size": M,
         "estimators": found,
         "comparison": compare(found, N, M),
     }
@@ -87,7 +87,7 @@ def test_report(found: dict, tmp_path: Path) -> None:
     [
         ({"num_exact": 33}, "num_exact is 33, but there are num_sequences=32"),
         ({"num_exact": -1}, "num_exact is -1"),
-        ({"num_context_orders": 1}, "num_context_orders is 1"),
+        ({"ensemble_size": 1}, "ensemble_size is 1"),
     ],
 )
 def test_refuses_settings(settings: dict[str, int], message: str) -> None:

@@ -17,7 +17,7 @@ def masked_lm(model: AOGPTForAnyOrderLM) -> AOGPTForMaskedLM:
 
 
 @pytest.mark.parametrize("encoding", ["learned", "rotary"])
-def test_masked_positions_are_predicted_from_the_revealed_ones(encoding: str) -> None:
+def test_masked_positions_are_predicted_from_the_unmasked_ones(encoding: str) -> None:
     model = random_model(position_encoding=encoding)
     mask = model.config.mask_token_id
     inputs = torch.tensor([[mask, 3, mask, 5, mask], [1, 2, 3, 4, mask], [mask] * 5, [1, 2, 3, 4, 5]])
@@ -32,14 +32,14 @@ def test_masked_positions_are_predicted_from_the_revealed_ones(encoding: str) ->
                 assert row[position, token] == 1
 
 
-def test_ids_beyond_the_valid_ones_have_no_mass() -> None:
+def test_ids_that_are_not_text_have_no_probability_mass() -> None:
     model = random_model(num_valid_tokens=6)
     probabilities = masked_lm(model)(torch.tensor([[1, 6, 6]])).logits.softmax(-1)
     assert probabilities[..., 6:].sum() == 0
     torch.testing.assert_close(probabilities[0, 1, :6], conditional(model, ((0, 1),), 1, 3), rtol=0, atol=1e-12)
 
 
-def test_padding_anywhere_changes_nothing() -> None:
+def test_padding_anywhere_changes_no_logits_and_no_loss() -> None:
     model = masked_lm(random_model())
     plain = model(torch.tensor([[3, 11, 5, 11]]), labels=torch.tensor([[-100, 4, -100, 2]]))
     padded = model(
@@ -51,28 +51,28 @@ def test_padding_anywhere_changes_nothing() -> None:
     torch.testing.assert_close(padded.loss, plain.loss, rtol=0, atol=1e-12)
 
 
-def test_fill_mask_pipeline(
+def test_the_fill_mask_pipeline_returns_the_likeliest_tokens(
     tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     tiny_model.save_pretrained(tmp_path)
     tiny_tokenizer.save_pretrained(tmp_path)
     fill = pipeline("fill-mask", model=str(tmp_path), trust_remote_code=False)
     assert isinstance(fill.model, AOGPTForMaskedLM)
-    answers = fill("ab<mask>d", top_k=3)
+    predictions = fill("ab<mask>d", top_k=3)
     ids = torch.tensor([[0, 1, 16, 3]])
     best = fill.model(ids).logits[0, 2].softmax(-1).topk(3)
-    assert [answer["token"] for answer in answers] == best.indices.tolist()
-    assert [answer["score"] for answer in answers] == pytest.approx(best.values.tolist())
+    assert [prediction["token"] for prediction in predictions] == best.indices.tolist()
+    assert [prediction["score"] for prediction in predictions] == pytest.approx(best.values.tolist())
 
 
-def test_refuses_labels_that_a_revealed_token_contradicts() -> None:
+def test_labels_that_differ_from_unmasked_tokens_are_errors() -> None:
     model = masked_lm(random_model())
     ids = torch.tensor([[1, 11, 3]])
     assert model(ids, labels=torch.tensor([[1, 4, 3]])).loss.isfinite()
-    with pytest.raises(ValueError, match="labels differ from revealed tokens"):
+    with pytest.raises(ValueError, match="`labels` differ from the ids of unmasked tokens"):
         model(ids, labels=torch.tensor([[2, 4, 3]]))
 
 
-def test_refuses_what_is_neither_token_nor_mask() -> None:
-    with pytest.raises(ValueError, match="input_ids holds 12"):
+def test_ids_that_are_neither_text_nor_the_mask_are_errors() -> None:
+    with pytest.raises(ValueError, match="`input_ids` contains the id 12"):
         masked_lm(random_model())(torch.tensor([[1, 12]]))

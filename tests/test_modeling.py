@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+import re
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, MDMEncoderForMaskedLM
 from modeling_aogpt.orders import random_orders
-from modeling_aogpt.rows import rows_of
+from modeling_aogpt.rows import branch_rows
 from tests.references import random_encoder, random_model
 
 VARIANTS = [
@@ -34,7 +35,7 @@ def orders() -> torch.LongTensor:
 
 
 @variants
-def test_a_prediction_depends_on_what_comes_before_it_in_its_order_and_no_more(
+def test_a_prediction_depends_on_exactly_the_tokens_before_it_in_the_order(
     variant: dict, ids: torch.LongTensor, orders: torch.LongTensor
 ) -> None:
     model = random_model(**variant)
@@ -50,7 +51,7 @@ def test_a_prediction_depends_on_what_comes_before_it_in_its_order_and_no_more(
 
 
 @variants
-def test_predictions_know_their_target_and_the_context_order(variant: dict, ids: torch.LongTensor) -> None:
+def test_predictions_depend_on_their_target_and_on_the_context_order(variant: dict, ids: torch.LongTensor) -> None:
     model = random_model(**variant)
     first = model(ids, torch.arange(12).expand(3, 12)).logits
     swapped = model(ids, torch.tensor([1, 0, *range(2, 12)]).expand(3, 12)).logits
@@ -58,8 +59,8 @@ def test_predictions_know_their_target_and_the_context_order(variant: dict, ids:
     assert (first[:, 0] - first[:, 1]).abs().max() > 1e-3
 
 
-def test_rotary_scores_depend_on_distances_alone(ids: torch.LongTensor) -> None:
-    """Without a target table, shifting all positions changes nothing."""
+def test_rotary_attention_between_tokens_depends_only_on_distances(ids: torch.LongTensor) -> None:
+    """With target embeddings of zero, shifting all positions changes no attention weight between tokens."""
     model = random_model(position_encoding="rotary", target_injection="input")
     torch.nn.init.zeros_(model.model.target_embeddings.weight)
     rows = {"input_ids": ids[:, :5], "positions": torch.tensor([[-1, 2, 0, 4, 1]]).expand(3, 5)}
@@ -68,19 +69,22 @@ def test_rotary_scores_depend_on_distances_alone(ids: torch.LongTensor) -> None:
     plain = model.model(**rows, target_positions=targets).last_hidden_state
     rows["positions"][:, 1:] += 6
     shifted = model.model(**rows, target_positions=targets + 6).last_hidden_state
-    # The start row stands before position 0 whatever the text's place, so rows see it from further away: compare scores
-    # among tokens only, through the eager weights of the first layer.
+    # The start row keeps the position -1, so its distance to other rows does change: compare the weights between
+    # tokens only, as the eager attention of the first layer returns them.
     model.set_attn_implementation("eager")
-    of_shifted = model.model(**rows, target_positions=targets + 6, output_attentions=True).attentions[0]
+    shifted_weights = model.model(**rows, target_positions=targets + 6, output_attentions=True).attentions[0]
     rows["positions"][:, 1:] -= 6
-    of_plain = model.model(**rows, target_positions=targets, output_attentions=True).attentions[0]
-    among = [weights[..., 1:, 1:] / weights[..., 1:, 1:].sum(-1, keepdim=True) for weights in (of_plain, of_shifted)]
-    torch.testing.assert_close(*among, rtol=0, atol=1e-6)
+    plain_weights = model.model(**rows, target_positions=targets, output_attentions=True).attentions[0]
+    between_tokens = [
+        weights[..., 1:, 1:] / weights[..., 1:, 1:].sum(-1, keepdim=True)
+        for weights in (plain_weights, shifted_weights)
+    ]
+    torch.testing.assert_close(*between_tokens, rtol=0, atol=1e-6)
     assert (plain - shifted).abs().max() > 1e-3
 
 
-def test_rotary_turns_queries_by_the_target_and_keys_by_the_tokens_own_position(ids: torch.LongTensor) -> None:
-    """Scores of the first layer, from its projections: q . k, turned by (position of the key - target)."""
+def test_rotary_rotates_queries_by_the_target_and_keys_by_the_position_of_the_token(ids: torch.LongTensor) -> None:
+    """The attention of the first layer equals q . k from its projections, rotated by (position of the key - target)."""
     model = random_model(position_encoding="rotary", target_injection="input", qk_norm=False)
     torch.nn.init.zeros_(model.model.target_embeddings.weight)
     model.set_attn_implementation("eager")
@@ -89,19 +93,19 @@ def test_rotary_turns_queries_by_the_target_and_keys_by_the_tokens_own_position(
     weights = model.model(**rows, target_positions=targets, output_attentions=True).attentions[0][0]
 
     layer = model.model.layers[0]
-    stream = model.model._embed(**rows)
-    query, key, _ = layer.attention.qkv_proj(layer.input_norm(stream))[0].view(4, 3, 2, 8).unbind(1)
-    pairs = [torch.complex(states[..., :4], states[..., 4:]) for states in (query, key)]
-    distances = rows["positions"] - targets.T
-    turns = torch.polar(torch.ones(4, 4, 4).double(), distances[..., None] * 10000.0 ** -(torch.arange(4) / 4).double())
-    scores = torch.einsum("rhc,shc,rsc->hrs", pairs[0].conj(), pairs[1], turns).real / 8**0.5
+    embeddings = model.model._embed(**rows)
+    query, key, _ = layer.self_attn.qkv_proj(layer.input_layernorm(embeddings))[0].view(4, 3, 2, 8).unbind(1)
+    query, key = (torch.complex(states[..., :4], states[..., 4:]) for states in (query, key))
+    angles = (rows["positions"] - targets.T)[..., None] * 10000.0 ** -(torch.arange(4) / 4).double()
+    rotations = torch.polar(torch.ones(4, 4, 4).double(), angles)
+    scores = torch.einsum("rhc,shc,rsc->hrs", query.conj(), key, rotations).real / 8**0.5
     expected = scores.masked_fill(~torch.ones(4, 4).tril().bool(), float("-inf")).softmax(-1)
     torch.testing.assert_close(weights, expected, rtol=0, atol=1e-6)
 
 
 @variants
 @pytest.mark.parametrize("masked", [False, True])
-def test_eager_and_sdpa_agree(variant: dict, masked: bool, ids: torch.LongTensor) -> None:
+def test_eager_and_sdpa_attention_agree(variant: dict, masked: bool, ids: torch.LongTensor) -> None:
     model = AOGPTForMaskedLM(random_model(**variant).config).double() if masked else random_model(**variant)
     inputs = ids.masked_fill(ids % 3 == 0, 11) if masked else ids
     outputs = []
@@ -112,35 +116,36 @@ def test_eager_and_sdpa_agree(variant: dict, masked: bool, ids: torch.LongTensor
 
 
 @variants
-def test_padding_anywhere_changes_nothing(variant: dict, orders: torch.LongTensor) -> None:
+def test_padding_anywhere_changes_no_logits_and_no_loss(variant: dict) -> None:
     model = random_model(**variant)
     ids, order = torch.tensor([[3, 7, 5, 1, 0]]), torch.tensor([[4, 1, 3, 0, 2]])
     plain = model(ids, order, labels=ids)
     keep = torch.tensor([[0, 1, 1, 0, 1, 0, 1, 1, 0]])
     columns = keep[0].nonzero().flatten()
     padded = torch.tensor([[-1, 0, 0, 11, 0, 99, 0, 0, 9]]).index_copy(1, columns, ids)
-    # Padding between the ranks, too: it is moved to the end of the order.
+    # The order has padding between tokens too. The model moves it to the end.
     padded_order = torch.tensor([[0, *columns[order[0, :2]], 3, 5, *columns[order[0, 2:]], 8]])
     result = model(padded, padded_order, attention_mask=keep, labels=padded)
     torch.testing.assert_close(result.logits[:, columns], plain.logits, rtol=0, atol=1e-12)
     torch.testing.assert_close(result.loss, plain.loss, rtol=0, atol=1e-12)
 
 
-def test_shared_targets_are_added_at_every_block(ids: torch.LongTensor) -> None:
-    """With one embedding added once, blocks after the first cannot tell targets but through the stream."""
+def test_shared_target_embeddings_are_added_in_every_block(ids: torch.LongTensor) -> None:
+    """The second block still gets the targets if the output of the first one is replaced by zeros."""
     model = random_model(target_injection="shared")
     model.model.layers[0].register_forward_hook(lambda module, arguments, output: torch.zeros_like(output))
     states = model(ids).logits[0]
     assert (states[1:] - states[:1]).abs().amax(-1).min() > 1e-6
 
 
-def test_a_misspelt_argument_is_refused(ids: torch.LongTensor, orders: torch.LongTensor) -> None:
-    with pytest.raises(ValueError, match=r"AOGPTForAnyOrderLM does not take order\. Is orders meant\?"):
+def test_a_misspelt_argument_is_an_error(ids: torch.LongTensor, orders: torch.LongTensor) -> None:
+    message = r"AOGPTForAnyOrderLM\.forward got the unknown argument `order`\. Did you mean `orders`\?"
+    with pytest.raises(ValueError, match=message):
         random_model()(ids, order=orders)
     random_model()(ids, token_type_ids=torch.zeros_like(ids), inputs_embeds=None)  # tokenizers and PEFT pass these
 
 
-def test_any_integers_will_do(ids: torch.LongTensor, orders: torch.LongTensor) -> None:
+def test_int32_inputs_are_accepted(ids: torch.LongTensor, orders: torch.LongTensor) -> None:
     model = random_model()
     expected = model(ids, orders, labels=ids)
     result = model(ids.int(), orders.int(), labels=ids.int())
@@ -148,13 +153,13 @@ def test_any_integers_will_do(ids: torch.LongTensor, orders: torch.LongTensor) -
     assert torch.equal(result.loss, expected.loss)
 
 
-def test_the_mask_is_no_text_even_inside_the_table() -> None:
+def test_the_mask_is_not_text_even_inside_the_token_table() -> None:
     model = random_model(vocab_size=16, num_valid_tokens=11)
-    with pytest.raises(ValueError, match=r"input_ids holds 11, .* That is the mask"):
+    with pytest.raises(ValueError, match=r"`input_ids` contains the id 11, .* This id is the mask"):
         model(torch.tensor([[1, 11]]))
 
 
-def test_loss_is_computed_in_float32(ids: torch.LongTensor) -> None:
+def test_loss_of_bfloat16_logits_is_computed_in_float32(ids: torch.LongTensor) -> None:
     model = random_model(initializer_range=0.1).bfloat16()
     output = model(ids, labels=ids)
     assert output.loss.dtype == torch.float32
@@ -162,7 +167,9 @@ def test_loss_is_computed_in_float32(ids: torch.LongTensor) -> None:
     assert torch.equal(output.loss, expected)
 
 
-def test_loss_is_the_mean_over_labels(ids: torch.LongTensor, orders: torch.LongTensor) -> None:
+def test_loss_is_the_mean_over_labels_or_divided_by_num_items_in_batch(
+    ids: torch.LongTensor, orders: torch.LongTensor
+) -> None:
     model = random_model()
     labels = ids.masked_fill(ids > 6, -100)
     output = model(ids, orders, labels=labels)
@@ -185,14 +192,14 @@ def test_gradient_checkpointing_gives_the_same_gradients(variant: dict, ids: tor
     torch.testing.assert_close(*gradients, rtol=0, atol=1e-12)
 
 
-def test_many_rows_project_the_table_of_targets_and_few_rows_their_own(ids: torch.LongTensor) -> None:
-    """The two ways of computing a modulation are one function."""
+def test_modulations_of_few_rows_and_looked_up_modulations_of_many_rows_agree(ids: torch.LongTensor) -> None:
+    """More rows than positions are looked up in a table of all positions; fewer are projected one by one."""
     model = random_model()
     assert ids.numel() > 12 >= ids[:1].numel()
     torch.testing.assert_close(model(ids).logits[:1], model(ids[:1]).logits, rtol=0, atol=1e-12)
 
 
-def test_initialisation_is_the_papers() -> None:
+def test_initialization_follows_the_paper() -> None:
     config = AOGPTConfig(vocab_size=500, hidden_size=64, num_hidden_layers=8, num_attention_heads=4)
     model = AOGPTForAnyOrderLM(config)
     for name, parameter in model.named_parameters():
@@ -207,8 +214,7 @@ def test_initialisation_is_the_papers() -> None:
             assert parameter.std().item() == pytest.approx(0.987 * std, rel=0.1)  # a normal cut at three sigma
 
 
-def test_released_sizes() -> None:
-    """170.6 M and 425.8 M parameters."""
+def test_released_sizes_have_170_and_426_million_parameters() -> None:
     with torch.device("meta"):
         small = AOGPTForAnyOrderLM(AOGPTConfig())
         medium = AOGPTForAnyOrderLM(AOGPTConfig(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16))
@@ -216,7 +222,7 @@ def test_released_sizes() -> None:
     assert [round(size / 1e6, 1) for size in sizes] == [170.6, 425.8]
 
 
-def test_bfloat16_is_near_float64(ids: torch.LongTensor, orders: torch.LongTensor) -> None:
+def test_bfloat16_is_close_to_float64(ids: torch.LongTensor, orders: torch.LongTensor) -> None:
     model = random_model(initializer_range=0.1)
     expected = model(ids, orders).logits
     result = copy.deepcopy(model).bfloat16()(ids, orders).logits
@@ -227,7 +233,7 @@ def test_bfloat16_is_near_float64(ids: torch.LongTensor, orders: torch.LongTenso
     assert loss.dtype == torch.float32
 
 
-def test_hidden_states_and_attentions(ids: torch.LongTensor) -> None:
+def test_hidden_states_and_attentions_are_returned_on_request(ids: torch.LongTensor) -> None:
     model = random_model()
     model.set_attn_implementation("eager")
     output = model(ids, output_hidden_states=True, output_attentions=True)
@@ -246,7 +252,7 @@ def test_compiles_without_graph_breaks(ids: torch.LongTensor, orders: torch.Long
 
 
 @variants
-def test_one_checkpoint_serves_all_classes(variant: dict, tmp_path: Path, ids: torch.LongTensor) -> None:
+def test_one_checkpoint_loads_as_every_class(variant: dict, tmp_path: Path, ids: torch.LongTensor) -> None:
     model = random_model(**variant)
     model.save_pretrained(tmp_path, max_shard_size="5KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
@@ -265,10 +271,12 @@ def test_one_checkpoint_serves_all_classes(variant: dict, tmp_path: Path, ids: t
 
 @pytest.mark.skipif(
     Version(version("transformers")) < Version("5.19") or Version(version("accelerate")) < Version("1.15"),
-    reason="older ones, also of one of the two, lose offloaded weights",
+    reason="older versions of either library lose offloaded weights",
 )
 @pytest.mark.parametrize("injection", ["adaln", "input", "shared", "per_layer"])
-def test_weights_on_disk_come_when_they_are_needed(injection: str, tmp_path: Path, ids: torch.LongTensor) -> None:
+def test_weights_offloaded_to_disk_are_loaded_when_needed(
+    injection: str, tmp_path: Path, ids: torch.LongTensor
+) -> None:
     model = random_model(target_injection=injection).float()
     model.save_pretrained(tmp_path / "model")
     offloaded = AOGPTForAnyOrderLM.from_pretrained(
@@ -281,7 +289,7 @@ def test_weights_on_disk_come_when_they_are_needed(injection: str, tmp_path: Pat
     assert torch.equal(offloaded.generate(prompt, **arguments), model.generate(prompt, **arguments))
 
 
-def test_device_map_and_dtype(tmp_path: Path, ids: torch.LongTensor) -> None:
+def test_device_map_dtype_and_meta_device_work(tmp_path: Path, ids: torch.LongTensor) -> None:
     random_model().save_pretrained(tmp_path)
     loaded = AOGPTForAnyOrderLM.from_pretrained(tmp_path, device_map="cpu", dtype=torch.bfloat16)
     assert loaded(ids).logits.dtype == torch.bfloat16
@@ -289,7 +297,7 @@ def test_device_map_and_dtype(tmp_path: Path, ids: torch.LongTensor) -> None:
         assert AOGPTForAnyOrderLM(loaded.config).lm_head.weight.is_meta
 
 
-# ----------------------------------------------------------------------------------------------------------- refusals
+# ------------------------------------------------------------------------------------------------------------- errors
 
 
 @pytest.mark.parametrize(
@@ -297,41 +305,50 @@ def test_device_map_and_dtype(tmp_path: Path, ids: torch.LongTensor) -> None:
     [
         ({"input_ids": torch.zeros(1, 13, dtype=torch.long)}, "13 tokens per sequence, but this model takes 1 to 12"),
         ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, "0 tokens per sequence"),
-        ({"input_ids": torch.tensor([[0, 12]])}, "input_ids holds 12, but ids of text go from 0 to 10"),
-        ({"input_ids": torch.tensor([[0, -1]])}, "input_ids holds -1"),
-        ({"input_ids": torch.tensor([[0, 11]])}, "That is the mask: generate"),
-        ({"input_ids": torch.tensor([[0, 1]]), "orders": torch.tensor([[1, 1]])}, r"orders\[0\] is not a permutation"),
-        ({"input_ids": torch.tensor([[0, 1]]), "orders": torch.tensor([[0, 1, 2]])}, r"orders has shape \(1, 3\)"),
+        ({"input_ids": torch.tensor([[0, 12]])}, "`input_ids` contains the id 12, but ids of text go from 0 to 10"),
+        ({"input_ids": torch.tensor([[0, -1]])}, "`input_ids` contains the id -1, but"),
+        (
+            {"input_ids": torch.tensor([[0, 11]])},
+            r"This id is the mask: generate\(\) and AOGPTForMaskedLM fill masks in",
+        ),
+        (
+            {"input_ids": torch.tensor([[0, 1]]), "orders": torch.tensor([[1, 1]])},
+            r"`orders\[0\]` must contain each position from 0 to 1 exactly once, but is \[1, 1\]",
+        ),
+        (
+            {"input_ids": torch.tensor([[0, 1]]), "orders": torch.tensor([[0, 1, 2]])},
+            r"`orders` must have shape \(1, 2\), but has shape \(1, 3\)",
+        ),
     ],
 )
-def test_refuses(arguments: dict, message: str) -> None:
+def test_inputs_that_are_not_allowed_are_errors(arguments: dict, message: str) -> None:
     for model in (random_model(), random_model().train()):
         with pytest.raises(ValueError, match=message):
             model(**arguments)
 
 
 @pytest.mark.parametrize("label", [13, 14])
-def test_labels_that_are_no_text_are_refused(label: int) -> None:
-    """Their loss would be infinite: what is no text has no mass."""
+def test_labels_that_are_not_text_are_errors(label: int) -> None:
+    """Ids that are not text have no probability mass, so the loss would be infinite."""
     config = random_model(vocab_size=16, num_valid_tokens=13).config
     decoders = [model_class(config) for model_class in (AOGPTForAnyOrderLM, AOGPTForMaskedLM, AOGPTForCausalLM)]
     for model in (*decoders, random_encoder(vocab_size=16, num_valid_tokens=13)):
         is_masked_lm = isinstance(model, AOGPTForMaskedLM | MDMEncoderForMaskedLM)
         ids = torch.tensor([[1, 13 if is_masked_lm else 2, 3]])
         assert model(ids, labels=torch.tensor([[1, 2, -100]])).loss.isfinite()
-        with pytest.raises(ValueError, match=f"labels holds {label}, but ids of text go from 0 to 12"):
+        with pytest.raises(ValueError, match=f"`labels` contains the id {label}, but ids of text go from 0 to 12"):
             model(ids, labels=torch.tensor([[1, label, -100]]))
 
 
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        (torch.zeros(0, 5, dtype=torch.long), r"has shape \(0, 5\), but must be \(batch, length\) with batch >= 1"),
+        (torch.zeros(0, 5, dtype=torch.long), r"must have shape \(batch, n\) with batch >= 1, but has shape \(0, 5\)"),
         (torch.zeros(5, dtype=torch.long), r"has shape \(5,\)"),
-        (torch.zeros(1, 5), r"has dtype torch\.float32, but ids are integers"),
+        (torch.zeros(1, 5), r"must hold integers, but has dtype torch\.float32\. Use input.*\.long\(\)"),
     ],
 )
-def test_what_is_no_batch_of_ids_is_refused(ids: torch.Tensor, message: str) -> None:
+def test_inputs_that_are_not_a_batch_of_ids_are_errors(ids: torch.Tensor, message: str) -> None:
     decoder, encoder = random_model(), random_encoder()
     calls = [model_class(decoder.config) for model_class in (AOGPTForMaskedLM, AOGPTForCausalLM)]
     for model in (decoder, encoder):
@@ -341,78 +358,84 @@ def test_what_is_no_batch_of_ids_is_refused(ids: torch.Tensor, message: str) -> 
             call(ids)
 
 
-def vocabulary(model: AOGPTForAnyOrderLM) -> tuple[int, int, int]:
+def vocabulary_sizes(model: AOGPTForAnyOrderLM) -> tuple[int, int, int]:
     assert model.lm_head.weight.shape[0] == model.get_input_embeddings().num_embeddings == model.config.vocab_size
     return model.config.vocab_size, model.config.num_valid_tokens, model.config.mask_token_id
 
 
-def test_added_tokens_are_text_up_to_the_mask() -> None:
-    model = random_model()  # 11 ids, and the mask behind them
-    model.resize_token_embeddings(12)  # as many as a tokenizer has that knows the mask
-    assert vocabulary(model) == (12, 11, 11)
-    with pytest.raises(ValueError, match=r"makes ids after the mask \(config.mask_token_id=11\)"):
+def test_added_ids_below_the_mask_become_text() -> None:
+    model = random_model()  # 11 ids of text; the mask is 11
+    model.resize_token_embeddings(12)  # the size of a tokenizer that includes the mask
+    assert vocabulary_sizes(model) == (12, 11, 11)
+    with pytest.raises(
+        ValueError, match=r"`new_num_tokens` \(14\) adds ids after the mask \(config\.mask_token_id=11\)"
+    ):
         model.resize_token_embeddings(14)
     model.resize_token_embeddings(pad_to_multiple_of=8)
-    assert vocabulary(model) == (16, 11, 11)
+    assert vocabulary_sizes(model) == (16, 11, 11)
     model.config.mask_token_id = 18
     model.resize_token_embeddings(18)
-    assert vocabulary(model) == (18, 18, 18)
+    assert vocabulary_sizes(model) == (18, 18, 18)
     with torch.no_grad():
         model.lm_head.bias[17] += 100
     assert (model.generate(torch.tensor([[17, 18]])) == 17).all()
     assert model(torch.tensor([[17, 3]])).logits.isfinite().all()
 
 
-def test_no_text_and_no_mask_of_an_encoder_loses_its_row() -> None:
+def test_resizing_keeps_the_rows_of_text_and_of_the_mask_of_an_encoder() -> None:
     sizes = {"vocab_size": 16, "num_valid_tokens": 11}
-    for model, least in ((random_model(**sizes), 11), (random_encoder(**sizes), 12)):
+    for model, smallest, message in (
+        (random_model(**sizes), 11, r"`num_valid_tokens` \(11\) must not exceed `vocab_size` \(10\)"),
+        (random_encoder(**sizes), 12, r"`mask_token_id` \(11\) must be in the token table of an encoder"),
+    ):
         before = copy.deepcopy(model.state_dict())
-        with pytest.raises(ValueError, match=r"exceeds the token table|has no row in the token table"):
-            model.resize_token_embeddings(least - 1)
-        assert vocabulary(model) == (16, 11, 11)
+        with pytest.raises(ValueError, match=message):
+            model.resize_token_embeddings(smallest - 1)
+        assert vocabulary_sizes(model) == (16, 11, 11)
         torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
-        model.resize_token_embeddings(least)
-        assert vocabulary(model) == (least, 11, 11)
+        model.resize_token_embeddings(smallest)
+        assert vocabulary_sizes(model) == (smallest, 11, 11)
 
 
 @pytest.mark.parametrize("shape", [(5, 2), (10,), (1, 5), (2, 4)])
 @pytest.mark.parametrize("padded", [False, True])
-def test_labels_of_another_shape_are_refused(shape: tuple[int, ...], padded: bool) -> None:
-    """The loss flattens them: what is transposed would be scored in silence, as well as one row for several."""
+def test_labels_of_another_shape_or_dtype_are_errors(shape: tuple[int, ...], padded: bool) -> None:
+    """The loss flattens labels, so transposed ones, or one row for several, would be scored without an error."""
     ids, labels = torch.zeros(2, 5, dtype=torch.long), torch.zeros(shape, dtype=torch.long)
     config = random_model().config
     for model in (AOGPTForAnyOrderLM(config), AOGPTForMaskedLM(config), AOGPTForCausalLM(config), random_encoder()):
-        with pytest.raises(ValueError, match="labels has shape"):
+        with pytest.raises(ValueError, match=f"`labels` must have .* but has shape {re.escape(str(shape))}"):
             model(ids, attention_mask=torch.ones_like(ids) if padded else None, labels=labels)
-        with pytest.raises(ValueError, match=r"labels has dtype torch\.float64"):
+        with pytest.raises(ValueError, match=r"`labels` must hold integers, but has dtype torch\.float64"):
             model(ids, labels=ids.double() + 0.7)
 
 
 @pytest.mark.parametrize("mask", [torch.tensor([[0.0, 0.5, 1.5]]), torch.tensor([[0, 2, 3]])])
-def test_any_mask_that_is_not_zero_keeps_one_token(mask: torch.Tensor) -> None:
+def test_every_nonzero_value_of_an_attention_mask_means_token(mask: torch.Tensor) -> None:
     ids, config = torch.tensor([[9, 3, 7]]), random_model().config
     for model in (AOGPTForAnyOrderLM(config), AOGPTForMaskedLM(config), AOGPTForCausalLM(config), random_encoder()):
         given, expected = model(ids, attention_mask=mask).logits, model(ids[:, 1:]).logits
         torch.testing.assert_close(given[:, 1:], expected, rtol=0, atol=1e-5)
 
 
-def test_rows_that_are_kept_need_a_mask(ids: torch.LongTensor) -> None:
-    model, rows = random_model(), rows_of(ids, torch.arange(12).expand(3, 12))
+def test_num_kept_returns_the_last_rows_and_needs_an_attention_mask(ids: torch.LongTensor) -> None:
+    model, rows = random_model(), branch_rows(ids, torch.arange(12).expand(3, 12), torch.zeros_like(ids))
     whole = model.model(**rows).last_hidden_state
     causal = torch.ones(12, 12, dtype=torch.bool).tril()[None, None]
     for implementation in ("eager", "sdpa"):
         model.set_attn_implementation(implementation)
         last = model.model(**rows, attention_mask=causal, num_kept=5).last_hidden_state
         torch.testing.assert_close(last, whole[:, 7:], rtol=0, atol=1e-12)
-    with pytest.raises(ValueError, match="num_kept=5 of 12 rows needs an attention_mask"):
+    message = r"`num_kept` \(5\) is less than the number of rows \(12\), which needs an `attention_mask`"
+    with pytest.raises(ValueError, match=message):
         model.model(**rows, num_kept=5)
 
 
 @pytest.mark.parametrize("shape", [(2, 7), (2, 4), (3, 5), (1, 5), (5,)])
-def test_an_attention_mask_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+def test_an_attention_mask_of_another_shape_is_an_error(shape: tuple[int, ...]) -> None:
     ids, mask = torch.zeros(2, 5, dtype=torch.long), torch.ones(shape, dtype=torch.long)
     decoder = random_model(max_position_embeddings=8)
     masked, encoder = AOGPTForMaskedLM(decoder.config), random_encoder(max_position_embeddings=8)
     for call in (decoder, decoder.log_likelihood, masked, encoder, encoder.log_likelihood):
-        with pytest.raises(ValueError, match="attention_mask has shape"):
+        with pytest.raises(ValueError, match=rf"`attention_mask` must have .* but has shape {re.escape(str(shape))}"):
             call(ids, attention_mask=mask)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
-from modeling_aogpt.schedule import LARGEST_MASKED_SHARE
+from modeling_aogpt.unmasking import MAX_MASKED_FRACTION
 from tests.references import random_model
 from training.objectives import OBJECTIVES, AnyOrderObjective, MaskedDiffusionObjective, ScoreEntropyObjective
 
@@ -116,8 +116,8 @@ def test_score_entropy_is_its_definition(time: float) -> None:
     """
     model = random_encoder("sigma")
     mask_id, num_ids = model.config.mask_token_id, model.config.num_valid_tokens
-    sigma = -math.log(1 - LARGEST_MASKED_SHARE * time)
-    rate = LARGEST_MASKED_SHARE / (1 - LARGEST_MASKED_SHARE * time)  # sigma'(t)
+    sigma = -math.log(1 - MAX_MASKED_FRACTION * time)
+    rate = MAX_MASKED_FRACTION / (1 - MAX_MASKED_FRACTION * time)  # sigma'(t)
     expected = actual = 0.0
     for mask in MASKS:
         state = IDS.masked_fill(mask, mask_id)

@@ -1,90 +1,166 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import itertools
+from collections.abc import Callable
 
 import pytest
 import torch
 
+from modeling_aogpt.devices import draw_uniform
 from modeling_aogpt.orders import (
-    blocks_of,
-    check_orders,
-    draw_uniform,
-    group_order,
-    in_order,
-    in_place,
+    OrderSource,
+    block_indices,
+    group_orders,
+    index_by_position,
+    index_by_rank,
+    left_to_right_orders,
     random_orders,
+    token_mask,
     token_positions,
 )
 from tests.references import block_orders
 
 
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
 def test_uniform_numbers_have_all_bits_of_float64() -> None:
-    draws = draw_uniform(100, generator=torch.Generator().manual_seed(0))
+    draws = draw_uniform(100, generator=seeded())
     assert draws.dtype == torch.float64
     assert (draws * 2**24 % 1 > 0).all()
 
 
-def test_random_orders_are_uniform_and_seeded() -> None:
-    draw = random_orders(12_000, 3, torch.Generator().manual_seed(0))
-    assert torch.equal(draw, random_orders(12_000, 3, torch.Generator().manual_seed(0)))
-    counts = [(draw == torch.tensor(order)).all(1).sum().item() for order in itertools.permutations(range(3))]
+def test_random_orders_are_uniform_and_depend_on_the_seed_only() -> None:
+    orders = random_orders(12_000, 3, seeded())
+    assert torch.equal(orders, random_orders(12_000, 3, seeded()))
+    counts = [(orders == torch.tensor(order)).all(1).sum().item() for order in itertools.permutations(range(3))]
     assert sum(counts) == 12_000
     assert sum((count - 2000) ** 2 / 2000 for count in counts) < 25.7  # chi-square, 5 degrees of freedom, 1e-4
 
 
-def test_blocks_come_one_after_the_other_and_are_uniform_within() -> None:
-    contiguous = block_orders(6000, 5, block_length=3, generator=torch.Generator().manual_seed(0))
+def test_block_orders_visit_blocks_in_turn_and_are_uniform_within() -> None:
+    contiguous = block_orders(6000, 5, block_length=3, generator=seeded())
     assert (contiguous[:, :3].sort().values == torch.tensor([0, 1, 2])).all()
     counts = [(contiguous[:, :3] == torch.tensor(order)).all(1).sum() for order in itertools.permutations(range(3))]
     assert sum((count - 1000) ** 2 / 1000 for count in counts) < 25.7  # chi-square, 5 degrees of freedom, 1e-4
-    strided = block_orders(200, 5, stride=3, generator=torch.Generator().manual_seed(0))
+    strided = block_orders(200, 5, stride=3, generator=seeded())
     blocks = [strided[:, :2], strided[:, 2:4], strided[:, 4:]]
     assert [sorted({tuple(row) for row in block.tolist()}) for block in blocks] == [
         [(0, 3), (3, 0)],
         [(1, 4), (4, 1)],
         [(2,)],
     ]
-    assert blocks_of(torch.arange(5)).tolist() == [0, 0, 0, 0, 0]
-    assert torch.equal(
-        block_orders(3, 5, generator=torch.Generator().manual_seed(1)),
-        random_orders(3, 5, torch.Generator().manual_seed(1)),
-    )
+    assert block_indices(torch.arange(5)).tolist() == [0, 0, 0, 0, 0]
+    assert torch.equal(block_orders(3, 5, generator=seeded(1)), random_orders(3, 5, seeded(1)))
+
+
+def test_index_by_position_inverts_index_by_rank() -> None:
+    orders = random_orders(5, 7, seeded())
+    values = torch.arange(35).view(5, 7)
+    assert index_by_rank(values, orders)[2, 3] == values[2, orders[2, 3]]
+    assert torch.equal(index_by_position(index_by_rank(values, orders), orders), values)
+    vectors = torch.stack((values, -values), dim=-1)
+    gathered = torch.stack((index_by_rank(values, orders), index_by_rank(-values, orders)), dim=-1)
+    assert torch.equal(index_by_position(gathered, orders), vectors)
+
+
+def test_group_orders_keeps_the_order_within_each_group() -> None:
+    orders = torch.tensor([[4, 0, 3, 1, 2]])
+    groups = torch.tensor([[1, 0, 2, 0, 1]])
+    assert group_orders(orders, groups).tolist() == [[3, 1, 4, 0, 2]]
+
+
+def test_token_positions_do_not_count_padding() -> None:
+    assert token_positions(torch.tensor([[0, 1, 0, 1, 1, 0]])).tolist() == [[0, 0, 0, 1, 2, 2]]
+
+
+def test_token_mask_is_true_at_every_nonzero_value_of_the_attention_mask() -> None:
+    ids = torch.zeros(1, 4, dtype=torch.long)
+    assert token_mask(ids, None).tolist() == [[True] * 4]
+    assert token_mask(ids, torch.tensor([[0.0, 0.5, 1.0, -2.0]])).tolist() == [[False, True, True, True]]
+
+
+# --------------------------------------------------------------------------------------------------- order sources
+
+IS_TOKEN = torch.tensor([[False, True, True, False, True, True, True]]).expand(50, 7)
 
 
 @pytest.mark.parametrize(
-    ("orders", "message"),
+    ("arguments", "blocks"),
     [
-        (torch.tensor([[0, 1, 2], [0, 2, 2]]), r"orders\[1\] is not a permutation of 0 ... 2"),
-        (torch.tensor([[0, 1, 2], [1, 2, 3]]), r"orders\[1\] is not a permutation"),
-        (torch.tensor([[0, 1, 2]]), r"shape \(1, 3\), but must .* \(2, 3\)"),
-        (torch.zeros(2, 3), "positions must be integers"),
+        ({}, [{1, 2, 4, 5, 6}, {0, 3}]),
+        ({"block_length": 2}, [{1, 2}, {4, 5}, {6}, {0, 3}]),
+        ({"stride": 3}, [{1, 5}, {2, 6}, {4}, {0, 3}]),
     ],
 )
-def test_check_refuses(orders: torch.Tensor, message: str) -> None:
+@pytest.mark.parametrize("orders", ["random", "left_to_right"])
+def test_named_orders_visit_blocks_of_tokens_in_turn_and_padding_last(
+    orders: str, arguments: dict, blocks: list[set[int]]
+) -> None:
+    source = OrderSource(orders, **arguments)
+    drawn = source.draw(IS_TOKEN, seeded())
+    first = 0
+    for block in blocks:
+        last = first + len(block)
+        assert {frozenset(row) for row in drawn[:, first:last].tolist()} == {frozenset(block)}
+        if orders == "left_to_right":
+            assert (drawn[:, first:last] == torch.tensor(sorted(block))).all()
+        first = last
+    assert (len({tuple(row) for row in drawn.tolist()}) > 1) == (orders == "random") == source.is_random
+    assert source.is_uniform == (orders == "random" and not arguments)
+    assert torch.equal(drawn, source.draw(IS_TOKEN, seeded()))
+
+
+def test_given_and_computed_orders_are_used_with_padding_moved_last() -> None:
+    given = random_orders(50, 7, seeded())
+    expected = torch.tensor([sorted(row, key=lambda position: position in (0, 3)) for row in given.tolist()])
+    fixed, function = OrderSource(given.int()), OrderSource(random_orders)
+    assert torch.equal(fixed.draw(IS_TOKEN, None), expected)
+    assert torch.equal(function.draw(IS_TOKEN, seeded()), expected)
+    assert (fixed.is_random, function.is_random) == (False, True)
+    assert not fixed.is_uniform
+    assert not function.is_uniform
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"orders": "uniform"},
+            r"`context_orders` must be one of 'left_to_right', 'random', a \(batch, n\) tensor or a function that "
+            "returns one, but is 'uniform'",
+        ),
+        (
+            {"orders": [2, 0, 1]},
+            r"`context_orders` must be a \(batch, n\) tensor, one of 'left_to_right', 'random', or .* but is a list",
+        ),
+        ({"orders": "random", "block_length": 0}, "`block_length` must be an integer of at least 1, but is 0"),
+        ({"orders": "random", "stride": 1.5}, "`stride` must be an integer of at least 1, but is 1.5"),
+        (
+            {"orders": "random", "block_length": 2, "stride": 3},
+            r"`block_length` \(2\) and `stride` \(3\) are two ways .* Remove one",
+        ),
+        (
+            {"orders": torch.arange(7).expand(50, 7), "block_length": 2},
+            "`block_length` and `stride` apply to orders given by name. Remove them, or set `context_orders`",
+        ),
+        ({"orders": random_orders, "stride": 2}, "apply to orders given by name"),
+    ],
+)
+def test_orders_that_are_not_allowed_are_errors(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        check_orders(orders, 2, 3)
+        OrderSource(**arguments, name="context_orders")
 
 
-def test_check_refuses_a_list() -> None:
-    with pytest.raises(TypeError, match=r"orders is a list, but must be a torch\.Tensor"):
-        check_orders([[0, 1, 2]], 1, 3)
+@pytest.mark.parametrize(
+    "orders", [torch.zeros(50, 7, dtype=torch.long), lambda batch, n, generator: torch.zeros(batch, n).long()]
+)
+def test_orders_that_are_not_permutations_are_errors(orders: torch.LongTensor | Callable) -> None:
+    source = OrderSource(orders, name="context_orders")
+    with pytest.raises(ValueError, match=r"`context_orders\[0\]` must contain each position from 0 to 6 exactly once"):
+        source.draw(IS_TOKEN, None)
 
 
-def test_in_place_undoes_in_order() -> None:
-    orders = random_orders(5, 7, torch.Generator().manual_seed(0))
-    values = torch.arange(35).view(5, 7)
-    assert in_order(values, orders)[2, 3] == values[2, orders[2, 3]]
-    assert torch.equal(in_place(in_order(values, orders), orders), values)
-    vectors = torch.stack((values, -values), dim=-1)
-    gathered = torch.stack((in_order(values, orders), in_order(-values, orders)), dim=-1)
-    assert torch.equal(in_place(gathered, orders), vectors)
-
-
-def test_group_order_keeps_relative_order() -> None:
-    orders = torch.tensor([[4, 0, 3, 1, 2]])
-    groups = torch.tensor([[1, 0, 2, 0, 1]])
-    assert group_order(orders, groups).tolist() == [[3, 1, 4, 0, 2]]
-
-
-def test_positions_do_not_count_padding() -> None:
-    assert token_positions(torch.tensor([[0, 1, 0, 1, 1, 0]])).tolist() == [[0, 0, 0, 1, 2, 2]]
+def test_left_to_right_orders_are_the_identity() -> None:
+    assert left_to_right_orders(2, 3).tolist() == [[0, 1, 2], [0, 1, 2]]

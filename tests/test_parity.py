@@ -1,8 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Released weights give what the authors' code computes with them. The golden values are in float64 and in order: two
-sequences, the first left to right, with all log-probabilities of tokens and the logits of some ranks.
+Parity with the authors' code on released weights.
+
+The golden values are float64 and by rank: for two sequences, the first left to right, the log-probabilities of all
+tokens and the logits of some ranks.
 """
 
 from pathlib import Path
@@ -14,7 +16,7 @@ from safetensors.torch import load_file
 
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.convert_reference_checkpoint import load_released
-from modeling_aogpt.orders import in_order
+from modeling_aogpt.orders import index_by_rank
 
 FIXTURES = Path(__file__).parent / "fixtures"
 PRECISIONS = pytest.mark.parametrize(
@@ -39,12 +41,12 @@ def assert_close(given: torch.Tensor, expected: torch.Tensor, tolerance: float) 
 
 @PRECISIONS
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
-def test_logits_and_loss(
+def test_logits_and_loss_equal_those_of_the_released_code(
     source: Path, golden: dict[str, torch.Tensor], dtype: torch.dtype, tolerance: float, attention: str
 ) -> None:
-    model = load_released(source).to(dtype)
+    model = load_released(source, weights="ema").to(dtype)
     model.set_attn_implementation(attention)
-    assert model.model.layers[0].attention.config._attn_implementation == attention
+    assert model.model.layers[0].self_attn.config._attn_implementation == attention
     with torch.no_grad():
         output = model(golden["input_ids"], orders=golden["orders"], labels=golden["input_ids"])
     targets = golden["orders"][:, golden["ranks"]]
@@ -54,18 +56,21 @@ def test_logits_and_loss(
 
 
 @PRECISIONS
-def test_log_likelihood(source: Path, golden: dict[str, torch.Tensor], dtype: torch.dtype, tolerance: float) -> None:
-    model = load_released(source).to(dtype)
+def test_log_likelihood_equals_that_of_the_released_code(
+    source: Path, golden: dict[str, torch.Tensor], dtype: torch.dtype, tolerance: float
+) -> None:
+    """The vocabulary of these models is not padded, so all ids are text."""
+    model = load_released(source, weights="ema").to(dtype)
     output = model.log_likelihood(golden["input_ids"], orders=golden["orders"])
-    in_order_likelihood = in_order(output.token_log_likelihood, golden["orders"])
-    assert_close(in_order_likelihood, golden["token_log_probabilities"], tolerance)
-    # A sum over the tokens: its error may be theirs, added up.
-    length = golden["orders"].shape[1]
+    assert_close(
+        index_by_rank(output.token_log_likelihood, golden["orders"]), golden["token_log_probabilities"], tolerance
+    )
+    length = golden["orders"].shape[1]  # the errors of the tokens may add up
     assert_close(output.log_likelihood, golden["token_log_probabilities"].sum(dim=1), length * tolerance)
 
 
-def test_left_to_right_is_the_order_by_default(source: Path, golden: dict[str, torch.Tensor]) -> None:
-    model = load_released(source).double()
+def test_the_default_order_is_left_to_right(source: Path, golden: dict[str, torch.Tensor]) -> None:
+    model = load_released(source, weights="ema").double()
     first = golden["input_ids"][:1]
     assert torch.equal(golden["orders"][0], torch.arange(first.shape[1]))
     with torch.no_grad():
@@ -73,18 +78,17 @@ def test_left_to_right_is_the_order_by_default(source: Path, golden: dict[str, t
     assert_close(logits[0, golden["ranks"]], golden["logits"][0], 1e-10)
 
 
-def test_live_weights_are_other_weights(source: Path, golden: dict[str, torch.Tensor]) -> None:
+def test_live_weights_differ_from_moving_averages(source: Path, golden: dict[str, torch.Tensor]) -> None:
     model = load_released(source, weights="live").double()
     with torch.no_grad():
         loss = model(golden["input_ids"], orders=golden["orders"], labels=golden["input_ids"]).loss
     assert abs(loss - golden["loss"]) > 1e-3
 
 
-def test_written_folder_is_the_same_model(
-    released: dict[str, Any], golden: dict[str, torch.Tensor], tmp_path: Path, source: Path
+def test_a_saved_and_loaded_model_has_the_same_log_likelihood(
+    golden: dict[str, torch.Tensor], tmp_path: Path, source: Path
 ) -> None:
-    load_released(source).save_pretrained(tmp_path / "model")
+    load_released(source, weights="ema").save_pretrained(tmp_path / "model")
     model = AOGPTForAnyOrderLM.from_pretrained(tmp_path / "model", dtype=torch.float64)
     output = model.log_likelihood(golden["input_ids"], orders=golden["orders"])
-    in_order_likelihood = in_order(output.token_log_likelihood, golden["orders"])
-    assert_close(in_order_likelihood, golden["token_log_probabilities"], 1e-10)
+    assert_close(index_by_rank(output.token_log_likelihood, golden["orders"]), golden["token_log_probabilities"], 1e-10)

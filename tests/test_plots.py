@@ -16,10 +16,10 @@ RESULTS = {
 }
 
 
-def test_picture_shows_all_values(tmp_path: Path, drawn: list[Figure]) -> None:
+def test_picture_shows_all_values(tmp_path: Path, saved_figures: list[Figure]) -> None:
     plot_run(RESULTS, tmp_path / "loss.png")
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    training, held_out = drawn[0].axes
+    training, held_out = saved_figures[0].axes
     lines = [
         {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines}
         for axes in (training, held_out)

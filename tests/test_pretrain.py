@@ -102,11 +102,11 @@ def test_evaluation_weighs_rows_by_their_bytes(config: Path, finished: Path) -> 
     batch = collator([{"input_ids": row["input_ids"], "order_seed": number} for number, row in enumerate(rows)])
     bits = sum(rows["num_bytes"]) * math.log(2)
     with torch.no_grad():
-        in_order = model(batch["input_ids"], labels=batch["labels"]).loss * batch["labels"].numel() / bits
+        index_by_rank = model(batch["input_ids"], labels=batch["labels"]).loss * batch["labels"].numel() / bits
         any_order = model(**batch).loss * batch["labels"].numel() / bits
     last = results(finished)["evaluations"][-1]
     assert (last["step"], last["sequences"], last["bytes"]) == (STEPS, len(rows), sum(rows["num_bytes"]))
-    assert last["left_to_right"] == pytest.approx(in_order.item(), rel=1e-5)
+    assert last["left_to_right"] == pytest.approx(index_by_rank.item(), rel=1e-5)
     assert last["any_order"] == pytest.approx(any_order.item(), rel=1e-5)
     assert last["left_to_right"] != last["any_order"]
 

@@ -16,8 +16,8 @@ from eval.compression_baselines import compression_bits_per_byte
 from eval.likelihood_estimators import EstimatorArguments
 from eval.quickstart_report import filled_in, main, make_report, to_markdown
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
-from tests.references import take_out
-from tests.test_tokenization import DOCUMENTS
+from tests.references import remove_weight
+from tests.test_training_tokenization import DOCUMENTS
 from training.data import DataArguments, load_data
 from training.evaluation import ORDER_SEED
 from training.tokenization import vocabulary_arguments
@@ -78,7 +78,7 @@ def run(arguments: DataArguments, tmp_path: Path) -> Path:
 )
 def test_no_weights_are_made_up(measure: Callable[[Path], Any], run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantization, "variants", lambda: {"float32": {}})
-    take_out(run / "model", "lm_head.bias")
+    remove_weight(run / "model", "lm_head.bias")
     with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head\.bias"):
         measure(run)
 

@@ -1,17 +1,15 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+"""Block-Gibbs refinement: the distribution of samples, the cache after re-masking, and the positions to re-mask."""
+
 import pytest
 import torch
 
-from modeling_aogpt.cached_decoder import CachedDecoder
-from modeling_aogpt.refinement import draw_blocks
-from tests.references import Enumeration, chi_square, conditional, random_model
+from modeling_aogpt.decoding_state import CachedDecodingState
+from modeling_aogpt.generation import draw_refined_positions
+from tests.references import Enumeration, chi_square, conditional, random_model, seeded
 
 pytestmark = pytest.mark.usefixtures("large_chunks")
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 @pytest.fixture(scope="module")
@@ -20,29 +18,29 @@ def tiny() -> Enumeration:
     return Enumeration(model, length=4)
 
 
-def of_one_round(tiny: Enumeration, order: tuple[int, ...], length: int) -> torch.Tensor:
-    """p(x) of the order, then one of the four blocks, each as likely, drawn again given the others in their order."""
+def distribution_after_one_round(tiny: Enumeration, order: tuple[int, ...], length: int) -> torch.Tensor:
+    """Return p(x) under `order` after `length` neighbours, starting anywhere, are drawn again given all others."""
     first = dict(zip(tiny.sequences, tiny.of_groups(tuple((p,) for p in order)).tolist(), strict=True))
     total = torch.zeros(len(tiny.sequences), dtype=torch.float64)
     for start in range(4):
         block = {(start + offset) % 4 for offset in range(length)}
         for number, sequence in enumerate(tiny.sequences):
             context = tuple((p, sequence[p]) for p in order if p not in block)
-            kept = sum(
+            probability = sum(
                 probability
                 for other, probability in first.items()
                 if all(other[p] == sequence[p] for p in order if p not in block)
             )
             for position in (p for p in order if p in block):
-                kept *= conditional(tiny.model, context, position, 4)[sequence[position]].item()
+                probability *= conditional(tiny.model, context, position, 4)[sequence[position]].item()
                 context += ((position, sequence[position]),)
-            total[number] += kept / 4
+            total[number] += probability / 4
     return total
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
 @pytest.mark.parametrize("strategy", ["parallel", "speculative"])
-def test_a_round_draws_a_block_again_given_the_rest(tiny: Enumeration, strategy: str, length: int) -> None:
+def test_a_round_draws_neighbours_again_given_all_other_tokens(tiny: Enumeration, strategy: str, length: int) -> None:
     order = (2, 0, 3, 1)
     samples = tiny.model.generate(
         order=torch.tensor(order).expand(10_000, -1),
@@ -52,46 +50,51 @@ def test_a_round_draws_a_block_again_given_the_rest(tiny: Enumeration, strategy:
         strategy=strategy,
         generator=seeded(),
     )
-    expected = of_one_round(tiny, order, length)
-    assert chi_square(tiny.counts_of(samples), expected) < 1
+    expected = distribution_after_one_round(tiny, order, length)
+    assert chi_square(tiny.count(samples), expected) < 1
     assert (expected - tiny.of_groups(tuple((p,) for p in order))).abs().sum() > 0.01
 
 
 @pytest.mark.parametrize("position_encoding", ["learned", "rotary"])
 @pytest.mark.parametrize("strategy", ["parallel", "speculative"])
-def test_log_probabilities_are_those_of_the_last_draw(strategy: str, position_encoding: str) -> None:
-    """Each is that of a full forward with what was revealed before its step, or kept: so the cache was cut aright."""
+def test_log_probabilities_of_the_last_round_equal_full_forwards(strategy: str, position_encoding: str) -> None:
+    """The context of a token is all that was not re-masked, and what the round unmasked before it."""
     model = random_model(position_encoding=position_encoding)
     inputs = torch.full((4, 12), 11)
     inputs[1, 3:6] = torch.tensor([1, 2, 3])
     inputs[2, :7] = 5
-    keep = torch.ones_like(inputs)
-    keep[3, [0, 4, 11]] = 0
+    attention_mask = torch.ones_like(inputs)
+    attention_mask[3, [0, 4, 11]] = 0
     output = model.generate(
         inputs,
-        attention_mask=keep,
+        attention_mask=attention_mask,
         refine_rounds=4,
         refine_length=4,
         strategy=strategy,
         generator=seeded(),
         return_dict_in_generate=True,
     )
-    for ids, ranks, steps, logprobs, kept in zip(
-        output.sequences, output.orders.tolist(), output.reveal_steps, output.token_logprobs, keep, strict=True
+    for ids, order, steps, logprobs, is_token in zip(
+        output.sequences,
+        output.orders.tolist(),
+        output.unmasking_steps,
+        output.token_logprobs,
+        attention_mask,
+        strict=True,
     ):
-        length, place = int(kept.sum()), (kept.cumsum(0) - 1).tolist()  # positions without padding
-        order = ranks[:length]
-        assert kept[order].all()
+        length, positions = int(is_token.sum()), (is_token.cumsum(0) - 1).tolist()  # without padding
+        order = order[:length]
+        assert is_token[order].all()
         last_round = order[-4:]
         for rank, position in enumerate(order):
             if position in last_round:
-                context = tuple((place[p], ids[p].item()) for p in order[:rank])
-                reference = conditional(model, context, place[position], length)[ids[position]].log()
+                context = tuple((positions[p], ids[p].item()) for p in order[:rank])
+                reference = conditional(model, context, positions[position], length)[ids[position]].log()
                 assert abs(logprobs[position] - reference) < 1e-10
         assert steps[last_round].min() > steps[order[:-4]].max()
 
 
-def test_every_round_draws_in_the_order_of_the_first() -> None:
+def test_rounds_keep_a_left_to_right_order() -> None:
     output = random_model().generate(
         order="left_to_right",
         num_return_sequences=8,
@@ -103,14 +106,14 @@ def test_every_round_draws_in_the_order_of_the_first() -> None:
     assert (output.orders[:, -4:].diff() > 0).all()
 
 
-def test_every_round_draws_a_random_order_anew() -> None:
-    arguments = {"max_length": 12, "generator": seeded(), "return_dict_in_generate": True}
-    first = random_model().generate(**arguments)
-    arguments["generator"] = seeded()
-    assert not torch.equal(random_model().generate(refine_rounds=1, refine_length=12, **arguments).orders, first.orders)
+def test_rounds_draw_new_random_orders() -> None:
+    model, arguments = random_model(), {"max_length": 12, "return_dict_in_generate": True}
+    first = model.generate(generator=seeded(), **arguments)
+    refined = model.generate(refine_rounds=1, refine_length=12, generator=seeded(), **arguments)
+    assert not torch.equal(refined.orders, first.orders)
 
 
-def test_every_round_draws_block_after_block() -> None:
+def test_rounds_keep_the_order_of_blocks() -> None:
     output = random_model().generate(
         order="confidence",
         block_length=3,
@@ -121,70 +124,77 @@ def test_every_round_draws_block_after_block() -> None:
         return_dict_in_generate=True,
     )
     assert (output.orders[:, -7:].div(3, rounding_mode="floor").diff() >= 0).all()
-    assert (output.orders[:, -7:].diff() < 0).any()  # the most certain first
+    assert (output.orders[:, -7:].diff() < 0).any()  # within a block the most certain first
 
 
-def test_blocks_are_generated_positions_in_a_row_and_all_equally_likely() -> None:
+def test_all_sets_of_neighbouring_generated_positions_are_equally_likely() -> None:
     model = random_model()
     ids = torch.full((6000, 8), 11)
     ids[:, [0, 4]] = 1
-    canvas = CachedDecoder(
-        model, ids, torch.arange(8).expand(6000, -1), torch.zeros_like(ids), torch.zeros_like(ids).bool()
-    )
-    blocks = draw_blocks(canvas, 3, seeded())
+    zeros = torch.zeros_like(ids)
+    state = CachedDecodingState(model, ids, torch.arange(8).expand(6000, -1), zeros, zeros.bool())
+    selected = draw_refined_positions(state, 3, seeded())
     generated = [1, 2, 3, 5, 6, 7]
     allowed = {tuple(sorted(generated[(start + offset) % 6] for offset in range(3))) for start in range(6)}
-    drawn = [tuple(row.nonzero().flatten().tolist()) for row in blocks]
+    drawn = [tuple(row.nonzero().flatten().tolist()) for row in selected]
     assert set(drawn) == allowed
-    counts = torch.tensor([drawn.count(block) for block in sorted(allowed)]).double()
+    counts = torch.tensor([drawn.count(positions) for positions in sorted(allowed)]).double()
     assert chi_square(counts, torch.full((6,), 1 / 6, dtype=torch.float64)) < 1
 
 
-def test_the_cache_of_what_comes_before_the_block_is_kept() -> None:
-    """A round over one of 12 tokens takes as many rows as come after it in the order: 1 to 12, 6.5 on average."""
+def test_cache_is_kept_up_to_the_first_remasked_rank() -> None:
+    """Re-masking one of 12 tokens takes one row for it and each rank after it: 1 to 12 rows, 6.5 on average."""
     model = random_model()
     first = model.generate(generator=seeded(), return_dict_in_generate=True)
-    rows = [
+    num_rows = [
         model.generate(refine_rounds=1, refine_length=1, generator=seeded(seed), return_dict_in_generate=True).num_rows
         for seed in range(40)
     ]
-    assert set(rows) <= set(range(first.num_rows + 1, first.num_rows + 13))
-    assert abs(sum(rows) / 40 - first.num_rows - 6.5) < 4 * 3.5 / 40**0.5
+    assert set(num_rows) <= set(range(first.num_rows + 1, first.num_rows + 13))
+    assert abs(sum(num_rows) / 40 - first.num_rows - 6.5) < 4 * 3.5 / 40**0.5
 
 
-def test_parallel_refinement_takes_its_share_of_the_steps() -> None:
+def test_a_round_takes_steps_in_proportion_to_the_remasked_tokens() -> None:
     output = random_model().generate(
-        num_steps=6, reveal="fixed", refine_rounds=3, refine_length=4, generator=seeded(), return_dict_in_generate=True
+        num_steps=6,
+        unmasking="fixed_count",
+        refine_rounds=3,
+        refine_length=4,
+        generator=seeded(),
+        return_dict_in_generate=True,
     )
     assert output.num_forward_passes == 6 + 3 * 2
 
 
 @pytest.mark.parametrize("strategy", ["parallel", "speculative"])
-def test_a_sequence_without_holes_is_left_alone(strategy: str) -> None:
+def test_sequences_without_masks_do_not_change(strategy: str) -> None:
     inputs = torch.tensor([[1, 2, 3, 4], [11, 5, 11, 11]])
     filled = random_model().generate(
         inputs, refine_rounds=3, refine_length=2, strategy=strategy, generator=seeded(), return_dict_in_generate=True
     )
     assert torch.equal(filled.sequences[inputs != 11], inputs[inputs != 11])
-    assert (filled.reveal_steps[0] == -1).all()
+    assert (filled.unmasking_steps[0] == -1).all()
     assert (filled.sequences < 11).all()
 
 
-def test_a_length_that_is_too_long_is_told_before_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CachedDecoder, "query", lambda *arguments: pytest.fail("computed before it was checked"))
-    with pytest.raises(ValueError, match="refine_length=3, but a sequence has 2 generated tokens"):
+def test_too_long_refine_length_is_refused_before_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CachedDecodingState, "query", lambda *arguments: pytest.fail("computed before it was checked"))
+    with pytest.raises(ValueError, match=r"`refine_length` \(3\) is more than the 2 generated tokens of a sequence"):
         random_model().generate(torch.tensor([[11, 1, 11]]), refine_rounds=1, refine_length=3)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"refine_rounds": 2}, "refine_rounds=2 and refine_length=None go together"),
-        ({"refine_length": 2}, "refine_rounds=0 and refine_length=2 go together"),
-        ({"refine_rounds": -1}, "refine_rounds=-1 must be"),
-        ({"refine_rounds": 1, "refine_length": 13}, "refine_length=13, but a sequence has 12 generated tokens"),
+        ({"refine_rounds": 2}, r"`refine_rounds` \(2\) and `refine_length` \(None\) need each other"),
+        ({"refine_length": 2}, r"`refine_rounds` \(0\) and `refine_length` \(2\) need each other"),
+        ({"refine_rounds": -1}, "`refine_rounds` must be an integer of at least 0, but is -1"),
+        (
+            {"refine_rounds": 1, "refine_length": 13},
+            r"`refine_length` \(13\) is more than the 12 generated tokens of a sequence. Decrease it",
+        ),
     ],
 )
-def test_refuses(arguments: dict, message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         random_model().generate(**arguments)

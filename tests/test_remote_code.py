@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One folder loads through every Auto class where the package is not installed, and so does one saved from there."""
+"""A saved folder loads through every Auto class without the package, and so does a folder saved from that model."""
 
 import json
 import os
@@ -29,7 +29,7 @@ VARIANTS = {
 FOLDERS = [*VARIANTS, "sharded", "hub"]
 RESAVED = ["released-any", "released-masked", "released-causal", "tied-any", "tied-masked", "tied-causal", "hub-any"]
 
-# A Hub repository as it lies in the cache once it was downloaded.
+# A Hub repository as it is stored in the cache after a download.
 REPOSITORY = "somebody/hub"
 SNAPSHOT = Path("cache", "models--somebody--hub", "snapshots", "0" * 40)
 
@@ -47,7 +47,7 @@ def path_of(root: Path, folder: str) -> Path:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a saved model of each variant and class, one also in shards and as a Hub repository, and inputs."""
+    """Return a folder with inputs and a model of each variant and class, one also in shards and as a Hub repository."""
     root = tmp_path_factory.mktemp("remote")
     for name, options in VARIANTS.items():
         set_seed(0)
@@ -70,7 +70,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load_remotely(root: Path, folders: list[Path | str], resaved: Path) -> dict[str, dict[str, Any]]:
-    """What a fresh process in an empty folder, with an empty cache of remote code, makes of the folders."""
+    """Return the results of a new process that loads the folders with an empty cache of remote code."""
     empty, results = resaved / "empty", resaved / "results.pt"
     empty.mkdir(parents=True)
     command = [sys.executable, "-I", SCRIPT, root / "inputs.pt", results, resaved, *folders]
@@ -110,7 +110,7 @@ def load_here(auto_class: type, root: Path, folder: str) -> Any:
     return auto_class.from_pretrained(root / variant_of(folder)).eval()
 
 
-def test_classes(results: dict[str, Any], folder: str) -> None:
+def test_every_auto_class_loads_its_class(results: dict[str, Any], folder: str) -> None:
     assert results["config"] == "AOGPTConfig"
     names = {"any": "AOGPTForAnyOrderLM", "masked": "AOGPTForMaskedLM", "causal": "AOGPTForCausalLM"}
     assert results["class"] == names
@@ -118,7 +118,9 @@ def test_classes(results: dict[str, Any], folder: str) -> None:
 
 
 @torch.no_grad()
-def test_any_order(results: dict[str, Any], folder: str, root: Path, inputs: dict[str, torch.Tensor]) -> None:
+def test_the_any_order_model_gives_the_same_results(
+    results: dict[str, Any], folder: str, root: Path, inputs: dict[str, torch.Tensor]
+) -> None:
     model = load_here(AOGPTForAnyOrderLM, root, folder)
     ids, orders, masked_ids = inputs["input_ids"], inputs["orders"], inputs["masked_ids"]
     expected = model(ids, orders=orders).logits
@@ -128,28 +130,32 @@ def test_any_order(results: dict[str, Any], folder: str, root: Path, inputs: dic
     generator = torch.Generator().manual_seed(0)
     assert torch.equal(results["sequences"], model.generate(masked_ids, num_steps=3, generator=generator))
     torch.testing.assert_close(results["device_map=cpu"], expected)
-    torch.testing.assert_close(results["device_map=auto"], expected, rtol=1e-3, atol=1e-3)  # wherever that is
+    torch.testing.assert_close(results["device_map=auto"], expected, rtol=1e-3, atol=1e-3)  # on any device
     assert results["bfloat16"].dtype == torch.bfloat16
     assert (results["bfloat16"] - expected).abs().max() < 0.1 * expected.abs().max()
     assert results["meta"] == {name: tensor.shape for name, tensor in model.state_dict().items()}
 
 
 @torch.no_grad()
-def test_masked(results: dict[str, Any], folder: str, root: Path, inputs: dict[str, torch.Tensor]) -> None:
+def test_the_masked_lm_gives_the_same_results(
+    results: dict[str, Any], folder: str, root: Path, inputs: dict[str, torch.Tensor]
+) -> None:
     model = load_here(AOGPTForMaskedLM, root, folder)
     torch.testing.assert_close(results["masked"], model(inputs["masked_ids"]).logits)
 
 
 @torch.no_grad()
-def test_causal(results: dict[str, Any], folder: str, root: Path, inputs: dict[str, torch.Tensor]) -> None:
+def test_the_causal_lm_gives_the_same_results(
+    results: dict[str, Any], folder: str, root: Path, inputs: dict[str, torch.Tensor]
+) -> None:
     model = load_here(AOGPTForCausalLM, root, folder)
     ids = inputs["input_ids"]
     torch.testing.assert_close(results["causal"], model(ids).logits)
     assert torch.equal(results["causal_sequences"], model.generate(ids[:, :3], max_length=12, do_sample=False))
 
 
-def test_code_in_the_folder(folder: str, root: Path, first: object) -> None:
-    """Every file of code is the package's, byte for byte, and the configuration names files of the folder itself."""
+def test_the_code_in_the_folder_is_that_of_the_package(folder: str, root: Path, first: object) -> None:
+    """The files are equal byte for byte, and the configuration names files of the folder itself."""
     path = path_of(root, folder)
     code = sorted(path.glob("*.py"))
     assert {"configuration_aogpt.py", "modeling_aogpt.py"} <= {file.name for file in code}
@@ -163,6 +169,6 @@ def test_code_in_the_folder(folder: str, root: Path, first: object) -> None:
     }
 
 
-def test_sharded_folder_has_shards(root: Path) -> None:
+def test_a_sharded_folder_has_shards(root: Path) -> None:
     assert len(list((root / "sharded").glob("model-*.safetensors"))) > 2
     assert not (root / "sharded" / "model.safetensors").exists()

@@ -1,126 +1,168 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+"""Warpers, draws of tokens, and the chunks in which logits are computed."""
+
 import pytest
 import torch
+from transformers import LogitsProcessorList
 from transformers.generation import TopPLogitsWarper
 
 from modeling_aogpt import sampling
-from modeling_aogpt.sampling import choose_tokens, draw_tokens, make_warpers
+from modeling_aogpt.sampling import choose_tokens, compute_probabilities, draw_tokens, make_warpers
 from tests import references
+from tests.references import random_model, seeded
+from tests.test_logits_processors import ForbidVisibleTokens
 
 LOGITS = torch.tensor([0.5, -1.0, 2.0, 0.0, float("-inf"), 1.0])
+NUM_CANDIDATES = sampling.NUM_TOP_P_CANDIDATES
 
 
-def counts_of(draws: int, **warping: float) -> torch.Tensor:
-    arguments = {"temperature": 1.0, "top_k": 0, "top_p": 1.0} | warping
-    generator = torch.Generator().manual_seed(0)
-    tokens, _ = choose_tokens(LOGITS.expand(draws, -1), make_warpers(**arguments), True, generator)
+def sample(logits: torch.Tensor, do_sample: bool = True, **arguments: object) -> tuple[torch.LongTensor, torch.Tensor]:
+    """Return tokens and log-probabilities (rows,) drawn from logits (rows, vocab_size) after the given warpers."""
+    warpers = make_warpers(**{"temperature": 1.0, "top_k": 0, "top_p": 1.0} | arguments)
+    return choose_tokens(compute_probabilities(logits, warpers), do_sample, seeded())
+
+
+def draw_counts(num_draws: int, **arguments: float) -> torch.Tensor:
+    tokens, _ = sample(LOGITS.expand(num_draws, -1), **arguments)
     return tokens.bincount(minlength=len(LOGITS)).double()
 
 
 def chi_square(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
+    """Return Pearson's statistic, after checking that no impossible token was drawn."""
     assert counts[probabilities == 0].sum() == 0
-    kept = probabilities > 0
-    expected = probabilities[kept] * counts.sum()
-    return ((counts[kept] - expected) ** 2 / expected).sum().item()
+    is_possible = probabilities > 0
+    expected = probabilities[is_possible] * counts.sum()
+    return ((counts[is_possible] - expected) ** 2 / expected).sum().item()
+
+
+# ----------------------------------------------------------------------------------------------------------- warpers
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
-def test_draws_follow_the_tempered_softmax(temperature: float) -> None:
+def test_draws_follow_the_softmax_with_temperature(temperature: float) -> None:
     probabilities = (LOGITS.double() / temperature).softmax(0)
-    assert chi_square(counts_of(20_000, temperature=temperature), probabilities) < 23.5  # 4 degrees of freedom, 1e-4
+    assert chi_square(draw_counts(20_000, temperature=temperature), probabilities) < 23.5  # 4 degrees of freedom, 1e-4
 
 
-def test_top_k_keeps_the_k_likeliest() -> None:
-    probabilities = (
-        LOGITS.double().masked_fill(torch.tensor([True, True, False, True, True, False]), -torch.inf).softmax(0)
-    )
-    assert chi_square(counts_of(20_000, top_k=2), probabilities) < 15.1  # 1 degree of freedom, 1e-4
+def test_top_k_keeps_the_k_likeliest_tokens() -> None:
+    is_removed = torch.tensor([True, True, False, True, True, False])
+    probabilities = LOGITS.double().masked_fill(is_removed, -torch.inf).softmax(0)
+    assert chi_square(draw_counts(20_000, top_k=2), probabilities) < 15.1  # 1 degree of freedom, 1e-4
 
 
 def test_top_p_keeps_the_token_that_crosses_p() -> None:
-    """For probabilities .6, .3, .1 and p = .7 two tokens are kept, as in transformers; the authors' code keeps one."""
+    """For probabilities .6, .3, .1 and p = .7 two tokens are kept, as in Transformers; the released code keeps one."""
     logits = torch.tensor([0.6, 0.3, 0.1]).log().expand(4000, 3)
-    tokens, _ = choose_tokens(logits, make_warpers(1.0, 0, 0.7), True, torch.Generator().manual_seed(0))
+    tokens, _ = sample(logits, top_p=0.7)
     counts = tokens.bincount(minlength=3)
     assert counts[2] == 0
     assert abs(counts[1] / 4000 - 1 / 3) < 0.03
 
 
-@pytest.mark.parametrize("num_tokens", [sampling.BLOCK_SIZE * 3, sampling.BLOCK_SIZE * 2 + 7])
-def test_draws_from_many_blocks_of_tokens_follow_their_weights(num_tokens: int) -> None:
-    weights = torch.rand(num_tokens, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 0.1
-    weights[: sampling.BLOCK_SIZE] *= 3  # blocks of unequal mass
-    weights[5], weights[-1] = 0, 0
-    tokens = draw_tokens(weights.expand(100_000, -1), torch.Generator().manual_seed(0))
-    counts = tokens.bincount(minlength=num_tokens).double()
-    assert counts[weights == 0].sum() == 0
-    kept = weights > 0
-    assert references.chi_square(counts[kept], weights[kept] / weights.sum()) < 1
-
-
 @pytest.mark.parametrize("scale", [0.1, 4.0], ids=["flat", "peaked"])
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.9999])
 @pytest.mark.parametrize("top_k", [0, 700])
-def test_top_p_keeps_what_transformers_keeps(scale: float, top_p: float, top_k: int) -> None:
-    """Whether the nucleus is among the candidates that are sorted first or not, and after top-k."""
-    logits = scale * torch.randn(5, 3 * sampling.NUM_CANDIDATES, generator=torch.Generator().manual_seed(0)).double()
+def test_top_p_keeps_the_tokens_that_transformers_keeps(scale: float, top_p: float, top_k: int) -> None:
+    """Also if the tokens that are sorted first do not reach p, and after top-k."""
+    logits = scale * torch.randn(5, 3 * NUM_CANDIDATES, generator=seeded()).double()
     logits[:, 7] = float("-inf")
-    top_k_alone = make_warpers(1.0, top_k, 1.0)
-    expected = TopPLogitsWarper(top_p)(None, top_k_alone(None, logits))
-    given = make_warpers(1.0, top_k, top_p)(None, logits)
-    assert torch.equal(given, expected)
+    top_k_only = make_warpers(1.0, top_k, 1.0)
+    expected = TopPLogitsWarper(top_p)(None, top_k_only(None, logits))
+    actual = make_warpers(1.0, top_k, top_p)(None, logits)
+    assert torch.equal(actual, expected)
     if top_k == 0 and top_p == 0.9:
-        assert ((given > -torch.inf).sum(1) > sampling.NUM_CANDIDATES).all() == (scale == 0.1)
+        assert ((actual > -torch.inf).sum(1) > NUM_CANDIDATES).all() == (scale == 0.1)
 
 
-def test_top_p_sorts_all_where_one_row_needs_it() -> None:
-    logits = torch.randn(2, 3 * sampling.NUM_CANDIDATES, generator=torch.Generator().manual_seed(0)).double()
-    logits[0] *= 10  # whose nucleus is among the candidates
+def test_top_p_sorts_all_tokens_if_one_row_needs_it() -> None:
+    logits = torch.randn(2, 3 * NUM_CANDIDATES, generator=seeded()).double()
+    logits[0] *= 10  # few tokens of this row reach p
     expected = TopPLogitsWarper(0.9)(None, logits)
     assert torch.equal(make_warpers(1.0, 0, 0.9)(None, logits), expected)
-    assert ((expected > -torch.inf).sum(1) > sampling.NUM_CANDIDATES).tolist() == [False, True]
+    assert ((expected > -torch.inf).sum(1) > NUM_CANDIDATES).tolist() == [False, True]
 
 
-def test_what_is_reached_exactly_is_enough_for_top_p() -> None:
+def test_top_p_keeps_no_further_token_if_p_is_reached_exactly() -> None:
     logits = torch.tensor([[0.5, 0.25, 0.25]]).double().log()
-    kept = make_warpers(1.0, 0, 0.5)(None, logits) > -torch.inf
-    assert kept.tolist() == [[True, False, False]] == (TopPLogitsWarper(0.5)(None, logits) > -torch.inf).tolist()
+    is_kept = make_warpers(1.0, 0, 0.5)(None, logits) > -torch.inf
+    assert is_kept.tolist() == [[True, False, False]] == (TopPLogitsWarper(0.5)(None, logits) > -torch.inf).tolist()
 
 
-def test_of_equals_at_the_edge_top_p_keeps_as_many_as_transformers() -> None:
-    logits = torch.randn(8, 2000, generator=torch.Generator().manual_seed(0)).bfloat16().double()
-    given, expected = make_warpers(1.0, 0, 0.2)(None, logits), TopPLogitsWarper(0.2)(None, logits)
-    assert torch.equal(given.sort().values, expected.sort().values)
+def test_top_p_keeps_as_many_equally_likely_tokens_as_transformers() -> None:
+    logits = torch.randn(8, 2000, generator=seeded()).bfloat16().double()
+    actual, expected = make_warpers(1.0, 0, 0.2)(None, logits), TopPLogitsWarper(0.2)(None, logits)
+    assert torch.equal(actual.sort().values, expected.sort().values)
 
 
-def test_top_p_of_the_released_code_leaves_out_the_token_that_crosses_p() -> None:
+def test_exclusive_top_p_removes_the_token_that_crosses_p() -> None:
     logits = torch.tensor([[0.6, 0.3, 0.1], [0.3, 0.1, 0.6], [0.35, 0.25, 0.4]]).double().log()
-    kept = make_warpers(1.0, 0, 0.7, "exclusive")(None, logits) > -torch.inf
-    assert kept.tolist() == [[True, False, False], [False, False, True], [False, False, True]]
-    kept = make_warpers(1.0, 0, 0.8, "exclusive")(None, logits) > -torch.inf
-    assert kept[2].tolist() == [True, False, True]
+    is_kept = make_warpers(1.0, 0, 0.7, "exclusive")(None, logits) > -torch.inf
+    assert is_kept.tolist() == [[True, False, False], [False, False, True], [False, False, True]]
+    is_kept = make_warpers(1.0, 0, 0.8, "exclusive")(None, logits) > -torch.inf
+    assert is_kept[2].tolist() == [True, False, True]
     assert make_warpers(1.0, 0, 0.1, "exclusive")(None, logits).isfinite().sum() == 3  # the likeliest of each row
 
 
-def test_log_probabilities_are_those_of_the_distribution_drawn_from() -> None:
-    warpers = make_warpers(0.7, 3, 1.0)
-    tokens, logprobs = choose_tokens(LOGITS[None], warpers, False)
+# ------------------------------------------------------------------------------------------------------------- draws
+
+
+@pytest.mark.parametrize("num_tokens", [sampling.BLOCK_SIZE * 3, sampling.BLOCK_SIZE * 2 + 7])
+def test_draws_from_several_blocks_of_tokens_follow_their_weights(num_tokens: int) -> None:
+    weights = torch.rand(num_tokens, generator=seeded(1), dtype=torch.float64) + 0.1
+    weights[: sampling.BLOCK_SIZE] *= 3  # blocks of different total weight
+    weights[5], weights[-1] = 0, 0
+    tokens = draw_tokens(weights.expand(100_000, -1), seeded())
+    counts = tokens.bincount(minlength=num_tokens).double()
+    assert counts[weights == 0].sum() == 0
+    is_possible = weights > 0
+    assert references.chi_square(counts[is_possible], weights[is_possible] / weights.sum()) < 1
+
+
+def test_log_probabilities_are_those_after_warping() -> None:
+    tokens, logprobs = sample(LOGITS[None], do_sample=False, temperature=0.7, top_k=3)
     kept = (LOGITS.double() / 0.7)[[2, 5, 0]].softmax(0)
     assert tokens.tolist() == [2]
     assert logprobs.item() == pytest.approx(kept[0].log().item(), abs=1e-12)
 
 
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
-def test_the_extreme_uniforms_draw_tokens_with_mass(monkeypatch: pytest.MonkeyPatch, uniform: float) -> None:
-    logits = torch.randn(200, 100, generator=torch.Generator().manual_seed(0))
+def test_extreme_uniform_numbers_draw_tokens_of_positive_probability(
+    monkeypatch: pytest.MonkeyPatch, uniform: float
+) -> None:
+    logits = torch.randn(200, 100, generator=seeded())
     logits[:, 0] = logits[:, -1] = float("-inf")
     monkeypatch.setattr(torch, "rand", lambda *size, **_: torch.full(size, uniform, dtype=torch.float64))
-    tokens, logprobs = choose_tokens(logits, make_warpers(1.0, 0, 1.0), True)
+    tokens, logprobs = sample(logits)
     assert (tokens == (98 if uniform else 1)).all()
     assert torch.isfinite(logprobs).all()
 
 
-def test_nan_is_reported_not_drawn() -> None:
-    _, logprobs = choose_tokens(torch.tensor([[0.0, float("nan")]]), make_warpers(1.0, 0, 1.0), True)
-    assert not torch.isfinite(logprobs).any()
+def test_nan_logits_give_nan_log_probabilities() -> None:
+    _, logprobs = sample(torch.tensor([[0.0, float("nan")]]))
+    assert torch.isnan(logprobs).all()
+
+
+# ------------------------------------------------------------------------------------------------------------ chunks
+
+
+@pytest.mark.parametrize("with_processor", [False, True])
+@pytest.mark.parametrize("arguments", [{"num_steps": 2}, {"order": "margin"}, {"strategy": "speculative"}])
+def test_chunks_do_not_change_samples(monkeypatch: pytest.MonkeyPatch, arguments: dict, with_processor: bool) -> None:
+    model = random_model()
+    head_rows = []
+    model.lm_head.register_forward_hook(lambda module, inputs, logits: head_rows.append(len(logits)))
+
+    def generate() -> torch.LongTensor:
+        processors = LogitsProcessorList([ForbidVisibleTokens()] if with_processor else [])
+        return model.generate(
+            max_length=10, num_return_sequences=4, generator=seeded(), logits_processor=processors, **arguments
+        )
+
+    expected = generate()
+    assert max(head_rows) > 3
+    head_rows.clear()
+    monkeypatch.setattr(sampling, "ROWS_PER_HEAD_CALL", 3)
+    monkeypatch.setattr(sampling, "ROWS_ON_CPU", 2)
+    assert torch.equal(generate(), expected)
+    assert max(head_rows) == 3

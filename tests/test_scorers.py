@@ -38,7 +38,7 @@ from eval.scorers import (
 )
 from eval.scoring import score
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from tests.references import take_out
+from tests.references import remove_weight
 from training.convert_gpt2 import convert
 
 IDS = torch.arange(40).view(4, 10) * 7 % 13
@@ -68,7 +68,7 @@ def test_measures_of_a_decoder(tiny_model: AOGPTForAnyOrderLM, num_ranks: int) -
         "left_to_right": tiny_model.log_likelihood(IDS),
         "any_order": tiny_model.log_likelihood(IDS, orders=given["orders"]),
         "ensemble": tiny_model.log_likelihood(
-            IDS, orders="random", num_context_orders=3, num_ranks=num_ranks or None, generator=seeded()
+            IDS, orders="random", ensemble_size=3, num_ranks=num_ranks or None, generator=seeded()
         ),
     }
     found = {measure: scorer.nats(measure, given, seeded()) for measure in scorer.measures}
@@ -127,7 +127,7 @@ def test_no_weights_are_made_up(
     gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=13, n_positions=10, n_embd=8, n_layer=1, n_head=1))
     (gpt2 if is_causal else tiny_model).save_pretrained(tmp_path)
     lost = "transformer.h.0.mlp.c_fc.weight" if is_causal else "model.layers.1.mlp.up_proj.weight"
-    take_out(tmp_path, lost)
+    remove_weight(tmp_path, lost)
     with pytest.raises(ValueError, match=rf"not those of its configuration: .*{lost}"):
         load(str(tmp_path))
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What files of others can do: nothing but be read. Nothing is fetched or run that was not asked for."""
+"""Files of others are only read, never run, and nothing is downloaded without a request."""
 
 import ast
 import json
@@ -21,9 +21,8 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig
 from modeling_aogpt.convert_reference_checkpoint import load_released
 
 ROOT = Path(__file__).parents[1]
-CODE = [
-    path for folder in ("modeling_aogpt", "training", "eval", "model_cards") for path in (ROOT / folder).rglob("*.py")
-]
+FOLDERS = ("modeling_aogpt", "common", "training", "eval", "model_cards")
+CODE = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def model_folder(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedToken
 
 
 class Attack:
-    """Unpickled, it leaves a trace."""
+    """Object that creates a folder when it is unpickled."""
 
     def __init__(self, trace: Path) -> None:
         self.trace = trace
@@ -50,7 +49,7 @@ FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "yaml.load", "yaml.u
 
 
 def calls(tree: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(dotted name, constant keyword arguments) of every call."""
+    """Yield (dotted name, constant keyword arguments) of every call."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             keywords = {word.arg: getattr(word.value, "value", ...) for word in node.keywords}
@@ -58,7 +57,7 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def faults(source: str) -> list[str]:
-    """What in a file of code could run what a file of data says."""
+    """Return the imports and calls that could run code from a data file."""
     tree = ast.parse(source)
     found = []
     for node in ast.walk(tree):
@@ -74,7 +73,7 @@ def faults(source: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_code_unpickles_or_evaluates(path: Path) -> None:
+def test_no_code_unpickles_or_evaluates_data(path: Path) -> None:
     assert faults(path.read_text(encoding="utf-8")) == []
 
 
@@ -92,16 +91,16 @@ def test_no_code_unpickles_or_evaluates(path: Path) -> None:
         "subprocess.run(command, shell=True)",
     ],
 )
-def test_what_that_test_finds(source: str) -> None:
+def test_calls_that_could_run_code_from_data_are_found(source: str) -> None:
     assert len(faults(source)) == 1
 
 
-def test_a_malicious_pickle_does_nothing(model_folder: Path, tmp_path: Path) -> None:
-    """In place of a released file, of weights, and of the training state beside them."""
+def test_a_malicious_pickle_does_not_run(model_folder: Path, tmp_path: Path) -> None:
+    """It replaces a released file, and the weights of a model folder."""
     trace = tmp_path / "trace"
     released = tmp_path / "released.pt"
     torch.save({"model": Attack(trace), "model_args": {}}, released)
-    with pytest.raises(ValueError, match="damaged, or no file that torch"):
+    with pytest.raises(ValueError, match=r"is damaged, or was not written by torch\.save"):
         load_released(released)
     (model_folder / "model.safetensors").unlink()
     torch.save(Attack(trace), model_folder / "pytorch_model.bin")
@@ -111,7 +110,7 @@ def test_a_malicious_pickle_does_nothing(model_folder: Path, tmp_path: Path) -> 
         staging.load_model(model_folder)
     assert not trace.exists()
     torch.load(released, weights_only=False)
-    assert trace.exists()  # so the attack would have worked
+    assert trace.exists()  # the attack works if it is not prevented
 
 
 # ------------------------------------------------------------------------------------------------------- configuration
@@ -140,7 +139,7 @@ def test_a_malicious_pickle_does_nothing(model_folder: Path, tmp_path: Path) -> 
         ("mask_token_id", 1.5),
     ],
 )
-def test_a_value_that_makes_no_sense_is_refused(config_class: type[AOGPTConfig], name: str, value: object) -> None:
+def test_settings_that_are_not_allowed_are_errors(config_class: type[AOGPTConfig], name: str, value: object) -> None:
     settings = config_class(vocab_size=17, hidden_size=16, num_attention_heads=2).to_dict() | {name: value}
     if name == "hidden_size":
         settings.pop("intermediate_size")
@@ -148,10 +147,10 @@ def test_a_value_that_makes_no_sense_is_refused(config_class: type[AOGPTConfig],
         config_class.from_dict(settings)
 
 
-def test_a_configuration_that_is_not_its_weights_is_an_error(model_folder: Path) -> None:
+def test_a_configuration_that_does_not_fit_the_weights_is_an_error(model_folder: Path) -> None:
     config = json.loads((model_folder / "config.json").read_text())
     for changes, message in (
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers=1000000000 is more than any model has"),
+        ({"num_hidden_layers": 10**9}, "`num_hidden_layers` must be an integer from 1 to 1024, but is 1000000000"),
         ({"intermediate_size": 128}, "size"),
     ):
         (model_folder / "config.json").write_text(json.dumps(config | changes))
@@ -160,7 +159,7 @@ def test_a_configuration_that_is_not_its_weights_is_an_error(model_folder: Path)
                 auto_class.from_pretrained(model_folder)
 
 
-# ----------------------------------------------------------------------------------------- nothing fetched, nothing run
+# ----------------------------------------------------------------------------------------------- downloads and code
 
 ALONE = """
 import pathlib, socket, sys
@@ -185,8 +184,8 @@ model_cards.publish.stage(pathlib.Path(folder), "somebody/model", pathlib.Path(s
 """
 
 
-def test_nothing_is_fetched_and_no_code_of_a_folder_runs(model_folder: Path, tmp_path: Path) -> None:
-    """With the package installed, files of code that lie with the weights are neither run nor published."""
+def test_nothing_is_downloaded_and_no_code_in_a_folder_is_run_or_published(model_folder: Path, tmp_path: Path) -> None:
+    """The package is installed, so code in a model folder is not needed."""
     trace = tmp_path / "trace"
     for path in model_folder.glob("*.py"):
         path.write_text(f"import os; os.mkdir({str(trace)!r})\n")

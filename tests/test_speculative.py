@@ -1,27 +1,27 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+"""Speculative decoding with both kinds of drafts, against the chain rule and full forward passes."""
+
 import pytest
 import torch
 
 from modeling_aogpt.sampling import make_warpers
-from tests.references import Enumeration, chi_square, conditional, random_model
+from modeling_aogpt.speculative import look_up
+from tests.references import Enumeration, chi_square, conditional, ragged_inputs, random_model, seeded
 
 pytestmark = pytest.mark.usefixtures("large_chunks")
 
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+TINY = {"vocab_size": 2, "position_encoding": "rotary", "initializer_range": 0.3}
 
 
 @pytest.fixture(scope="module")
 def tiny() -> Enumeration:
-    """Four positions, two tokens, and predictions that change much with every token revealed."""
-    model = random_model(vocab_size=2, max_position_embeddings=4, position_encoding="rotary", initializer_range=0.3)
-    return Enumeration(model, length=4)
+    """Return a model of four positions and two tokens whose predictions depend strongly on every token."""
+    return Enumeration(random_model(max_position_embeddings=4, **TINY), length=4)
 
 
 def check_samples(tiny: Enumeration, **arguments: object) -> float:
-    """Holds samples against the chain rule in an order; returns the acceptance rate."""
+    """Compare samples with the chain rule in a fixed order, and return the acceptance rate."""
     order = (2, 0, 3, 1)
     output = tiny.model.generate(
         num_return_sequences=20_000,
@@ -31,14 +31,14 @@ def check_samples(tiny: Enumeration, **arguments: object) -> float:
         return_dict_in_generate=True,
         **arguments,
     )
-    counts = tiny.counts_of(output.sequences)
+    counts = tiny.count(output.sequences)
     assert chi_square(counts, tiny.of_groups(tuple((position,) for position in order))) < 1
-    assert chi_square(counts, tiny.of_groups((order[:2], order[2:]))) > 2  # what keeping every draft would sample
+    assert chi_square(counts, tiny.of_groups((order[:2], order[2:]))) > 2  # the result of accepting all drafts
     return output.acceptance_rate
 
 
 @pytest.mark.parametrize("draft_length", [2, 3, 4, 9])
-def test_samples_the_chain_rule_exactly(tiny: Enumeration, draft_length: int) -> None:
+def test_samples_follow_the_chain_rule_exactly(tiny: Enumeration, draft_length: int) -> None:
     assert 0.1 < check_samples(tiny, draft_length=draft_length) < 0.98
 
 
@@ -54,31 +54,22 @@ def test_temperature_applies_to_drafts_and_verification(tiny: Enumeration) -> No
             raised = conditional(tiny.model, context, position, 4) ** 0.5
             probability *= (raised / raised.sum())[sequence[position]].item()
         expected.append(probability)
-    assert chi_square(tiny.counts_of(samples), torch.tensor(expected, dtype=torch.float64)) < 1
+    assert chi_square(tiny.count(samples), torch.tensor(expected, dtype=torch.float64)) < 1
 
 
-@pytest.mark.parametrize("computes_in_bfloat16", [True, False])
-@pytest.mark.parametrize("draft", ["model", "ngram"])
-def test_samples_a_bfloat16_model_exactly(
-    draft: str, computes_in_bfloat16: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Held against the predictions that the bfloat16 model itself makes in full forwards, whatever processor."""
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: computes_in_bfloat16)
-    arguments = {"vocab_size": 2, "max_position_embeddings": 4, "position_encoding": "rotary", "initializer_range": 0.3}
-    tiny = Enumeration(random_model(**arguments).bfloat16(), length=4)
+@pytest.mark.parametrize("draft", ["model", "prompt_lookup"])
+def test_samples_of_a_bfloat16_model_follow_the_chain_rule(draft: str) -> None:
+    """The chain rule of the predictions that the bfloat16 model itself makes in full forward passes."""
+    tiny = Enumeration(random_model(max_position_embeddings=4, **TINY).bfloat16(), length=4)
     assert check_samples(tiny, draft=draft) < 0.98
 
 
 @pytest.mark.parametrize("truncation", [{"top_p": 0.7}, {"top_k": 3}, {"temperature": 0.7, "top_p": 0.9}])
 @pytest.mark.parametrize("order", ["random", "left_to_right"])
-def test_log_probabilities_are_those_of_full_forwards(order: str, truncation: dict) -> None:
-    """In a ragged batch with padding: given tokens from none to all but one."""
+def test_log_probabilities_equal_full_forwards(order: str, truncation: dict) -> None:
+    """In a batch with different numbers of masks."""
     model, mask = random_model(position_encoding="rotary"), 11
-    inputs = torch.randint(0, 11, (4, 12), generator=seeded())
-    inputs[0] = mask
-    inputs[1, 5] = mask
-    inputs[2, [0, 3, 4, 8, 11]] = mask
-    inputs[3, 2:] = mask
+    inputs = torch.cat((ragged_inputs(), torch.tensor([[4, 7] + [mask] * 10])))
     output = model.generate(
         inputs,
         order=order,
@@ -112,21 +103,21 @@ def test_never_takes_more_passes_than_tokens(draft_length: int) -> None:
         )
         assert output.num_forward_passes <= length
         assert (output.sequences < 11).all()
-        assert output.reveal_steps.max() <= (length - 1) // 2
+        assert output.unmasking_steps.max() <= (length - 1) // 2
 
 
-def test_where_tokens_do_not_depend_on_each_other_all_drafts_are_accepted() -> None:
+def test_all_drafts_are_accepted_if_tokens_are_independent() -> None:
     model = random_model()
     with torch.no_grad():
         model.lm_head.weight.zero_()  # the bias alone predicts
         model.lm_head.bias.normal_(generator=seeded())
     output = model.generate(strategy="speculative", draft_length=5, generator=seeded(), return_dict_in_generate=True)
     assert output.acceptance_rate == 1
-    assert output.num_forward_passes == 4  # 5 drafts and one more token in each round of two passes
-    assert output.num_rows == 4 * 5  # what was verified stays in the cache
+    assert output.num_forward_passes == 4  # each round of two passes unmasks 5 drafts and one more token
+    assert output.num_rows == 4 * 5  # verified rows stay in the cache
 
 
-def test_runs_in_bfloat16() -> None:
+def test_bfloat16_log_probabilities_are_near_the_likelihood() -> None:
     model = random_model(initializer_range=0.1).bfloat16()
     output = model.generate(
         num_return_sequences=4, strategy="speculative", generator=seeded(), return_dict_in_generate=True
@@ -135,8 +126,8 @@ def test_runs_in_bfloat16() -> None:
     torch.testing.assert_close(output.token_logprobs.sum(1), scores, rtol=0, atol=0.2)
 
 
-@pytest.mark.parametrize("draft", ["model", "ngram"])
-def test_non_finite_logits_end_it(draft: str) -> None:
+@pytest.mark.parametrize("draft", ["model", "prompt_lookup"])
+def test_non_finite_logits_are_reported(draft: str) -> None:
     model = random_model()
     with torch.no_grad():
         model.lm_head.weight[3] = float("nan")
@@ -147,12 +138,118 @@ def test_non_finite_logits_end_it(draft: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"strategy": "lookahead"}, "strategy='lookahead' is not one of 'parallel', 'speculative'"),
-        ({"strategy": "speculative", "num_steps": 3}, "takes neither num_steps nor do_sample=False"),
-        ({"strategy": "speculative", "do_sample": False}, "takes neither num_steps nor do_sample=False"),
-        ({"strategy": "speculative", "draft_length": 1}, "draft_length=1 must be an integer of at least 2"),
+        ({"strategy": "lookahead"}, "`strategy` must be one of 'parallel', 'speculative', but is 'lookahead'"),
+        ({"strategy": "speculative", "num_steps": 3}, "cannot be combined with `num_steps` or `do_sample=False`"),
+        ({"strategy": "speculative", "do_sample": False}, "cannot be combined with `num_steps` or `do_sample=False`"),
+        ({"strategy": "speculative", "draft_length": 1}, "`draft_length` must be an integer of at least 2, but is 1"),
     ],
 )
-def test_refuses(arguments: dict, message: str) -> None:
+def test_invalid_arguments_are_refused(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         random_model().generate(**arguments)
+
+
+# ----------------------------------------------------------------------------------------------------- prompt lookup
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "token"),
+    [
+        ([5, 6, 7, 5, 6, -1], 5, 7),  # the token after 5 6
+        ([-1, 6, 7, 5, 6, 7], 0, 5),  # the token before 6 7
+        ([1, 6, 8, 2, 6, 9, 2, 6, -1], 8, 9),  # two equal neighbours win over one
+        ([6, 8, 0, 6, 9, 0, 6, -1], 7, 9),  # the last of two equally good positions
+        ([1, 2, 3, 0, 1, -1, 3], 5, 2),  # neighbours on both sides
+        ([1, 4, 2, 3, 1, -1, 3], 5, 2),  # an equal neighbour on the right, and the last of equally good ones
+        ([1, 2, 3, -1], 3, None),  # nothing follows 3
+        ([-1, -1, -1], 1, None),
+        ([1, -1, -1, 1, 2, -1, -1], 5, None),  # the token after 1 2 is masked
+    ],
+)
+def test_prompt_lookup_finds_the_token_whose_neighbours_agree_best(
+    text: list[int], target: int, token: int | None
+) -> None:
+    tokens, is_found = look_up(torch.tensor([text]), torch.tensor([target]))
+    assert is_found.tolist() == [token is not None]
+    if token is not None:
+        assert tokens.tolist() == [token]
+
+
+@pytest.fixture(scope="module")
+def tiny_of_five() -> Enumeration:
+    return Enumeration(random_model(max_position_embeddings=5, **TINY), length=5)
+
+
+@pytest.mark.parametrize("draft_length", [2, 4])
+@pytest.mark.parametrize("order", [(2, 0, 3, 1, 4), (0, 1, 2, 3, 4)])
+def test_prompt_lookup_samples_follow_the_chain_rule_exactly(
+    tiny_of_five: Enumeration, order: tuple[int, ...], draft_length: int
+) -> None:
+    output = tiny_of_five.model.generate(
+        num_return_sequences=20_000,
+        order=torch.tensor(order).expand(20_000, -1),
+        strategy="speculative",
+        draft="prompt_lookup",
+        draft_length=draft_length,
+        generator=seeded(),
+        return_dict_in_generate=True,
+    )
+    expected = tiny_of_five.of_groups(tuple((p,) for p in order))
+    assert chi_square(tiny_of_five.count(output.sequences), expected) < 1
+    assert 0.1 < output.acceptance_rate < 0.98
+
+
+def test_prompt_lookup_log_probabilities_equal_full_forwards() -> None:
+    """In a batch of repetitive text with different numbers of masks and padding."""
+    model, mask = random_model(vocab_size=4, position_encoding="rotary"), 4
+    inputs = torch.tensor([[0, 1, 2, 3] * 3, [1, 1] * 6, [2, 3] * 6])
+    inputs[0, [3, 5, 6, 7, 11]] = mask
+    inputs[1, 4:] = mask
+    inputs[2, :9] = mask
+    attention_mask = torch.ones_like(inputs)
+    attention_mask[2, [4, 9]] = 0
+    output = model.generate(
+        inputs,
+        attention_mask=attention_mask,
+        strategy="speculative",
+        draft="prompt_lookup",
+        generator=seeded(),
+        return_dict_in_generate=True,
+    )
+    assert output.acceptance_rate > 0
+    for row in range(3):
+        is_token, context = attention_mask[row].bool(), ()
+        positions = is_token.cumsum(0) - 1  # without padding
+        for position in output.orders[row].tolist()[: int(is_token.sum())]:
+            token = output.sequences[row, position].item()
+            if inputs[row, position] == mask:
+                prediction = conditional(model, context, positions[position].item(), int(is_token.sum()))
+                assert abs(output.token_logprobs[row, position] - prediction[token].log()) < 1e-10
+            context += ((positions[position].item(), token),)
+
+
+def test_prompt_lookup_saves_passes_for_repetitive_text() -> None:
+    """The model always predicts token 0: each round accepts three drafts and adds one more token."""
+    model = random_model()
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+        model.lm_head.bias.copy_(torch.tensor([200.0] + [0.0] * 10))
+    prompt = torch.zeros(1, 4, dtype=torch.long)
+    arguments = {"max_length": 12, "order": "left_to_right", "generator": seeded(), "return_dict_in_generate": True}
+    output = model.generate(prompt, strategy="speculative", draft="prompt_lookup", draft_length=3, **arguments)
+    assert output.acceptance_rate == 1
+    assert output.num_forward_passes == 2  # of 4 tokens each
+    assert model.generate(prompt, **arguments).num_forward_passes == 8
+
+
+def test_prompt_lookup_never_takes_more_passes_than_tokens() -> None:
+    model = random_model()
+    for length in range(1, 13):
+        output = model.generate(
+            max_length=length,
+            strategy="speculative",
+            draft="prompt_lookup",
+            generator=seeded(),
+            return_dict_in_generate=True,
+        )
+        assert output.num_forward_passes <= length

@@ -27,8 +27,8 @@ from eval.speed_floor import Machine, best_time, decoder_work, measure_machine
 from eval.speed_memory import PeakMemory, memory_of
 from eval.speed_plot import main as plot_reports
 from modeling_aogpt import AOGPTConfig, cached_decoder
-from modeling_aogpt.cache_aogpt import AnyOrderCache
-from modeling_aogpt.linear import HAS_ONEDNN, Linear
+from modeling_aogpt.decoding_state import AnyOrderCache
+from modeling_aogpt.devices import HAS_ONEDNN, Linear
 from tests.references import random_model
 from training.hardware import versions
 
@@ -71,7 +71,7 @@ def test_what_is_taken_away_is_gone_and_nothing_else(name: str | None) -> None:
 @pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
 @pytest.mark.parametrize("name", ["plain-products", "no-cache"])
 def test_plain_products_are_not_onednns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_decoder, "PASSES_WORTH_PACKING", 1)
+    monkeypatch.setattr(cached_decoder, "MIN_PASSES_TO_PACK", 1)
     generate = ABLATIONS[name](random_model().float())
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         decode(generate)

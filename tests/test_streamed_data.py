@@ -62,7 +62,7 @@ def read(
     return Batches(data.samples(SEED, position), passes, DataCollatorForAnyOrderLM(), num_workers, pin_memory=False)
 
 
-def in_order(data: Data, num_samples: int) -> list[int]:
+def index_by_rank(data: Data, num_samples: int) -> list[int]:
     """The ids of the stream, unshuffled."""
     samples = data.samples(SEED)
     rows = samples.rows_of(list(range(num_samples)))
@@ -82,7 +82,7 @@ def test_stream_is_the_documents_end_to_end_epoch_after_epoch(arguments: DataArg
                     expected += [*data.tokenizer.encode(text), data.tokenizer.eos_token_id]
     num_samples = len(expected) // LENGTH // WINDOW * WINDOW
     assert num_samples < STEPS * BATCH_SIZE
-    assert in_order(data, num_samples) == expected[: num_samples * LENGTH]
+    assert index_by_rank(data, num_samples) == expected[: num_samples * LENGTH]
     assert len({tuple(epoch_permutation(3, SEED, epoch)) for epoch in range(3)}) > 1
 
 
@@ -157,7 +157,7 @@ def test_validation_files_are_held_out_whole(arguments: DataArguments) -> None:
     assert data.facts["validation"]["documents"] == len(FILES[2])
     assert data.facts["validation"]["empty_documents"] == 2
     assert names_of_sources(data) == ["a.txt", "c.txt"]
-    assert data.tokenizer.decode(in_order(data, WINDOW)).startswith(FILES[0][0])  # nothing is left out
+    assert data.tokenizer.decode(index_by_rank(data, WINDOW)).startswith(FILES[0][0])  # nothing is left out
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ def test_data_set_of_a_folder(data_set: DataArguments) -> None:
     assert names_of_sources(data) == ["train-0.parquet", "train-1.parquet", "validation-0.parquet"]
     assert data.facts["validation"]["documents"] == HELD_OUT
     first = FILES[epoch_permutation(2, SEED, 0)[0]][0]
-    assert data.tokenizer.decode(in_order(data, WINDOW)).startswith(first)
+    assert data.tokenizer.decode(index_by_rank(data, WINDOW)).startswith(first)
 
 
 def test_a_data_set_scored_on_files_notes_these_instead_of_its_split(data_set: DataArguments, tmp_path: Path) -> None:

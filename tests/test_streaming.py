@@ -1,5 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+"""Streamers and the history of a generation."""
+
 import re
 
 import pytest
@@ -9,16 +11,14 @@ from transformers import PreTrainedTokenizerFast, TextStreamer
 from transformers.generation import BaseStreamer
 
 from modeling_aogpt import AOGPTForAnyOrderLM
-from tests.references import random_model
+from tests.references import random_model, seeded
 
 MASK = 11
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+class RecordingStreamer(BaseStreamer):
+    """Streamer that records all calls."""
 
-
-class Recorder(BaseStreamer):
     def __init__(self) -> None:
         self.final, self.drafts, self.ended = [], [], False
 
@@ -44,9 +44,9 @@ class Recorder(BaseStreamer):
         {"refine_rounds": 2, "refine_length": 2},
     ],
 )
-def test_what_is_put_together_is_the_result(arguments: dict) -> None:
+def test_streamed_parts_add_up_to_the_result(arguments: dict) -> None:
     inputs = torch.tensor([[1, 2, MASK, MASK, 3, MASK, MASK, MASK]]).expand(2, -1)
-    streamer = Recorder()
+    streamer = RecordingStreamer()
     output = random_model().generate(
         inputs, streamer=streamer, output_history=True, generator=seeded(), return_dict_in_generate=True, **arguments
     )
@@ -59,30 +59,42 @@ def test_what_is_put_together_is_the_result(arguments: dict) -> None:
     assert torch.equal(output.history[-1], output.sequences)
 
 
-def test_the_history_is_that_of_the_reveal_steps() -> None:
+@pytest.mark.parametrize("arguments", [{"num_steps": 5, "unmasking": "fixed_count"}, {"strategy": "speculative"}])
+def test_history_agrees_with_the_unmasking_steps(arguments: dict) -> None:
     output = random_model().generate(
-        num_return_sequences=3, num_steps=5, reveal="fixed", output_history=True, return_dict_in_generate=True
+        num_return_sequences=3, output_history=True, generator=seeded(), return_dict_in_generate=True, **arguments
     )
     for step, state in enumerate(output.history):
-        assert torch.equal(state, output.sequences.masked_fill(output.reveal_steps >= step, MASK))
-    assert len(output.history) == 6
+        assert torch.equal(state, output.sequences.masked_fill(output.unmasking_steps >= step, MASK))
+    assert len(output.history) == output.unmasking_steps.max() + 2
+    if "num_steps" in arguments:
+        assert len(output.history) == 6
 
 
-def test_left_to_right_text_is_put_token_by_token() -> None:
-    streamer = Recorder()
+def test_history_has_masks_at_remasked_positions() -> None:
+    """Each of two rounds re-masks 3 positions and unmasks them one at a time."""
+    output = random_model().generate(
+        refine_rounds=2, refine_length=3, output_history=True, generator=seeded(), return_dict_in_generate=True
+    )
+    num_masked = (output.history == MASK).sum(dim=(1, 2)).tolist()
+    assert num_masked == [*range(12, -1, -1), 2, 1, 0, 2, 1, 0]
+
+
+def test_left_to_right_text_is_streamed_token_by_token() -> None:
+    streamer = RecordingStreamer()
     random_model().generate(torch.tensor([[1, 2]]), max_new_tokens=3, order="left_to_right", streamer=streamer)
     assert [part.shape[1] for part in streamer.final] == [2, 1, 1, 1]
 
 
-def test_refinement_puts_nothing_before_the_end() -> None:
-    streamer = Recorder()
+def test_refinement_streams_no_final_token_before_the_end() -> None:
+    streamer = RecordingStreamer()
     random_model().generate(max_length=5, order="left_to_right", streamer=streamer, refine_rounds=1, refine_length=2)
     assert [part.shape[1] for part in streamer.final] == [0, 5]
 
 
 @pytest.mark.parametrize("name", ["TextStreamer", "TextDiffusionStreamer"])
 @pytest.mark.parametrize("order", ["left_to_right", "random"])
-def test_the_streamers_of_transformers_print_the_text(
+def test_streamers_of_transformers_print_the_text(
     order: str,
     name: str,
     tiny_model: AOGPTForAnyOrderLM,
@@ -96,11 +108,11 @@ def test_the_streamers_of_transformers_print_the_text(
     ids = tiny_model.generate(inputs, order=order, streamer=streamer, generator=seeded())
     printed = capsys.readouterr().out
     assert ("\033[33m" in printed) == (name == "TextDiffusionStreamer")
-    final = re.sub("\0337.*?\0338\033\\[J", "", printed)  # a draft, and what takes it back
+    final = re.sub("\0337.*?\0338\033\\[J", "", printed)  # drafts and the codes that erase them
     assert final.split() == tiny_tokenizer.decode(ids[0]).split()
 
 
-def test_the_prompt_may_be_left_out(
+def test_prompt_can_be_skipped(
     tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, capsys: pytest.CaptureFixture[str]
 ) -> None:
     streamer = TextStreamer(tiny_tokenizer, skip_prompt=True)

@@ -1,121 +1,75 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-import hashlib
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
-from modeling_aogpt.configuration_aogpt import AOGPTConfig
-from modeling_aogpt.mask_token import MASK, load_tokenizer, with_mask_token
-from training.tokenization import train_tokenizer, vocabulary_arguments
-
-DOCUMENTS = [
-    f"{script} {case} LETTER {letter} WITH {mark}"
-    for script in ("LATIN", "GREEK", "CYRILLIC")
-    for case in ("SMALL", "CAPITAL")
-    for letter in ("ALEPH", "BETA", "YU")
-    for mark in ("ACUTE", "GRAVE", "DIAERESIS")
-]
+from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
+from modeling_aogpt.tokenization import MASK, add_mask_token, load_matching_tokenizer, load_tokenizer
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
-    return train_tokenizer(DOCUMENTS, 318)
-
-
-def other_tokenizer(**special: str) -> PreTrainedTokenizerFast:
-    """A word tokenizer with the given special tokens, in the order given, before the words."""
+def word_tokenizer(**special: str) -> PreTrainedTokenizerFast:
+    """Return a word tokenizer whose first ids are the given special tokens, in this order, before the words a, b, c."""
     words = [*dict.fromkeys(special.values()), "a", "b", "c"]
     tokenizer = Tokenizer(models.WordLevel({word: id for id, word in enumerate(words)}, unk_token="a"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
 
 
-def test_ids_of_special_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
-    assert tokenizer.bos_token_id == tokenizer.eos_token_id == tokenizer.pad_token_id == 0
-    assert tokenizer.eos_token == "<|endoftext|>"
-    assert (tokenizer.mask_token, tokenizer.mask_token_id, len(tokenizer)) == ("<|mask|>", 318, 319)
-
-
-def test_any_text_comes_back(tokenizer: PreTrainedTokenizerBase) -> None:
-    for text in ("LATIN SMALL LETTER A", " two  blanks \n\t", "naïve 漢字 🙂", ""):
-        assert tokenizer.decode(tokenizer.encode(text, add_special_tokens=False)) == text
-
-
-def test_words_of_the_corpus_become_tokens(tokenizer: PreTrainedTokenizerBase) -> None:
-    assert tokenizer.tokenize("LATIN SMALL LETTER YU") == ["LATIN", "ĠSMALL", "ĠLETTER", "ĠYU"]
-
-
-def test_a_mask_takes_the_place_of_a_word_and_its_blank(tokenizer: PreTrainedTokenizerBase) -> None:
-    whole = tokenizer.encode("LATIN SMALL LETTER YU WITH ACUTE")
-    masked = tokenizer.encode("LATIN SMALL <|mask|> YU WITH ACUTE")
-    assert masked == [*whole[:2], tokenizer.mask_token_id, *whole[3:]]
-
-
-def test_same_corpus_same_files_in_another_process(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
-    tokenizer.save_pretrained(tmp_path / "here")
-    program = (
-        "import sys; from tests.test_tokenization import DOCUMENTS; from training.tokenization import train_tokenizer;"
-        "train_tokenizer(DOCUMENTS, 318).save_pretrained(sys.argv[1])"
-    )
-    root = Path(__file__).parent.parent
-    subprocess.run([sys.executable, "-c", program, tmp_path / "there"], check=True, cwd=root)
-    digests = [
-        {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (tmp_path / folder).iterdir()}
-        for folder in ("here", "there")
-    ]
-    assert set(digests[0]) == {"tokenizer.json", "tokenizer_config.json"}
-    assert digests[0] == digests[1]
-
-
-def test_saved_tokenizer_loads_as_it_was(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
-    tokenizer.save_pretrained(tmp_path)
-    for again in (AutoTokenizer.from_pretrained(tmp_path), load_tokenizer(str(tmp_path))):
-        assert again.get_vocab() == tokenizer.get_vocab()
-        assert again.special_tokens_map == tokenizer.special_tokens_map
-        text = "LATIN <|mask|> LETTER"
-        assert again.encode(text) == tokenizer.encode(text)
-        assert again.decode(again.encode(" A ,b .")) == " A ,b ."
-
-
 @pytest.mark.parametrize("special", [{"eos_token": "</s>"}, {"eos_token": "</s>", "mask_token": "[MASK]"}])
-def test_loaded_tokenizer_gets_a_mask_behind_its_ids(special: dict[str, str], tmp_path: Path) -> None:
-    other = other_tokenizer(**special)
-    other.save_pretrained(tmp_path)
+def test_a_loaded_tokenizer_gets_a_mask_after_all_other_ids(special: dict[str, str], tmp_path: Path) -> None:
+    original = word_tokenizer(**special)
+    original.save_pretrained(tmp_path)
     tokenizer = load_tokenizer(str(tmp_path))
-    assert (tokenizer.mask_token, tokenizer.mask_token_id, len(tokenizer)) == ("<|mask|>", len(other), len(other) + 1)
+    size = len(original)
+    assert (tokenizer.mask_token, tokenizer.mask_token_id, len(tokenizer)) == ("<|mask|>", size, size + 1)
     assert tokenizer.pad_token_id == tokenizer.eos_token_id == 0
 
 
-def test_arguments_make_a_configuration(tokenizer: PreTrainedTokenizerBase) -> None:
-    config = AOGPTConfig(**vocabulary_arguments(tokenizer))
-    assert (config.vocab_size, config.num_valid_tokens, config.mask_token_id) == (318, 318, 318)
-    assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (0, 0, 0)
+def test_a_mask_with_the_highest_id_is_kept() -> None:
+    tokenizer = word_tokenizer(eos_token="</s>")
+    tokenizer.add_special_tokens({"mask_token": "[MASK]"})
+    assert add_mask_token(tokenizer) is tokenizer
+    assert (tokenizer.mask_token, tokenizer.mask_token_id, len(tokenizer)) == ("[MASK]", 4, 5)
 
 
-@pytest.mark.parametrize(("valid", "table"), [(50_257, 50_304), (50_304, 50_304), (50_256, 50_256)])
-def test_table_of_gpt2s_vocabulary_is_padded(valid: int, table: int) -> None:
-    words = {"</s>": 0} | {f"w{id}": id for id in range(1, valid)}
-    other = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words)), eos_token="</s>")
-    config = AOGPTConfig(**vocabulary_arguments(with_mask_token(other)))
-    assert (config.vocab_size, config.num_valid_tokens, config.mask_token_id) == (table, valid, valid)
+def test_a_pad_token_is_kept(tmp_path: Path) -> None:
+    word_tokenizer(eos_token="</s>", pad_token="<pad>").save_pretrained(tmp_path)
+    assert load_tokenizer(str(tmp_path)).pad_token_id == 1
 
 
-def test_bad_input(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="vocab_size is 256; byte-level BPE needs at least 257"):
-        train_tokenizer(DOCUMENTS, 256)
-    with pytest.raises(ValueError, match="too small for vocab_size=5000"):
-        train_tokenizer(DOCUMENTS, 5000)
-    with pytest.raises(ValueError, match="no tokenizer 'nowhere'"):
+def test_the_blank_before_a_mask_is_part_of_it() -> None:
+    tokenizer = word_tokenizer(eos_token="</s>")
+    tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "isolated")
+    add_mask_token(tokenizer)
+    assert tokenizer("a <|mask|>b").input_ids == [1, tokenizer.mask_token_id, 2]
+
+
+@pytest.mark.parametrize(
+    "config", [AOGPTConfig(vocab_size=4, max_position_embeddings=7), MDMEncoderConfig(vocab_size=5)]
+)
+def test_a_matching_tokenizer_has_the_mask_and_the_length_of_the_model(config: AOGPTConfig, tmp_path: Path) -> None:
+    word_tokenizer(eos_token="</s>").save_pretrained(tmp_path)
+    tokenizer = load_matching_tokenizer(config, str(tmp_path))
+    assert tokenizer.mask_token_id == config.mask_token_id == 4
+    assert tokenizer.model_max_length == config.max_position_embeddings
+
+
+def test_a_tokenizer_with_another_mask_than_the_model_is_an_error(tmp_path: Path) -> None:
+    word_tokenizer(eos_token="</s>").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"its mask has the id 4, the model's has 5\. Use the tokenizer"):
+        load_matching_tokenizer(AOGPTConfig(vocab_size=5), str(tmp_path))
+
+
+def test_tokenizers_that_cannot_be_used_are_errors(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="The tokenizer 'nowhere' cannot be loaded from the Hub or a folder"):
         load_tokenizer("nowhere")
-    with pytest.raises(ValueError, match="has no tokenizer: name the one that its model was trained with"):
+    with pytest.raises(ValueError, match=r"contains no tokenizer\. Use the one that the model was trained with"):
         load_tokenizer(str(tmp_path))
-    other_tokenizer(unk_token="a").save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="no end-of-text token"):
+    word_tokenizer(unk_token="a").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"has no end-of-text token\. Set its `eos_token`"):
         load_tokenizer(str(tmp_path))
-    with pytest.raises(ValueError, match="already a token"):
-        with_mask_token(other_tokenizer(eos_token="</s>", unk_token=MASK.content))
+    with pytest.raises(ValueError, match=r"<\|mask\|> is already a token of this tokenizer \(id 1, the last id is 4\)"):
+        add_mask_token(word_tokenizer(eos_token="</s>", unk_token=MASK.content))

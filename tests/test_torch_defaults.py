@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What is computed depends neither on `torch.set_default_device` nor on `torch.set_default_dtype`."""
+"""No result depends on `torch.set_default_device` or `torch.set_default_dtype`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,11 +20,11 @@ TEXT = IDS.masked_fill(IDS == MASK, 7)
 
 GENERATIONS = [
     {"num_steps": 3},
-    {"num_steps": 3, "reveal": "fixed", "schedule": "cosine"},
+    {"num_steps": 3, "unmasking": "fixed_count", "schedule": "cosine"},
     {"order": "confidence", "block_length": 2, "window": 2},
-    {"reveal": "entropy_bounded"},
+    {"unmasking": "entropy_bound"},
     {"strategy": "speculative"},
-    {"strategy": "speculative", "draft": "ngram"},
+    {"strategy": "speculative", "draft": "prompt_lookup"},
     {"refine_rounds": 1, "refine_length": 2},
     {"order": "left_to_right", "stop_at_eos": True, "eos_token_id": [3, 4]},
     {"logits_processor": [RepetitionPenaltyLogitsProcessor(1.5)]},
@@ -32,10 +32,10 @@ GENERATIONS = [
 LIKELIHOODS = [
     {},
     {"num_orders": 2},
-    {"orders": "blocks-2"},
-    {"orders": "left_to_right", "num_context_orders": 3},
-    {"orders": "left_to_right", "num_context_orders": 3, "num_ranks": 6},
-    {"orders": "random", "num_context_orders": 3, "num_ranks": 6},
+    {"orders": "random", "block_length": 2},
+    {"orders": "left_to_right", "ensemble_size": 3},
+    {"orders": "left_to_right", "ensemble_size": 3, "num_ranks": 6},
+    {"orders": "random", "ensemble_size": 3, "num_ranks": 6},
 ]
 
 
@@ -48,7 +48,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
 
 
-# Under these, what is made without saying where, or of what precision, shows.
+# With these defaults, a tensor created without an explicit device or dtype gives an error or another result.
 OTHER_DEFAULTS = {"device": partial(torch.device, "meta"), "dtype": partial(default_dtype, torch.float16)}
 
 
@@ -69,42 +69,42 @@ def seeded() -> torch.Generator:
 
 
 @pytest.mark.parametrize("arguments", GENERATIONS)
-def test_generation(arguments: dict, check: Callable) -> None:
+def test_generation_does_not_depend_on_defaults(arguments: dict, check: Callable) -> None:
     model = random_model()
     check(lambda: model.generate(IDS, attention_mask=TOKENS, generator=seeded(), **arguments))
 
 
-def test_generation_from_nothing(check: Callable) -> None:
+def test_unconditional_generation_does_not_depend_on_defaults(check: Callable) -> None:
     model = random_model()
     check(lambda: model.generate(num_return_sequences=2, max_length=5, generator=seeded()))
 
 
 @pytest.mark.parametrize("injection", ["adaln", "none", "sigma"])
-def test_generation_by_encoders(injection: str, check: Callable) -> None:
+def test_generation_by_encoders_does_not_depend_on_defaults(injection: str, check: Callable) -> None:
     model = random_encoder(target_injection=injection)
     arguments = {"num_steps": 3, "return_dict_in_generate": True} | (
-        {"reveal": "euler"} if injection == "sigma" else {}
+        {"unmasking": "euler"} if injection == "sigma" else {}
     )
     check(lambda: model.generate(IDS, attention_mask=TOKENS, generator=seeded(), **arguments).token_logprobs)
 
 
 @pytest.mark.parametrize("arguments", LIKELIHOODS)
-def test_likelihoods(arguments: dict, check: Callable) -> None:
+def test_log_likelihoods_do_not_depend_on_defaults(arguments: dict, check: Callable) -> None:
     model = random_model()
     check(
         lambda: model.log_likelihood(TEXT, attention_mask=TOKENS, generator=seeded(), **arguments).log_likelihood,
     )
 
 
-def test_other_likelihoods(check: Callable) -> None:
+def test_other_log_likelihoods_do_not_depend_on_defaults(check: Callable) -> None:
     model, encoder = random_model(), random_encoder(target_injection="sigma")
     targets = TOKENS * (TEXT == 7)
 
     def compute() -> torch.Tensor:
         given = {"attention_mask": TOKENS, "generator": seeded()}
         outputs = (
-            model.diffusion_log_likelihood(TEXT, num_context_orders=2, **given),
-            model.conditional_log_likelihood(TEXT, targets, num_orders=2, num_context_orders=2, **given),
+            model.diffusion_log_likelihood(TEXT, ensemble_size=2, **given),
+            model.conditional_log_likelihood(TEXT, targets, num_orders=2, ensemble_size=2, **given),
             encoder.log_likelihood(TEXT, **given),
             encoder.log_likelihood(TEXT, num_orders=2, **given),
         )
@@ -113,13 +113,13 @@ def test_other_likelihoods(check: Callable) -> None:
     check(compute)
 
 
-def test_forwards(check: Callable) -> None:
+def test_forwards_do_not_depend_on_defaults(check: Callable) -> None:
     model, encoder = random_model(position_encoding="rotary"), random_encoder(target_injection="sigma")
     check(lambda: model(TEXT, attention_mask=TOKENS).logits)
     check(lambda: encoder(IDS, attention_mask=TOKENS).logits)
 
 
-@pytest.mark.parametrize("orders", ["uniform", "fixed-blocks-2"])
-def test_batches(orders: str, check: Callable) -> None:
+@pytest.mark.parametrize("arguments", [{}, {"orders": "shared", "block_length": 2}])
+def test_batches_of_the_collator_do_not_depend_on_defaults(arguments: dict, check: Callable) -> None:
     features = [{"input_ids": [1, 2, 3, 4]}, {"input_ids": [4, 5, 6], "order_seed": 3}]
-    check(lambda: torch.cat(list(DataCollatorForAnyOrderLM(pad_token_id=0, orders=orders)(features).values())))
+    check(lambda: torch.cat(list(DataCollatorForAnyOrderLM(pad_token_id=0, **arguments)(features).values())))

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The stock Trainer trains the model."""
+"""Training with the Trainer of Transformers."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ COLLATOR = DataCollatorForAnyOrderLM(pad_token_id=0)
 
 
 def train(model: AOGPTForAnyOrderLM, folder: Path, **arguments: object) -> list[float]:
-    """Losses of each step."""
+    """Train a model and return the loss of each step."""
     arguments = TrainingArguments(
         folder,
         logging_steps=1,
@@ -32,7 +32,7 @@ def train(model: AOGPTForAnyOrderLM, folder: Path, **arguments: object) -> list[
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def test_learns_a_sequence_in_every_order(tmp_path: Path) -> None:
+def test_the_trainer_learns_sequences_in_every_order(tmp_path: Path) -> None:
     model = random_model(initializer_range=0.1)
     losses = train(model, tmp_path, max_steps=80, per_device_train_batch_size=16, learning_rate=2e-2)
     assert losses[-1] < 0.3 < 2 < losses[0]
@@ -40,14 +40,14 @@ def test_learns_a_sequence_in_every_order(tmp_path: Path) -> None:
     assert filled.tolist() == [[3, 1, 4, 1, 5, 9, 2, 6]]
 
 
-def test_accumulated_passes_make_the_loss_of_one_batch(tmp_path: Path) -> None:
-    """The Trainer divides by the labels of all passes together, which differ in number."""
+def test_gradient_accumulation_gives_the_losses_of_one_batch(tmp_path: Path) -> None:
+    """The passes have different numbers of labels, and the Trainer divides by their sum."""
     one = train(random_model(), tmp_path, max_steps=3, per_device_train_batch_size=16)
     four = train(random_model(), tmp_path, max_steps=3, per_device_train_batch_size=4, gradient_accumulation_steps=4)
     torch.testing.assert_close(torch.tensor(four), torch.tensor(one), rtol=1e-3, atol=1e-3)
 
 
-def test_lora_trains_its_adapters_alone(tmp_path: Path) -> None:
+def test_lora_trains_only_its_adapters(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     model = random_model(initializer_range=0.1)
     before = {name: weight.clone().float() for name, weight in model.named_parameters()}

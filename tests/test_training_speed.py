@@ -25,8 +25,8 @@ NAMES = {
     "head": "lm_head",
 }
 BLOCK = {
-    "norm_1": "input_norm",
-    "norm_2": "post_attention_norm",
+    "norm_1": "input_layernorm",
+    "norm_2": "post_attention_layernorm",
     "qkv": "attention.qkv_proj",
     "out": "attention.o_proj",
     "q_norm": "attention.q_norm",

@@ -11,8 +11,8 @@ from PIL import Image
 
 from eval.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, HIDDEN, Token, frame, main, make_inputs, make_lines
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput
-from modeling_aogpt.mask_token import load_tokenizer
+from modeling_aogpt.generation import AnyOrderGenerationOutput
+from modeling_aogpt.tokenization import load_tokenizer
 from training.corpora import unicode_names
 from training.tokenization import train_tokenizer, vocabulary_arguments
 
@@ -56,7 +56,7 @@ def test_a_line_ends_with_its_text(folder: Path) -> None:
     (a,), end = tokenizer.encode("A"), tokenizer.eos_token_id
     output = AnyOrderGenerationOutput(
         sequences=torch.tensor([[a, end, a, end, end], [end] * 5]),
-        reveal_steps=torch.arange(10).view(2, 5),
+        unmasking_steps=torch.arange(10).view(2, 5),
         token_logprobs=torch.zeros(2, 5),
     )
     lines = make_lines(output, tokenizer)

@@ -1,10 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-transformers' own common model tests against the classes of this package: `make test-transformers`.
+Common model tests of Transformers for the classes of this package: `make test-transformers`.
 
-TRANSFORMERS_TESTS names the `tests` folder of the installed version's source. The source distribution on PyPI has the
-common tests, but not two files that they import; a checkout of the repository has everything:
+TRANSFORMERS_TESTS is the `tests` folder of the source of the installed version. The source distribution on PyPI has the
+common tests, but lacks two files that they import. A checkout of the repository has all of them:
 
     git clone --depth 1 --branch v5.23.0 https://github.com/huggingface/transformers
     make test-transformers TRANSFORMERS_TESTS=transformers/tests
@@ -18,7 +18,7 @@ from importlib.util import module_from_spec
 from pathlib import Path
 from types import ModuleType
 
-# Modules that the source distribution lacks, and what is imported from them.
+# Modules that the source distribution lacks, and the names imported from them.
 NOT_DISTRIBUTED = {
     "exporters.test_export": {"ExportTesterMixin": type("ExportTesterMixin", (), {})},
     "generation.test_utils": {"GenerationTesterMixin": type("GenerationTesterMixin", (), {})},
@@ -37,7 +37,7 @@ def add_package(name: str, folder: Path) -> ModuleType:
 
 
 def add_upstream_tests(folder: Path) -> None:
-    """Makes the tests importable as `transformers_tests`: their own name is that of our folder."""
+    """Make the tests importable as `transformers_tests`, since `tests` is the name of our folder."""
     add_package(PACKAGE, folder)
     for name, content in NOT_DISTRIBUTED.items():
         parent, _, _ = name.partition(".")

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The classes of this package in transformers' common tests. What does not apply is skipped by name, with a reason."""
+"""Common model tests of Transformers for the classes of this package. Tests that do not apply are skipped by name."""
 
 import unittest
 from collections.abc import Callable
@@ -18,21 +18,21 @@ from modeling_aogpt import (
 )
 
 SKIPPED = {
-    "test_generation_tester_mixin_inheritance": "the tests of generation are not in the source distribution",
-    "test_resize_tokens_embeddings": "new ids come before the mask, or are refused",
-    "test_resize_embeddings_untied": "new ids come before the mask, or are refused",
-    "test_resize_embeddings_untied_no_reinit_on_post_init": "new ids come before the mask, or are refused",
+    "test_generation_tester_mixin_inheritance": "the source distribution does not have the tests of generation",
+    "test_resize_tokens_embeddings": "new ids must be below the mask",
+    "test_resize_embeddings_untied": "new ids must be below the mask",
+    "test_resize_embeddings_untied_no_reinit_on_post_init": "new ids must be below the mask",
 }
-SKIPPED_OF_CAUSAL = {
-    "test_attention_outputs": "attentions have a row and a column more, for the start",
-    "test_retain_grad_hidden_states_attentions": "hidden states are views without the start row, aside of gradients",
+SKIPPED_FOR_CAUSAL_LM = {
+    "test_attention_outputs": "attentions have an additional row and column for the start row",
+    "test_retain_grad_hidden_states_attentions": "hidden states are views without the start row, which get no gradient",
 }
 
 
 def skip_by_name(reasons: dict[str, str]) -> Callable[[type], type]:
     def skip(test_case: type) -> type:
         for name, reason in reasons.items():
-            assert hasattr(test_case, name), f"there is no test {name}: take it off the list"
+            assert hasattr(test_case, name), f"There is no test {name}. Remove it from the list."
             setattr(test_case, name, unittest.skip(reason)(getattr(test_case, name)))
         return test_case
 
@@ -40,7 +40,7 @@ def skip_by_name(reasons: dict[str, str]) -> Callable[[type], type]:
 
 
 class Tester:
-    """What the common tests ask of a model's tester."""
+    """Sizes, configuration and inputs for the common tests."""
 
     __test__ = False
 
@@ -77,7 +77,7 @@ class Common(ModelTesterMixin):
     def _prepare_for_class(
         self, inputs_dict: dict[str, torch.Tensor], model_class: type, return_labels: bool = False
     ) -> dict[str, torch.Tensor]:
-        """Masked language models learn from what is masked; all labels are the text itself."""
+        """Prepare inputs, with the text as labels, and with masks for masked language models."""
         inputs = super()._prepare_for_class(inputs_dict, model_class)
         if not return_labels:
             return inputs
@@ -94,7 +94,7 @@ class DecoderTest(Common, unittest.TestCase):
     all_model_classes = (AOGPTForAnyOrderLM, AOGPTForMaskedLM)
 
 
-@skip_by_name(SKIPPED | SKIPPED_OF_CAUSAL)
+@skip_by_name(SKIPPED | SKIPPED_FOR_CAUSAL_LM)
 class CausalTest(Common, unittest.TestCase):
     config_class = AOGPTConfig
     all_model_classes = (AOGPTForCausalLM,)

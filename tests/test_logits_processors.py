@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Logits processors and the chunks in which tokens are drawn."""
+"""Logits processors of the caller: the ids they get, and their effect on samples."""
 
 import pytest
 import torch
@@ -11,18 +11,13 @@ from transformers import (
     SuppressTokensLogitsProcessor,
 )
 
-from modeling_aogpt import sampling, token_drawer
-from tests.references import random_encoder, random_model
+from tests.references import random_encoder, random_model, seeded
 
 MASK = 11
 
 
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-class Distinct(LogitsProcessor):
-    """Forbids what stands in the sequence, and remembers what it saw."""
+class ForbidVisibleTokens(LogitsProcessor):
+    """Processor that forbids all visible tokens, and records the ids it gets."""
 
     def __init__(self) -> None:
         self.seen = []
@@ -38,30 +33,30 @@ class Distinct(LogitsProcessor):
         {},
         {"order": "confidence"},
         {"strategy": "speculative", "draft_length": 5},
-        {"strategy": "speculative", "draft": "ngram"},
+        {"strategy": "speculative", "draft": "prompt_lookup"},
     ],
 )
-def test_processors_see_what_is_revealed_before(arguments: dict) -> None:
-    """So every token is another one: of 11 ids, 10 positions; drafts see each other when they are verified."""
+def test_processors_see_all_tokens_unmasked_before(arguments: dict) -> None:
+    """So the 10 tokens of a sequence are different. Verified drafts see the drafts before them."""
     samples = random_model(initializer_range=0.2).generate(
         max_length=10,
         num_return_sequences=20,
-        logits_processor=LogitsProcessorList([Distinct()]),
+        logits_processor=LogitsProcessorList([ForbidVisibleTokens()]),
         generator=seeded(),
         **arguments,
     )
     assert all(len(set(row)) == 10 for row in samples.tolist())
 
 
-def test_encoders_too() -> None:
+def test_processors_of_encoders_see_all_tokens_unmasked_before() -> None:
     samples = random_encoder(initializer_range=0.2).generate(
-        max_length=10, logits_processor=LogitsProcessorList([Distinct()]), generator=seeded()
+        max_length=10, logits_processor=LogitsProcessorList([ForbidVisibleTokens()]), generator=seeded()
     )
     assert len(set(samples[0].tolist())) == 10
 
 
-def test_hidden_positions_and_padding_are_masks_to_processors() -> None:
-    processor = Distinct()
+def test_processors_get_masks_at_masked_positions_and_padding() -> None:
+    processor = ForbidVisibleTokens()
     inputs = torch.tensor([[1, MASK, 2, MASK, 9]])
     filled = random_model().generate(
         inputs,
@@ -75,12 +70,12 @@ def test_hidden_positions_and_padding_are_masks_to_processors() -> None:
 
 @pytest.mark.parametrize("strategy", ["parallel", "speculative"])
 @pytest.mark.parametrize("padding", [-100, 3, 999])
-def test_processors_do_not_see_what_stands_at_padding(padding: int, strategy: str) -> None:
-    def generate(ids: torch.LongTensor, mask: torch.Tensor | None = None) -> torch.LongTensor:
+def test_ids_at_padding_do_not_affect_processors(padding: int, strategy: str) -> None:
+    def generate(ids: torch.LongTensor, attention_mask: torch.Tensor | None = None) -> torch.LongTensor:
         processors = [RepetitionPenaltyLogitsProcessor(3.0)]
         return random_model(initializer_range=0.2).generate(
             ids,
-            attention_mask=mask,
+            attention_mask=attention_mask,
             logits_processor=processors,
             strategy=strategy,
             order="left_to_right",
@@ -92,7 +87,7 @@ def test_processors_do_not_see_what_stands_at_padding(padding: int, strategy: st
     assert torch.equal(generate(padded, padded != padding)[:, 2:], generate(ids))
 
 
-def test_the_processors_of_transformers_apply() -> None:
+def test_processors_of_transformers_apply() -> None:
     model = random_model()
     samples = model.generate(
         num_return_sequences=50,
@@ -104,23 +99,11 @@ def test_the_processors_of_transformers_apply() -> None:
     assert not torch.isin(samples, torch.tensor([2, 5])).any()
 
 
-@pytest.mark.parametrize("with_processor", [False, True])
-@pytest.mark.parametrize("arguments", [{"num_steps": 2}, {"order": "margin"}, {"strategy": "speculative"}])
-def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch, arguments: dict, with_processor: bool) -> None:
-    model = random_model()
-    asked = []
-    model.lm_head.register_forward_hook(lambda module, rows, logits: asked.append(len(logits)))
+def test_processors_may_be_a_plain_list() -> None:
+    assert (random_model().generate(logits_processor=[SuppressTokensLogitsProcessor([*range(10)])]) == 10).all()
 
-    def generate() -> torch.LongTensor:
-        processors = LogitsProcessorList([Distinct()] if with_processor else [])
-        return model.generate(
-            max_length=10, num_return_sequences=4, generator=seeded(), logits_processor=processors, **arguments
-        )
 
-    whole = generate()
-    assert max(asked) > 3
-    asked.clear()
-    monkeypatch.setattr(token_drawer, "ROWS_PER_HEAD_CALL", 3)
-    monkeypatch.setattr(sampling, "ROWS_ON_CPU", 2)
-    assert torch.equal(generate(), whole)
-    assert max(asked) == 3
+@pytest.mark.parametrize("arguments", [{}, {"strategy": "speculative"}, {"unmasking": "entropy_bound"}])
+def test_processors_that_forbid_every_token_are_reported(arguments: dict) -> None:
+    with pytest.raises(ValueError, match=r"logits are not finite .* that no logits processor forbids every token"):
+        random_model().generate(logits_processor=[SuppressTokensLogitsProcessor([*range(11)])], **arguments)

@@ -1,0 +1,511 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Any-order generation: `generate`, for every architecture.
+
+1. Append masks to the inputs, and draw an order for each sequence.
+2. Make a decoding state, which queries and commits positions (`decoding_state.py`).
+3. Run a sampler on it until nothing is masked (`unmasking.py`, `speculative.py`).
+4. Refine: re-mask a part of what was generated, and run the sampler again.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Lock
+
+import torch
+from torch import nn
+from transformers.generation import BaseStreamer, GenerationConfig, GenerationMixin, LogitsProcessorList
+from transformers.utils import ModelOutput
+
+from .decoding_state import DecodingState
+from .devices import draw_uniform, warn_if_slow
+from .generation_config import AnyOrderGenerationConfig
+from .orders import (
+    block_indices,
+    group_orders,
+    index_by_position,
+    left_to_right_orders,
+    random_orders,
+    token_positions,
+)
+from .sampling import TokenSampler, make_warpers
+from .speculative import ModelDrafts, PromptLookupDrafts, SpeculativeSampler
+from .unmasking import (
+    SCORE_UNMASKING,
+    EntropyBoundUnmasking,
+    ParallelSampler,
+    ScheduledUnmasking,
+    ScoreUnmasking,
+    UnmaskingRule,
+)
+from .validation import check_aligned, check_batch, check_orders, is_integer, prepare_input_ids
+
+# Arguments of `from_pretrained` that say where the generation config is loaded from.
+DOWNLOAD_ARGUMENTS = ("cache_dir", "force_download", "proxies", "local_files_only", "token", "revision", "subfolder")
+
+
+@dataclass
+class AnyOrderGenerationOutput(ModelOutput):
+    """
+    Output of `generate(..., return_dict_in_generate=True)`. All tensors but `orders` are indexed by position.
+
+    Args:
+        sequences (`torch.LongTensor` of shape `(batch, n)`): The filled-in sequences.
+        orders (`torch.LongTensor` of shape `(batch, n)`): The order in which tokens entered the context: the prompt,
+            generated tokens, padding. Positions erased by `stop_at_eos` keep their rank.
+        unmasking_steps (`torch.LongTensor` of shape `(batch, n)`): Step (from 0) at which each position was unmasked;
+            -1 for the prompt and padding.
+        token_logprobs (`torch.Tensor` of shape `(batch, n)`): Log-probability, in nats, of each generated token under
+            the distribution it was drawn from, after temperature and truncation; 0 for the prompt and padding.
+        num_forward_passes (`int`): Number of forward passes.
+        num_rows (`int`): Number of rows computed, over all passes and sequences.
+        tokens_per_forward (`torch.Tensor` of shape `(batch,)`): Generated tokens of each sequence divided by the number
+            of forward passes, including those of refinement.
+        acceptance_rate (`float`): With `strategy="speculative"`: fraction of the drafts that were accepted, without
+            those that are always accepted.
+        history (`torch.LongTensor` of shape `(steps + 1, batch, n)`): With `output_history`: the sequences before the
+            first step and after every step that unmasked something.
+
+    Examples:
+        >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+
+        >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+        >>> model, arguments = AOGPTForAnyOrderLM(config), {"max_length": 8, "order": "left_to_right"}
+        >>> output = model.generate(**arguments, num_steps=4, unmasking="fixed_count", return_dict_in_generate=True)
+        >>> output.unmasking_steps
+        tensor([[0, 0, 1, 1, 2, 2, 3, 3]])
+        >>> output.num_forward_passes, output.tokens_per_forward
+        (4, tensor([2.]))
+    """
+
+    sequences: torch.LongTensor | None = None
+    orders: torch.LongTensor | None = None
+    unmasking_steps: torch.LongTensor | None = None
+    token_logprobs: torch.FloatTensor | None = None
+    num_forward_passes: int | None = None
+    num_rows: int | None = None
+    tokens_per_forward: torch.FloatTensor | None = None
+    acceptance_rate: float | None = None
+    history: torch.LongTensor | None = None
+
+
+class AnyOrderGenerationMixin(GenerationMixin):
+    """
+    `generate` for models that predict tokens in any order.
+
+    A model sets `decoding_state_class` to the class that queries it, and `generation_config` to its settings.
+    """
+
+    generation_config: AnyOrderGenerationConfig
+    decoding_state_class: type[DecodingState]
+
+    @torch.no_grad()
+    def generate(
+        self,
+        inputs: torch.LongTensor | None = None,
+        *,
+        input_ids: torch.LongTensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        generator: torch.Generator | None = None,
+        logits_processor: LogitsProcessorList | None = None,
+        streamer: BaseStreamer | None = None,
+        generation_config: GenerationConfig | None = None,
+        **kwargs: object,
+    ) -> torch.LongTensor | AnyOrderGenerationOutput:
+        """
+        Fill in the masked positions of `inputs`, or generate whole sequences.
+
+        With `num_steps`, samples the reverse process (Eq. 5) on the grid of `schedule`: the positions of a step are
+        drawn independently given all that was unmasked before. Without it, positions are unmasked one at a time.
+
+        Args:
+            inputs (`torch.LongTensor` of shape `(batch, l)`, *optional*): Tokens, with `config.mask_token_id` at the
+                positions to fill in. Generation is unconditional without it. Also accepted as `input_ids`.
+            input_ids (`torch.LongTensor` of shape `(batch, l)`, *optional*): The same as `inputs`.
+            attention_mask (`torch.Tensor` of shape `(batch, l)`, *optional*): 0 at padding, which may be anywhere.
+                Padding is not filled in, not attended to, and not counted in positions.
+            generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
+            logits_processor (`LogitsProcessorList`, *optional*): Processors of logits (queries, vocab_size), applied
+                before temperature and truncation. They get the visible ids (queries, n) by position, with masks at
+                masked positions and padding.
+            streamer (`BaseStreamer`, *optional*): Receives every token once all tokens to its left are known. A
+                streamer with `put_draft`, as Transformers' `TextDiffusionStreamer`, also receives the rest of the text
+                after every step.
+            generation_config (`GenerationConfig`, *optional*): Settings, instead of the model's own
+                `generation_config`.
+            kwargs: Fields of [`AnyOrderGenerationConfig`], which override the settings. `order` may also be a tensor
+                (batch * num_return_sequences, n): one order per returned sequence, by which the prompt enters first.
+
+        Returns:
+            `torch.LongTensor` (batch * num_return_sequences, n), or an [`AnyOrderGenerationOutput`] with
+            `return_dict_in_generate=True`.
+
+        Raises:
+            ValueError: If an argument is unknown, out of range, contradicts another one or has no effect; if ids are
+                neither tokens nor the mask; if sequences are too long; if nothing is masked; or if logits are not
+                finite.
+            TypeError: If an argument has the wrong type.
+
+        Examples:
+            >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+
+            >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+            >>> model = AOGPTForAnyOrderLM(config)
+            >>> inputs = torch.tensor([[5, config.mask_token_id, 7, config.mask_token_id]])
+            >>> output = model.generate(inputs, num_steps=1, return_dict_in_generate=True)
+            >>> output.sequences.shape, output.num_forward_passes
+            (torch.Size([1, 4]), 1)
+        """
+        if inputs is not None and input_ids is not None:
+            raise ValueError("`inputs` and `input_ids` are two names of the same argument. Remove one.")
+        kwargs.pop("token_type_ids", None)  # some tokenizers return it
+        config = self.generation_config if generation_config is None else generation_config
+        config = AnyOrderGenerationConfig.from_generation_config(config).with_arguments(kwargs)
+        self._check_architecture(config)
+        eos = self._resolve_eos(config) if config.stop_at_eos else None
+        warn_if_slow(self)
+        with evaluation_mode(self):  # gradient checkpointing disables the cache in training mode
+            output = self._generate(
+                inputs if input_ids is None else input_ids,
+                attention_mask,
+                config,
+                eos,
+                generator,
+                logits_processor,
+                streamer,
+            )
+        return output if config.return_dict_in_generate else output.sequences
+
+    def _generate(
+        self,
+        inputs: torch.LongTensor | None,
+        attention_mask: torch.Tensor | None,
+        config: AnyOrderGenerationConfig,
+        eos: tuple[torch.LongTensor, int] | None,
+        generator: torch.Generator | None,
+        logits_processor: LogitsProcessorList | None,
+        streamer: BaseStreamer | None,
+    ) -> AnyOrderGenerationOutput:
+        ids, is_padding = self._prepare_inputs(inputs, attention_mask, config)
+        blocks = block_indices(token_positions(~is_padding), config.block_length, config.stride)
+        orders = self._draw_orders(config, ids, blocks, generator)
+        state = self.decoding_state_class(self, ids, orders, blocks, is_padding)
+        progress = GenerationProgress(state, streamer, config.output_history, will_refine=config.refine_rounds > 0)
+        if config.refine_rounds:
+            check_refine_length(state, config.refine_length)
+
+        def after_step() -> None:
+            if eos is not None:
+                state.end_after_eos(*eos)
+            progress.update()
+
+        sampler = self._make_sampler(state, config, logits_processor, generator)
+        step = sampler.run(0, after_step)
+        for _ in range(config.refine_rounds):
+            orders = self._draw_orders(config, ids, blocks, generator)
+            state.remask(draw_refined_positions(state, config.refine_length, generator), orders)
+            step = sampler.run(step, after_step)
+        progress.finish()
+        output = self._make_output(state, sampler, progress)
+        state.finish()
+        return output
+
+    def _make_sampler(
+        self,
+        state: DecodingState,
+        config: AnyOrderGenerationConfig,
+        logits_processor: LogitsProcessorList | None,
+        generator: torch.Generator | None,
+    ) -> ParallelSampler | SpeculativeSampler:
+        if not isinstance(logits_processor, list | tuple | None):
+            raise TypeError(f"`logits_processor` must be a list, but has type {type(logits_processor).__name__}.")
+        processors = LogitsProcessorList(logits_processor or [])
+        warpers = make_warpers(config.temperature, config.top_k, config.top_p, config.top_p_rule)
+        sampler = TokenSampler(state, processors, warpers, config.do_sample, generator)
+        if config.strategy == "speculative":
+            drafter = ModelDrafts(sampler) if config.draft == "model" else PromptLookupDrafts(sampler)
+            return SpeculativeSampler(state, sampler, drafter, config.draft_length)
+        certainty = config.order if config.is_adaptive else None
+        rule = make_unmasking_rule(config, self.config.num_valid_tokens, generator)
+        return ParallelSampler(state, rule, sampler, certainty, config.window)
+
+    def _make_output(
+        self, state: DecodingState, sampler: ParallelSampler | SpeculativeSampler, progress: "GenerationProgress"
+    ) -> AnyOrderGenerationOutput:
+        if not torch.isfinite(state.token_logprobs).all():
+            raise ValueError(
+                "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights, the dtype "
+                f"they were loaded in ({self.dtype}), and that no logits processor forbids every token."
+            )
+        is_speculative = isinstance(sampler, SpeculativeSampler)
+        num_generated = (state.unmasking_steps >= 0).sum(dim=1)
+        return AnyOrderGenerationOutput(
+            sequences=state.sequences(),
+            orders=state.orders,
+            unmasking_steps=index_by_position(state.unmasking_steps, state.orders),
+            token_logprobs=index_by_position(state.token_logprobs, state.orders),
+            num_forward_passes=state.num_forward_passes,
+            num_rows=state.num_rows,
+            tokens_per_forward=num_generated / state.num_forward_passes,
+            acceptance_rate=sampler.num_accepted / max(sampler.num_drafts, 1) if is_speculative else None,
+            history=None if progress.history is None else torch.stack(progress.history),
+        )
+
+    def _check_architecture(self, config: AnyOrderGenerationConfig) -> None:
+        if config.strategy == "speculative" and not hasattr(self.decoding_state_class, "verify"):
+            raise ValueError(
+                "`strategy='speculative'` needs a decoder, which verifies a chain of drafts in one pass. Remove it."
+            )
+        if config.unmasking in SCORE_UNMASKING and self.config.target_injection != "sigma":
+            raise ValueError(
+                f"`unmasking={config.unmasking!r}` needs a model that predicts a score (SEDD). Use "
+                "'bernoulli' or 'fixed_count'."
+            )
+
+    def _resolve_eos(self, config: AnyOrderGenerationConfig) -> tuple[torch.LongTensor, int]:
+        """Return the ids of end-of-text, and the id to pad with."""
+        sources = config, self.generation_config, self.config
+        eos, pad = (
+            next((getattr(source, name) for source in sources if getattr(source, name, None) is not None), None)
+            for name in ("eos_token_id", "pad_token_id")
+        )
+        if eos is None:
+            raise ValueError(
+                "`stop_at_eos` needs the id of end-of-text. Pass `eos_token_id` (the tokenizer's), or set it in "
+                "model.generation_config."
+            )
+        ids, num_valid = eos if isinstance(eos, list | tuple) else [eos], self.config.num_valid_tokens
+        if not ids or not all(is_integer(token) and 0 <= token < num_valid for token in ids):
+            raise ValueError(
+                f"`eos_token_id` must be one or several ids of text, 0 to {num_valid - 1} (config.num_valid_tokens), "
+                f"but is {eos!r}."
+            )
+        pad = ids[0] if pad is None else pad
+        if pad >= self.config.vocab_size:
+            raise ValueError(
+                f"`pad_token_id` must be an id of the vocabulary, 0 to {self.config.vocab_size - 1}, but is {pad}."
+            )
+        return torch.tensor(ids, device="cpu"), pad
+
+    def _prepare_inputs(
+        self, inputs: torch.LongTensor | None, attention_mask: torch.Tensor | None, config: AnyOrderGenerationConfig
+    ) -> tuple[torch.LongTensor, torch.BoolTensor]:
+        """Return ids (batch, n) for every returned sequence, with masks appended, and where they are padding."""
+        max_positions, mask = self.config.max_position_embeddings, self.config.mask_token_id
+        if inputs is None:
+            if attention_mask is not None:
+                raise ValueError("`attention_mask` has no effect without `inputs`. Remove it, or pass `inputs`.")
+            length = config.max_new_tokens or config.max_length or max_positions
+            inputs = torch.full((1, 0), mask, dtype=torch.long, device="cpu")
+        else:
+            check_batch("inputs", inputs)
+            if attention_mask is not None:
+                check_aligned("attention_mask", attention_mask, inputs)
+            length = config.max_length or inputs.shape[1] + (config.max_new_tokens or 0)
+            if length == 0:
+                raise ValueError(
+                    f"There is nothing to generate: `inputs` has shape {tuple(inputs.shape)}. Set `max_new_tokens` or "
+                    "`max_length` to append masks."
+                )
+        num_given = inputs.shape[1]
+        if length < num_given:
+            raise ValueError(
+                f"`max_length` ({length}) is less than the length of `inputs` ({num_given}). Increase it, or set "
+                "`max_new_tokens` instead."
+            )
+        if length > max_positions >= num_given:
+            raise ValueError(
+                f"The sequences would have {length} tokens, {length - num_given} of them new, but this model takes at "
+                f"most {max_positions} (config.max_position_embeddings). Request at most {max_positions - num_given} "
+                "new tokens."
+            )
+        # The weights of an offloaded model are on the meta device; its inputs stay where they are.
+        inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)
+        ids = nn.functional.pad(inputs, (0, length - num_given), value=mask)
+        is_padding = torch.zeros_like(ids, dtype=torch.bool)
+        if attention_mask is not None:
+            is_padding[:, :num_given] = attention_mask.to(ids.device) == 0
+        prepare_input_ids(self, ids, ~is_padding, allow_mask=True)
+        if not ((ids == mask) & ~is_padding).any():
+            raise ValueError(
+                f"There is nothing to generate: `inputs` contains no mask (id {mask}). Put masks where tokens should "
+                "be filled in, or set `max_new_tokens` or `max_length` to append them."
+            )
+        repeats = config.num_return_sequences
+        return ids.repeat_interleave(repeats, dim=0), is_padding.repeat_interleave(repeats, dim=0)
+
+    def _draw_orders(
+        self,
+        config: AnyOrderGenerationConfig,
+        ids: torch.LongTensor,
+        blocks: torch.LongTensor,
+        generator: torch.Generator | None,
+    ) -> torch.LongTensor:
+        if isinstance(config.order, torch.Tensor):
+            expected = f", one order for each of `num_return_sequences` ({config.num_return_sequences}) per input"
+            check_orders("order", config.order, *ids.shape, expected=expected)
+            return config.order.to(ids.device, torch.long)
+        if config.order == "random":
+            orders = random_orders(*ids.shape, generator=generator, device=ids.device)
+        else:  # candidates of adaptive orders are counted from the left
+            orders = left_to_right_orders(*ids.shape, device=ids.device)
+        return group_orders(orders, blocks)
+
+    def adjust_generation_fn(
+        self,
+        generation_config: GenerationConfig | None,
+        from_auto_class: bool,
+        from_pipeline: str | None,
+        pretrained_model_name_or_path: str | None,
+        **kwargs: object,
+    ) -> None:
+        """Set `generation_config` in `from_pretrained`: the given one, that of the checkpoint, or the default."""
+        if generation_config is not None:
+            self.generation_config = AnyOrderGenerationConfig.from_generation_config(generation_config)
+        elif pretrained_model_name_or_path is not None:
+            options = {name: kwargs[name] for name in DOWNLOAD_ARGUMENTS if name in kwargs}
+            try:
+                self.generation_config = AnyOrderGenerationConfig.from_pretrained(
+                    pretrained_model_name_or_path,
+                    _from_auto=from_auto_class,
+                    _from_pipeline=from_pipeline,
+                    **options,
+                )
+            except OSError as error:  # usually there is no file: keep the default, made from the model configuration
+                if "valid JSON" in str(error):
+                    raise
+
+
+def make_unmasking_rule(
+    config: AnyOrderGenerationConfig, num_tokens: int, generator: torch.Generator | None
+) -> UnmaskingRule:
+    """Return the unmasking rule that `config` names, for a model with `num_tokens` ids of text."""
+    if config.unmasking == "entropy_bound":
+        return EntropyBoundUnmasking(config.entropy_bound)
+    if config.unmasking in SCORE_UNMASKING:
+        return ScoreUnmasking(config.num_steps, config.schedule, config.unmasking, num_tokens, generator)
+    return ScheduledUnmasking(config.num_steps, config.schedule, config.unmasking, generator)
+
+
+# -------------------------------------------------------------------------------------------------------- refinement
+
+
+def check_refine_length(state: DecodingState, length: int) -> None:
+    """Raise a `ValueError` if a sequence that has positions to generate has fewer of them than `length`."""
+    num_generated = state.ends - state.num_prompt
+    fewest = int(num_generated[num_generated > 0].min())
+    if length > fewest:
+        raise ValueError(
+            f"`refine_length` ({length}) is more than the {fewest} generated tokens of a sequence. Decrease it."
+        )
+
+
+def draw_refined_positions(
+    state: DecodingState, length: int, generator: torch.Generator | None = None
+) -> torch.BoolTensor:
+    """
+    Draw the positions (batch, n) to re-mask: `length` neighbouring generated positions in each sequence.
+
+    The first one is uniform, prompt positions are skipped, and the last generated position is followed by the first, so
+    that all are re-masked equally often. Nothing is re-masked in sequences without generated positions.
+    """
+    is_generated = index_by_position(state.ranks_between(state.num_prompt, state.ends), state.orders)
+    number = is_generated.long().cumsum(dim=1) - 1  # of each generated position, from the left
+    count = is_generated.sum(dim=1, keepdim=True).clamp(min=1)
+    start = (draw_uniform(len(count), 1, generator=generator, device=count.device) * count).long()
+    return is_generated & ((number - start) % count < length)
+
+
+# ---------------------------------------------------------------------------------------------------------- progress
+
+
+class GenerationProgress:
+    """
+    Streaming and history of a generation.
+
+    Columns left of the first masked position of the batch are final. They are passed to `streamer.put` once; the rest,
+    with masks, goes to `streamer.put_draft` if it exists (the contract of Transformers' `TextDiffusionStreamer`). With
+    refinement only the prompt is final before the end. Padding after an end-of-text token is passed as far as other
+    sequences of the batch have text there.
+
+    Args:
+        state (`DecodingState`): The sequences.
+        streamer (`BaseStreamer`, *optional*): Receives the tokens.
+        keep_history (`bool`): Whether to store the sequences after every step.
+        will_refine (`bool`): Whether generated tokens may still change after all are unmasked.
+
+    Attributes:
+        history (`list` of `torch.LongTensor` of shape `(batch, n)`): The sequences at the beginning and after every
+            step, or None.
+    """
+
+    def __init__(
+        self, state: DecodingState, streamer: BaseStreamer | None, keep_history: bool, will_refine: bool
+    ) -> None:
+        self.state, self.streamer, self.will_refine = state, streamer, will_refine
+        self.history = [state.sequences()] if keep_history else None
+        self.num_put = 0
+        if streamer is not None:
+            # Even an empty prompt is put, since streamers may skip the first call.
+            self._put_final(state.sequences().cpu(), always=True)
+
+    def update(self) -> None:
+        """Record a step that unmasked something."""
+        if self.history is None and self.streamer is None:
+            return
+        sequences = self.state.sequences()
+        if self.history is not None:
+            self.history.append(sequences)
+        if self.streamer is None:
+            return
+        sequences = sequences.cpu()
+        if not self.will_refine:
+            self._put_final(sequences)
+        if hasattr(self.streamer, "put_draft") and self.num_put < sequences.shape[1]:
+            self.streamer.put_draft(sequences[:, self.num_put :])
+
+    def finish(self) -> None:
+        """Stream the rest, and end the stream."""
+        if self.streamer is not None:
+            self._put_final(self.state.sequences().cpu())
+            self.streamer.end()
+
+    def _put_final(self, sequences: torch.LongTensor, always: bool = False) -> None:
+        num_final = self._count_final()
+        if num_final > self.num_put or always:
+            self.streamer.put(sequences[:, self.num_put : num_final])
+        self.num_put = num_final
+
+    def _count_final(self) -> int:
+        """Return the number of columns before the first masked one, without trailing columns of padding after eos."""
+        state = self.state
+        is_generated = state.ranks_between(state.num_prompt, state.num_tokens)
+        is_text = index_by_position(~is_generated | (state.unmasking_steps >= 0), state.orders).any(dim=0)
+        is_final = (~state.is_masked().any(dim=0)).long().cumprod(dim=0)
+        return int((torch.arange(1, len(is_text) + 1, device=is_text.device) * is_text * is_final).max())
+
+
+# For each model in use: number of threads that use it, and the modes of its modules before the first of them.
+_EVALUATED: dict[nn.Module, tuple[int, dict[nn.Module, bool]]] = {}
+_EVALUATED_LOCK = Lock()
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Thread-safe context manager that switches a model to eval mode and restores the mode of every submodule."""
+    with _EVALUATED_LOCK:
+        count, modes = _EVALUATED.get(model, (0, None))
+        _EVALUATED[model] = count + 1, modes or {module: module.training for module in model.modules()}
+        model.eval()
+    try:
+        yield
+    finally:
+        with _EVALUATED_LOCK:
+            count, modes = _EVALUATED.pop(model)
+            if count > 1:
+                _EVALUATED[model] = count - 1, modes
+            else:
+                for module, was_training in modes.items():
+                    module.training = was_training

@@ -1,0 +1,382 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Settings of any-order generation: typed fields with defaults, and the checks of their values."""
+
+import copy
+from inspect import signature
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig
+from transformers.generation import GenerationConfig, GenerationMixin
+
+from .orders import ORDER_NAMES, check_blocks
+from .sampling import TOP_P_RULES
+from .speculative import DRAFTS
+from .unmasking import CERTAINTY_MEASURES, SCHEDULES, SCORE_UNMASKING, UNMASKING
+from .validation import check_choice, check_integer, is_number, suggest
+
+CHOICES = {
+    "schedule": SCHEDULES,
+    "unmasking": UNMASKING,
+    "strategy": ("parallel", "speculative"),
+    "draft": DRAFTS,
+    "top_p_rule": TOP_P_RULES,
+}
+
+MIN_VALUES = {
+    "max_length": 1,
+    "max_new_tokens": 1,
+    "num_steps": 1,
+    "window": 1,
+    "top_k": 0,
+    "draft_length": 2,
+    "refine_rounds": 0,
+    "refine_length": 1,
+    "num_return_sequences": 1,
+    "pad_token_id": 0,
+}
+
+FLAGS = ("do_sample", "stop_at_eos", "output_history", "return_dict_in_generate")
+
+# Arguments of `generate` that are not settings.
+CALL_ARGUMENTS = (
+    "inputs",
+    "input_ids",
+    "attention_mask",
+    "generator",
+    "logits_processor",
+    "streamer",
+    "generation_config",
+)
+
+# Fields of Transformers' configuration that do not change what `generate` returns.
+IGNORED_FIELDS = ("transformers_version", "bos_token_id", "output_attentions", "output_hidden_states", "use_cache")
+
+# Values of Transformers' settings that are accepted because they ask for what happens anyway. Fields of
+# AnyOrderGenerationConfig are not looked up here.
+NO_OP_VALUES = {
+    **GenerationConfig._get_default_generation_params(),
+    "length_penalty": 1.0,
+    "min_new_tokens": 0,
+    "min_p": 0.0,
+    "penalty_alpha": 0.0,
+    "guidance_scale": 1.0,
+    "output_logits": False,
+    "output_attentions": False,
+    "output_hidden_states": False,
+    "renormalize_logits": False,
+    "synced_gpus": False,
+    "use_cache": True,
+}
+
+TRANSFORMERS_FIELDS = frozenset((*GenerationConfig().to_dict(), *NO_OP_VALUES))
+
+
+class AnyOrderGenerationConfig(GenerationConfig):
+    """
+    Settings of [`~AnyOrderGenerationMixin.generate`]. Every field can also be passed to `generate` as an argument.
+
+    The configuration is saved in `generation_config.json` with the model, and loaded with it.
+
+    Args:
+        max_length (`int`, *optional*): Length to which masks are appended to the inputs; the length of unconditional
+            sequences. Defaults to that of the inputs, or to `config.max_position_embeddings` without inputs.
+        max_new_tokens (`int`, *optional*): Number of masks to append to the inputs.
+        num_steps (`int`, *optional*): Number of steps T of the reverse process (Eq. 5). Without it, positions are
+            unmasked one at a time, which samples p(x | order) exactly.
+        schedule (`str`, defaults to `"linear"`): With `num_steps`: `"linear"` or `"cosine"`, see
+            [`~unmasking.masked_fractions`].
+        unmasking (`str`, defaults to `"bernoulli"`): Which positions a step unmasks. With `num_steps`, `"bernoulli"`:
+            every position draws its own step (Lemma 4.1); `"fixed_count"`: the same number in every step; and for SEDD
+            only, `"euler"` and `"analytic"`, see [`~unmasking.ScoreUnmasking`]. Without `num_steps`,
+            `"entropy_bound"`: as many as are nearly independent, see [`~unmasking.EntropyBoundUnmasking`].
+        entropy_bound (`float`, defaults to 0.1): Bound in nats of `unmasking="entropy_bound"`.
+        order (`str`, defaults to `"random"`): `"random"`, `"left_to_right"`, or an adaptive order, which queries all
+            masked positions and unmasks those with the highest `"confidence"`, `"margin"` or negative `"entropy"`
+            first (see `CERTAINTY_MEASURES`). `generate` also takes a tensor (batch * num_return_sequences, n).
+        block_length (`int`, *optional*): Fill in contiguous blocks of this length from left to right, in `order`
+            within each block.
+        stride (`int`, *optional*): The same with strided blocks: first positions 0, stride, 2 stride, ...
+        window (`int`, *optional*): Number of candidates of adaptive orders (the first masked positions of the text)
+            and of `"entropy_bound"` (the next ones of the order). Defaults to all of the block.
+        do_sample (`bool`, defaults to `True`): Draw tokens, or take the likeliest.
+        temperature (`float`, defaults to 1.0): Divides the logits.
+        top_k (`int`, defaults to 0): Draw from the k likeliest tokens; 0: from all.
+        top_p (`float`, defaults to 1.0): Draw from the likeliest tokens that together reach this probability.
+        top_p_rule (`str`, defaults to `"inclusive"`): Whether the token that crosses `top_p` is kept (`"inclusive"`, as
+            in Transformers) or not (`"exclusive"`, as in the released code, with which Table 1 was made).
+        strategy (`str`, defaults to `"parallel"`): `"parallel"`, or `"speculative"` for decoders: samples p(x | order)
+            exactly, as without `num_steps`, in fewer passes, by drafting several tokens and verifying them.
+        draft (`str`, defaults to `"model"`): With `"speculative"`: drafts by the `"model"`, or `"prompt_lookup"`
+            (n-grams of the unmasked text; no forward pass).
+        draft_length (`int`, defaults to 4): Number of tokens to draft at once, at least 2.
+        stop_at_eos (`bool`, defaults to `False`): End a sequence at the first generated end-of-text token, and pad what
+            follows. Needs `order="left_to_right"` or `block_length`.
+        eos_token_id (`int` or `list[int]`, *optional*): End-of-text ids of `stop_at_eos`.
+        pad_token_id (`int`, *optional*): Padding after the end of text; defaults to the first of `eos_token_id`.
+        refine_rounds (`int`, defaults to 0): Rounds of block-Gibbs refinement. A round re-masks `refine_length`
+            neighbouring generated tokens and draws them again given all others.
+        refine_length (`int`, *optional*): Number of tokens to re-mask in each round.
+        num_return_sequences (`int`, defaults to 1): Number of samples for each input.
+        output_history (`bool`, defaults to `False`): Return the sequences after every step.
+        return_dict_in_generate (`bool`, defaults to `False`): Return an [`AnyOrderGenerationOutput`].
+        kwargs: Other fields of Transformers' `GenerationConfig`. They are stored, but `generate` refuses those that
+            would have an effect.
+
+    Raises:
+        ValueError: If a name is unknown, a value is not allowed, or values contradict each other.
+
+    Examples:
+        >>> config = AnyOrderGenerationConfig(num_steps=8, unmasking="fixed_count")
+        >>> config.schedule
+        'linear'
+        >>> AnyOrderGenerationConfig(num_step=8)
+        Traceback (most recent call last):
+        ...
+        ValueError: Unknown generation setting `num_step`. Did you mean `num_steps`?
+    """
+
+    max_length: int | None = None
+    max_new_tokens: int | None = None
+    num_steps: int | None = None
+    schedule: str = "linear"
+    unmasking: str = "bernoulli"
+    entropy_bound: float = 0.1
+    order: str | torch.LongTensor = "random"
+    block_length: int | None = None
+    stride: int | None = None
+    window: int | None = None
+    do_sample: bool = True
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    top_p_rule: str = "inclusive"
+    strategy: str = "parallel"
+    draft: str = "model"
+    draft_length: int = 4
+    stop_at_eos: bool = False
+    eos_token_id: int | list[int] | None = None
+    pad_token_id: int | None = None
+    refine_rounds: int = 0
+    refine_length: int | None = None
+    num_return_sequences: int = 1
+    output_history: bool = False
+    return_dict_in_generate: bool = False
+
+    def __init__(self, **kwargs: Any) -> None:
+        for name in kwargs:
+            is_internal = name.startswith("_")  # some versions of Transformers add such names to what they load
+            if name not in FIELDS and name not in TRANSFORMERS_FIELDS and not is_internal:
+                raise ValueError(f"Unknown generation setting `{name}`.{suggest(name, FIELDS)}")
+        kwargs.pop("_from_model_config", None)
+        super().__init__(**FIELDS | {name: value for name, value in kwargs.items() if value is not None})
+
+    @classmethod
+    def from_model_config(cls, model_config: PreTrainedConfig) -> "AnyOrderGenerationConfig":
+        """Return the default configuration with the special tokens of a model configuration."""
+        names = ("bos_token_id", "eos_token_id", "pad_token_id")
+        return cls(**{name: getattr(model_config, name) for name in names})
+
+    @classmethod
+    def from_generation_config(cls, config: GenerationConfig) -> "AnyOrderGenerationConfig":
+        """
+        Return `config` itself if it is of this class, or its settings as one.
+
+        Raises:
+            TypeError: If it is not a generation config.
+            ValueError: As in the constructor.
+        """
+        if isinstance(config, cls):
+            return config
+        if not isinstance(config, GenerationConfig):
+            raise TypeError(f"`generation_config` must be a GenerationConfig, but has type {type(config).__name__}.")
+        return cls(**config.to_diff_dict())
+
+    def to_diff_dict(self) -> dict[str, Any]:
+        """Return the fields that differ from the defaults, as they are saved and shown; an order as nested lists."""
+        defaults = type(self)().to_dict()
+        return {
+            name: value.tolist() if isinstance(value, torch.Tensor) else value
+            for name, value in self.to_dict().items()
+            if name == "transformers_version" or name not in defaults or value != defaults[name]
+        }
+
+    @property
+    def is_adaptive(self) -> bool:
+        """Return whether the certainty of predictions decides the order."""
+        return isinstance(self.order, str) and self.order in CERTAINTY_MEASURES
+
+    def with_arguments(self, arguments: dict[str, Any]) -> "AnyOrderGenerationConfig":
+        """
+        Return a copy with the `arguments` of a call, checked. None restores the default of a field.
+
+        Raises:
+            ValueError: If an argument is unknown, has no effect without another one, or is not allowed; or if the
+                configuration holds a setting of Transformers that this `generate` does not support.
+        """
+        for name, value in arguments.items():
+            if name not in FIELDS and _has_effect(name, value):
+                raise ValueError(_describe_unsupported(name, value))
+        config = copy.copy(self)
+        arguments = {name: value for name, value in arguments.items() if name in FIELDS}
+        if any(arguments.get(name) is not None for name in ("max_length", "max_new_tokens")):
+            config.max_length = config.max_new_tokens = None
+        for name, value in arguments.items():
+            setattr(config, name, FIELDS[name] if value is None else value)
+        config.validate()
+        config._check_supported()
+        config._check_effects(arguments)
+        return config
+
+    def validate(self, strict: bool = False, user_set_attributes: set[str] | None = None) -> None:
+        """
+        Check all fields. Transformers calls it when a configuration is made, changed by `update`, or saved (`strict`).
+
+        Raises:
+            ValueError: If a value is not allowed, values contradict each other, or an order that is a tensor would be
+                saved.
+        """
+        if strict and isinstance(self.order, torch.Tensor):
+            raise ValueError("`order` is a tensor, which cannot be saved. Pass it to `generate` instead.")
+        self._check_values()
+        self._check_order()
+        self._check_unmasking()
+        self._check_strategy()
+        if (self.refine_rounds > 0) != (self.refine_length is not None):
+            raise ValueError(
+                f"`refine_rounds` ({self.refine_rounds}) and `refine_length` ({self.refine_length}) need each other. "
+                "Set both, or remove both."
+            )
+
+    def _check_values(self) -> None:
+        if self.max_length is not None and self.max_new_tokens is not None:
+            raise ValueError(
+                f"`max_length` ({self.max_length}) and `max_new_tokens` ({self.max_new_tokens}) are both set. "
+                "Remove one."
+            )
+        for name, least in MIN_VALUES.items():
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name), least)
+        for name, allowed in CHOICES.items():
+            check_choice(name, getattr(self, name), allowed)
+        for name in FLAGS:
+            if not isinstance(value := getattr(self, name), bool):
+                raise ValueError(f"`{name}` must be True or False, but is {value!r}.")
+        if not (is_number(self.temperature) and 0 < self.temperature < float("inf")):
+            raise ValueError(
+                f"`temperature` must be positive and finite, but is {self.temperature!r}. Set `do_sample=False` to "
+                "take the likeliest tokens."
+            )
+        if not (is_number(self.top_p) and 0 < self.top_p <= 1):
+            raise ValueError(f"`top_p` must be above 0 and at most 1, but is {self.top_p!r}.")
+        if not (is_number(self.entropy_bound) and 0 <= self.entropy_bound < float("inf")):
+            raise ValueError(f"`entropy_bound` must be at least 0 and finite, but is {self.entropy_bound!r}.")
+
+    def _check_order(self) -> None:
+        check_blocks(self.block_length, self.stride)
+        has_blocks = self.block_length is not None or self.stride is not None
+        if isinstance(self.order, torch.Tensor):
+            if has_blocks:
+                raise ValueError("`block_length` and `stride` cannot be combined with an `order` tensor. Remove them.")
+        else:
+            check_choice("order", self.order, (*ORDER_NAMES, *CERTAINTY_MEASURES), " or a (batch, n) tensor")
+        if self.window is not None and not (self.is_adaptive or self.unmasking == "entropy_bound"):
+            raise ValueError(
+                "`window` has no effect without an adaptive `order` ("
+                f"{', '.join(map(repr, CERTAINTY_MEASURES))}) or `unmasking='entropy_bound'`. Set one, or remove it."
+            )
+        is_left_to_right = isinstance(self.order, str) and self.order == "left_to_right" and self.stride is None
+        if self.stop_at_eos and not (is_left_to_right or self.block_length is not None):
+            raise ValueError(
+                "`stop_at_eos` needs text that grows from the left. Set `order='left_to_right'` or `block_length`."
+            )
+        if self.stop_at_eos and self.refine_rounds:
+            raise ValueError("`stop_at_eos` cannot be combined with `refine_rounds`. Remove one.")
+
+    def _check_unmasking(self) -> None:
+        if self.unmasking == "entropy_bound" and self.num_steps is not None:
+            raise ValueError(
+                f"`num_steps` ({self.num_steps}) cannot be combined with `unmasking='entropy_bound'`, which takes as "
+                "many steps as `entropy_bound` requires. Remove it."
+            )
+        if self.unmasking in SCORE_UNMASKING:
+            is_random = isinstance(self.order, str) and self.order == "random"
+            if self.num_steps is None or not is_random or self.block_length is not None or self.stride is not None:
+                raise ValueError(
+                    f"`unmasking={self.unmasking!r}` needs `num_steps`, and chooses positions itself: `order` must be "
+                    "'random', without `block_length` and `stride`."
+                )
+            if self.refine_rounds:
+                raise ValueError(
+                    f"`unmasking={self.unmasking!r}` starts from masks only, so it cannot be combined with "
+                    "`refine_rounds`. Remove one."
+                )
+
+    def _check_strategy(self) -> None:
+        if self.strategy == "parallel":
+            return
+        if self.num_steps is not None or not self.do_sample:
+            raise ValueError(
+                "`strategy='speculative'` samples p(x | order) in as many steps as it needs, so it cannot be combined "
+                "with `num_steps` or `do_sample=False`. Set `draft_length` instead."
+            )
+        if self.is_adaptive:
+            raise ValueError(
+                f"`strategy='speculative'` needs a fixed order, so it cannot be combined with `order={self.order!r}`. "
+                "Set `order` to 'random', 'left_to_right' or a tensor."
+            )
+        if self.unmasking not in ("bernoulli", "fixed_count"):
+            raise ValueError(
+                "`strategy='speculative'` decides itself how many positions a round unmasks, so it cannot be combined "
+                f"with `unmasking={self.unmasking!r}`. Remove one."
+            )
+
+    def _check_supported(self) -> None:
+        """Raise a `ValueError` if a setting of Transformers would have an effect in Transformers, but has none here."""
+        for name, value in self.to_dict().items():
+            if name not in FIELDS and name not in IGNORED_FIELDS and _has_effect(name, value):
+                raise ValueError(f"The generation config cannot be used. {_describe_unsupported(name, value)}")
+
+    def _check_effects(self, arguments: dict[str, Any]) -> None:
+        """Raise a `ValueError` for an argument of a call that has no effect without another one."""
+        has_steps, is_speculative = self.num_steps is not None, self.strategy == "speculative"
+        for name, has_effect, needed in (
+            ("eos_token_id", self.stop_at_eos, "`stop_at_eos=True`"),
+            ("draft", is_speculative, "`strategy='speculative'`"),
+            ("draft_length", is_speculative, "`strategy='speculative'`"),
+            ("entropy_bound", self.unmasking == "entropy_bound", "`unmasking='entropy_bound'`"),
+            ("schedule", has_steps, "`num_steps`"),
+            ("unmasking", has_steps or self.unmasking == "entropy_bound", "`num_steps`"),
+            ("top_p_rule", self.top_p < 1, "`top_p` below 1"),
+            ("output_history", self.return_dict_in_generate, "`return_dict_in_generate=True`"),
+        ):
+            if not has_effect and arguments.get(name) not in (None, False):
+                raise ValueError(f"`{name}` has no effect without {needed}. Set {needed}, or remove `{name}`.")
+
+
+# Names and defaults of the fields.
+FIELDS = {name: getattr(AnyOrderGenerationConfig, name) for name in AnyOrderGenerationConfig.__annotations__}
+
+
+def _has_effect(name: str, value: object) -> bool:
+    return value is not None and not (name in NO_OP_VALUES and value == NO_OP_VALUES[name])
+
+
+def _describe_unsupported(name: str, value: object) -> str:
+    """Return the error message for an argument of `generate` that is not a field."""
+    if name == "seed":
+        return f"`generate` takes no `seed`. Use `generator=torch.Generator().manual_seed({value!r})`."
+    if name not in TRANSFORMERS_FIELDS and name not in signature(GenerationMixin.generate).parameters:
+        known = (*FIELDS, *CALL_ARGUMENTS, *TRANSFORMERS_FIELDS)
+        hint = suggest(name, known) or " Its settings are the fields of AnyOrderGenerationConfig."
+        return f"`generate` got the unknown argument `{name}`.{hint}"
+    allowed = f" Only {NO_OP_VALUES[name]!r} is allowed." if name in NO_OP_VALUES else ""
+    return (
+        f"`generate` does not support `{name}={value!r}`.{allowed} Remove it, or load the model with "
+        "AutoModelForCausalLM, whose `generate` is that of Transformers (left to right). Penalties and bans of tokens "
+        "can also be passed as `logits_processor`."
+    )
+
+
+__all__ = ["AnyOrderGenerationConfig"]

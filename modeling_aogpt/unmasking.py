@@ -1,0 +1,426 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Unmasking: which positions each step fills in.
+
+A schedule is a grid of times; an unmasking rule decides how many of the candidates a step unmasks; a certainty measure
+orders the candidates of an adaptive order. `ParallelSampler` runs the steps.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import torch
+
+from .decoding_state import DecodingState, Indices, QueryResult, leading_indices
+from .devices import draw_uniform, to_device
+from .sampling import SampledTokens, TokenSampler
+
+SCHEDULES = ("linear", "cosine")
+SCORE_UNMASKING = ("euler", "analytic")
+UNMASKING = ("bernoulli", "fixed_count", "entropy_bound", *SCORE_UNMASKING)
+
+# The log-linear noise of SEDD masks at most this fraction of the tokens.
+MAX_MASKED_FRACTION = 1 - 1e-3
+
+# SEDD's sampler stops at this time, and unmasks what is left in one more step.
+LAST_TIME = 1e-5
+
+
+# --------------------------------------------------------------------------------------------------------- schedules
+
+
+def log_linear_noise(times: torch.Tensor) -> torch.Tensor:
+    """
+    Return the noise level sigma(t) = -log(1 - (1 - eps) t) at times in [0, 1], with eps = 1e-3.
+
+    At this level a token is masked with probability 1 - e^-sigma = (1 - eps) t (SEDD, arXiv 2310.16834).
+    """
+    return -torch.log1p(-MAX_MASKED_FRACTION * times)
+
+
+def masked_fractions(num_steps: int, schedule: str) -> torch.Tensor:
+    """
+    Return the grid 1 = t_0 > t_1 > ... > t_T = 0 of expected masked fractions, float64 of shape (T + 1,).
+
+    Args:
+        num_steps (`int`): Number of steps T.
+        schedule (`str`): `"linear"`: t_k = 1 - k / T, as in the paper. `"cosine"`: t_k = cos(pi k / 2T), which unmasks
+            few positions per step at first and more when much is known (MaskGIT, arXiv 2202.04200, section 3.2).
+
+    Examples:
+        >>> masked_fractions(4, "linear").tolist()
+        [1.0, 0.75, 0.5, 0.25, 0.0]
+    """
+    progress = torch.arange(num_steps + 1, dtype=torch.float64, device="cpu") / num_steps
+    fractions = {"linear": 1 - progress, "cosine": torch.cos(progress * math.pi / 2)}[schedule]
+    fractions[-1] = 0.0
+    return fractions
+
+
+def draw_unmasking_steps(
+    num_masked: torch.LongTensor,
+    num_steps: int,
+    schedule: str,
+    unmasking: str,
+    generator: torch.Generator | None = None,
+) -> torch.LongTensor:
+    """
+    Draw the step at which each masked rank is unmasked.
+
+    Args:
+        num_masked (`torch.LongTensor` of shape `(batch,)`): Number of masked ranks m of each sequence.
+        num_steps (`int`): Number of steps T.
+        schedule (`str`): See [`masked_fractions`].
+        unmasking (`str`): `"bernoulli"` (Lemma 4.1): every position draws its own step, step k (from 1) with
+            probability t_{k-1} - t_k. Under a uniformly random order positions are exchangeable, so sorted draws
+            along the order give the same distribution. `"fixed_count"` (released code): after step k the first
+            floor(m (1 - t_k)) positions are unmasked, and at least one more than before.
+        generator (`torch.Generator`, *optional*): Source of randomness.
+
+    Returns:
+        `torch.LongTensor` (batch, max(num_masked)) on the CPU: the first m values of each row are the steps in
+        0 ... T - 1, in non-decreasing order; the rest are T.
+
+    Examples:
+        >>> draw_unmasking_steps(torch.tensor([6, 3]), 3, "linear", "fixed_count")
+        tensor([[0, 0, 1, 1, 2, 2],
+                [0, 1, 2, 3, 3, 3]])
+    """
+    num_masked = num_masked.cpu()
+    length = int(num_masked.max())
+    fractions = masked_fractions(num_steps, schedule)
+    if unmasking == "bernoulli":
+        draws = draw_uniform(len(num_masked), length, generator=generator, device="cpu")
+        # Step k (from 0) holds the draws in [1 - t_k, 1 - t_{k+1}).
+        steps = torch.bucketize(draws, 1 - fractions[1:-1], right=True)
+    else:
+        steps = torch.stack([_fixed_count_steps(int(number), fractions, length) for number in num_masked])
+    is_beyond = torch.arange(length, device=num_masked.device) >= num_masked[:, None]
+    return steps.masked_fill(is_beyond, num_steps).sort(dim=-1).values
+
+
+def _fixed_count_steps(num_masked: int, fractions: torch.Tensor, length: int) -> torch.LongTensor:
+    steps = torch.zeros(length, dtype=torch.long, device="cpu")
+    num_unmasked = 0
+    for step, fraction in enumerate(fractions[1:].tolist()):
+        # 1e-9: rounding errors of the grid must not push an exact count below itself.
+        target = math.floor(num_masked * (1 - fraction) + 1e-9)
+        end = min(num_masked, max(target, num_unmasked + 1))
+        steps[num_unmasked:end] = step
+        num_unmasked = end
+    return steps
+
+
+# --------------------------------------------------------------------------------------------------------- certainty
+
+
+def confidence(probabilities: torch.Tensor) -> torch.Tensor:
+    """Return the probability of the likeliest token, (rows,) (MaskGIT, arXiv 2202.04200, section 3.2)."""
+    return probabilities.amax(dim=-1)
+
+
+def margin(probabilities: torch.Tensor) -> torch.Tensor:
+    """Return the difference between the two highest probabilities, (rows,) (arXiv 2502.06768)."""
+    first, second = probabilities.topk(2, dim=-1).values.unbind(dim=-1)
+    return first - second
+
+
+def negative_entropy(probabilities: torch.Tensor) -> torch.Tensor:
+    """Return minus the entropy in nats, (rows,) (arXiv 2505.24857)."""
+    return torch.special.xlogy(probabilities, probabilities).sum(dim=-1)
+
+
+# Adaptive orders: the measure of each prediction, from probabilities (rows, vocab_size). Higher is unmasked first.
+CERTAINTY_MEASURES = {"confidence": confidence, "margin": margin, "entropy": negative_entropy}
+
+
+# ------------------------------------------------------------------------------------------------------------- rules
+
+
+class UnmaskingRule:
+    """
+    Rule that decides how many candidates a step unmasks.
+
+    A rule plans a number of ranks for each step, and may choose among the candidates by what the model predicts.
+    """
+
+    is_adaptive = False  # whether the number depends on predictions
+    takes_leading = True  # whether the unmasked candidates are always the first ones
+
+    def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
+        """Yield (step, planned), where planned (batch,), on the CPU, is the number of ranks to unmask in the step."""
+        raise NotImplementedError
+
+    def noise_level(self, step: int) -> float | None:
+        """Return the noise level to query an encoder with, or None for that of the fraction of masks."""
+        return None
+
+    def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the measures of each prediction that `select` uses, see `MeasureFunction`."""
+        return {}
+
+    def select(
+        self,
+        step: int,
+        is_candidate: torch.BoolTensor,
+        num_planned: torch.LongTensor,
+        measures: dict[str, torch.Tensor],
+    ) -> torch.BoolTensor:
+        """
+        Return which candidates to unmask.
+
+        Args:
+            step (`int`): Number of the step.
+            is_candidate (`torch.BoolTensor` of shape `(batch, columns)`): The candidates, in order of preference.
+            num_planned (`torch.LongTensor` of shape `(batch,)`): Number of ranks that [`steps`] planned for this step.
+            measures (`dict` of `torch.Tensor` of shape `(batch, columns)`): Results of [`measure`].
+        """
+        columns = torch.arange(is_candidate.shape[1], device=is_candidate.device)
+        return columns < to_device(num_planned, columns.device)[:, None]
+
+
+class ScheduledUnmasking(UnmaskingRule):
+    """
+    Rule with counts that are drawn before the first pass, see [`draw_unmasking_steps`].
+
+    Without `num_steps`, one position is unmasked at a time. A later run on the same state, as in refinement, takes a
+    number of steps in proportion to the number of masked ranks.
+    """
+
+    def __init__(
+        self, num_steps: int | None, schedule: str, unmasking: str, generator: torch.Generator | None = None
+    ) -> None:
+        self.num_steps, self.schedule, self.unmasking, self.generator = num_steps, schedule, unmasking, generator
+        self._initial_num_masked: int | None = None
+
+    def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
+        """Yield the steps of the schedule."""
+        num_masked = int(state.num_masked.max())
+        self._initial_num_masked = self._initial_num_masked or num_masked
+        if self.num_steps is None:
+            num_steps, unmasking = num_masked, "fixed_count"
+        else:
+            num_steps, unmasking = math.ceil(self.num_steps * num_masked / self._initial_num_masked), self.unmasking
+        plan = draw_unmasking_steps(state.num_masked, num_steps, self.schedule, unmasking, self.generator)
+        for step in range(num_steps):
+            yield step, torch.minimum((plan == step).sum(dim=-1), state.num_masked)
+
+
+class EntropyBoundUnmasking(UnmaskingRule):
+    """
+    Rule that unmasks candidates as long as the sum of their entropies minus the largest one is at most `bound` nats.
+
+    That difference bounds the Kullback-Leibler divergence between the joint distribution of the tokens and the product
+    they are drawn from (arXiv 2505.24857). At least one position is unmasked.
+    """
+
+    is_adaptive = True
+
+    def __init__(self, bound: float) -> None:
+        self.bound = bound
+
+    def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
+        """Yield steps until nothing is masked."""
+        step = 0
+        while state.num_masked.any():
+            yield step, state.num_masked.clamp(max=1)
+            step += 1
+
+    def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the entropies in nats."""
+        return {"entropy": -negative_entropy(probabilities)}
+
+    def select(
+        self,
+        step: int,
+        is_candidate: torch.BoolTensor,
+        num_planned: torch.LongTensor,
+        measures: dict[str, torch.Tensor],
+    ) -> torch.BoolTensor:
+        """Return the leading candidates within the bound."""
+        entropies = measures["entropy"]
+        total_correlation_bound = entropies.cumsum(dim=1) - entropies.cummax(dim=1).values
+        is_selected = total_correlation_bound <= self.bound + 1e-12  # a single position has 0 up to rounding
+        is_selected[:, 0] = True
+        return is_candidate & is_selected
+
+
+class ScoreUnmasking(UnmaskingRule):
+    """
+    Rule of SEDD's reverse steps from the score s (arXiv 2310.16834).
+
+    In a step from time t to t', a masked position becomes token y
+
+    * `"euler"`: with probability (t - t') sigma'(t) s_y, from the rate at time t;
+    * `"analytic"`: with probability (e^(sigma(t) - sigma(t')) - 1) s_y, which is exact for the exact score of a single
+      position (Tweedie tau-leaping).
+
+    The sum over y exceeds 1 where a network overestimates the score; the position is then always unmasked. One more
+    step unmasks what is left after the last one.
+    """
+
+    is_adaptive = True
+    takes_leading = False
+
+    def __init__(
+        self, num_steps: int, schedule: str, unmasking: str, num_tokens: int, generator: torch.Generator | None
+    ) -> None:
+        self.times = LAST_TIME + (1 - LAST_TIME) * masked_fractions(num_steps, schedule)
+        self.unmasking, self.num_tokens, self.generator = unmasking, num_tokens, generator
+
+    def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
+        """Yield the steps of the schedule, and one more. Every masked rank is a candidate."""
+        for step in range(len(self.times)):
+            yield step, state.num_masked
+
+    def noise_level(self, step: int) -> float:
+        """Return the noise level at the beginning of the step."""
+        return log_linear_noise(self.times[step]).item()
+
+    def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the log of the score's sum over tokens, without the factor of the noise level."""
+        return {"log_total": logits.double().logsumexp(dim=-1) - math.log(self.num_tokens)}
+
+    def select(
+        self,
+        step: int,
+        is_candidate: torch.BoolTensor,
+        num_planned: torch.LongTensor,
+        measures: dict[str, torch.Tensor],
+    ) -> torch.BoolTensor:
+        """Draw which candidates to unmask."""
+        if step == len(self.times) - 1:
+            return is_candidate
+        time, next_time = self.times[step].item(), self.times[step + 1].item()
+        sigma, next_sigma = self.noise_level(step), self.noise_level(step + 1)
+        total_score = measures["log_total"].exp() / math.expm1(sigma)
+        if self.unmasking == "euler":
+            rate = MAX_MASKED_FRACTION / (1 - MAX_MASKED_FRACTION * time)
+            probability = (time - next_time) * rate * total_score
+        else:
+            probability = math.expm1(sigma - next_sigma) * total_score
+        draws = draw_uniform(*probability.shape, generator=self.generator, device=probability.device)
+        return is_candidate & (draws < probability)
+
+
+# ----------------------------------------------------------------------------------------------------------- sampler
+
+
+class ParallelSampler:
+    """
+    Sampler that unmasks several positions per forward pass, drawn independently given all unmasked tokens.
+
+    Args:
+        state (`DecodingState`): The sequences to fill in.
+        rule (`UnmaskingRule`): Decides how many positions each step unmasks.
+        sampler (`TokenSampler`): Draws the tokens.
+        certainty (`str`, *optional*): Name in `CERTAINTY_MEASURES`. The candidates of a step are then unmasked in the
+            order of that measure instead of the order of the state. What is sampled is then no longer the model's
+            distribution under a fixed order.
+        window (`int`, *optional*): Number of masked ranks that are candidates; defaults to all of the block.
+    """
+
+    def __init__(
+        self,
+        state: DecodingState,
+        rule: UnmaskingRule,
+        sampler: TokenSampler,
+        certainty: str | None = None,
+        window: int | None = None,
+    ) -> None:
+        self.state, self.rule, self.sampler = state, rule, sampler
+        self.certainty, self.window = certainty, window
+        self.needs_measures = certainty is not None or rule.is_adaptive
+
+    def run(self, first_step: int, after_step: Callable[[], None]) -> int:
+        """Unmask everything, and return the number of the next step. `after_step` is called if a step unmasked any."""
+        state, step = self.state, -1
+        # The block of each rank. Candidates move within their block only, so these stay the same.
+        blocks = state.blocks.cpu() if self.needs_measures else None
+        for step, num_planned in self.rule.steps(state):
+            num_queries = num_planned if blocks is None else self._count_candidates(num_planned, blocks)
+            if not num_queries.any():
+                continue  # nothing to unmask in this step, so no forward pass
+            result = self._query(num_queries, self.rule.noise_level(step))
+            sampled = self.sampler.sample(result, self._measure if self.needs_measures else None)
+            if self.needs_measures:
+                self._commit_selected(result, sampled, num_queries, num_planned, step, first_step)
+            else:
+                state.commit(sampled.tokens, result.indices, num_planned, sampled.logprobs, first_step + step)
+            after_step()
+        return first_step + step + 1
+
+    def _query(self, num_queries: torch.LongTensor, sigma: float | None) -> QueryResult:
+        if sigma is None:
+            return self.state.query(num_queries)
+        levels = torch.full(num_queries.shape, sigma, dtype=torch.float64, device=self.state.ids.device)
+        return self.state.query(num_queries, sigma=levels)
+
+    def _measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
+        values = self.rule.measure(logits, probabilities)
+        if self.certainty is not None:
+            values["certainty"] = CERTAINTY_MEASURES[self.certainty](probabilities)
+        return values
+
+    def _count_candidates(self, num_planned: torch.LongTensor, blocks: torch.LongTensor) -> torch.LongTensor:
+        """Return the number of masked ranks up to the end of the block of the last planned one, within the window."""
+        state = self.state
+        ranks = torch.arange(blocks.shape[1], device=blocks.device)
+        last = (state.num_context + num_planned - 1).clamp(min=0)
+        is_masked = (ranks >= state.num_context[:, None]) & (ranks < state.ends[:, None])
+        num_candidates = (is_masked & (blocks <= blocks.gather(1, last[:, None]))).sum(dim=-1)
+        if self.window is not None:
+            num_candidates = torch.maximum(num_planned, num_candidates.clamp(max=self.window))
+        return torch.where(num_planned > 0, num_candidates, 0)
+
+    def _commit_selected(
+        self,
+        result: QueryResult,
+        sampled: SampledTokens,
+        num_queries: torch.LongTensor,
+        num_planned: torch.LongTensor,
+        step: int,
+        first_step: int,
+    ) -> None:
+        """Move the candidates that the rule selects to the next ranks of the state, and commit them."""
+        device = result.ranks.device
+        context = to_device(self.state.num_context, device)
+        queries = torch.full((len(context), int(num_queries.max())), -1, device=device)  # by candidate; -1: none
+        queries[result.sequences, result.ranks - context[result.sequences]] = torch.arange(
+            len(result.ranks), device=device
+        )
+        preference = self._sort_candidates(queries, result, sampled)
+        preferred = queries.gather(1, preference)
+        measures = {name: values[preferred] for name, values in sampled.measures.items()}
+        is_selected = self.rule.select(step, preferred >= 0, num_planned, measures)
+        front = (~is_selected).long().argsort(dim=1, stable=True)
+        self._move_candidates(preference.gather(1, front), num_queries)
+
+        num_selected = is_selected.sum(dim=1).cpu() if self.rule.is_adaptive else num_planned
+        sequences, columns = leading_indices(num_selected, device)
+        chosen = preferred.gather(1, front)[sequences, columns]
+        indices: Indices = sequences, context[sequences] + columns
+        self.state.commit(sampled.tokens[chosen], indices, num_selected, sampled.logprobs[chosen], first_step + step)
+
+    def _sort_candidates(
+        self, queries: torch.LongTensor, result: QueryResult, sampled: SampledTokens
+    ) -> torch.LongTensor:
+        """Return the columns of `queries` (batch, columns) in order of preference: by block, then by certainty."""
+        if self.certainty is None:
+            return torch.arange(queries.shape[1], device=queries.device).expand_as(queries)
+        keys = torch.stack((self.state.blocks[result.indices].double(), -sampled.measures["certainty"]))
+        blocks, uncertainty = keys[:, queries].masked_fill(queries < 0, float("inf"))
+        preference = uncertainty.argsort(dim=1, stable=True)
+        return preference.gather(1, blocks.gather(1, preference).argsort(dim=1, stable=True))
+
+    def _move_candidates(self, columns: torch.LongTensor, num_queries: torch.LongTensor) -> None:
+        """Put the candidates of the state into the order of `columns` (batch, columns)."""
+        if columns.shape[1] == 1 or (self.certainty is None and self.rule.takes_leading):
+            return  # already in this order
+        device = columns.device
+        context = to_device(self.state.num_context, device)
+        ranks = torch.arange(self.state.ids.shape[1], device=device).repeat(len(context), 1)
+        sequences, candidates = leading_indices(num_queries, device)
+        ranks[sequences, context[sequences] + candidates] = context[sequences] + columns[sequences, candidates]
+        self.state.reorder(ranks)

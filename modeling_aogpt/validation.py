@@ -1,0 +1,250 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of arguments. Their errors say what is wrong, what was given, what is allowed and what to do."""
+
+import inspect
+from collections.abc import Iterable
+from difflib import get_close_matches
+from numbers import Integral, Real
+
+import torch
+from transformers import PreTrainedModel
+from transformers.utils import TransformersKwargs
+
+# Arguments that Transformers, its trainer and pipelines, tokenizers and PEFT may pass to the forward of any model.
+COMMON_FORWARD_ARGUMENTS = frozenset(
+    {
+        *TransformersKwargs.__annotations__,
+        *("num_items_in_batch", "token_type_ids", "return_dict", "use_cache", "tokenizer", "assistant_tokenizer"),
+    }
+)
+
+
+def is_integer(value: object) -> bool:
+    """Return whether `value` is an integer and not a boolean."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """Return whether `value` is a real number and not a boolean."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """Return " Did you mean ...?" with the known name closest to `name`, or an empty string if none is close."""
+    close = get_close_matches(name, list(known), n=1)
+    return f" Did you mean `{close[0]}`?" if close else ""
+
+
+def check_choice(name: str, value: object, allowed: Iterable[str], alternative: str = "") -> None:
+    """Raise a `ValueError` unless `value` is one of the `allowed` strings; `alternative` is appended to their list."""
+    if not isinstance(value, str) or value not in allowed:
+        choices = ", ".join(map(repr, allowed)) + alternative
+        raise ValueError(f"`{name}` must be one of {choices}, but is {value!r}.")
+
+
+def check_integer(name: str, value: object, least: int = 1) -> None:
+    """Raise a `ValueError` unless `value` is an integer of at least `least`."""
+    if not is_integer(value) or value < least:
+        raise ValueError(f"`{name}` must be an integer of at least {least}, but is {value!r}.")
+
+
+def check_even(name: str, value: object) -> None:
+    """Raise a `ValueError` unless `value` is an even integer of at least 2, as stratified draws need it."""
+    check_integer(name, value, least=2)
+    if value % 2:
+        raise ValueError(
+            f"`{name}` must be even, but is {value}: the standard error is estimated from two draws in each stratum."
+        )
+
+
+def check_tensor(name: str, value: object) -> None:
+    """Raise a `TypeError` unless `value` is a tensor."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(
+            f"`{name}` must be a torch.Tensor, but has type {type(value).__name__}. Use torch.tensor(...) for numbers, "
+            "or return_tensors='pt' in the tokenizer."
+        )
+
+
+def check_batch(name: str, ids: torch.Tensor) -> None:
+    """Raise a `ValueError` unless `ids` are integers of shape (batch, n) with at least one sequence."""
+    check_tensor(name, ids)
+    if ids.dim() != 2 or ids.shape[0] == 0:
+        raise ValueError(f"`{name}` must have shape (batch, n) with batch >= 1, but has shape {tuple(ids.shape)}.")
+    if ids.is_floating_point():
+        raise ValueError(f"`{name}` must hold integers, but has dtype {ids.dtype}. Use {name}.long().")
+
+
+def check_aligned(name: str, values: torch.Tensor, input_ids: torch.Tensor) -> None:
+    """Raise a `ValueError` unless `values` has the shape of `input_ids`, so that nothing is broadcast or cut."""
+    check_tensor(name, values)
+    if values.shape != input_ids.shape:
+        raise ValueError(
+            f"`{name}` must have one value per token, shape {tuple(input_ids.shape)}, but has shape "
+            f"{tuple(values.shape)}."
+        )
+
+
+def check_orders(name: str, orders: torch.Tensor, batch_size: int, length: int, expected: str = "") -> None:
+    """
+    Raise a `ValueError` unless every row of `orders` is a permutation of 0 ... length - 1.
+
+    Args:
+        name (`str`): Name of the argument, for errors.
+        orders (`torch.Tensor` of shape `(batch, n)`): The orders to check.
+        batch_size (`int`): Number of orders that are needed.
+        length (`int`): Number of positions in each.
+        expected (`str`): What the shape stands for, for errors.
+    """
+    check_tensor(name, orders)
+    if tuple(orders.shape) != (batch_size, length):
+        raise ValueError(
+            f"`{name}` must have shape ({batch_size}, {length}){expected}, but has shape {tuple(orders.shape)}."
+        )
+    if orders.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"`{name}` must hold integers, but has dtype {orders.dtype}. Use {name}.long().")
+    is_wrong = (orders.sort(dim=-1).values != torch.arange(length, device=orders.device)).any(dim=-1)
+    if is_wrong.any():
+        index = int(is_wrong.nonzero()[0])
+        given = ", ".join(map(str, orders[index, :16].tolist())) + (", ..." if length > 16 else "")
+        raise ValueError(
+            f"`{name}[{index}]` must contain each position from 0 to {length - 1} exactly once, but is [{given}]. "
+            f"torch.randperm({length}) makes a random order."
+        )
+
+
+def check_finite(log_likelihood: torch.Tensor, dtype: torch.dtype) -> None:
+    """Raise a `ValueError` if the log-likelihood (..., batch) of a sequence is not finite."""
+    is_wrong = ~torch.isfinite(log_likelihood.reshape(-1, log_likelihood.shape[-1])).all(dim=0)
+    if is_wrong.any():
+        raise ValueError(
+            f"The log-likelihood of sequence {int(is_wrong.nonzero()[0])} is not finite. Check the weights, and the "
+            f"dtype they were loaded in ({dtype})."
+        )
+
+
+# ------------------------------------------------------------------------------------------------- inputs of a model
+
+
+def should_validate(model: PreTrainedModel, values: torch.Tensor) -> bool:
+    """
+    Return whether to check the values of a tensor.
+
+    Such checks are skipped while compiling, and on accelerators in training, where they would force a sync.
+    """
+    return not (torch.compiler.is_compiling() or values.is_meta or (model.training and not values.is_cpu))
+
+
+def check_text_ids(model: PreTrainedModel, name: str, ids: torch.LongTensor, also_allowed: int | None = None) -> None:
+    """Raise a `ValueError` if `ids` contain a value that is neither an id of text nor `also_allowed`."""
+    if not should_validate(model, ids):
+        return
+    config = model.config
+    is_wrong = (ids < 0) | (ids >= config.num_valid_tokens)
+    if also_allowed is not None:
+        is_wrong &= ids != also_allowed
+    if is_wrong.any():
+        given, hint = ids[is_wrong][0].item(), ""
+        if given == config.mask_token_id:
+            hint = (
+                " This id is the mask: generate() and masked language models fill masks in, but training and "
+                "likelihoods need unmasked text."
+            )
+        raise ValueError(
+            f"`{name}` contains the id {given}, but ids of text go from 0 to {config.num_valid_tokens - 1} "
+            f"(config.num_valid_tokens).{hint}"
+        )
+
+
+def prepare_input_ids(
+    model: PreTrainedModel,
+    input_ids: torch.LongTensor,
+    attention_mask: torch.Tensor | None = None,
+    allow_mask: bool = False,
+) -> torch.LongTensor:
+    """
+    Return `input_ids` (batch, n) as int64, with 0 at padding, after checking them.
+
+    Raises:
+        ValueError: If they are not a batch of text that fits into the position table, or the mask has another shape.
+    """
+    check_batch("input_ids", input_ids)
+    if attention_mask is not None:
+        check_aligned("attention_mask", attention_mask, input_ids)
+    length, max_length = input_ids.shape[1], model.config.max_position_embeddings
+    if not 1 <= length <= max_length:
+        raise ValueError(
+            f"`input_ids` has {length} tokens per sequence, but this model takes 1 to {max_length} "
+            "(config.max_position_embeddings). Truncate or split the text, or train a model with a longer table."
+        )
+    input_ids = input_ids.long()
+    if attention_mask is not None:
+        input_ids = input_ids.masked_fill(attention_mask == 0, 0)
+    check_text_ids(model, "input_ids", input_ids, model.config.mask_token_id if allow_mask else None)
+    return input_ids
+
+
+def prepare_labels(
+    model: PreTrainedModel,
+    labels: torch.LongTensor,
+    input_ids: torch.LongTensor,
+    attention_mask: torch.Tensor | None = None,
+) -> torch.LongTensor:
+    """
+    Return `labels` (batch, n) as int64, with -100 at padding, after checking them.
+
+    Raises:
+        ValueError: If they do not have the shape of `input_ids`, or contain ids that are neither text nor -100.
+    """
+    check_batch("labels", labels)
+    check_aligned("labels", labels, input_ids)
+    labels = labels.long()
+    if attention_mask is not None:
+        labels = labels.masked_fill(attention_mask == 0, -100)
+    check_text_ids(model, "labels", labels, also_allowed=-100)
+    return labels
+
+
+def check_forward_arguments(model: PreTrainedModel, arguments: dict[str, object]) -> None:
+    """Raise a `ValueError` for a misspelt argument of `forward`, which Transformers would pass on without effect."""
+    unknown = [name for name, value in arguments.items() if value is not None and name not in COMMON_FORWARD_ARGUMENTS]
+    if unknown:
+        known = inspect.signature(type(model).forward).parameters
+        raise ValueError(
+            f"{type(model).__name__}.forward got the unknown argument `{unknown[0]}`.{suggest(unknown[0], known)}"
+        )
+
+
+def prepare_targets(
+    input_ids: torch.LongTensor,
+    targets: torch.Tensor,
+    context: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
+) -> tuple[torch.BoolTensor, torch.BoolTensor]:
+    """
+    Return which positions (batch, n) are targets and which are context, after checking both.
+
+    Without `context`, all other tokens are context. A sequence without a target has no context either.
+
+    Raises:
+        ValueError: If a set does not have the shape of the ids, the two overlap, or one contains padding.
+    """
+    check_batch("input_ids", input_ids)
+    check_aligned("targets", targets, input_ids)
+    for name, values in (("context", context), ("attention_mask", attention_mask)):
+        if values is not None:
+            check_aligned(name, values, input_ids)
+    is_target = targets != 0
+    is_token = torch.ones_like(is_target) if attention_mask is None else attention_mask != 0
+    is_context = is_token & ~is_target if context is None else context != 0
+    for is_wrong, problem in (
+        (is_target & is_context, "is in both `targets` and `context`. Remove it from one."),
+        ((is_target | is_context) & ~is_token, "is padding (`attention_mask` is 0), so it cannot be in either set."),
+    ):
+        if is_wrong.any():
+            sequence, position = is_wrong.nonzero()[0].tolist()
+            raise ValueError(f"Position {position} of sequence {sequence} {problem}")
+    if not is_target.any():
+        raise ValueError("`targets` selects no position. Set it to True at the positions to score.")
+    return is_target, is_context & is_target.any(dim=-1, keepdim=True)

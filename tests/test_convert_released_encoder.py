@@ -1,0 +1,178 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Conversion of released RADD and SEDD models, and parity with the authors' code.
+
+The golden values are float32 outputs of the authors' code at some positions of three sequences.
+"""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForMaskedLM
+
+from modeling_aogpt import MDMEncoderForMaskedLM
+from modeling_aogpt.convert_reference_checkpoint import SEDD, convert, load_released, read_encoder_config
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture(params=["radd", "sedd"])
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def settings(name: str) -> dict[str, Any]:
+    with safe_open(FIXTURES / f"{name}_model.safetensors", framework="pt") as file:
+        return json.loads(file.metadata()["config"])
+
+
+@pytest.fixture
+def source(name: str, settings: dict[str, Any], tmp_path: Path) -> Path:
+    """Return a folder in the released format: settings and weights."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "config.json").write_text(json.dumps(settings))
+    save_file(load_file(FIXTURES / f"{name}_model.safetensors"), source / "model.safetensors")
+    return source
+
+
+@torch.no_grad()
+def check_golden(model: MDMEncoderForMaskedLM, name: str, tolerance: float = 1e-4) -> None:
+    golden = load_file(FIXTURES / f"{name}_golden.safetensors")
+    ids, positions = golden["input_ids"], golden["positions"]
+    assert (ids[:, positions] == model.config.mask_token_id).any()
+    assert (ids[:, positions] != model.config.mask_token_id).any()
+    if name == "radd":
+        output = model.network_output(ids)[:, positions]
+        torch.testing.assert_close(output, golden["logits"], rtol=0, atol=tolerance, check_dtype=False)
+        return
+    for level in range(3):
+        output = model.log_score(ids, golden[f"sigma_{level}"])[:, positions]
+        torch.testing.assert_close(output, golden[f"log_score_{level}"], rtol=0, atol=tolerance, check_dtype=False)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_outputs_equal_those_of_the_released_code(source: Path, name: str, attention: str, dtype: torch.dtype) -> None:
+    model = load_released(source).to(dtype)
+    model.set_attn_implementation(attention)
+    check_golden(model, name)
+
+
+def test_a_converted_folder_loads_with_all_released_weights(source: Path, name: str, tmp_path: Path) -> None:
+    written = convert(source, tmp_path / "new" / "model")
+    assert (written.config.vocab_size, written.config.num_valid_tokens, written.config.mask_token_id) == (97, 96, 96)
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "new" / "model")
+    assert isinstance(model, MDMEncoderForMaskedLM)
+    check_golden(model, name)
+    with safe_open(FIXTURES / f"{name}_model.safetensors", framework="pt") as file:
+        released = {key: file.get_tensor(key).numel() for key in file.keys() if key != "rotary_emb.inv_freq"}
+    assert model.num_parameters() == sum(released.values())
+
+
+@torch.no_grad()
+def test_logits_are_those_of_the_denoiser(name: str, source: Path) -> None:
+    """
+    RADD: log q is the log-softmax of the output over the first V ids.
+
+    SEDD: log q is log score + log(e^sigma - 1), up to normalization.
+    """
+    model = load_released(source).double()
+    ids = load_file(FIXTURES / f"{name}_golden.safetensors")["input_ids"]
+    if name == "radd":
+        sigma, expected = None, model.network_output(ids)[..., :96].log_softmax(-1)
+    else:
+        sigma = torch.tensor([0.1, 1.0, 5.0])
+        score = (model.log_score(ids, sigma)[..., :96] + sigma.expm1().log()[:, None, None]).exp()
+        expected = (score / score.sum(-1, keepdim=True)).log()
+    logits = model(ids, sigma=sigma).logits
+    is_masked = ids == 96
+    torch.testing.assert_close(logits.log_softmax(-1)[is_masked][:, :96], expected[is_masked], rtol=0, atol=1e-6)
+
+
+def test_a_gpt2_vocabulary_has_its_end_of_text_token(settings: dict[str, Any]) -> None:
+    config = read_encoder_config(settings | {"tokens": 50257}, SEDD, Path("source"))
+    assert (config.vocab_size, config.mask_token_id) == (50258, 50257)
+    assert config.bos_token_id == config.eos_token_id == 50256
+    assert read_encoder_config(settings, SEDD, Path("source")).eos_token_id is None
+
+
+def conversion_error(source: Path, tmp_path: Path, **arguments: Any) -> str:
+    """Return the message of the error of a conversion, which must not have written anything."""
+    with pytest.raises(ValueError, match="source") as error:
+        convert(source, tmp_path / "model", **arguments)
+    assert not (tmp_path / "model").exists()
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda given: given["graph"].update(type="uniform"), "graph.type 'uniform'"),
+        (lambda given: given["model"].update(n_blocks=3), "blocks.2.norm1.weight is missing"),
+        (lambda given: given["model"].update(n_blocks=1), "blocks.1.mlp.0.weight is unknown"),
+        (
+            lambda given: given["model"].update(n_heads=8),
+            "inv_freq does not have the frequencies of base 10000 and n_heads=8",
+        ),
+        (lambda given: given["model"].update(n_heads=5), "must be a multiple of `num_attention_heads` (5)"),
+        (lambda given: given["model"].pop("hidden_size"), "is not of a SEDD or RADD"),
+        (lambda given: given.update(tokens=95), "vocab_embed.embedding has shape (97, 32) instead of (96, 32)"),
+        (lambda given: given.pop("tokens"), "tokens"),
+        (lambda given: given.pop("model"), "is not of a SEDD or RADD"),
+    ],
+)
+def test_settings_that_do_not_fit_are_errors(
+    source: Path, settings: dict[str, Any], tmp_path: Path, change: Callable[[dict], object], problem: str
+) -> None:
+    change(settings)
+    (source / "config.json").write_text(json.dumps(settings))
+    assert problem in conversion_error(source, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["sedd"], indirect=True)
+def test_a_score_that_is_not_scaled_by_sigma_is_an_error(
+    source: Path, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    settings["model"]["scale_by_sigma"] = False
+    (source / "config.json").write_text(json.dumps(settings))
+    assert "scale_by_sigma" in conversion_error(source, tmp_path)
+
+
+def test_missing_and_unknown_tensors_are_errors(source: Path, tmp_path: Path) -> None:
+    tensors = load_file(source / "model.safetensors")
+    del tensors["blocks.1.attn_out.weight"]
+    tensors["blocks.1.attn_out.bias"] = torch.zeros(32)
+    save_file(tensors, source / "model.safetensors")
+    message = conversion_error(source, tmp_path)
+    assert "blocks.1.attn_out.weight is missing" in message
+    assert "blocks.1.attn_out.bias is unknown" in message
+
+
+def test_other_rotary_frequencies_are_an_error(source: Path, tmp_path: Path) -> None:
+    tensors = load_file(source / "model.safetensors")
+    tensors["rotary_emb.inv_freq"] = tensors["rotary_emb.inv_freq"] ** 2
+    save_file(tensors, source / "model.safetensors")
+    assert "rotary_emb.inv_freq" in conversion_error(source, tmp_path)
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_damaged_and_missing_files_are_errors(source: Path, tmp_path: Path, file: str) -> None:
+    (source / file).write_bytes((source / file).read_bytes()[:-20])
+    assert "is damaged" in conversion_error(source, tmp_path)
+    (source / file).unlink()
+    assert f"is a folder without {file}" in conversion_error(source, tmp_path)
+
+
+def test_choosing_the_live_weights_of_a_folder_is_an_error(source: Path, tmp_path: Path) -> None:
+    message = "is the folder of an encoder, which has only one set of weights. Remove `weights`"
+    assert message in conversion_error(source, tmp_path, weights="live")
+    assert load_released(source, weights="ema").config.vocab_size == 97

@@ -1,0 +1,109 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Queries of the key-value cache against full forward passes."""
+
+import pytest
+import torch
+
+from modeling_aogpt import AnyOrderGenerationOutput, AOGPTForAnyOrderLM
+from modeling_aogpt.decoding_state import CachedDecodingState
+from tests.references import conditional, ragged_inputs, random_model, seeded
+
+ARCHITECTURES = [
+    {"target_injection": injection, "position_encoding": encoding}
+    for injection in ("adaln", "input", "shared", "per_layer")
+    for encoding in ("learned", "rotary")
+] + [{"norm": "layernorm", "qk_norm": False, "tie_word_embeddings": True, "lm_head_bias": False}]
+
+
+def check_against_full_forwards(
+    model: AOGPTForAnyOrderLM, output: AnyOrderGenerationOutput, inputs: torch.LongTensor
+) -> None:
+    """Check that each log-probability is that of a full forward pass given all tokens of earlier steps."""
+    for ids, order, steps, logprobs, given in zip(
+        output.sequences, output.orders, output.unmasking_steps, output.token_logprobs, inputs, strict=True
+    ):
+        is_masked = given == model.config.mask_token_id
+        assert torch.equal(ids[~is_masked], given[~is_masked])
+        for target in is_masked.nonzero().flatten().tolist():
+            context = tuple((p, ids[p].item()) for p in order.tolist() if steps[p] < steps[target])
+            reference = conditional(model, context, target, len(ids))[ids[target]].log()
+            assert abs(logprobs[target] - reference) < 1e-10
+
+
+@pytest.mark.parametrize("arguments", ARCHITECTURES, ids=lambda arguments: "-".join(map(str, arguments.values())))
+@pytest.mark.parametrize("unmasking", ["bernoulli", "fixed_count"])
+def test_cached_queries_equal_full_forwards(arguments: dict, unmasking: str) -> None:
+    """With few steps, so that a step unmasks many positions."""
+    model, inputs = random_model(**arguments), ragged_inputs()
+    output = model.generate(inputs, num_steps=4, unmasking=unmasking, generator=seeded(1), return_dict_in_generate=True)
+    assert output.num_forward_passes <= 4
+    check_against_full_forwards(model, output, inputs)
+
+
+@pytest.mark.parametrize("order", ["random", "left_to_right"])
+def test_sequences_may_query_different_ranks_in_one_pass(order: str) -> None:
+    model, inputs = random_model(), ragged_inputs()
+    output = model.generate(inputs, order=order, generator=seeded(1), return_dict_in_generate=True)
+    check_against_full_forwards(model, output, inputs)
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_cached_queries_equal_full_forwards_with_both_attentions(implementation: str) -> None:
+    model = random_model()
+    model.set_attn_implementation(implementation)
+    inputs = torch.full((2, 12), model.config.mask_token_id)
+    output = model.generate(inputs, num_steps=5, generator=seeded(), return_dict_in_generate=True)
+    check_against_full_forwards(model, output, inputs)
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("encoding", ["learned", "rotary"])
+@pytest.mark.parametrize("injection", ["adaln", "input", "shared", "per_layer"])
+def test_last_layer_skips_rows_that_only_enter_the_cache(injection: str, encoding: str, attention: str) -> None:
+    """Four steps of 3 tokens each: a pass adds two tokens of the last step to the cache, and queries three ranks."""
+    model = random_model(target_injection=injection, position_encoding=encoding)
+    model.set_attn_implementation(attention)
+    num_rows = []
+    model.model.layers[-1].register_forward_hook(
+        lambda module, arguments, output: num_rows.append((arguments[0].shape[1], output.shape[1]))
+    )
+    output = model.generate(num_return_sequences=2, num_steps=4, unmasking="fixed_count", return_dict_in_generate=True)
+    assert num_rows == [(3, 3), (5, 3), (5, 3), (5, 3)]
+    check_against_full_forwards(model, output, torch.full((2, 12), model.config.mask_token_id))
+
+
+def test_padding_anywhere_does_not_change_the_result() -> None:
+    model = random_model(position_encoding="rotary")
+    mask = model.config.mask_token_id
+    ids = torch.tensor([[3, mask, 5, mask, mask, 1]])
+    padded = torch.tensor([[-1, 3, mask, 99, 5, mask, mask, 0, 1, mask]])
+    attention_mask = torch.tensor([[0, 1, 1, 0, 1, 1, 1, 0, 1, 0]])
+    order = torch.tensor([[4, 1, 3, 0, 5, 2]])
+    columns = attention_mask[0].nonzero().flatten()
+    padded_order = torch.cat((columns[order[0]], (attention_mask[0] == 0).nonzero().flatten()))[None]
+    plain = model.generate(ids, order=order, do_sample=False, return_dict_in_generate=True)
+    result = model.generate(
+        padded, attention_mask=attention_mask, order=padded_order, do_sample=False, return_dict_in_generate=True
+    )
+    assert torch.equal(result.sequences[:, columns], plain.sequences)
+    assert torch.equal(result.sequences[attention_mask == 0], padded[attention_mask == 0])
+    torch.testing.assert_close(result.token_logprobs[:, columns], plain.token_logprobs, rtol=0, atol=1e-12)
+
+
+def test_number_of_passes_and_rows() -> None:
+    """T steps of the same size take about 2n - T + 1 rows: a pass adds all tokens of the last step but one."""
+    output = random_model().generate(num_steps=3, unmasking="fixed_count", return_dict_in_generate=True)
+    assert output.num_forward_passes == 3
+    assert output.num_rows == 4 + (3 + 4) + (3 + 4)
+    one_by_one = random_model().generate(return_dict_in_generate=True)
+    assert (one_by_one.num_forward_passes, one_by_one.num_rows) == (12, 12)
+
+
+def test_cache_has_the_dtype_of_attention() -> None:
+    """So that no pass converts the cache."""
+    model, zeros = random_model().float(), torch.zeros(1, 12, dtype=torch.long)
+    arguments = model, zeros, torch.arange(12)[None], zeros, zeros.bool()
+    assert next(CachedDecodingState(*arguments).cache.tensors()).dtype == torch.float32
+    with torch.autocast("cpu", torch.bfloat16):
+        assert next(CachedDecodingState(*arguments).cache.tensors()).dtype == torch.bfloat16

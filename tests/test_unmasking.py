@@ -1,0 +1,67 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Schedules: grids of masked fractions, and the steps at which positions are unmasked."""
+
+import math
+
+import pytest
+import torch
+
+from modeling_aogpt.unmasking import draw_unmasking_steps, masked_fractions
+from tests.references import seeded
+
+
+def test_masked_fractions_fall_from_one_to_zero() -> None:
+    assert masked_fractions(4, "linear").tolist() == [1, 0.75, 0.5, 0.25, 0]
+    expected = [1, math.cos(math.pi / 6), math.cos(math.pi / 3), 0]
+    assert masked_fractions(3, "cosine").tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("schedule", ["linear", "cosine"])
+def test_bernoulli_steps_have_the_probabilities_of_the_schedule(schedule: str) -> None:
+    num_masked, num_steps = torch.full((4000,), 10), 5
+    steps = draw_unmasking_steps(num_masked, num_steps, schedule, "bernoulli", seeded())
+    assert (steps.diff(dim=1) >= 0).all()
+    counts = steps.flatten().bincount(minlength=num_steps).double()
+    fractions = masked_fractions(num_steps, schedule)
+    expected = (fractions[:-1] - fractions[1:]) * num_masked.sum()
+    assert ((counts - expected) ** 2 / expected).sum() < 23.5  # chi-square, 4 degrees of freedom, 1e-4
+
+
+def test_bernoulli_leaves_as_many_steps_empty_as_expected() -> None:
+    """The expected number of non-empty steps is T (1 - (1 - 1 / T)^n)."""
+    n = num_steps = 16
+    steps = draw_unmasking_steps(torch.full((2000,), n), num_steps, "linear", "bernoulli", seeded())
+    num_non_empty = torch.stack([(steps == step).any(1) for step in range(num_steps)]).sum(0).double()
+    expected = num_steps * (1 - (1 - 1 / num_steps) ** n)
+    assert abs(num_non_empty.mean() - expected) < 4 * num_non_empty.std() / 2000**0.5
+
+
+@pytest.mark.parametrize(
+    ("num_masked", "num_steps", "schedule", "counts"),
+    [
+        (6, 3, "linear", [2, 2, 2]),
+        (7, 3, "linear", [2, 2, 3]),
+        (10, 10, "linear", [1] * 10),
+        (3, 5, "linear", [1, 1, 1, 0, 0]),
+        (12, 3, "cosine", [1, 5, 6]),
+        (1000, 1000, "linear", [1] * 1000),
+    ],
+)
+def test_fixed_counts(num_masked: int, num_steps: int, schedule: str, counts: list[int]) -> None:
+    steps = draw_unmasking_steps(torch.tensor([num_masked]), num_steps, schedule, "fixed_count")
+    assert steps[0].bincount(minlength=num_steps).tolist() == counts
+
+
+@pytest.mark.parametrize("unmasking", ["bernoulli", "fixed_count"])
+def test_sequences_with_different_numbers_of_masks_are_unmasked_completely(unmasking: str) -> None:
+    num_masked = torch.tensor([0, 2, 5])
+    steps = draw_unmasking_steps(num_masked, 4, "linear", unmasking, seeded())
+    assert (steps < 4).sum(1).tolist() == num_masked.tolist()
+    assert (steps.diff(dim=1) >= 0).all()
+
+
+def test_bernoulli_steps_do_not_depend_on_other_sequences() -> None:
+    steps = draw_unmasking_steps(torch.tensor([1, 10]).repeat(4000), 4, "linear", "bernoulli", seeded())
+    counts = steps[::2, 0].bincount(minlength=4)
+    assert ((counts - 1000) ** 2 / 1000).sum() < 21.2  # chi-square, 3 degrees of freedom, 1e-4

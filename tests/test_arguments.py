@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from common.data import DataArguments
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.convert_reference_checkpoint import SEDD
 from training.arguments import (
@@ -20,7 +21,6 @@ from training.arguments import (
     check_same_run,
     parse_arguments,
 )
-from training.data import DataArguments
 
 CONFIGS = sorted((Path(__file__).parents[1] / "training" / "configs").glob("*.yaml"))
 RECIPES = [path for path in CONFIGS if path.stem.startswith(("small", "medium"))]

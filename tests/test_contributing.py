@@ -10,8 +10,8 @@ import evaluate
 import pytest
 import torch
 
+from common import corpora
 from modeling_aogpt import AOGPTForAnyOrderLM, certainty, generation_settings
-from training import corpora
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -48,7 +48,7 @@ def test_an_order_policy(tiny_model: AOGPTForAnyOrderLM, monkeypatch: pytest.Mon
 @pytest.mark.usefixtures("datasets_cache")
 def test_a_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(corpora.BUILT_IN, "python-keywords", names_of("corpus")["python_keywords"])
-    splits = corpora.load_corpus(["python-keywords"], validation_fraction=0.2)
+    splits = corpora.load_corpus(corpora.CorpusArguments(["python-keywords"], validation_fraction=0.2))
     texts = [*splits["train"]["text"], *splits["validation"]["text"]]
     assert "The keyword lambda." in texts
     assert len(splits["validation"]) > 0

@@ -9,9 +9,9 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from common.tokenization import decode, train_tokenizer, vocabulary_arguments
 from modeling_aogpt.configuration_aogpt import AOGPTConfig
 from modeling_aogpt.mask_token import MASK, load_tokenizer, with_mask_token
-from training.tokenization import train_tokenizer, vocabulary_arguments
 
 DOCUMENTS = [
     f"{script} {case} LETTER {letter} WITH {mark}"
@@ -59,7 +59,7 @@ def test_a_mask_takes_the_place_of_a_word_and_its_blank(tokenizer: PreTrainedTok
 def test_same_corpus_same_files_in_another_process(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path / "here")
     program = (
-        "import sys; from tests.test_tokenization import DOCUMENTS; from training.tokenization import train_tokenizer;"
+        "import sys; from tests.test_tokenization import DOCUMENTS; from common.tokenization import train_tokenizer;"
         "train_tokenizer(DOCUMENTS, 318).save_pretrained(sys.argv[1])"
     )
     root = Path(__file__).parent.parent
@@ -119,3 +119,17 @@ def test_bad_input(tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
         load_tokenizer(str(tmp_path))
     with pytest.raises(ValueError, match="already a token"):
         with_mask_token(other_tokenizer(eos_token="</s>", unk_token=MASK.content))
+
+
+def test_ends_of_text_behind_a_text_are_left_out(tiny_tokenizer: PreTrainedTokenizerFast) -> None:
+    end = tiny_tokenizer.eos_token_id
+    assert decode([0, end, 1, end, end], tiny_tokenizer) == tiny_tokenizer.decode([0, end, 1])
+    assert decode([end, end], tiny_tokenizer) == ""
+    assert decode([0, 1], tiny_tokenizer) == tiny_tokenizer.decode([0, 1])
+
+
+def test_what_only_spells_end_of_text_is_text() -> None:
+    tokenizer = train_tokenizer(["ab abc"] * 9, 258)
+    spelled = tokenizer.convert_tokens_to_ids(list("a<|endoftext|>"))
+    assert tokenizer.eos_token_id not in spelled
+    assert decode([*spelled, tokenizer.eos_token_id], tokenizer) == "a<|endoftext|>"

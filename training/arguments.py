@@ -1,61 +1,62 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a run can be told: keys of a YAML file, each of which `--key value` on the command line overrides."""
+"""Settings of a run: keys of a YAML file, each of which `--key value` on the command line overrides."""
 
 import difflib
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields, make_dataclass
+from inspect import getdoc
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
+from common.commands import Parser, check_at_least, option
+from common.data import DataArguments
+from common.models import read_config
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.seeded_orders import ORDER_NAMES, OrderDistribution
-from training.data import DataArguments
-from training.initialization import read_config
-from training.options import Parser, check_at_least, option
+
+# Fields of the configurations that the tokenizer gives.
+OF_THE_TOKENIZER = {
+    *("vocab_size", "num_valid_tokens", "mask_token_id"),
+    *("bos_token_id", "eos_token_id", "pad_token_id"),
+}
+OF_ENCODERS = tuple(MDMEncoderConfig.__annotations__)
 
 
-@dataclass
-class ModelArguments:
-    """The architecture; names and defaults are those of `AOGPTConfig` and `MDMEncoderConfig`, which explain them."""
-
-    architecture: Literal["decoder", "encoder"] = option(
-        "decoder", "AO-GPT, or an encoder-only masked diffusion model."
+def _described(config_class: type) -> dict[str, str]:
+    """Return what the docstring of a configuration says of each argument."""
+    entries = re.findall(
+        r"^ {4}(\w+) \(.*?\): (.*?)(?=^ {4}\w|^$)", f"{getdoc(config_class)}\n\n", re.MULTILINE | re.DOTALL
     )
-    hidden_size: int = option(768, "Width of the residual stream.")
-    num_hidden_layers: int = option(12, "Number of blocks.")
-    num_attention_heads: int = option(12, "Heads of each attention.")
-    intermediate_size: int | None = option(None, "Width of the MLP; unless given, four times hidden_size.")
-    max_position_embeddings: int | None = option(None, "Longest sequence; unless given, sequence_length.")
-    target_injection: Literal["adaln", "input", "shared", "per_layer", "none", "sigma"] = option(
-        "adaln", "How a row learns which position it predicts; none and sigma (of the noise level) are an encoder's."
-    )
-    target_embedding_size: int = option(128, "Width of the target embedding under adaln.")
-    position_encoding: Literal["learned", "rotary"] = option("learned", "How positions are told.")
-    rope_theta: float = option(10000.0, "Base of the rotary angles.")
-    norm: Literal["rmsnorm", "layernorm"] = option("rmsnorm", "Kind of the norms.")
-    norm_eps: float = option(1e-5, "Epsilon of the norms.")
-    qk_norm: bool = option(True, "Whether queries and keys are normalised.")
-    use_bias: bool = option(True, "Biases in the blocks.")
-    attention_bias: bool = option(True, "False: none in an encoder's attention, whatever use_bias says.")
-    norm_bias: bool = option(True, "False: none in an encoder's norms, whatever use_bias says.")
-    hidden_act: str = option("gelu", "Activation of the MLP.")
-    lm_head_bias: bool = option(True, "A bias in the output head.")
-    tie_word_embeddings: bool = option(False, "Whether the head is the token table.")
-    initializer_range: float = option(0.02, "Standard deviation of the initial weights.")
+    return {name: " ".join(text.split()).replace("%", "%%") for name, text in entries}
+
+
+def _architecture_fields() -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name, type and default of each setting of the architecture, as the configurations have them."""
+    yield "architecture", Literal["decoder", "encoder"], option("decoder", "AO-GPT, or a masked diffusion encoder.")
+    descriptions = _described(MDMEncoderConfig) | _described(AOGPTConfig)
+    for config_class in (AOGPTConfig, MDMEncoderConfig):
+        for name, kind in config_class.__annotations__.items():
+            if name == "max_position_embeddings":
+                yield name, int | None, option(None, "Longest sequence; unless given, sequence_length.")
+            elif name not in OF_THE_TOKENIZER:
+                kind = Literal[MDMEncoderConfig.choices[name]] if name in MDMEncoderConfig.choices else kind
+                yield name, kind, option(getattr(config_class, name), descriptions.get(name, ""))
+
+
+ModelArguments = make_dataclass("ModelArguments", _architecture_fields())
+ModelArguments.__doc__ = "The architecture: the fields of `AOGPTConfig` and `MDMEncoderConfig` and their defaults."
 
 
 @dataclass
 class TrainingArguments:
-    """The recipe. A step is an update of the weights, a batch all sequences of one step over all processes."""
+    """The recipe. A step is an update of the weights, a batch is all sequences of a step over all processes."""
 
-    output_dir: Path | None = field(
-        default=None, metadata={"help": "Folder of the run; unless given, runs/ and the name of the YAML file."}
-    )
+    output_dir: Path | None = option(None, "Folder of the run; unless given, runs/ and the name of the YAML file.")
     resume: Literal["auto", "never"] = option(
         "auto", "auto: go on from the newest checkpoint in output_dir. never: remove those there and begin anew."
     )
@@ -314,15 +315,14 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
 def build_config(model: ModelArguments, **vocabulary: Any) -> AOGPTConfig | MDMEncoderConfig:
     """The model's configuration; `vocabulary` says what the tokenizer brings (sizes and special ids)."""
     settings = asdict(model)
-    is_encoder = settings.pop("architecture") == "encoder"
-    of_encoder = {name: settings.pop(name) for name in ("attention_bias", "norm_bias")}
-    if not is_encoder:
-        if not all(of_encoder.values()):
-            raise ValueError("attention_bias and norm_bias are an encoder's: a decoder has use_bias for both.")
-        return AOGPTConfig(**settings, **vocabulary)
-    if vocabulary.get("vocab_size") and vocabulary["vocab_size"] == vocabulary["num_valid_tokens"]:
-        vocabulary["vocab_size"] += 1  # an encoder embeds its mask
-    return MDMEncoderConfig(**settings, **of_encoder, **vocabulary)
+    if settings.pop("architecture") == "encoder":
+        if vocabulary.get("vocab_size") and vocabulary["vocab_size"] == vocabulary["num_valid_tokens"]:
+            vocabulary["vocab_size"] += 1  # an encoder embeds its mask
+        return MDMEncoderConfig(**settings, **vocabulary)
+    of_encoder = [settings.pop(name) for name in OF_ENCODERS]
+    if not all(of_encoder):
+        raise ValueError("attention_bias and norm_bias are an encoder's: a decoder has use_bias for both.")
+    return AOGPTConfig(**settings, **vocabulary)
 
 
 def accumulation_steps(training: TrainingArguments, num_processes: int) -> int:

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Files and folders that appear whole or not at all, and files of JSON that are what they should be."""
+"""Files and folders that appear complete or not at all, and checked JSON files."""
 
 import json
 import os
@@ -12,11 +12,11 @@ from typing import Any
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Iterator[Path]:
     """
-    A temporary path in the folder of `path`, which replaces `path` when the block ends well.
+    Yield a temporary path beside `path`, and rename it to `path` when the block ends without an error.
 
-    Whoever reads `path` sees the old content or the new, never a part of it, even after a power cut or `kill -9`.
+    A reader of `path` sees the old content or the new one, never a part of it, even after a power cut or `kill -9`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_beside(path)
@@ -30,11 +30,11 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def whole_folder(path: Path) -> Iterator[Path]:
-    """As `whole_file`, for a folder. An older folder at `path` goes only when the new one is complete."""
+def atomic_folder(path: Path) -> Iterator[Path]:
+    """Do the same as `atomic_file` for a folder. An older folder at `path` is removed once the new one is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_beside(path)
-    shutil.rmtree(temporary, ignore_errors=True)  # what a killed process left
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process
     temporary.mkdir()
     try:
         yield temporary
@@ -49,29 +49,36 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_incomplete(folder: Path) -> None:
-    """Removes what processes that were killed while writing left in `folder`."""
+    """Remove the temporary files and folders of processes that were killed while writing to `folder`."""
     for path in folder.glob(".*.incomplete"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
+def check_empty_folder(path: Path) -> None:
+    """Raise a `ValueError` if `path` exists and is not an empty folder."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise ValueError(f"{path} exists and is not an empty folder: remove it, or name another one.")
+
+
 def write_text(path: Path, text: str) -> None:
-    """A file of text, whole or not at all."""
-    with whole_file(path) as temporary:
+    """Write a text file atomically."""
+    with atomic_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: Any) -> None:
-    """A file of results: numbers, strings, lists and dictionaries of them."""
-    write_text(path, json.dumps(content, indent=1) + "\n")
+    """Write numbers, strings, paths, lists and dictionaries to a JSON file atomically."""
+    write_text(path, json.dumps(content, indent=1, default=os.fspath) + "\n")
 
 
 def read_json(path: Path, wanted: Sequence[str], writer: str) -> dict[str, Any]:
     """
-    The content of a JSON file.
+    Return the content of a JSON file.
 
     Args:
-        wanted: keys that it must have.
-        writer: the command that writes such files.
+        path: The file.
+        wanted: Keys that it must have.
+        writer: The command that writes such files, for errors.
 
     Raises:
         ValueError: If the file is not what `writer` writes.
@@ -92,7 +99,7 @@ def _temporary_beside(path: Path) -> Path:
 
 
 def _sync(path: Path) -> None:
-    """Asks the operating system to put a file, or the names in a folder, on the disk now."""
+    """Have the operating system write a file, or the names in a folder, to the disk now."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From text to sequences of exactly n ids: documents laid end to end and cut, or one document per sequence."""
+"""From text to sequences of exactly n ids: documents laid end to end and cut, or one padded document per sequence."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -16,7 +16,8 @@ logger = logging.getLogger(__name__)
 def encode_documents(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool, num_workers: int | None = None
 ) -> Dataset:
-    """Tokenizes the column `text` into `input_ids` (each ends with end-of-text), `num_tokens` and `num_bytes`.
+    """
+    Tokenize the column `text` into `input_ids` (each ends with end-of-text), `num_tokens` and `num_bytes`.
 
     `with_token_bytes` adds `token_bytes`, the bytes that each id stands for; they sum up to `num_bytes` exactly.
     """
@@ -50,7 +51,8 @@ def encode_batch(texts: list[str], tokenizer: PreTrainedTokenizerBase, with_toke
 
 
 def count_token_bytes(text: str, offsets: list[tuple[int, int]]) -> list[int]:
-    """Bytes of UTF-8 for which each token stands, then those of end-of-text: the separator and what no token covers.
+    """
+    Return the bytes of UTF-8 that each token stands for, then those of end-of-text: the separator and uncovered bytes.
 
     A character that takes several tokens counts with the first of them.
     """
@@ -65,9 +67,10 @@ def total(documents: Dataset, column: str) -> int:
 
 
 def cut(documents: Iterable[dict[str, list[int]]], sequence_length: int) -> Iterator[dict[str, Any]]:
-    """Rows of `sequence_length` ids from documents laid end to end; the last row is what remains, and may be shorter.
+    """
+    Yield rows of `sequence_length` ids from documents laid end to end. The last row may be shorter.
 
-    Where documents have `token_bytes`, rows have `num_bytes`.
+    If documents have `token_bytes`, rows have `num_bytes`.
     """
     ids: list[int] = []
     sizes: list[int] = []
@@ -86,12 +89,12 @@ def make_row(ids: list[int], sizes: list[int]) -> dict[str, Any]:
     return {"input_ids": ids} | ({"num_bytes": sum(sizes)} if sizes else {})
 
 
-def whole_rows(documents: Dataset, sequence_length: int) -> Iterator[dict[str, Any]]:
+def full_rows(documents: Dataset, sequence_length: int) -> Iterator[dict[str, Any]]:
     return (row for row in cut(documents, sequence_length) if len(row["input_ids"]) == sequence_length)
 
 
 def pack(documents: Dataset, sequence_length: int, split: str) -> tuple[Dataset, dict[str, int]]:
-    """All whole sequences that the documents fill, laid end to end; and how many tokens the last, broken one had."""
+    """Return the full sequences of the documents laid end to end, and the number of tokens left over."""
     num_tokens = total(documents, "num_tokens")
     if num_tokens < sequence_length:
         raise ValueError(
@@ -99,17 +102,17 @@ def pack(documents: Dataset, sequence_length: int, split: str) -> tuple[Dataset,
             f"or a smaller sequence_length."
         )
     # Written to the cache row by row, so a corpus need not fit into memory.
-    rows = Dataset.from_generator(whole_rows, gen_kwargs={"documents": documents, "sequence_length": sequence_length})
+    rows = Dataset.from_generator(full_rows, gen_kwargs={"documents": documents, "sequence_length": sequence_length})
     left_out = num_tokens % sequence_length
     if left_out:
         logger.warning("%s: the last %d of %d tokens do not fill a sequence.", split, left_out, num_tokens)
     return rows, {"left_out_tokens": left_out}
 
 
-def fill(
+def pad(
     documents: Dataset, sequence_length: int, end_of_text: int, split: str, drop_long_documents: bool = False
 ) -> tuple[Dataset, dict[str, int]]:
-    """One sequence per document, filled up with end-of-text; and how many documents were left out."""
+    """Return one sequence per document, padded with end-of-text, and the number of documents that were left out."""
     fitting = documents.filter(lambda num_tokens: num_tokens <= sequence_length, input_columns="num_tokens")
     left_out = len(documents) - len(fitting)
     if left_out and (not drop_long_documents or not len(fitting)):
@@ -126,6 +129,6 @@ def fill(
         },
         batched=True,
         input_columns="input_ids",
-        desc="Filling",
+        desc="Padding",
     )
     return rows, {"left_out_documents": left_out}

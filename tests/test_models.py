@@ -7,12 +7,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
+from common.models import load_pretrained
+from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.mask_token import with_mask_token
 from tests.references import take_out
 from training.arguments import ModelArguments, build_config, parse_arguments
-from training.initialization import load_model, load_whole
-from training.tokenization import vocabulary_arguments
+from training.pretrain import make_model
 
 SIZES = {
     "hidden_size": 16,
@@ -46,7 +47,7 @@ def test_architecture_tokenizer_and_weights_are_the_checkpoint_s(folder: Path, v
     model_arguments, data, _ = parse(folder)
     assert (model_arguments.norm, model_arguments.max_position_embeddings) == ("layernorm", 12)
     assert data.tokenizer == str(folder)
-    model = load_model(str(folder), build_config(model_arguments, **vocabulary))
+    model = make_model(build_config(model_arguments, **vocabulary), str(folder))
     weights = load_file(folder / "model.safetensors")
     assert isinstance(model, AOGPTForAnyOrderLM)
     assert all(torch.equal(weight, weights[name].float()) for name, weight in model.named_parameters())
@@ -61,7 +62,7 @@ def test_encoder_is_one(tmp_path: Path, vocabulary: dict) -> None:
     assert (model_arguments.architecture, model_arguments.norm_bias) == ("encoder", False)
     config = build_config(model_arguments, **vocabulary)
     assert isinstance(config, MDMEncoderConfig)
-    assert isinstance(load_model(str(tmp_path / "model"), config), MDMEncoderForMaskedLM)
+    assert isinstance(make_model(config, str(tmp_path / "model")), MDMEncoderForMaskedLM)
 
 
 @pytest.mark.parametrize(
@@ -89,13 +90,13 @@ def test_other_models_are_refused(folder: Path) -> None:
 def test_other_tokenizer_is_refused(folder: Path, vocabulary: dict) -> None:
     other = vocabulary | {"vocab_size": 20, "num_valid_tokens": 20, "mask_token_id": 20}
     with pytest.raises(ValueError, match=r"The tokenizer has num_valid_tokens=20, but the model of .* 16"):
-        load_model(str(folder), AOGPTConfig(**SIZES, **other))
+        make_model(AOGPTConfig(**SIZES, **other), str(folder))
 
 
 def test_missing_weights_are_refused(folder: Path, vocabulary: dict) -> None:
     take_out(folder, "lm_head.bias")
     with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head.bias"):
-        load_model(str(folder), AOGPTConfig(**SIZES, **vocabulary))
+        make_model(AOGPTConfig(**SIZES, **vocabulary), str(folder))
 
 
 def test_weights_too_many_are_refused_of_this_package_alone(folder: Path, tmp_path: Path) -> None:
@@ -104,18 +105,18 @@ def test_weights_too_many_are_refused_of_this_package_alone(folder: Path, tmp_pa
         weights = load_file(path / "model.safetensors") | {"another_head.weight": torch.zeros(3)}
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"not those of its configuration: .*unexpected_keys.*another_head\.weight"):
-        load_whole(AutoModel, folder)
-    assert load_whole(AutoModelForCausalLM, tmp_path).config.n_embd == 8
+        load_pretrained(AutoModel, folder)
+    assert load_pretrained(AutoModelForCausalLM, tmp_path).config.n_embd == 8
 
 
 def test_weights_of_other_shapes_and_damaged_ones_are_refused(folder: Path, vocabulary: dict) -> None:
     weights = load_file(folder / "model.safetensors")
     save_file(weights | {"lm_head.bias": torch.zeros(3)}, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"weights of .* have not the shapes of its config\.json"):
-        load_model(str(folder), AOGPTConfig(**SIZES, **vocabulary))
+    with pytest.raises(ValueError, match=r"weights in .* do not match the shapes in its config\.json"):
+        make_model(AOGPTConfig(**SIZES, **vocabulary), str(folder))
     (folder / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(ValueError, match=r"weights of .* are missing or damaged"):
-        load_model(str(folder), AOGPTConfig(**SIZES, **vocabulary))
+        make_model(AOGPTConfig(**SIZES, **vocabulary), str(folder))
 
 
 def test_a_fault_in_loading_stays_what_it_is() -> None:
@@ -124,4 +125,4 @@ def test_a_fault_in_loading_stays_what_it_is() -> None:
             raise RuntimeError("out of memory")
 
     with pytest.raises(RuntimeError, match="out of memory"):
-        load_whole(Model, "model")
+        load_pretrained(Model, "model")

@@ -1,8 +1,8 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenizers that are learned from a corpus, and what a model must know of a tokenizer."""
+"""Tokenizers learned from a corpus, what a model must know of a tokenizer, and the text of padded sequences."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
@@ -15,16 +15,18 @@ SMALLEST_VOCAB_SIZE = 257  # the bytes and end-of-text
 
 
 def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Byte-level BPE as GPT-2's (merges stay inside words, any text can be written), learned from `documents`.
+    """
+    Train a byte-level BPE like GPT-2's: merges stay inside words, and any text can be encoded.
 
     The same documents in the same order give the same tokenizer, byte for byte.
 
     Args:
-        documents: the training split.
-        vocab_size: ids of the model's table: 256 bytes, `<|endoftext|>` (id 0) and merges; the mask token comes on top.
+        documents: The training split.
+        vocab_size: Ids of the model's table: 256 bytes, `<|endoftext|>` (id 0) and merges. The mask token is added to
+            them.
 
     Raises:
-        ValueError: if the documents have no text for so many merges, or `vocab_size` is below `SMALLEST_VOCAB_SIZE`.
+        ValueError: If the documents have too little text for so many merges, or `vocab_size` is too small.
     """
     if vocab_size < SMALLEST_VOCAB_SIZE:
         raise ValueError(f"vocab_size is {vocab_size}; byte-level BPE needs at least {SMALLEST_VOCAB_SIZE}.")
@@ -51,10 +53,11 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedToke
 
 
 def vocabulary_arguments(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | None]:
-    """What `AOGPTConfig` must know about a tokenizer of this module.
+    """
+    Return the arguments of `AOGPTConfig` that depend on the tokenizer.
 
-    The mask id lies just behind the valid tokens, and outside the model's table (a decoder never embeds it); GPT-2's
-    50257 ids get the table of 50304 of the released checkpoints.
+    The mask id follows the valid tokens, and lies outside the model's table (a decoder never embeds it). GPT-2's 50257
+    ids get the table of 50304 of the released checkpoints.
     """
     valid = tokenizer.mask_token_id
     return {
@@ -65,3 +68,16 @@ def vocabulary_arguments(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | 
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
+
+
+def decode(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the text of a sequence padded with end-of-text. An end-of-text inside the text is kept."""
+    return tokenizer.decode(ids[: num_unpadded(ids, tokenizer.eos_token_id)])
+
+
+def num_unpadded(ids: Sequence[int], end_of_text: int) -> int:
+    """Return the number of ids before the end-of-text tokens at the end."""
+    end = len(ids)
+    while end and ids[end - 1] == end_of_text:
+        end -= 1
+    return end

@@ -11,7 +11,7 @@ from accelerate.state import AcceleratorState, GradientState
 from transformers import GPT2Config, PreTrainedTokenizerFast
 
 import training.pretrain
-from training.errors import errors_in_a_line
+from common.commands import one_line_errors
 
 ROOT = Path(__file__).parents[1]
 QUICKSTART = ROOT / "training" / "configs" / "quickstart.yaml"
@@ -64,7 +64,7 @@ WRONG = [
 
 @pytest.mark.parametrize("kind", [ValueError, FileNotFoundError])
 def test_what_is_wrong_is_said_in_a_line(kind: type[Exception]) -> None:
-    @errors_in_a_line()
+    @one_line_errors()
     def command() -> None:
         raise kind("no such thing")
 
@@ -74,7 +74,7 @@ def test_what_is_wrong_is_said_in_a_line(kind: type[Exception]) -> None:
 
 @pytest.mark.parametrize(("kinds", "fault"), [((), TypeError), ((LookupError,), ValueError)])
 def test_a_fault_of_the_program_keeps_its_traceback(kinds: tuple[type[Exception], ...], fault: type[Exception]) -> None:
-    with pytest.raises(fault), errors_in_a_line(*kinds):
+    with pytest.raises(fault), one_line_errors(*kinds):
         raise fault
 
 
@@ -92,7 +92,7 @@ def test_a_fault_in_training_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch
 
 def test_one_of_several_processes_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def said() -> str | int:
-        with pytest.raises(SystemExit) as ended, errors_in_a_line():
+        with pytest.raises(SystemExit) as ended, one_line_errors():
             raise ValueError("no such thing")
         return ended.value.code
 

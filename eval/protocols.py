@@ -16,9 +16,9 @@ from typing import Any
 
 from datasets import Dataset, load_dataset
 
+from common.corpora import COMPRESSED, keep_text, load_files
+from common.sequences import cut, full_rows, total
 from eval.detokenizers import detokenize_lambada, detokenize_lm1b, detokenize_ptb, detokenize_wikitext
-from training.corpora import COMPRESSED, keep_text, load_files
-from training.sequences import cut, total, whole_rows
 
 BLOCK_LENGTH = 1024
 NUM_WORKERS, ROWS_PER_BATCH = 8, 1000
@@ -186,7 +186,7 @@ def published_blocks(documents: Dataset, length: int) -> Iterator[dict[str, Any]
     for worker in range(num_workers):
         share = documents.shard(num_workers, worker, contiguous=True)
         for start in range(0, len(share), ROWS_PER_BATCH):
-            yield from whole_rows(share.select(range(start, min(start + ROWS_PER_BATCH, len(share)))), length)
+            yield from full_rows(share.select(range(start, min(start + ROWS_PER_BATCH, len(share)))), length)
 
 
 PROTOCOLS = {"published": published_blocks, "clean": cut}

@@ -1,14 +1,16 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Perplexity and bits per byte of a model on text that it was not trained on, left to right and in random orders.
+"""
+Perplexity and bits per byte of a model on text that it was not trained on, left to right and in random orders.
 
-    python eval/zero_shot.py MODEL --text-file FILE [...]
-    python eval/zero_shot.py MODEL --datasets lambada wikitext2 ptb wikitext103 lm1b [--protocol clean] [--data-dir DIR]
+    python eval/zero_shot.py MODEL --text_file FILE [...]
+    python eval/zero_shot.py MODEL --datasets lambada wikitext2 ptb wikitext103 lm1b [--protocol clean] [--data_dir DIR]
     accelerate launch eval/zero_shot.py MODEL ...
 
 MODEL is an AO-GPT or sigma-GPT, an encoder-only masked diffusion model, or any causal language model of transformers.
-Bits per byte assume a tokenizer that gives back the text it was given, as byte-level BPE does; each end-of-text counts
-as one byte. A run that was stopped goes on when the same command is given again.
+Writes results.json to --output_dir. Bits per byte assume a tokenizer that gives back the text it was given, as
+byte-level BPE does; each end-of-text counts as one byte. A run that was stopped goes on when the same command is given
+again.
 """
 
 import hashlib
@@ -16,39 +18,30 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from eval.journal import Journal
+from common.commands import Parser, check_at_least, one_line_errors, option
+from common.corpora import SampleBy, keep_text, load_files
+from common.files import write_json
+from common.hardware import hardware, versions
+from common.models import identity_of_weights, longest_sequence
+from common.processes import in_turn, start_accelerator
+from common.sequences import encode_documents, pad, total
+from common.tokenization import vocabulary_arguments
 from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS, cut_into_blocks, load_texts
-from eval.scorers import (
-    MEASURES,
-    CausalScorer,
-    Estimators,
-    Scorer,
-    identity_of_weights,
-    load_scorer,
-    longest_sequence,
-)
-from eval.scoring import figures, score
+from eval.scorers import MEASURES, CausalScorer, Estimators, Scorer, load_scorer
+from eval.scoring import Journal, figures, score
 from eval.tables import MEASURE_NAMES, PRECISIONS, zero_shot_table
 from modeling_aogpt.mask_token import load_tokenizer
-from training.corpora import keep_text, load_files
-from training.errors import errors_in_a_line
-from training.files import write_json
-from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
-from training.options import Parser, check_at_least, option
-from training.processes import in_turn
-from training.sequences import encode_documents, fill, total
-from training.tokenization import vocabulary_arguments
 
 TEXT_FILES = "text files"
 
@@ -57,22 +50,17 @@ TEXT_FILES = "text files"
 class ScoringArguments:
     """What to score, and how."""
 
-    text_file: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Text, JSONL or Parquet files or patterns, also as .xz or .gz, to score without drops."},
+    text_file: list[str] = option(
+        [], "Text, JSONL or Parquet files or patterns, also as .xz or .gz, to score without drops."
     )
     text_column: str = option("text", "Column of the documents of text_file, in anything but plain text.")
-    sample_by: Literal["line", "paragraph", "document"] = option(
-        "line", "A document of plain text; `document`: a file."
-    )
+    sample_by: SampleBy = option("line", "A document of plain text; `document`: a file.")
     packing: Literal["packed", "documents"] = option(
         "packed",
         "Of text_file. packed: documents end to end, cut into sequences. documents: one per sequence, filled up with "
         "end-of-text, for models that were trained so.",
     )
-    datasets: list[str] = field(
-        default_factory=list, metadata={"help": f"Benchmark data sets: {', '.join(EVALUATION_SETS)}."}
-    )
+    datasets: list[str] = option([], f"Benchmark data sets: {', '.join(EVALUATION_SETS)}.")
     protocol: Literal["published", "clean"] = option(
         "published",
         "How data sets are cut. published: as in the paper's tables, which drops text, leaves the first token of a "
@@ -84,9 +72,8 @@ class ScoringArguments:
         None, "Tokens of a sequence; unless given, as many as the model takes, and for data sets at most 1024."
     )
     tokenizer: str | None = option(None, "Name or folder of the tokenizer; unless given, that of the model.")
-    measures: list[str] = field(
-        default_factory=list,
-        metadata={"help": f"Of {', '.join(MEASURES)}; unless given, the first two, of an encoder the second."},
+    measures: list[str] = option(
+        [], f"Of {', '.join(MEASURES)}; unless given, the first two, of an encoder the second."
     )
     num_orders: int = option(1, "Random orders (or maskings) per sequence.")
     ensemble_size: int = option(8, "Orders of the context that `ensemble` averages predictions over (Eq. 4).")
@@ -98,8 +85,8 @@ class ScoringArguments:
     mixed_precision: Literal["no", "bf16"] | None = option(
         None, "no: everything in dtype. bf16: autocast to bfloat16. Unless given, what the protocol says."
     )
-    output: str | None = option(
-        None, "JSON file for the figures; unless given, runs/zero_shot/ and a name made of the model's and settings'."
+    output_dir: Path | None = option(
+        None, "Folder for results.json; unless given, runs/zero_shot/ and a name made of the model's and settings'."
     )
 
     def __post_init__(self) -> None:
@@ -110,7 +97,7 @@ class ScoringArguments:
             if getattr(self, name) % 2:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be even: two draws in each stratum.")
         if bool(self.text_file) == bool(self.datasets):
-            raise ValueError("Give either text files (--text-file) or data sets (--datasets).")
+            raise ValueError("Give either text files (--text_file) or data sets (--datasets).")
         of_others = ("data_dir", "split") if self.text_file else ("text_column", "sample_by", "packing")
         for name in of_others:
             if getattr(self, name) != getattr(ScoringArguments, name):
@@ -126,11 +113,12 @@ class ScoringArguments:
 
 @dataclass
 class TextSet:
-    """A text as sequences.
+    """
+    A text as sequences.
 
     Attributes:
-        rows: with `input_ids`, `num_tokens` (those that count) and `num_bytes`.
-        facts: what there is, for the record.
+        rows: Rows with `input_ids`, `num_tokens` (those that count) and `num_bytes`.
+        facts: What there is, for the record.
     """
 
     rows: list[dict[str, Any]]
@@ -144,22 +132,23 @@ def zero_shot(
     save: Callable[[dict[str, Any]], None] = lambda results: None,
     identity: str | None = None,
 ) -> dict[str, Any]:
-    """Scores the text; returns what is printed and written, plain numbers and strings.
+    """
+    Score the text, and return the results: numbers and strings.
 
     Args:
-        journal_folder: keeps what is finished until all is saved, see `Journal`; the model's revision and the text add
+        model_name: Folder or Hub name of the model.
+        arguments: What to score, and how.
+        journal_folder: Keeps what is finished until all is saved, see `Journal`; the model's revision and the text add
             to its name.
-        save: writes the results, in the main process.
-        identity: what `identity_of_weights` says of the model, where it is known: it reads all weights.
+        save: Writes the results, in the main process.
+        identity: The `identity_of_weights` of the model, if it is known: it reads all weights.
 
     Raises:
-        ValueError: for missing or empty data, a tokenizer that is not the model's, a sequence longer than the model
+        ValueError: For missing or empty data, a tokenizer that is not the model's, a sequence longer than the model
             takes, a text shorter than a block, or a measure that the model has not.
     """
     started = time.perf_counter()
-    accelerator = Accelerator(cpu=share_cpus())
-    use_all_cores(accelerator)
-    check_launch(accelerator)
+    accelerator = start_accelerator()
     estimators = Estimators(arguments.ensemble_size, arguments.num_ranks, arguments.num_times)
     identity = identity or identity_of_weights(model_name)
     weights, revision = (identity, None) if Path(model_name).is_dir() else (None, identity)
@@ -252,7 +241,7 @@ def choose_measures(scorer: Scorer, wanted: Sequence[str]) -> list[str]:
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raises a `ValueError` unless the tokenizer can be the model's."""
+    """Raise a `ValueError` unless the tokenizer can be the model's."""
     given = vocabulary_arguments(tokenizer)["num_valid_tokens"]
     known = getattr(model.config, "num_valid_tokens", None)
     at_most = model.config.get_text_config().vocab_size  # causal models often have more ids than their tokenizers
@@ -300,11 +289,11 @@ def make_text_set(
     source: dict[str, Any],
     is_causal: bool,
 ) -> TextSet:
-    """Sequences of `length` ids; those of packed text may end with a shorter one."""
+    """Return sequences of `length` ids; those of packed text may end with a shorter one."""
     documents = encode_documents(texts, tokenizer, with_token_bytes=True)
     if packing == "documents":
-        rows = fill(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
-        if is_causal:  # they have not learned what the filling is
+        rows = pad(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
+        if is_causal:  # they have not learned what the padding is
             rows = [row | {"input_ids": row["input_ids"][: row["num_tokens"]]} for row in rows]
     else:
         rows = cut_into_blocks(documents, length, "clean" if packing == "packed" else packing)
@@ -340,38 +329,36 @@ def report(results: dict[str, Any]) -> Iterator[str]:
                     cells.append(f"{values[figure]:.{digits}f} ± {shown}".ljust(26))
             yield "".join(cells).rstrip()
     if results["arguments"]["datasets"]:
-        yield ""
-        yield from zero_shot_table([results])
+        yield f"\n{zero_shot_table([results])}"
 
 
 def output_paths(model_name: str, identity: str | None, arguments: ScoringArguments) -> tuple[Path, Path]:
     """
-    Where the results of a model, known by its `identity_of_weights`, go, and where what is finished is kept until then;
-    a function of what is computed.
+    Return the file of the results of a model, known by its `identity_of_weights`, and the folder in which finished
+    batches are kept until then: a function of what is computed.
     """
-    described = asdict(arguments) | {"model": model_name, "output": None, "tokens_per_batch": None}
-    described["weights"] = identity
-    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
-    name = (
-        f"{Path(model_name).resolve().parent.name}-{Path(model_name).name}" if Path(model_name).is_dir() else model_name
-    )
-    output = Path(arguments.output or f"runs/zero_shot/{name.replace('/', '--')}-{digest}.json")
-    return output, output.with_name(f".{output.name}.{digest}.unfinished")
+    computed = asdict(arguments) | {"model": model_name, "weights": identity}
+    del computed["output_dir"], computed["tokens_per_batch"]
+    digest = hashlib.sha256(json.dumps(computed, sort_keys=True).encode()).hexdigest()[:12]
+    path = Path(model_name)
+    name = f"{path.resolve().parent.name}-{path.name}" if path.is_dir() else model_name.replace("/", "--")
+    folder = arguments.output_dir or Path("runs/zero_shot") / f"{name}-{digest}"
+    return folder / "results.json", folder / f".{digest}.unfinished"
 
 
-@errors_in_a_line()
+@one_line_errors()
 def main(argv: list[str]) -> None:
     parser = Parser(ScoringArguments)
     parser.add_argument("model", help="Folder or Hub name of the model.")
     arguments, others = parser.parse(argv)
     identity = identity_of_weights(others.model)
     output, unfinished = output_paths(others.model, identity, arguments)
-    if output.is_dir():
-        raise ValueError(f"output is the folder {output}; name a file in it.")
+    if output.parent.is_file():
+        raise ValueError(f"output_dir={output.parent} is a file: name a folder.")
     try:
         results = zero_shot(others.model, arguments, unfinished, partial(write_json, output), identity)
     except KeyboardInterrupt:
-        sys.exit(f"Stopped. What is finished is kept beside {output}; the same command goes on from there.")
+        sys.exit(f"Stopped. Finished batches are kept in {output.parent}; the same command goes on from there.")
     if PartialState().is_main_process:
         print(*report(results), f"Written: {output}", sep="\n")
 

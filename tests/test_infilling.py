@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from common.tokenization import train_tokenizer
 from eval.infilling import (
     KINDS,
     infill,
@@ -18,7 +19,6 @@ from eval.infilling import (
     sample,
 )
 from tests.test_tokenization import DOCUMENTS
-from training.tokenization import train_tokenizer
 
 KNOWN = {"train": set(DOCUMENTS[1::2]), "validation": set(DOCUMENTS[::2])}
 

@@ -10,9 +10,9 @@ import pytest
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from common.sequences import encode_documents
 from eval.detokenizers import detokenize_lambada, detokenize_lm1b, detokenize_ptb, detokenize_wikitext
 from eval.protocols import EVALUATION_SETS, cut_into_blocks, load_texts
-from training.sequences import encode_documents
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 

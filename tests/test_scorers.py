@@ -23,18 +23,16 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from eval import speed
-from eval.contenders import causal_lm
-from eval.generative import load_model
+from common.models import identity_of_weights, load_model, longest_sequence
+from eval.benchmarks import speed
+from eval.benchmarks.contenders import causal_lm
 from eval.judging import Judge
 from eval.scorers import (
     CausalScorer,
     DecoderScorer,
     EncoderScorer,
     Estimators,
-    identity_of_weights,
     load_scorer,
-    longest_sequence,
 )
 from eval.scoring import score
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
@@ -112,7 +110,7 @@ def test_seeds_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
     "load",
     [
         lambda name: load_scorer(name, torch.float32, torch.device("cpu"), Estimators()),
-        lambda name: load_model(name, torch.float32, torch.device("cpu")),
+        load_model,
         lambda name: speed.measure(speed.SpeedArguments(name, device="cpu"), "command"),
         lambda name: convert(name, Path(name) / "out"),
         lambda name: Judge(name, torch.device("cpu")),

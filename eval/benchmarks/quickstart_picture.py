@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from common.reports import BLUE, GREY, ORANGE, save_figure, style_axes
 from eval.infilling import printable
-from training.plots import BLUE, GREY, ORANGE, tidy
 
 INK, PALE, GREEN = "#22262a", "#d5d8dc", "#2c8a3d"
 WIDTH, HEIGHT, DOTS_PER_INCH = 12.0, 7.7, 150
@@ -25,13 +25,13 @@ REMARKS = {"exact": "✓ as it was", "held_out": "✓ a held-out name", "train":
 
 
 def draw_report(report: dict[str, Any], path: Path) -> None:
-    """Draws what `make_report` found."""
+    """Draw the figures and examples of `make_report`."""
     figure = Figure(figsize=(WIDTH, HEIGHT), facecolor="white")
     draw_loss(figure.add_axes((0.055, 0.625, 0.37, 0.30)), report)
     draw_bits_per_byte(figure.add_axes((0.65, 0.58, 0.30, 0.345)), report["bits_per_byte"])
     draw_infills(figure, report["infilling"])
     draw_samples(figure, report["samples"])
-    figure.savefig(path, format="png", dpi=DOTS_PER_INCH)
+    save_figure(figure, path, DOTS_PER_INCH)
 
 
 def write_title(axes: Axes, text: str, remark: str = "") -> None:
@@ -48,7 +48,7 @@ def draw_loss(axes: Axes, report: dict[str, Any]) -> None:
     axes.set_ylabel("nats per token")
     axes.set_xlim(0, run["steps"])
     axes.set_ylim(0, None)
-    tidy(axes)
+    style_axes(axes)
 
 
 def draw_bits_per_byte(axes: Axes, bits: dict[str, float]) -> None:
@@ -106,7 +106,7 @@ def share_of_names(group: dict[str, Any]) -> float:
 
 
 def text_axes(figure: Figure, left: float, width: float, title: str, remark: str) -> Axes:
-    """Axes whose unit is a character to the right and a line down."""
+    """Return axes whose unit is a character to the right and a line down."""
     bottom, height = 0.015, 0.435
     axes = figure.add_axes((left, bottom, width, height))
     axes.set_xlim(0, width * WIDTH / CHARACTER_WIDTH)
@@ -117,7 +117,7 @@ def text_axes(figure: Figure, left: float, width: float, title: str, remark: str
 
 
 def draw_line(axes: Axes, line: int, column: int, spans: Iterable[tuple[str, bool]], color: str) -> int:
-    """Writes pieces of text one after another, those of the model on a coloured ground; returns the column after."""
+    """Write pieces of text one after another, those of the model on a coloured ground, and return the next column."""
     style = {"family": "DejaVu Sans Mono", "fontsize": FONT_SIZE, "va": "center_baseline"}
     for text, is_filled in spans:
         word = text.strip() or text

@@ -1,12 +1,14 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Time and memory of generation: the decoder, the same without what makes it fast, an encoder, and others.
+"""
+Time and memory of generation: the decoder, the same without what makes it fast, an encoder, and others.
 
-    python eval/speed.py [--steps 32 128 1023] [--batch_size 1 8] [--ablations all] [--causal_lm gpt2] [--output DIR]
+    python eval/benchmarks/speed.py [--steps 32 128 1023] [--batch_size 1 8] [--ablations all] [--causal_lm gpt2]
+        [--output_dir DIR]
 
-Every generation is timed in turn, `repeats` times, and its best time counts. Weights are random unless --model is
-given: they change no time. With --output, writes speed.json, speed.md and speed.png (Figure 5 of the paper) there, anew
-after every number of steps: what was measured survives the end of the process; and memory.png, of --memory_lengths.
+Contenders are timed in turn, `repeats` times, and the best time of each counts. Weights are random unless --model is
+given: they change no time. With --output_dir, writes speed.json, speed.md and speed.png (Figure 5 of the paper) there,
+anew after every point, so that an interrupted run keeps what it measured; and memory.png, of --memory_lengths.
 """
 
 import platform
@@ -14,7 +16,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,17 +25,14 @@ from rich.console import Console
 from rich.markdown import Markdown
 from tqdm import tqdm
 
-from eval.contenders import ABLATIONS, Contender, causal_lm, compared, decoder, encoder
-from eval.speed_floor import decoder_work, measure_machine, synchronize
-from eval.speed_memory import measure_memory
-from eval.speed_plot import plot_memory, plot_speed
+from common.commands import Parser, check_at_least, one_line_errors, option
+from common.hardware import num_cores, versions
+from common.models import load_pretrained
+from eval.benchmarks.contenders import ABLATIONS, Contender, causal_lm, compared, decoder, encoder
+from eval.benchmarks.resources import decoder_work, measure_machine, measure_memory, synchronize
+from eval.benchmarks.speed_report import to_markdown, write_report
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.linear import in_fast_dtype
-from training.errors import errors_in_a_line
-from training.files import write_json, write_text
-from training.hardware import num_cores, versions
-from training.initialization import load_whole
-from training.options import Parser, check_at_least, option
 
 SIZES = {
     "tiny": {
@@ -57,25 +56,22 @@ class SpeedArguments:
     model: str | None = option(None, "Folder or Hub name of a decoder; unless given, random weights of --size.")
     size: Literal["tiny", "small", "medium"] = option("small", "tiny: to try this out. small, medium: the paper's.")
     length: int | None = option(None, "Tokens of a sequence; unless given, as many as the model takes.")
-    steps: list[int] = field(default_factory=lambda: [16, 32, 64, 128], metadata={"help": "Numbers of steps."})
-    batch_size: list[int] = field(default_factory=lambda: [1], metadata={"help": "Sequences made at once."})
-    ablations: list[str] = field(
-        default_factory=lambda: ["no-cache"],
-        metadata={"help": f"The decoder without one thing that makes it fast: {', '.join(ABLATIONS)}; all, or none."},
+    steps: list[int] = option([16, 32, 64, 128], "Numbers of steps.")
+    batch_size: list[int] = option([1], "Sequences made at once.")
+    ablations: list[str] = option(
+        ["no-cache"], f"The decoder without one thing that makes it fast: {', '.join(ABLATIONS)}; all, or none."
     )
     encoder: bool = option(True, "Time an encoder of the same blocks, by one pass.")
     causal_lm: str | None = option(None, "Model type of transformers (random weights), folder or Hub name.")
-    compare: str | None = option(None, "module:function of yours, see `compared` in eval/contenders.py.")
-    memory_lengths: list[int] = field(
-        default_factory=list, metadata={"help": "Lengths of which to measure the memory, such as 1024 2048 4096 8192."}
-    )
+    compare: str | None = option(None, "module:function of yours, see `compared` in eval/benchmarks/contenders.py.")
+    memory_lengths: list[int] = option([], "Lengths of which to measure the memory, such as 1024 2048 4096 8192.")
     repeats: int = option(2, "Times each is run; the best counts.")
     limit_seconds: float = option(60.0, "What is expected to take longer, from fewer steps, is left out.")
     dtype: Literal["float32", "bfloat16"] = option("float32", "Of weights and cache.")
     device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Where to run.")
     compile: str | None = option(None, "Mode of torch.compile for the decoder: default, reduce-overhead, ...")
     threads: int | None = option(None, "CPU threads; unless given, those torch chooses.")
-    output: str | None = option(None, "Folder for speed.json, speed.md and the pictures.")
+    output_dir: Path | None = option(None, "Folder for speed.json, speed.md and the pictures.")
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "memory_lengths"):
@@ -96,7 +92,8 @@ class SpeedArguments:
 def measure(
     arguments: SpeedArguments, command: str, save: Callable[[dict[str, Any]], None] = lambda report: None
 ) -> dict[str, Any]:
-    """Times everything and returns the report, plain numbers and strings; `save` gets what there is after every point.
+    """
+    Time everything and return the report, numbers and strings. `save` is called with it after every point.
 
     Raises:
         ValueError: If there is no such model, device or mode of torch.compile, a model does not take so many tokens,
@@ -109,7 +106,7 @@ def measure(
     if arguments.model is None:
         model = AOGPTForAnyOrderLM(AOGPTConfig(**SIZES[arguments.size]))
     else:
-        model = load_whole(AOGPTForAnyOrderLM, arguments.model)
+        model = load_pretrained(AOGPTForAnyOrderLM, arguments.model)
     model = model.eval().to(device, dtype)
     longest = model.config.max_position_embeddings
     length = longest if arguments.length is None else arguments.length
@@ -143,7 +140,7 @@ def measure(
 
 
 def device_named(name: str) -> torch.device:
-    """A device of this machine. Raises a `ValueError` if it has none of this name."""
+    """Return a device of this machine. Raises a `ValueError` if it has none of this name."""
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
@@ -173,7 +170,7 @@ def make_contenders(
 def race(
     contenders: dict[str, Contender], arguments: SpeedArguments, length: int, device: torch.device
 ) -> Iterator[dict[str, Any]]:
-    """Points of contender, batch size and steps: in turn, so that what else the machine does harms none alone."""
+    """Yield a measurement per contender, batch size and steps, in turn, so that background load affects all equally."""
     for batch_size in arguments.batch_size:
         seconds_per_step = dict.fromkeys(contenders, 0.0)
         for num_steps in sorted(set(arguments.steps)):
@@ -233,65 +230,16 @@ def cpu_name() -> str:
     return names[0] if names else platform.machine()
 
 
-def to_markdown(report: dict[str, Any]) -> Iterator[str]:
-    """The report for people, line by line."""
-    machine = report["machine"]
-    hardware = ", ".join(f"{name} {value}" for name, value in report["hardware"].items())
-    used = ", ".join(f"{name} {report['versions'][name]}" for name in ("torch", "transformers", "python"))
-    yield from (
-        "# Speed of generation",
-        "",
-        f"{report['num_parameters'] / 1e6:.1f} million parameters, {report['length']} tokens, {report['dtype']}. "
-        f"{hardware}; {used}. Large products reach {machine['flop_per_second'] / 1e9:.0f} GFLOP/s here, reading "
-        f"weights {machine['bytes_per_second'] / 1e9:.1f} GB/s: with these rates, the floor is the least time in which "
-        "the decoder's operations, weights and cache can be dealt with.",
-        "",
-        "```bash",
-        report["command"],
-        "```",
-        "",
-        "| batch | steps | | seconds | of the floor | of the decoder |",
-        "|--:|--:|:--|--:|--:|--:|",
-    )
-    decoders = {(p["batch_size"], p["num_steps"]): p for p in report["points"] if p["contender"] == "decoder"}
-    for point in report["points"]:
-        own = decoders[point["batch_size"], point["num_steps"]]["seconds"]
-        yield (
-            f"| {point['batch_size']} | {point['num_steps']} | {point['contender']}"
-            f"{' (one pass, times steps)' if point['is_extrapolated'] else ''} | {point['seconds']:.3g} | "
-            f"{point['seconds'] / point['floor_seconds']:.2f} | {point['seconds'] / own:.2f} |"
-        )
-    if memory := report.get("memory"):
-        yield from (
-            "",
-            "Memory of a generation of one sequence, beside the weights, in MB (peak: all that it took at any time):",
-            "",
-            "| tokens | keys and values | modulation table | peak |",
-            "|--:|--:|--:|--:|",
-        )
-        for row in memory:
-            sizes = (row[name] / 1e6 for name in ("cache_bytes", "modulation_bytes", "peak_bytes"))
-            yield f"| {row['length']} | " + " | ".join(f"{size:.1f}" for size in sizes) + " |"
-
-
-def write_report(report: dict[str, Any], folder: Path) -> None:
-    write_json(folder / "speed.json", report)
-    write_text(folder / "speed.md", "\n".join(to_markdown(report)) + "\n")
-    plot_speed(report["points"], report["length"], folder / "speed.png")
-    if "memory" in report:
-        plot_memory(report["memory"], folder / "memory.png")
-
-
-@errors_in_a_line()
+@one_line_errors()
 def main(argv: list[str]) -> None:
     (arguments,) = Parser(SpeedArguments).parse(argv)
 
     def save(report: dict[str, Any]) -> None:
-        if arguments.output is not None:
-            write_report(report, Path(arguments.output))
+        if arguments.output_dir is not None:
+            write_report(report, arguments.output_dir)
 
-    report = measure(arguments, shlex.join(["python", "eval/speed.py", *argv]), save)
-    Console().print(Markdown("\n".join(to_markdown(report))))
+    report = measure(arguments, shlex.join(["python", "eval/benchmarks/speed.py", *argv]), save)
+    Console().print(Markdown(to_markdown(report)))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What is timed: the decoder, the same without each thing that makes it fast, and what it is compared with.
+"""
+The contenders of `speed.py`: the decoder, the decoder without one thing that makes it fast, and other samplers.
 
-What is taken away is taken away out here: the package knows nothing of it.
+Everything that is taken away is taken away here: the package knows nothing of it.
 """
 
 import importlib
@@ -16,13 +17,12 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 from transformers.generation import LogitsProcessorList, TopPLogitsWarper
 
-from eval.scorers import longest_sequence
+from common.models import load_pretrained, longest_sequence
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.cache_aogpt import AnyOrderCache
 from modeling_aogpt.cached_decoder import CachedDecoder
 from modeling_aogpt.canvas import Answer
 from modeling_aogpt.linear import in_fast_dtype
-from training.initialization import load_whole
 
 # Makes `batch_size` sequences of `length` tokens in `num_steps` steps.
 Generate = Callable[[int, int, int], Any]
@@ -30,12 +30,13 @@ Generate = Callable[[int, int, int], Any]
 
 @dataclass
 class Contender:
-    """Something that makes sequences.
+    """
+    A sampler that is timed.
 
     Attributes:
-        generate: does it.
+        generate: Makes sequences.
         one_step_only: `generate` does one step of many that cost the same, so its time is to be multiplied.
-        one_by_one: it reveals one token per step, so that there are as many steps as tokens.
+        one_by_one: It makes one token per step, so that there are as many steps as tokens.
     """
 
     generate: Generate
@@ -44,7 +45,7 @@ class Contender:
 
 
 class WithoutCache(CachedDecoder):
-    """Every pass computes all that is known anew."""
+    """A decoder whose every pass computes all known rows again."""
 
     def query(self, num_queries: torch.LongTensor) -> Answer:
         self.num_cached.zero_()
@@ -52,7 +53,7 @@ class WithoutCache(CachedDecoder):
 
 
 class ConcatenatingCache(AnyOrderCache):
-    """Puts the old and the new together in fresh memory, as transformers' `DynamicCache` does."""
+    """A cache that copies the old and the new to fresh memory, as transformers' `DynamicCache` does."""
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
         num_old = self._num_visible - keys.shape[2]
@@ -69,7 +70,7 @@ class WithConcatenation(CachedDecoder):
 
 
 class WithoutTable(CachedDecoder):
-    """Every pass projects the modulations of its targets."""
+    """A decoder whose every pass projects the modulations of its targets."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -78,7 +79,7 @@ class WithoutTable(CachedDecoder):
 
 @contextmanager
 def canvas(model: AOGPTForAnyOrderLM, canvas_class: type[CachedDecoder]) -> Iterator[None]:
-    """The model generates on another canvas."""
+    """Have the model generate with another decoding state."""
     model.canvas_class = canvas_class
     try:
         yield
@@ -88,7 +89,7 @@ def canvas(model: AOGPTForAnyOrderLM, canvas_class: type[CachedDecoder]) -> Iter
 
 @contextmanager
 def whole_last_layer(model: AOGPTForAnyOrderLM) -> Iterator[None]:
-    """The last layer computes the rows too that only enter the cache."""
+    """Have the last layer also compute the rows that only enter the cache."""
     num_kept = 0
 
     def ask_for_all(module: Any, arguments: tuple, given: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -111,7 +112,7 @@ def whole_last_layer(model: AOGPTForAnyOrderLM) -> Iterator[None]:
 
 
 def sort_all(ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
-    """Sorts the whole vocabulary for every token, which at p = 1 changes nothing."""
+    """Sort the whole vocabulary for every token, which at p = 1 changes nothing."""
     TopPLogitsWarper(1.0)(ids, scores.double())
     return scores
 
@@ -135,8 +136,8 @@ def within(context: Callable[[], AbstractContextManager], generate: Generate) ->
 
 def encoder(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
     """
-    An encoder of the decoder's own blocks. A step is a pass over all positions, whatever it reveals; its head and its
-    draws are left out, in its favour.
+    Return an encoder of the decoder's own blocks. A step is a pass over all positions, whatever it fills in; its head
+    and its draws are left out, in its favour.
     """
     shared = {name: getattr(config, name) for name in AOGPTConfig.__annotations__}
     shared["vocab_size"] = max(config.vocab_size, config.mask_token_id + 1)  # an encoder embeds the mask
@@ -152,7 +153,7 @@ def encoder(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Co
 
 def causal_lm(name: str, length: int, device: torch.device, dtype: torch.dtype) -> Contender:
     """
-    A model type of transformers, of its default size and with random weights, or a folder or Hub name.
+    Return a model type of transformers, of its default size and with random weights, or a folder or Hub name.
 
     Raises:
         ValueError: If it does not take sequences of `length` tokens.
@@ -160,7 +161,7 @@ def causal_lm(name: str, length: int, device: torch.device, dtype: torch.dtype) 
     if name in CONFIG_MAPPING:
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](), dtype=dtype)
     else:
-        model = load_whole(AutoModelForCausalLM, name, dtype=dtype)
+        model = load_pretrained(AutoModelForCausalLM, name, dtype=dtype)
     longest = longest_sequence(model.config) or length
     if length > longest:
         raise ValueError(f"length is {length}, but {name} takes at most {longest} tokens.")
@@ -183,8 +184,8 @@ def causal_lm(name: str, length: int, device: torch.device, dtype: torch.dtype) 
 
 def compared(name: str, config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
     """
-    What a user's `module:function` makes: the function takes an `AOGPTConfig`, a device and a dtype, and returns a
-    callable that takes batch size, length and number of steps.
+    Return the sampler that a user's `module:function` makes of an `AOGPTConfig`, a device and a dtype: a callable that
+    takes batch size, length and number of steps.
 
     Raises:
         ValueError: If `name` is not of that form, or there is no such module or function.

@@ -9,10 +9,10 @@ from typing import Any
 
 from huggingface_hub import EvalResultEntry
 
+from common.corpora import is_hub_name
+from common.files import read_json
+from common.results import ORDER_NAMES
 from eval.protocols import EVALUATION_SETS
-from training.corpora import is_hub_name
-from training.evaluation import ORDERS
-from training.files import read_json
 
 # Settings of a run that its card shows, and their names there.
 HYPERPARAMETERS = {
@@ -110,7 +110,7 @@ def run_measurements(run: Path, results: dict[str, Any]) -> list[Measurement]:
     name = corpus_name(results)
     return [
         Measurement(name, "held out", "bits_per_byte", words, figures[key], figures.get(f"{key}_standard_error"))
-        for key, words in ORDERS.items()
+        for key, words in ORDER_NAMES.items()
         if key in figures  # an encoder has no left to right
     ]
 
@@ -187,10 +187,10 @@ def zero_shot_measurements(
 def orders_of(measure: str, arguments: dict[str, Any]) -> str:
     """In which orders a measure of eval/zero_shot.py predicts the text, in words."""
     if measure == "left_to_right":
-        return ORDERS[measure]
+        return ORDER_NAMES[measure]
     contexts = f", {arguments['ensemble_size']} context orders" if measure == "ensemble" else ""
     number = f", {arguments['num_orders']} per sequence" if arguments["num_orders"] > 1 else ""
-    return f"{ORDERS['any_order']}{contexts}{number}"
+    return f"{ORDER_NAMES['any_order']}{contexts}{number}"
 
 
 def title_of(name: str, found: dict[str, Any]) -> str:

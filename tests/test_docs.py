@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 import torch
+from eval.speed import SpeedArguments
 from transformers import GPT2Config, HfArgumentParser
 
+from common.corpora import unicode_names
+from common.tokenization import train_tokenizer, vocabulary_arguments
 from eval.generative import GenerativeArguments
 from eval.protocols import EVALUATION_SETS
-from eval.speed import SpeedArguments
 from eval.watch import WatchArguments
 from eval.zero_shot import ScoringArguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from training.arguments import parse_arguments
 from training.convert_gpt2 import config_of
-from training.corpora import unicode_names
-from training.tokenization import train_tokenizer, vocabulary_arguments
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"))}

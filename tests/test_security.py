@@ -16,13 +16,15 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
-from model_cards import staging
+from model_cards import publish
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig
 from modeling_aogpt.convert_reference_checkpoint import load_released
 
 ROOT = Path(__file__).parents[1]
 CODE = [
-    path for folder in ("modeling_aogpt", "training", "eval", "model_cards") for path in (ROOT / folder).rglob("*.py")
+    path
+    for folder in ("modeling_aogpt", "common", "training", "eval", "model_cards")
+    for path in (ROOT / folder).rglob("*.py")
 ]
 
 
@@ -108,7 +110,7 @@ def test_a_malicious_pickle_does_nothing(model_folder: Path, tmp_path: Path) -> 
     with pytest.raises(Exception, match=r"(?i)weights.only|unpickl|safetensors"):
         AOGPTForAnyOrderLM.from_pretrained(model_folder)
     with pytest.raises((OSError, ValueError), match="safetensors"):
-        staging.load_model(model_folder)
+        publish.load_local(model_folder)
     assert not trace.exists()
     torch.load(released, weights_only=False)
     assert trace.exists()  # so the attack would have worked
@@ -181,7 +183,8 @@ for auto_class in (AutoModelForCausalLM, AutoModelForMaskedLM, AutoModel):
     assert type(model).__module__ == "modeling_aogpt.modeling_aogpt"
 model.generate(num_return_sequences=2)
 model.log_likelihood(tokenizer("abcd", return_tensors="pt").input_ids)
-model_cards.publish.stage(pathlib.Path(folder), "somebody/model", pathlib.Path(staged))
+arguments = model_cards.publish.PublishArguments()
+model_cards.publish.stage(pathlib.Path(folder), "somebody/model", pathlib.Path(staged), arguments)
 """
 
 

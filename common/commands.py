@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import field
+from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn
 
 import torch
@@ -16,20 +16,39 @@ from transformers import HfArgumentParser
 # ---------------------------------------------------------------------------------------------------------- options
 
 
-def option(default: Any, help: str) -> Any:
-    """Return a dataclass field that `Parser` shows with a help text. A list as default is copied."""
-    metadata = {"help": help}
+def option(default: Any, help: str, least: float | None = None, below: float | None = None) -> Any:
+    """
+    Return a dataclass field for `Options`.
+
+    Args:
+        default: The default. A list is copied.
+        help: A text for `--help`.
+        least: The smallest value that is allowed.
+        below: A value that is too large.
+    """
+    metadata = {"help": help, "least": least, "below": below}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def check_at_least(least: int, settings: object, *names: str) -> None:
-    """Raise a `ValueError` for the first of the named settings that is given and below `least`."""
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and value < least:
-            raise ValueError(f"{name} is {value}; it must be at least {least}.")
+@dataclass
+class Options:
+    """Options of a command: a base class for dataclasses whose fields are made by `option`."""
+
+    def __post_init__(self) -> None:
+        self.check_bounds()
+
+    def check_bounds(self) -> None:
+        """Raise a `ValueError` for a number, or a number in a list, that is out of its bounds."""
+        for item in fields(self):
+            least, below = item.metadata.get("least"), item.metadata.get("below")
+            given = getattr(self, item.name)
+            for value in given if isinstance(given, list) else [given]:
+                if least is not None and value is not None and not value >= least:
+                    raise ValueError(f"{item.name} is {value}; it must be at least {least}.")
+                if below is not None and value is not None and not value < below:
+                    raise ValueError(f"{item.name} is {value}; it must be below {below}.")
 
 
 class Parser(HfArgumentParser):
@@ -37,6 +56,9 @@ class Parser(HfArgumentParser):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options, allow_abbrev=False)
+
+    def add_argument(self, *arguments: Any, least: Any = None, below: Any = None, **options: Any) -> Any:
+        return super().add_argument(*arguments, **options)  # `Options` checks bounds
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (`{self.prog} --help` lists what there is)\n")

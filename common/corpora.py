@@ -23,7 +23,7 @@ from typing import Any, Literal, get_args
 
 from datasets import Dataset, DatasetDict, IterableDataset, load_dataset, load_dataset_builder
 
-from common.commands import option
+from common.commands import Options, option
 
 SampleBy = Literal["line", "paragraph", "document"]
 COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
@@ -37,7 +37,7 @@ INSTALLED_FOLDERS = {"site-packages", "dist-packages"}
 
 
 @dataclass
-class CorpusArguments:
+class CorpusArguments(Options):
     """The text to train on and to hold out."""
 
     corpus: list[str] = option(

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from common.commands import check_at_least, option
+from common.commands import option
 from common.corpora import (
     CorpusArguments,
     dataset_of,
@@ -38,19 +38,20 @@ class DataArguments(CorpusArguments):
         "packed: documents end to end, each followed by end-of-text, cut into sequences. documents: one per sequence, "
         "filled up with end-of-text.",
     )
-    sequence_length: int = option(1024, "Tokens of a sequence.")
+    sequence_length: int = option(1024, "Tokens of a sequence.", least=1)
     drop_long_documents: bool = option(False, "Leave out documents that need more than a sequence, under `documents`.")
     preprocessing_num_workers: int | None = option(
-        None, "Processes that tokenize, once: the result is cached. Unless given: the tokenizer's own threads."
+        None, "Processes that tokenize, once: the result is cached. Unless given: the tokenizer's own threads.", least=1
     )
     streaming: bool = option(
         False, "Read, tokenize and pack the corpus while training on it, instead of once before; needs a tokenizer."
     )
-    shuffle_window: int = option(4096, "Sequences that are shuffled among themselves under streaming.")
+    shuffle_window: int = option(4096, "Sequences that are shuffled among themselves under streaming.", least=1)
     validation_documents: int = option(
         1000,
         "Documents to hold out under streaming, unless validation_files are given: the first of the validation split, "
         "or of the training split where there is none.",
+        least=1,
     )
 
 
@@ -86,7 +87,7 @@ def load_data(arguments: DataArguments) -> Data:
         ValueError: If the corpus or the tokenizer cannot be used, documents do not fit, or a split has too little text
             for one sequence.
     """
-    check_at_least(1, arguments, "sequence_length")
+    arguments.check_bounds()
     if arguments.streaming:
         return open_data(arguments)
     corpus = load_corpus(arguments)
@@ -126,7 +127,6 @@ def open_data(arguments: DataArguments) -> Data:
             f"validation_split={arguments.validation_split} and validation_files="
             f"{' '.join(arguments.validation_files)} both say what to hold out: leave one out."
         )
-    check_at_least(1, arguments, "shuffle_window", "validation_documents")
     tokenizer = load_tokenizer(arguments.tokenizer)
     streams = stream_corpus(arguments)
     left_out: frozenset[bytes] = frozenset()

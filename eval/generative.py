@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from common.commands import Parser, check_at_least, one_line_errors, option, progress_bar
+from common.commands import Options, Parser, one_line_errors, option, progress_bar
 from common.corpora import keep_text, load_files
 from common.files import write_json, write_text
 from common.hardware import hardware, versions
@@ -46,7 +46,7 @@ MARKERS = "osD^v<>P"
 
 
 @dataclass
-class GenerativeArguments:
+class GenerativeArguments(Options):
     """What to sample, and who judges it."""
 
     output_dir: Path = field(metadata={"help": "Folder for samples and results."})
@@ -60,16 +60,16 @@ class GenerativeArguments:
     )
     schedule: Literal["linear", "cosine"] = option("linear", "How the masked share falls.")
     reveal: Literal["bernoulli", "fixed"] = option("bernoulli", "How many positions a step reveals.")
-    num_samples: int = option(64, "Samples of each cell.")
-    length: int | None = option(None, "Tokens of a sample; unless given, as many as the model takes.")
-    batch_size: int = option(16, "Samples made or judged at once.")
+    num_samples: int = option(64, "Samples of each cell.", least=1)
+    length: int | None = option(None, "Tokens of a sample; unless given, as many as the model takes.", least=1)
+    batch_size: int = option(16, "Samples made or judged at once.", least=1)
     seed: int = option(0, "Of the samples.")
     dtype: Literal["float32", "bfloat16"] = option("float32", "Of the models' and the judge's weights.")
     judge: str = option("openai-community/gpt2-large", "Any causal language model, by name or folder.")
     reference_texts: list[str] = option([], "Text, JSONL or Parquet files to compute MAUVE against.")
 
     def __post_init__(self) -> None:
-        check_at_least(1, self, "num_samples", "batch_size", "length")
+        super().__post_init__()
         for (top_p, temperature), steps in itertools.product(self.settings(), self.steps):
             AnyOrderGenerationSettings(num_steps=steps, top_p=top_p, temperature=temperature)  # raises what is wrong
 

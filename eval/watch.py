@@ -23,7 +23,7 @@ from rich.live import Live
 from rich.text import Text
 from transformers import PreTrainedTokenizerBase
 
-from common.commands import Parser, check_at_least, one_line_errors, option
+from common.commands import Options, Parser, one_line_errors, option
 from common.files import atomic_file
 from common.models import load_model
 from common.tokenization import num_unpadded
@@ -41,10 +41,12 @@ LINE_HEIGHT = 1.7 * FONT_SIZE / 72
 
 
 @dataclass
-class WatchArguments:
+class WatchArguments(Options):
     """How to generate, and how to show it."""
 
-    num_samples: int | None = option(None, "Whole sequences to make, if no text is given (1), or samples of each text.")
+    num_samples: int | None = option(
+        None, "Whole sequences to make, if no text is given (1), or samples of each text.", least=1
+    )
     length: int | None = option(
         None,
         "Tokens of a sequence: texts are filled up with end-of-text, for models of one document per sequence; whole "
@@ -61,7 +63,7 @@ class WatchArguments:
     output_dir: Path | None = option(None, "Folder for an animated picture, samples.gif, instead of showing it here.")
 
     def __post_init__(self) -> None:
-        check_at_least(1, self, "num_samples")
+        super().__post_init__()
         if not 0 < self.seconds < float("inf"):
             raise ValueError(f"seconds is {self.seconds}; every step is to be shown for some time, above 0.")
 

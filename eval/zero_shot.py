@@ -29,7 +29,7 @@ from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from common.commands import Parser, check_at_least, one_line_errors, option
+from common.commands import Options, Parser, one_line_errors, option
 from common.corpora import SampleBy, keep_text, load_files
 from common.files import write_json
 from common.hardware import hardware, versions
@@ -47,7 +47,7 @@ TEXT_FILES = "text files"
 
 
 @dataclass
-class ScoringArguments:
+class ScoringArguments(Options):
     """What to score, and how."""
 
     text_file: list[str] = option(
@@ -75,12 +75,14 @@ class ScoringArguments:
     measures: list[str] = option(
         [], f"Of {', '.join(MEASURES)}; unless given, the first two, of an encoder the second."
     )
-    num_orders: int = option(1, "Random orders (or maskings) per sequence.")
-    ensemble_size: int = option(8, "Orders of the context that `ensemble` averages predictions over (Eq. 4).")
-    num_ranks: int = option(8, "Draws, even, from which `ensemble` is estimated; 0: exactly, from M n^2 / 2 rows.")
-    num_times: int = option(32, "Masking times, even, of the bound of an encoder.")
-    seed: int = option(0, "Of the random orders.")
-    tokens_per_batch: int = option(16384, "Tokens per forward pass and process.")
+    num_orders: int = option(1, "Random orders (or maskings) per sequence.", least=1)
+    ensemble_size: int = option(8, "Orders of the context that `ensemble` averages predictions over (Eq. 4).", least=2)
+    num_ranks: int = option(
+        8, "Draws, even, from which `ensemble` is estimated; 0: exactly, from M n^2 / 2 rows.", least=0
+    )
+    num_times: int = option(32, "Masking times, even, of the bound of an encoder.", least=2)
+    seed: int = option(0, "Of the random orders.", least=0)
+    tokens_per_batch: int = option(16384, "Tokens per forward pass and process.", least=1)
     dtype: Literal["float32", "bfloat16"] = option("float32", "Of the weights.")
     mixed_precision: Literal["no", "bf16"] | None = option(
         None, "no: everything in dtype. bf16: autocast to bfloat16. Unless given, what the protocol says."
@@ -90,9 +92,7 @@ class ScoringArguments:
     )
 
     def __post_init__(self) -> None:
-        check_at_least(1, self, "num_orders", "tokens_per_batch")
-        check_at_least(2, self, "ensemble_size", "num_times")
-        check_at_least(0, self, "seed", "num_ranks")
+        super().__post_init__()
         for name in ("num_ranks", "num_times"):
             if getattr(self, name) % 2:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be even: two draws in each stratum.")

@@ -27,7 +27,7 @@ WRONG = [
     ("training/pretrain.py {quickstart} --output_dir text.txt", "output_dir=text.txt is a file"),
     ("training/compare_runs.py folder", "has no results.json; finish the run first"),
     ("training/compare_runs.py", None),
-    ("training/kill_and_resume.py --kills 101", "kills is 101; it must be at least 1 and at most 100"),
+    ("training/kill_and_resume.py --kills 101", "kills is 101; it must be below 101"),
     ("training/kill_and_resume.py --nothing 1", None),
     ("training/kill_and_resume.py --output_dir text.txt", "text.txt"),
     ("training/convert_gpt2.py folder out", "There is no model 'folder'"),

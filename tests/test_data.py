@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import HfArgumentParser, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
+from common.commands import Parser
 from common.corpora import first_texts, load_corpus, sha256_of_file
 from common.data import DataArguments, load_data
 from common.tokenization import train_tokenizer
@@ -167,7 +168,7 @@ def test_a_tokenizer_that_skips_blanks_loses_no_bytes(arguments: DataArguments, 
 
 
 def test_arguments_parse_from_command_line() -> None:
-    (arguments,) = HfArgumentParser(DataArguments).parse_args_into_dataclasses(
+    (arguments,) = Parser(DataArguments).parse(
         [
             "--corpus",
             "a.txt",

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import yaml
 
-from common.commands import Parser, check_at_least, option
+from common.commands import Options, Parser, option
 from common.data import DataArguments
 from common.models import read_config
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
@@ -53,7 +53,7 @@ ModelArguments.__doc__ = "The architecture: the fields of `AOGPTConfig` and `MDM
 
 
 @dataclass
-class TrainingArguments:
+class TrainingArguments(Options):
     """The recipe. A step is an update of the weights, a batch is all sequences of a step over all processes."""
 
     output_dir: Path | None = option(None, "Folder of the run; unless given, runs/ and the name of the YAML file.")
@@ -61,14 +61,13 @@ class TrainingArguments:
         "auto", "auto: go on from the newest checkpoint in output_dir. never: remove those there and begin anew."
     )
     prepare_only: bool = option(
-        False,
-        "Read, tokenize and cache the corpus, then stop, before a model is made: on a machine without GPUs, say.",
+        False, "Read, tokenize and cache the corpus, then stop, before a model is made: on a machine without GPUs, say."
     )
-    seed: int = option(0, "Fixes initial weights, data order and token orders.")
-    max_steps: int = option(1000, "Length of the run, in steps.")
-    batch_size: int = option(128, "Sequences per step, over all processes.")
+    seed: int = option(0, "Fixes initial weights, data order and token orders.", least=0, below=2**32)
+    max_steps: int = option(1000, "Length of the run, in steps.", least=1)
+    batch_size: int = option(128, "Sequences per step, over all processes.", least=1)
     per_device_batch_size: int | None = option(
-        None, "Sequences per forward pass and process; the rest is accumulated. Unless given: no accumulation."
+        None, "Sequences per forward pass and process; the rest is accumulated. Unless given: no accumulation.", least=1
     )
     init_from: str | None = option(
         None, "Folder or Hub name of a model to start from, whose architecture and, unless given, tokenizer are taken."
@@ -85,12 +84,12 @@ class TrainingArguments:
     learning_rate: float = option(6e-4, "Peak of the schedule.")
     final_learning_rate: float | None = option(None, "End of the cosine; unless given, a tenth of the peak.")
     warmup_steps: int = option(100, "Steps of linear warm-up.")
-    weight_decay: float = option(0.05, "Decay of tensors of two or more dimensions.")
-    adam_beta1: float = option(0.9, "Decay of AdamW's first moment.")
-    adam_beta2: float = option(0.95, "Decay of AdamW's second moment.")
-    adam_epsilon: float = option(1e-8, "AdamW's epsilon.")
+    weight_decay: float = option(0.05, "Decay of tensors of two or more dimensions.", least=0, below=math.inf)
+    adam_beta1: float = option(0.9, "Decay of AdamW's first moment.", least=0, below=1)
+    adam_beta2: float = option(0.95, "Decay of AdamW's second moment.", least=0, below=1)
+    adam_epsilon: float = option(1e-8, "AdamW's epsilon.", least=0, below=math.inf)
     max_grad_norm: float = option(1.0, "Norm to which gradients are clipped.")
-    ema_decay: float = option(0.9999, "Decay of the moving average of the weights.")
+    ema_decay: float = option(0.9999, "Decay of the moving average of the weights.", least=0, below=1)
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
         None, "Precision of the training passes; unless given, as `accelerate launch` says, or no."
     )
@@ -102,39 +101,25 @@ class TrainingArguments:
         "What is made again in the backward pass to save memory: selective: norms, modulations, gates and activation "
         "functions; full: whole blocks.",
     )
-    dataloader_num_workers: int = option(0, "Processes that prepare batches; 0: the training process itself.")
-    logging_steps: int = option(10, "Steps between points of the loss curve, each the mean since the last.")
-    eval_steps: int = option(500, "Steps between evaluations; there is always one at the end.")
-    eval_sequences: int | None = option(None, "Held-out sequences per evaluation; unless given, all.")
-    eval_batch_size: int = option(256, "Sequences per forward pass and process in evaluations.")
-    save_steps: int = option(500, "Steps between checkpoints; there is always one at the end.")
-    save_total_limit: int = option(2, "Checkpoints to keep.")
-    num_samples: int = option(4, "Texts that the model writes at each evaluation, in samples/.")
+    dataloader_num_workers: int = option(0, "Processes that prepare batches; 0: the training process itself.", least=0)
+    logging_steps: int = option(10, "Steps between points of the loss curve, each the mean since the last.", least=1)
+    eval_steps: int = option(500, "Steps between evaluations; there is always one at the end.", least=1)
+    eval_sequences: int | None = option(None, "Held-out sequences per evaluation; unless given, all.", least=1)
+    eval_batch_size: int = option(256, "Sequences per forward pass and process in evaluations.", least=1)
+    save_steps: int = option(500, "Steps between checkpoints; there is always one at the end.", least=1)
+    save_total_limit: int = option(2, "Checkpoints to keep.", least=1)
+    num_samples: int = option(4, "Texts that the model writes at each evaluation, in samples/.", least=0)
     tracker: Literal["tensorboard", "wandb", "trackio", "none"] = option(
         "tensorboard", "Where losses are logged; TensorBoard's files are in output_dir."
     )
 
 
-# What may change between a checkpoint and its resumption: where and how fast the run goes, and what is looked at,
+# Keys that may change between a checkpoint and its resumption: where and how fast the run goes, and what is looked at,
 # but not what is learned (up to rounding).
-FREE_TO_CHANGE = {
-    "output_dir",
-    "resume",
-    "prepare_only",
-    "per_device_batch_size",
-    "mixed_precision",
-    "dynamo_backend",
-    "activation_checkpointing",
-    "dataloader_num_workers",
-    "preprocessing_num_workers",
-    "logging_steps",
-    "eval_steps",
-    "eval_sequences",
-    "eval_batch_size",
-    "save_steps",
-    "save_total_limit",
-    "num_samples",
-    "tracker",
+MAY_CHANGE = {
+    *("output_dir", "resume", "prepare_only", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
+    *("activation_checkpointing", "dataloader_num_workers", "preprocessing_num_workers", "logging_steps", "eval_steps"),
+    *("eval_sequences", "eval_batch_size", "save_steps", "save_total_limit", "num_samples", "tracker"),
 }
 
 
@@ -255,14 +240,6 @@ def _complete(model: ModelArguments, data: DataArguments, training: TrainingArgu
 
 def _check(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> None:
     """Raises a `ValueError` for values that are out of range or contradict each other."""
-    check_at_least(1, data, "sequence_length", "preprocessing_num_workers", "shuffle_window", "validation_documents")
-    check_at_least(0, training, "num_samples", "dataloader_num_workers", "seed")
-    check_at_least(
-        1,
-        training,
-        *("max_steps", "batch_size", "per_device_batch_size", "logging_steps", "eval_steps", "eval_sequences"),
-        *("eval_batch_size", "save_steps", "save_total_limit"),
-    )
     if training.prepare_only and data.streaming:
         raise ValueError("streaming reads and tokenizes while it trains: there is nothing for prepare_only to cache.")
     if data.sequence_length > model.max_position_embeddings:
@@ -270,8 +247,6 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
             f"sequence_length={data.sequence_length} is longer than max_position_embeddings="
             f"{model.max_position_embeddings}: shorten the first or raise the second."
         )
-    if training.seed >= 2**32:
-        raise ValueError(f"seed={training.seed} must be below {2**32}.")
     if training.output_dir.exists() and not training.output_dir.is_dir():
         raise ValueError(f"output_dir={training.output_dir} is a file: name a folder.")
     if not 0 <= training.warmup_steps < training.max_steps:
@@ -281,14 +256,8 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
             f"learning_rate={training.learning_rate} must be above 0 and finite, and final_learning_rate="
             f"{training.final_learning_rate} between 0 and it."
         )
-    for name in ("adam_beta1", "adam_beta2", "ema_decay"):
-        if not 0 <= getattr(training, name) < 1:
-            raise ValueError(f"{name}={getattr(training, name)} must lie in [0, 1).")
     if not training.max_grad_norm > 0:
         raise ValueError(f"max_grad_norm={training.max_grad_norm} must be above 0.")
-    for name in ("weight_decay", "adam_epsilon"):
-        if not 0 <= getattr(training, name) < math.inf:
-            raise ValueError(f"{name}={getattr(training, name)} must be finite and at least 0.")
     _check_objective(model, training)
     build_config(model)  # AOGPTConfig checks the architecture
 
@@ -347,7 +316,7 @@ def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) 
     changed = [
         f"{key}: {saved.get(key)!r} there, {current.get(key)!r} now"
         for key in sorted(saved.keys() | current.keys())
-        if key not in FREE_TO_CHANGE and saved.get(key) != current.get(key)
+        if key not in MAY_CHANGE and saved.get(key) != current.get(key)
     ]
     if changed:
         raise ValueError(

@@ -21,7 +21,7 @@ from common.commands import Parser, one_line_errors, option
 from common.files import write_json, write_text
 from common.reports import markdown_table, save_figure
 from common.results import ORDER_NAMES, read_finished_run
-from training.arguments import FREE_TO_CHANGE
+from training.arguments import MAY_CHANGE
 from training.report import label_axes, use_log_axis
 
 KEPT = (
@@ -63,7 +63,7 @@ def scored_text(results: dict[str, Any]) -> dict[str, Any]:
 def differing_settings(runs: dict[str, dict[str, Any]]) -> list[str]:
     """Return the settings of what is learned that are not the same in all runs."""
     settings = [results["arguments"] for results in runs.values()]
-    keys = dict.fromkeys(key for of_run in settings for key in of_run if key not in FREE_TO_CHANGE)
+    keys = dict.fromkeys(key for of_run in settings for key in of_run if key not in MAY_CHANGE)
     return [key for key in keys if any(of_run.get(key) != settings[0].get(key) for of_run in settings)]
 
 

@@ -30,7 +30,7 @@ from matplotlib.ticker import MaxNLocator
 from safetensors.torch import load_file
 from tqdm import tqdm
 
-from common.commands import Parser, check_at_least, one_line_errors, option
+from common.commands import Options, Parser, one_line_errors, option
 from common.files import write_json
 from common.hardware import num_cores, versions
 from common.reports import save_figure, style_axes
@@ -51,17 +51,12 @@ LONGEST_DELAY = 0.03  # seconds; about a step and its checkpoint
 
 
 @dataclass
-class Arguments:
-    runs: int = option(5, "Runs that are killed.")
-    kills: int = option(8, "How often each is.")
-    num_processes: int = option(1, "Processes of every run; all of them are killed.")
+class Arguments(Options):
+    runs: int = option(5, "Runs that are killed.", least=1)
+    kills: int = option(8, "How often each is.", least=1, below=NUM_STEPS + 1)
+    num_processes: int = option(1, "Processes of every run; all of them are killed.", least=1)
     seed: int = option(0, "Of the moments of the kills.")
     output_dir: Path = option(Path("docs/results/resume"), "Folder for resume.json and resume.png.")
-
-    def __post_init__(self) -> None:
-        check_at_least(1, self, "runs", "kills", "num_processes")
-        if self.kills > NUM_STEPS:
-            raise ValueError(f"kills is {self.kills}; it must be at most {NUM_STEPS}, one for each step.")
 
 
 @dataclass

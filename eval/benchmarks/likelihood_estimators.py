@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 from tqdm import tqdm
 
-from common.commands import Parser, check_at_least, one_line_errors, option
+from common.commands import Options, Parser, one_line_errors, option
 from common.data import load_data
 from common.files import read_json, write_json, write_text
 from common.hardware import versions
@@ -52,27 +52,25 @@ LABELS = {
 
 
 @dataclass
-class EstimatorArguments:
+class EstimatorArguments(Options):
     """What to measure."""
 
     length: int | None = option(None, "Tokens of a sequence, the first of held-out ones; unless given, as trained.")
-    num_context_orders: int = option(64, "Context orders M of the ensemble.")
-    num_sequences: int = option(32, "Held-out sequences.")
+    num_context_orders: int = option(64, "Context orders M of the ensemble.", least=2)
+    num_sequences: int = option(32, "Held-out sequences.", least=1)
     num_exact: int | None = option(
-        None, "Sequences for which all ranks are computed; unless given, all of them. 0: none, too many rows."
+        None, "Sequences for which all ranks are computed; unless given, all of them. 0: none, too many rows.", least=0
     )
-    num_exact_orders: int = option(2, "Orders for which they are, at least 2.")
-    num_draws: int = option(16, "Draws of ranks, even.")
+    num_exact_orders: int = option(2, "Orders for which they are, at least 2.", least=2)
+    num_draws: int = option(16, "Draws of ranks, even.", least=2)
     estimators: list[str] = option(list(LABELS), f"Which of {', '.join(map(repr, LABELS))}.")
     seed: int = option(0, "Of all that is random.")
     output_dir: Path | None = option(None, "Folder for the figures and the report.")
 
     def __post_init__(self) -> None:
-        check_at_least(0, self, "num_exact")
-        check_at_least(1, self, "num_sequences")
-        check_at_least(2, self, "num_context_orders", "num_exact_orders")
-        if self.num_draws < 2 or self.num_draws % 2:
-            raise ValueError(f"num_draws is {self.num_draws}; it must be even and at least 2.")
+        super().__post_init__()
+        if self.num_draws % 2:
+            raise ValueError(f"num_draws is {self.num_draws}; it must be even.")
         if self.num_exact is not None and self.num_exact > self.num_sequences:
             raise ValueError(f"num_exact is {self.num_exact}, but there are num_sequences={self.num_sequences}.")
 

@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 from tqdm import tqdm
 
-from common.commands import Parser, check_at_least, one_line_errors, option
+from common.commands import Options, Parser, one_line_errors, option
 from common.hardware import num_cores, versions
 from common.models import load_pretrained
 from eval.benchmarks.contenders import ABLATIONS, Contender, causal_lm, compared, decoder, encoder
@@ -50,34 +50,33 @@ STEPS_IN_A_QUEUE = 16
 
 
 @dataclass
-class SpeedArguments:
+class SpeedArguments(Options):
     """What is timed, and how often."""
 
     model: str | None = option(None, "Folder or Hub name of a decoder; unless given, random weights of --size.")
     size: Literal["tiny", "small", "medium"] = option("small", "tiny: to try this out. small, medium: the paper's.")
     length: int | None = option(None, "Tokens of a sequence; unless given, as many as the model takes.")
-    steps: list[int] = option([16, 32, 64, 128], "Numbers of steps.")
-    batch_size: list[int] = option([1], "Sequences made at once.")
+    steps: list[int] = option([16, 32, 64, 128], "Numbers of steps.", least=1)
+    batch_size: list[int] = option([1], "Sequences made at once.", least=1)
     ablations: list[str] = option(
         ["no-cache"], f"The decoder without one thing that makes it fast: {', '.join(ABLATIONS)}; all, or none."
     )
     encoder: bool = option(True, "Time an encoder of the same blocks, by one pass.")
     causal_lm: str | None = option(None, "Model type of transformers (random weights), folder or Hub name.")
     compare: str | None = option(None, "module:function of yours, see `compared` in eval/benchmarks/contenders.py.")
-    memory_lengths: list[int] = option([], "Lengths of which to measure the memory, such as 1024 2048 4096 8192.")
-    repeats: int = option(2, "Times each is run; the best counts.")
+    memory_lengths: list[int] = option(
+        [], "Lengths of which to measure the memory, such as 1024 2048 4096 8192.", least=1
+    )
+    repeats: int = option(2, "Times each is run; the best counts.", least=1)
     limit_seconds: float = option(60.0, "What is expected to take longer, from fewer steps, is left out.")
     dtype: Literal["float32", "bfloat16"] = option("float32", "Of weights and cache.")
     device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Where to run.")
     compile: str | None = option(None, "Mode of torch.compile for the decoder: default, reduce-overhead, ...")
-    threads: int | None = option(None, "CPU threads; unless given, those torch chooses.")
+    threads: int | None = option(None, "CPU threads; unless given, those torch chooses.", least=1)
     output_dir: Path | None = option(None, "Folder for speed.json, speed.md and the pictures.")
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "memory_lengths"):
-            if any(value < 1 for value in getattr(self, name)):
-                raise ValueError(f"{name}={getattr(self, name)} must all be at least 1.")
-        check_at_least(1, self, "repeats", "threads")
+        super().__post_init__()
         if self.model is not None and self.size != SpeedArguments.size:
             raise ValueError(f"size={self.size} is of random weights, but model={self.model} is given; give one.")
         if self.ablations == ["all"]:

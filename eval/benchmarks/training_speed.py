@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import nn
 from tqdm import tqdm
 
-from common.commands import Parser, check_at_least, one_line_errors, option
+from common.commands import Options, Parser, one_line_errors, option
 from common.files import write_json, write_text
 from common.hardware import check_precision, num_cores, peak_memory, product_speed, versions
 from common.reports import markdown_table
@@ -53,21 +53,21 @@ CONDITION_SIZE = 128
 
 
 @dataclass
-class Arguments:
+class Arguments(Options):
     """The steps that are measured."""
 
     size: Literal["small", "tiny"] = option("small", "tiny: to try this out.")
-    batch_size: int = option(3, "Sequences of a step.")
-    length: int | None = option(None, "Tokens of a sequence; unless given, as many as the model takes.")
-    steps: int = option(2, "Steps, the first of which is not counted.")
+    batch_size: int = option(3, "Sequences of a step.", least=1)
+    length: int | None = option(None, "Tokens of a sequence; unless given, as many as the model takes.", least=1)
+    steps: int = option(2, "Steps, the first of which is not counted.", least=1)
     mixed_precision: Literal["no", "bf16"] = option("no", "bf16: under autocast; needs a CPU with instructions for it.")
     output_dir: Path = option(Path("docs/results/training_speed"), "Folder for results.json and README.md.")
 
     def __post_init__(self) -> None:
-        check_at_least(1, self, "batch_size", "steps")
+        super().__post_init__()
         longest = SIZES[self.size]["length"]
         self.length = longest if self.length is None else self.length
-        if not 1 <= self.length <= longest:
+        if self.length > longest:
             raise ValueError(f"length is {self.length}; {self.size} takes 1 to {longest}.")
         check_precision(CPU, self.mixed_precision)
 

@@ -9,7 +9,7 @@ INSTALLED := .venv/.installed
 
 quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
-	$(BIN)/python eval/quickstart_report.py runs/quickstart
+	$(BIN)/python eval/benchmarks/quickstart_report.py runs/quickstart
 
 # What the paper finds of orders and architectures, tried on a small model: runs to be held against each other.
 TRAIN_IN = $(BIN)/python training/pretrain.py training/configs/findings.yaml --output_dir runs/findings
@@ -22,7 +22,7 @@ findings: $(INSTALLED)
 	$(TRAIN_IN)/fixed --orders fixed
 	$(TRAIN_IN)/fixed-blocks --orders fixed-blocks-8
 	$(TRAIN_IN)/encoder --architecture encoder --objective masked_diffusion
-	$(BIN)/python training/compare_runs.py runs/findings/* --output runs/comparison
+	$(BIN)/python training/compare_runs.py runs/findings/* --output_dir runs/comparison
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2

@@ -3,6 +3,7 @@
 import re
 import runpy
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from accelerate.state import AcceleratorState, GradientState
 from transformers import GPT2Config, PreTrainedTokenizerFast
 
 import training.pretrain
-from common.commands import one_line_errors
+from common.commands import Options, Parser, one_line_errors, option
 
 ROOT = Path(__file__).parents[1]
 QUICKSTART = ROOT / "training" / "configs" / "quickstart.yaml"
@@ -27,39 +28,62 @@ WRONG = [
     ("training/pretrain.py {quickstart} --output_dir text.txt", "output_dir=text.txt is a file"),
     ("training/compare_runs.py folder", "has no results.json; finish the run first"),
     ("training/compare_runs.py", None),
-    ("training/kill_and_resume.py --kills 101", "kills is 101; it must be below 101"),
-    ("training/kill_and_resume.py --nothing 1", None),
-    ("training/kill_and_resume.py --output_dir text.txt", "text.txt"),
     ("training/convert_gpt2.py folder out", "There is no model 'folder'"),
     ("training/convert_gpt2.py gpt2 out", "The weights of gpt2 are missing or damaged"),
-    ("eval/compression_baselines.py --corpus none.txt", "There is no file 'none.txt'"),
-    ("eval/compression_baselines.py --nothing", None),
     ("eval/generative.py nowhere --output-dir out", "There is no model 'nowhere'"),
     ("eval/generative.py nowhere --output-dir out --length 0", "length is 0"),
-    ("eval/likelihood_estimators.py damaged", "damaged/results.json is no JSON file"),
-    ("eval/likelihood_estimators.py", None),
-    ("eval/likelihood_estimators.py folder --num_draws 3", "num_draws is 3"),
-    ("eval/likelihood_report.py list.json", "list.json has no run, length"),
-    ("eval/quantization.py folder out", "has no results.json; finish the run first"),
-    ("eval/quantization.py folder", None),
-    ("eval/quickstart_report.py damaged", "damaged/results.json is no JSON file"),
-    ("eval/quickstart_report.py", None),
-    ("eval/speed.py --size tiny --device nothing", "device=nothing is not there"),
-    ("eval/speed.py --model nowhere", "The weights of nowhere are missing"),
-    ("eval/speed_plot.py text.txt out.png", "text.txt is no JSON file"),
-    ("eval/speed_plot.py out.png", None),
+    ("eval/quantization.py folder", "has no results.json; finish the run first"),
+    ("eval/quantization.py", None),
     ("eval/tables.py none.json", "none.json"),
     ("eval/tables.py list.json", "list.json has no model, .*not written by eval/zero_shot.py"),
-    ("eval/training_speed.py --size tiny --bf16_length 17", "bf16_length is 17; tiny takes 1 to 16"),
-    ("eval/watch.py nowhere --picture folder", "picture is the folder folder"),
     ("eval/watch.py nowhere", "There is no model 'nowhere'"),
     ("eval/zero_shot.py nowhere --text-file text.txt", "There is no model 'nowhere'"),
     ("eval/zero_shot.py nowhere", "either text files"),
     ("eval/zero_shot.py gpt2 --text-file text.txt", "The weights of gpt2 are missing or damaged"),
-    ("eval/zero_shot.py nowhere --text-file text.txt --output folder", "output is the folder folder"),
+    ("eval/zero_shot.py nowhere --text-file text.txt --output_dir text.txt", "output_dir=text.txt is a file"),
+    ("eval/benchmarks/kill_and_resume.py --kills 101", "kills is 101; it must be below 101"),
+    ("eval/benchmarks/kill_and_resume.py --nothing 1", None),
+    ("eval/benchmarks/kill_and_resume.py --output_dir text.txt", "text.txt"),
+    ("eval/benchmarks/likelihood_estimators.py damaged", "damaged/results.json is no JSON file"),
+    ("eval/benchmarks/likelihood_estimators.py", None),
+    ("eval/benchmarks/likelihood_estimators.py folder --num_draws 3", "num_draws is 3"),
+    ("eval/benchmarks/quickstart_report.py damaged", "damaged/results.json is no JSON file"),
+    ("eval/benchmarks/quickstart_report.py", None),
+    ("eval/benchmarks/speed.py --size tiny --device nothing", "device=nothing is not there"),
+    ("eval/benchmarks/speed.py --model nowhere", "The weights of nowhere are missing"),
+    ("eval/benchmarks/speed_report.py text.txt --output_dir out", "text.txt is no JSON file"),
+    ("eval/benchmarks/speed_report.py text.txt", None),
+    ("eval/benchmarks/training_speed.py --size tiny --length 17", "length is 17; tiny takes 1 to 16"),
     ("model_cards/publish.py folder somebody/model", "neither a finished run nor a model folder"),
     ("model_cards/check_staged.py folder", None),
 ]
+
+
+@dataclass
+class Sizes(Options):
+    sizes: list[int] = option([4, 8], "Sizes.", least=1)
+    decay: float | None = option(None, "A decay.", least=0, below=1)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("--sizes 3 0", "sizes is 0; it must be at least 1"),
+        ("--decay=-0.1", "decay is -0.1; it must be at least 0"),
+        ("--decay nan", "decay is nan; it must be at least 0"),
+        ("--decay 1", "decay is 1.0; it must be below 1"),
+    ],
+)
+def test_numbers_out_of_their_bounds_are_refused(given: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Parser(Sizes).parse(given.split())
+
+
+def test_numbers_within_their_bounds_are_taken() -> None:
+    (one,), (other,) = Parser(Sizes).parse([]), Parser(Sizes).parse(["--sizes", "1", "2", "--decay", "0"])
+    one.sizes.append(16)
+    assert (one, other) == (Sizes([4, 8, 16], None), Sizes([1, 2], 0.0))
+    assert Sizes().sizes == [4, 8]  # the default is no list that all share
 
 
 @pytest.mark.parametrize("kind", [ValueError, FileNotFoundError])
@@ -147,7 +171,7 @@ def test_commands_end_without_a_traceback(
 
 
 def test_every_command_is_tried() -> None:
-    folders = ("training", "eval", "model_cards")
-    files = (file for folder in folders for file in (ROOT / folder).glob("*.py"))
+    folders = ("common", "training", "eval", "model_cards")
+    files = (file for folder in folders for file in (ROOT / folder).rglob("*.py"))
     commands = {file.relative_to(ROOT).as_posix() for file in files if '__name__ == "__main__"' in file.read_text()}
     assert commands - {"eval/harness.py"} == {command.split()[0] for command, _ in WRONG}  # it has tests of its own

@@ -35,13 +35,18 @@ def test_results_are_text_that_is_read_back(tmp_path: Path) -> None:
 
 
 def test_what_is_no_text_leaves_the_old_file(tmp_path: Path) -> None:
-    for writer, old, wrong in ((write_text, "é", "\ud800"), (write_json, {"a": 1}, {"a": Path()})):
+    for writer, old, wrong in ((write_text, "é", "\ud800"), (write_json, {"a": 1}, {"a": object()})):
         writer(tmp_path / "file.txt", old)
         before = (tmp_path / "file.txt").read_bytes()
         with pytest.raises((UnicodeEncodeError, TypeError)):
             writer(tmp_path / "file.txt", wrong)
         assert (tmp_path / "file.txt").read_bytes() == before
         assert [path.name for path in tmp_path.iterdir()] == ["file.txt"]
+
+
+def test_paths_are_written_as_text(tmp_path: Path) -> None:
+    write_json(tmp_path / "file.json", {"folder": Path("runs/mine")})
+    assert read_json(tmp_path / "file.json", ["folder"], "a test") == {"folder": "runs/mine"}
 
 
 def test_readers_of_the_old_file_are_not_disturbed(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,10 @@ from accelerate.utils import gather_object
 from transformers import PreTrainedModel
 
 from common.commands import progress_bar
-from eval.scorers import MEASURES, RANDOM_MEASURES, Batch, Scorer, make_scorer
+from eval.scorers import RANDOM_MEASURES, Batch, Scorer, make_scorer
 from modeling_aogpt import DataCollatorForAnyOrderLM
+
+EXACT = {"left_to_right": "no", "any_order": "no"}
 
 
 class Journal:
@@ -86,8 +88,7 @@ def score(
     num_orders: int,
     seed: int,
     batch_size: int,
-    measures: Sequence[str] = MEASURES[:2],
-    precisions: dict[str, str] | None = None,
+    precisions: Mapping[str, str] = EXACT,
     journal: Journal | None = None,
     name: str = "",
 ) -> dict[str, np.ndarray]:
@@ -104,16 +105,15 @@ def score(
         num_orders: Orders of a row.
         seed: Of the orders.
         batch_size: Rows of a forward pass.
-        measures: Some of `MEASURES`.
-        precisions: `"bf16"` for measures that are to be computed under autocast.
+        precisions: `"no"`, or `"bf16"` for autocast, for each measure to compute, some of `MEASURES`.
         journal: Where finished batches are kept.
         name: Of the text, in the journal.
     """
     scorer = make_scorer(model) if isinstance(model, PreTrainedModel) else model
     journal = Journal() if journal is None else journal
     state = PartialState()
-    numbers = {measure: range(num_orders if measure in RANDOM_MEASURES else 1) for measure in measures}
-    passes = [(measure, number, f"{name}/{measure}/{number}") for measure in measures for number in numbers[measure]]
+    numbers = {measure: range(num_orders if measure in RANDOM_MEASURES else 1) for measure in precisions}
+    passes = [(measure, number, f"{name}/{measure}/{number}") for measure in precisions for number in numbers[measure]]
     work = [
         (*one, chosen)
         for one in passes
@@ -132,11 +132,10 @@ def score(
         batch: Batch = {part: values.to(device) for part, values in collator(features).items()}
         seeds = np.random.SeedSequence([seed, number, *chosen])
         generator = torch.Generator().manual_seed(int(seeds.generate_state(1)[0]))
-        is_bf16 = (precisions or {}).get(measure) == "bf16"
-        with torch.autocast(device.type, torch.bfloat16, enabled=is_bf16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=precisions[measure] == "bf16"):
             nats = scorer.nats(measure, batch, generator)
         journal.add(key, chosen, nats.tolist())
-    gathered = {measure: [] for measure in measures}
+    gathered = {measure: [] for measure in precisions}
     for measure, _, key in passes:
         gathered[measure].append(journal.gather(key, len(rows)))
     return {measure: np.mean(nats, axis=0) for measure, nats in gathered.items()}

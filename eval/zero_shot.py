@@ -111,18 +111,7 @@ class ScoringArguments(Options):
                 raise ValueError(f"{name} has {unknown[0]!r}; it may hold {', '.join(allowed)}.")
 
 
-@dataclass
-class TextSet:
-    """
-    A text as sequences.
-
-    Attributes:
-        rows: Rows with `input_ids`, `num_tokens` (those that count) and `num_bytes`.
-        facts: What there is, for the record.
-    """
-
-    rows: list[dict[str, Any]]
-    facts: dict[str, Any]
+Texts = dict[str, tuple[list[dict[str, Any]], dict[str, Any]]]  # by name: rows of sequences, and facts for the record
 
 
 def zero_shot(
@@ -161,17 +150,17 @@ def zero_shot(
     if isinstance(scorer, CausalScorer) and not is_published:
         scorer.start_id = tokenizer.eos_token_id
     with in_turn(accelerator):
-        text_sets = dict(load_text_sets(arguments, tokenizer, length, isinstance(scorer, CausalScorer)))
+        texts: Texts = dict(load_all(arguments, tokenizer, length, isinstance(scorer, CausalScorer)))
 
     precisions = {measure: precision_of(measure, arguments, is_published) for measure in measures}
     if journal_folder is not None:  # the same command may find another revision of the model, or other text
-        journal_folder = journal_folder.with_name(f"{journal_folder.name}-{digest_of(revision, text_sets)}")
+        journal_folder = journal_folder.with_name(f"{journal_folder.name}-{digest_of(revision, texts)}")
     journal = Journal(journal_folder)
     batch_size = max(1, arguments.tokens_per_batch // length)
-    found = {
-        name: measure_text_set(scorer, name, text_set, arguments, batch_size, precisions, journal)
-        for name, text_set in text_sets.items()
-    }
+    found = {}
+    for name, (rows, facts) in texts.items():
+        nats = score(scorer, rows, arguments.num_orders, arguments.seed, batch_size, precisions, journal, name)
+        found[name] = facts | measured(scorer, rows, nats)
     results = {
         "model": model_name,
         "revision": revision,
@@ -194,41 +183,21 @@ def zero_shot(
     return results
 
 
-def digest_of(revision: str | None, text_sets: dict[str, TextSet]) -> str:
-    ids = [[row["input_ids"] for row in text_set.rows] for text_set in text_sets.values()]
+def digest_of(revision: str | None, texts: Texts) -> str:
+    ids = [[row["input_ids"] for row in rows] for rows, _ in texts.values()]
     return hashlib.sha256(json.dumps([revision, ids]).encode()).hexdigest()[:12]
 
 
-def measure_text_set(
-    scorer: Scorer,
-    name: str,
-    text_set: TextSet,
-    arguments: ScoringArguments,
-    batch_size: int,
-    precisions: dict[str, str],
-    journal: Journal,
-) -> dict[str, Any]:
-    nats = score(
-        scorer,
-        text_set.rows,
-        arguments.num_orders,
-        arguments.seed,
-        batch_size,
-        list(precisions),
-        precisions,
-        journal,
-        name,
-    )
+def measured(scorer: Scorer, rows: list[dict[str, Any]], nats: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return the figures of each measure of a text, and the number of tokens they are of."""
     num_given = int(isinstance(scorer, CausalScorer) and scorer.start_id is None)  # first tokens without a score
-    num_tokens = np.array([row["num_tokens"] - num_given for row in text_set.rows])
-    num_bytes = np.array([row["num_bytes"] for row in text_set.rows])
+    num_tokens = np.array([row["num_tokens"] - num_given for row in rows])
+    num_bytes = np.array([row["num_bytes"] for row in rows])
     measures = {measure: figures(values, num_tokens, num_bytes) for measure, values in nats.items()}
     if num_given:  # their bytes are counted, their bits are not
-        measures = {
-            measure: {key: value for key, value in found.items() if not key.startswith("bits_per_byte")}
-            for measure, found in measures.items()
-        }
-    return text_set.facts | {"tokens": int(num_tokens.sum()), "measures": measures}
+        for found in measures.values():
+            del found["bits_per_byte"], found["bits_per_byte_standard_error"]
+    return {"tokens": int(num_tokens.sum()), "measures": measures}
 
 
 def choose_measures(scorer: Scorer, wanted: Sequence[str]) -> list[str]:
@@ -268,28 +237,25 @@ def precision_of(measure: str, arguments: ScoringArguments, is_published: bool) 
     return PRECISIONS[measure] if is_published else "no"
 
 
-def load_text_sets(
+def load_all(
     arguments: ScoringArguments, tokenizer: PreTrainedTokenizerBase, length: int, is_causal: bool
-) -> Iterator[tuple[str, TextSet]]:
+) -> Iterator[tuple[str, tuple[list[dict[str, Any]], dict[str, Any]]]]:
+    """Yield `Texts`: rows with `input_ids`, `num_tokens` (those that count) and `num_bytes`, and facts."""
     if arguments.text_file:
         texts = keep_text(load_files(arguments.text_file, arguments.sample_by), arguments.text_column)
-        source = {"files": arguments.text_file, "packing": arguments.packing}
-        yield TEXT_FILES, make_text_set(texts, tokenizer, arguments.packing, length, source, is_causal)
+        rows, facts = make_rows(texts, tokenizer, arguments.packing, length, is_causal)
+        yield TEXT_FILES, (rows, {"files": arguments.text_file, "packing": arguments.packing} | facts)
     for name in arguments.datasets:
         texts = load_texts(name, arguments.data_dir, arguments.split)
-        source = {"from": arguments.data_dir or "Hub", "split": arguments.split or EVALUATION_SETS[name].split}
-        yield name, make_text_set(texts, tokenizer, arguments.protocol, length, source, is_causal)
+        rows, facts = make_rows(texts, tokenizer, arguments.protocol, length, is_causal)
+        split = arguments.split or EVALUATION_SETS[name].split
+        yield name, (rows, {"from": arguments.data_dir or "Hub", "split": split} | facts)
 
 
-def make_text_set(
-    texts: Dataset,
-    tokenizer: PreTrainedTokenizerBase,
-    packing: str,
-    length: int,
-    source: dict[str, Any],
-    is_causal: bool,
-) -> TextSet:
-    """Return sequences of `length` ids; those of packed text may end with a shorter one."""
+def make_rows(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, packing: str, length: int, is_causal: bool
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Return sequences of `length` ids, and their counts. Those of packed text may end with a shorter one."""
     documents = encode_documents(texts, tokenizer, with_token_bytes=True)
     if packing == "documents":
         rows = pad(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
@@ -297,21 +263,16 @@ def make_text_set(
             rows = [row | {"input_ids": row["input_ids"][: row["num_tokens"]]} for row in rows]
     else:
         rows = cut_into_blocks(documents, length, "clean" if packing == "packed" else packing)
-    num_tokens = sum(row["num_tokens"] for row in rows)
-    return TextSet(
-        rows,
-        source
-        | {
-            "documents": len(texts),
-            "sequences": len(rows),
-            "bytes": sum(row["num_bytes"] for row in rows),
-            "dropped_tokens": total(documents, "num_tokens") - num_tokens,
-        },
-    )
+    return rows, {
+        "documents": len(texts),
+        "sequences": len(rows),
+        "bytes": sum(row["num_bytes"] for row in rows),
+        "dropped_tokens": total(documents, "num_tokens") - sum(row["num_tokens"] for row in rows),
+    }
 
 
 def report(results: dict[str, Any]) -> Iterator[str]:
-    """The results for people, line by line."""
+    """Yield the lines to print."""
     length, orders = results["sequence_length"], results["arguments"]["num_orders"]
     for name, found in results["datasets"].items():
         yield (

@@ -214,11 +214,11 @@ def test_causal_models_are_not_charged_for_filling(causal_folder: str, arguments
 def test_few_logits_are_held_at_once(causal_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = GPT2LMHeadModel.from_pretrained(causal_folder)
     rows = [{"input_ids": [row % 13] * 5} for row in range(7)]
-    whole = score(CausalScorer(model), rows, 1, 0, 7, ["left_to_right"])["left_to_right"]
+    whole = score(CausalScorer(model), rows, 1, 0, 7, {"left_to_right": "no"})["left_to_right"]
     seen = []
     model.register_forward_hook(lambda module, inputs, output: seen.append(output.logits.shape[:2]))
     monkeypatch.setattr("eval.scorers.LOGITS_PER_PASS", 3 * 4 * 18)
-    parts = score(CausalScorer(model), rows, 1, 0, 7, ["left_to_right"])["left_to_right"]
+    parts = score(CausalScorer(model), rows, 1, 0, 7, {"left_to_right": "no"})["left_to_right"]
     assert seen == [(3, 4), (3, 4), (1, 4)]
     assert parts == pytest.approx(whole, rel=1e-6)
 

@@ -36,6 +36,6 @@ def test_peak_speed_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_peak_memory_is_that_of_the_largest_tensors() -> None:
     device = torch.device("cpu")
     resident = psutil.Process().memory_info().rss
-    num_bytes = peak_memory(device) - resident + 200_000_000  # more than the process ever had
+    num_bytes = peak_memory(device) - resident + 500_000_000  # more than the process ever had
     torch.ones(num_bytes // 4)
-    assert peak_memory(device) == pytest.approx(resident + num_bytes, abs=20_000_000)
+    assert peak_memory(device) == pytest.approx(resident + num_bytes, rel=0.01)

@@ -32,7 +32,7 @@ HOLE = "_"
 ORDERS = ["random", "left_to_right", "confidence", "margin", "entropy"]
 ENDS = {"the text ends here": "end", "write on": "on"}
 LONGEST = 128  # tokens; more are not pleasant to watch
-LEAST_WIDTH = 260  # dots, of a slider: room for its name beside its number
+MIN_WIDTH = 260  # dots, of a slider: room for its name beside its number
 EXAMPLES = ["LATIN SMALL LETTER _ WITH _", "_ WHITE _ SYMBOL", "GREEK _ _ _", "_ _ _ _ _"]
 CSS = """
 .canvas { font-family: ui-monospace, Menlo, Consolas, monospace; line-height: 1.2; display: flex; flex-wrap: wrap;
@@ -212,10 +212,10 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
             order = gr.Dropdown(ORDERS, value="random", label="Order")
             steps = gr.Slider(0, 32, 0, step=1, label="Steps (0: one position at a time)")
         with gr.Row():
-            temperature = gr.Slider(0.1, 2, 1, step=0.05, label="Temperature", min_width=LEAST_WIDTH)
-            top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p", min_width=LEAST_WIDTH)
-            seed = gr.Number(0, label="Seed", precision=0, minimum=0, maximum=2**31, min_width=LEAST_WIDTH)
-            pause = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step", min_width=LEAST_WIDTH)
+            temperature = gr.Slider(0.1, 2, 1, step=0.05, label="Temperature", min_width=MIN_WIDTH)
+            top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p", min_width=MIN_WIDTH)
+            seed = gr.Number(0, label="Seed", precision=0, minimum=0, maximum=2**31, min_width=MIN_WIDTH)
+            pause = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step", min_width=MIN_WIDTH)
         start = gr.Button("Fill in", variant="primary", elem_id="start")
         canvas = gr.HTML(elem_id="canvas")
         inputs = [text, end, order, steps, temperature, top_p, seed, pause]

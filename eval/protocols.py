@@ -139,13 +139,13 @@ def load_hub(name: str, found: EvaluationSet, split: str) -> Dataset:
         rows = load_dataset("parquet", data_files={split: files}, split=split)
     except Exception as error:  # no network, no such revision, a damaged file: each has its own error
         raise ValueError(
-            f"{name} could not be loaded from the Hub ({files}): {error}. Without a network give --data-dir, a folder "
+            f"{name} could not be loaded from the Hub ({files}): {error}. Without a network give --data_dir, a folder "
             f"that holds {local_file(found, split)}."
         ) from error
     if len(rows) != found.hub_rows[split]:
         raise ValueError(
             f"{name} ({files}) has {len(rows)} rows, but its {split} split has {found.hub_rows[split]}: clear the "
-            "cache of `datasets`, or give the files as --data-dir."
+            "cache of `datasets`, or give the files as --data_dir."
         )
     return keep_text(rows, found.column)
 
@@ -203,6 +203,6 @@ def cut_into_blocks(documents: Dataset, length: int, protocol: str) -> list[dict
         raise ValueError(
             f"The text has {total(documents, 'num_tokens')} tokens and fills no block of {length} in any batch of "
             f"{ROWS_PER_BATCH} rows of {NUM_WORKERS} workers, which the published protocol drops: use --protocol "
-            "clean, or a smaller --sequence-length."
+            "clean, or a smaller --sequence_length."
         )
     return rows

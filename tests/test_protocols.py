@@ -142,7 +142,7 @@ def test_bad_data_folders(data_dir: Path, name: str, changes: dict[str, str], me
 
 
 def test_without_a_network_the_local_files_are_named() -> None:
-    with pytest.raises(ValueError, match=r"ptb could not be loaded from the Hub .*--data-dir.* ptb/ptb.test.txt"):
+    with pytest.raises(ValueError, match=r"ptb could not be loaded from the Hub .*--data_dir.* ptb/ptb.test.txt"):
         load_texts("ptb")
 
 

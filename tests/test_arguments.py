@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import math
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -181,6 +181,13 @@ def test_model_defaults_are_those_of_the_configuration() -> None:
     ours = ModelArguments(max_position_embeddings=1024)
     assert build_config(ours).to_dict() == AOGPTConfig().to_dict()
     assert build_config(replace(ours, architecture="encoder")).to_dict() == MDMEncoderConfig().to_dict()
+
+
+def test_help_explains_every_key() -> None:
+    """Those of the architecture by what the configurations say."""
+    helps = {item.name: item.metadata["help"] for item in fields(ModelArguments)}
+    assert [name for name, text in helps.items() if len(text) < 10] == []
+    assert "rotary" in helps["rope_theta"]
 
 
 def test_architecture_is_that_of_the_model_to_start_from(config: Path, tmp_path: Path) -> None:

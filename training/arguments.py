@@ -30,7 +30,7 @@ OF_ENCODERS = tuple(MDMEncoderConfig.__annotations__)
 def _described(config_class: type) -> dict[str, str]:
     """Return what the docstring of a configuration says of each argument."""
     entries = re.findall(
-        r"^ {4}(\w+) \(.*?\): (.*?)(?=^ {4}\w|^$)", f"{getdoc(config_class)}\n\n", re.MULTILINE | re.DOTALL
+        r"^ {4}(\w+)(?: \(.*?\))?: (.*?)(?=^ {4}\w|^$)", f"{getdoc(config_class)}\n\n", re.MULTILINE | re.DOTALL
     )
     return {name: " ".join(text.split()).replace("%", "%%") for name, text in entries}
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import torch
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
-from common.models import load_pretrained, read_any_config
+from common.models import Model, load_pretrained, read_any_config
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 
 MEASURES = ("left_to_right", "any_order", "ensemble")
@@ -41,16 +41,20 @@ class Estimators:
 
 
 @dataclass
-class DecoderScorer:
-    """Scorer of AO-GPT and sigma-GPT."""
+class AnyOrderScorer:
+    """Scorer of AO-GPT, sigma-GPT and encoder-only masked diffusion models."""
 
-    model: AOGPTForAnyOrderLM
+    model: Model
     estimators: Estimators = field(default_factory=Estimators)
-    measures: ClassVar[Sequence[str]] = MEASURES
-    default_measures: ClassVar[Sequence[str]] = ("left_to_right", "any_order")
+
+    def __post_init__(self) -> None:
+        self.is_encoder = isinstance(self.model, MDMEncoderForMaskedLM)
+        self.measures = MEASURES[:2] if self.is_encoder else MEASURES
+        # Left to right takes an encoder a pass for every token.
+        self.default_measures = ("any_order",) if self.is_encoder else MEASURES[:2]
 
     def nats(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
-        """Return -log p of each sequence, (batch,)."""
+        """Return -log p of each sequence, (batch,), or the bound on it."""
         options: dict[str, Any] = {"orders": "left_to_right" if measure == "left_to_right" else batch["orders"]}
         if measure == "ensemble":
             options = {
@@ -59,32 +63,10 @@ class DecoderScorer:
                 "num_ranks": self.estimators.num_ranks or None,
                 "generator": generator,
             }
-        return negative_log_likelihood(self.model, batch, options)
-
-
-@dataclass
-class EncoderScorer:
-    """Scorer of encoder-only masked diffusion models."""
-
-    model: MDMEncoderForMaskedLM
-    estimators: Estimators = field(default_factory=Estimators)
-    measures: ClassVar[Sequence[str]] = ("left_to_right", "any_order")
-    default_measures: ClassVar[Sequence[str]] = ("any_order",)  # left to right takes a pass for every token
-
-    def nats(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
-        """Return -log p of each sequence, (batch,), or the bound on it."""
-        options: dict[str, Any] = {"orders": "left_to_right"}
-        if measure == "any_order":
+        elif measure == "any_order" and self.is_encoder:
             options = {"num_times": self.estimators.num_times, "generator": generator}
-        return negative_log_likelihood(self.model, batch, options)
-
-
-def negative_log_likelihood(
-    model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, batch: Batch, options: dict[str, Any]
-) -> torch.Tensor:
-    ids = batch["input_ids"]
-    scores = model.log_likelihood(ids, attention_mask=batch.get("attention_mask"), rows_per_pass=ids.numel(), **options)
-    return -scores.log_likelihood
+        ids, mask = batch["input_ids"], batch.get("attention_mask")
+        return -self.model.log_likelihood(ids, attention_mask=mask, rows_per_pass=ids.numel(), **options).log_likelihood
 
 
 @dataclass
@@ -123,7 +105,7 @@ class CausalScorer:
         return losses.double().view(labels.shape).sum(dim=-1)
 
 
-Scorer = DecoderScorer | EncoderScorer | CausalScorer
+Scorer = AnyOrderScorer | CausalScorer
 
 
 def load_scorer(
@@ -157,10 +139,8 @@ def load_scorer(
 
 def make_scorer(model: PreTrainedModel, estimators: Estimators | None = None) -> Scorer:
     """Return the scorer of a model in memory."""
-    kinds = {AOGPTForAnyOrderLM: DecoderScorer, MDMEncoderForMaskedLM: EncoderScorer}
-    for model_class, scorer_class in kinds.items():
-        if isinstance(model, model_class):
-            return scorer_class(model, estimators or Estimators())
+    if isinstance(model, Model):
+        return AnyOrderScorer(model, estimators or Estimators())
     return CausalScorer(model)
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -68,13 +69,11 @@ class WatchArguments(Options):
             raise ValueError(f"seconds is {self.seconds}; every step is to be shown for some time, above 0.")
 
 
-@dataclass
-class Token:
-    """A token of a line: its text, the step that filled it in (-1: given), and its probability."""
+class Token(NamedTuple):
+    """A token of a line: its text, and the step that filled it in (-1: given)."""
 
     text: str
     step: int
-    probability: float
 
 
 def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> None:
@@ -127,11 +126,10 @@ def make_inputs(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: in
 def make_lines(output: AnyOrderGenerationOutput, tokenizer: PreTrainedTokenizerBase) -> list[list[Token]]:
     """Return the tokens of each sequence, without padding."""
     lines = []
-    for ids, steps, logprobs in zip(output.sequences, output.reveal_steps, output.token_logprobs, strict=True):
+    for ids, steps in zip(output.sequences, output.reveal_steps, strict=True):
         kept = ids.tolist()[: num_unpadded(ids, tokenizer.eos_token_id)]
         texts = [printable(tokenizer.decode(token)) for token in kept]
-        values = zip(texts, steps.tolist(), logprobs.exp().tolist(), strict=False)
-        lines.append([Token(*value) for value in values])
+        lines.append([Token(*value) for value in zip(texts, steps.tolist(), strict=False)])
     return lines
 
 

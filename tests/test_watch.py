@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_frame_shows_what_is_revealed() -> None:
-    lines = [[Token("LATIN", -1, 1.0), Token(" A", 1, 0.5)], [Token("SUN", 0, 0.5)]]
+    lines = [[Token("LATIN", -1), Token(" A", 1)], [Token("SUN", 0)]]
     assert [frame(lines, step, 2).plain for step in (-1, 0, 1)] == [
         f"LATIN{MASKED * 2}\n{MASKED * 3}\n",
         f"LATIN{MASKED * 2}\nSUN\n",
@@ -57,10 +57,9 @@ def test_a_line_ends_with_its_text(folder: Path) -> None:
     output = AnyOrderGenerationOutput(
         sequences=torch.tensor([[a, end, a, end, end], [end] * 5]),
         reveal_steps=torch.arange(10).view(2, 5),
-        token_logprobs=torch.zeros(2, 5),
     )
     lines = make_lines(output, tokenizer)
-    assert lines == [[Token("A", 0, 1.0), Token(tokenizer.eos_token, 1, 1.0), Token("A", 2, 1.0)], []]
+    assert lines == [[Token("A", 0), Token(tokenizer.eos_token, 1), Token("A", 2)], []]
 
 
 def test_an_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,9 @@ INSTALLED := .venv/.installed
 
 quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
-	$(BIN)/python eval/quickstart_report.py runs/quickstart
+	$(BIN)/python eval/benchmarks/quickstart_report.py runs/quickstart
 
-# What the paper finds of orders and architectures, tried on a small model: runs to be held against each other.
+# Train one small model with several orders, and an encoder, and compare them (Findings 1, 2, 3 and 6 of the paper).
 TRAIN_IN = $(BIN)/python training/pretrain.py training/configs/findings.yaml --output_dir runs/findings
 
 findings: $(INSTALLED)
@@ -19,10 +19,10 @@ findings: $(INSTALLED)
 	$(TRAIN_IN)/random
 	$(TRAIN_IN)/random-seed-1 --seed 1
 	$(TRAIN_IN)/tenth-left-to-right --left_to_right_fraction 0.1
-	$(TRAIN_IN)/fixed --orders fixed
-	$(TRAIN_IN)/fixed-blocks --orders fixed-blocks-8
+	$(TRAIN_IN)/shared --orders shared
+	$(TRAIN_IN)/shared-blocks --orders shared --block_length 4
 	$(TRAIN_IN)/encoder --architecture encoder --objective masked_diffusion
-	$(BIN)/python training/compare_runs.py runs/findings/* --output runs/comparison
+	$(BIN)/python training/compare_runs.py runs/findings/* --output_dir runs/comparison
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2

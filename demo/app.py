@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-A text with holes, filled in before your eyes in the chosen order: a demo for a laptop or a Space of the Hub.
+A text with holes, filled in step by step in the chosen order: a demo for a laptop or a Space of the Hub.
 
     python demo/app.py [MODEL]
 
@@ -13,12 +13,10 @@ import argparse
 import html
 import math
 import os
-import queue
 import re
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,14 +26,13 @@ import gradio as gr
 import torch
 from safetensors import SafetensorError
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.generation import BaseStreamer
 
 MODEL = "runs/quickstart/model"
 HOLE = "_"
 ORDERS = ["random", "left_to_right", "confidence", "margin", "entropy"]
 ENDS = {"the text ends here": "end", "write on": "on"}
 LONGEST = 128  # tokens; more are not pleasant to watch
-LEAST_WIDTH = 260  # dots, of a slider: room for its name beside its number
+MIN_WIDTH = 260  # dots, of a slider: room for its name beside its number
 EXAMPLES = ["LATIN SMALL LETTER _ WITH _", "_ WHITE _ SYMBOL", "GREEK _ _ _", "_ _ _ _ _"]
 CSS = """
 .canvas { font-family: ui-monospace, Menlo, Consolas, monospace; line-height: 1.2; display: flex; flex-wrap: wrap;
@@ -55,30 +52,11 @@ THEME = gr.themes.Base(font="system-ui", font_mono="ui-monospace")
 
 @dataclass(frozen=True)
 class Token:
-    """
-    A position as it is shown: its text (None: hidden), the step that revealed it (None: given), its log-probability.
-    """
+    """A position as it is shown: its text (None: masked), the step that filled it in (None: given), and its score."""
 
     text: str | None
     step: int | None = None
     log_probability: float | None = None  # nats; its exponential may be 0 where this is finite
-
-
-class Steps(BaseStreamer):
-    """Hands over the whole canvas after every step of a generation in another thread."""
-
-    def __init__(self) -> None:
-        self.canvases: queue.Queue[torch.LongTensor | None] = queue.Queue()  # None: no more
-        self.final: list[torch.Tensor] = []
-
-    def put(self, value: torch.Tensor) -> None:
-        self.final.append(value)
-
-    def put_draft(self, value: torch.Tensor) -> None:
-        self.canvases.put(torch.cat((*self.final, value), dim=1)[0])
-
-    def end(self) -> None:
-        self.canvases.put(torch.cat(self.final, dim=1)[0])
 
 
 # ------------------------------------------------------------------------------------------------------ generation
@@ -86,12 +64,12 @@ class Steps(BaseStreamer):
 
 def encode(text: str, end: str, tokenizer: PreTrainedTokenizerBase, longest: int) -> torch.LongTensor:
     """
-    Ids (1, n) of a text in which every `_` hides one token; `\\_` is an underscore itself, `\\\\` a backslash.
+    Return the ids (1, n) of a text in which every `_` masks one token; `\\_` is an underscore, `\\\\` a backslash.
 
-    What comes after the text is end-of-text, if it ends there, otherwise hidden too, up to `longest` tokens.
+    What comes after the text is end-of-text, if it ends there, otherwise masked too, up to `longest` tokens.
 
     Raises:
-        ValueError: If the text is too long, or nothing is hidden.
+        ValueError: If the text is too long, or nothing is masked.
     """
     text = re.sub(rf"\\([{HOLE}\\])|{HOLE}", lambda found: found[1] or tokenizer.mask_token, text)
     ids = tokenizer(text).input_ids if text else []
@@ -107,7 +85,7 @@ def encode(text: str, end: str, tokenizer: PreTrainedTokenizerBase, longest: int
 
 
 def decode(token: int, tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """A token's text; None where it is hidden."""
+    """Return a token's text, or None if it is masked."""
     return None if token == tokenizer.mask_token_id else tokenizer.decode([token])
 
 
@@ -123,11 +101,10 @@ def fill(
     seed: int | None,
 ) -> Iterator[list[Token]]:
     """
-    The tokens of a text, first with its holes and then after each step; at last with their probabilities.
+    Yield the tokens of a text, first with its holes, then after each step, and at last with their probabilities.
 
-    The last probabilities are the model's own, without temperature or top-p: p(token | what was revealed before), in
-    the order in which this text was revealed. Their product is the likelihood of the text in that order. `num_steps` 0
-    reveals one position at a time.
+    The last probabilities are the model's own, without temperature or top-p: p(token | tokens filled in before). Their
+    product is the likelihood of the text in the order in which it was filled in. `num_steps` 0: one position at a time.
 
     Raises:
         ValueError: If the text cannot be filled in, a setting is not allowed, or there is no seed.
@@ -135,46 +112,38 @@ def fill(
     if seed is None:
         raise ValueError("There is no seed: give a whole number, the same for the same text again.")
     ids = encode(text, end, tokenizer, min(model.config.max_position_embeddings, LONGEST))
-    arguments = {
-        "order": order,
-        "num_steps": int(num_steps) or None,
-        "temperature": temperature,
-        "top_p": top_p,
-        "generator": torch.Generator().manual_seed(int(seed)),
-    }
-    tokens = [Token(decode(token, tokenizer)) for token in ids[0].tolist()]
-    yield list(tokens)
-    steps, count = Steps(), 0
-    with ThreadPoolExecutor(1) as pool:
-        result = pool.submit(model.generate, ids, streamer=steps, return_dict_in_generate=True, **arguments)
-        result.add_done_callback(lambda _: steps.canvases.put(None))
-        while (canvas := steps.canvases.get()) is not None:
-            found = [decode(token, tokenizer) for token in canvas.tolist()]
-            new = [place for place, token in enumerate(tokens) if token.text is None and found[place] is not None]
-            for place in new:
-                tokens[place] = Token(found[place], count)
-            if new:
-                count += 1
-                yield list(tokens)
-        output = result.result()  # raises here what went wrong there
-    scores = model.log_likelihood(output.sequences, orders=output.orders).token_log_likelihood[0].tolist()
-    numbers = output.reveal_steps[0].tolist()
-    yield [
-        replace(token, log_probability=score, step=None if token.step is None else numbers[place])
-        for place, (token, score) in enumerate(zip(tokens, scores, strict=True))
+    given = [Token(decode(token, tokenizer)) for token in ids[0].tolist()]
+    yield given
+    output = model.generate(
+        ids,
+        order=order,
+        num_steps=int(num_steps) or None,
+        temperature=temperature,
+        top_p=top_p,
+        generator=torch.Generator().manual_seed(int(seed)),
+        return_dict_in_generate=True,
+    )
+    steps = output.unmasking_steps[0].tolist()
+    filled = [
+        token if step < 0 else Token(decode(id, tokenizer), step)
+        for token, id, step in zip(given, output.sequences[0].tolist(), steps, strict=True)
     ]
+    for now in sorted(set(steps) - {-1}):
+        yield [masked if step > now else token for masked, token, step in zip(given, filled, steps, strict=True)]
+    scores = model.log_likelihood(output.sequences, orders=output.orders).token_log_likelihood[0].tolist()
+    yield [replace(token, log_probability=score) for token, score in zip(filled, scores, strict=True)]
 
 
 # ------------------------------------------------------------------------------------------------------- appearance
 
 
 def colour(step: int, last: int) -> str:
-    """Blue for what came first, over green, to red for what came last."""
+    """Return a colour: blue for the first step, over green, to red for the last."""
     return f"hsl({round(215 - 205 * step / max(last, 1))} 60% 30%)"
 
 
 def draw(tokens: list[Token], end_of_text: str | None = None) -> str:
-    """The tokens as HTML; given end-of-text that fills the canvas up is left out."""
+    """Return the tokens as HTML, without given end-of-text at the end."""
     shown = list(tokens)
     while end_of_text is not None and shown and (shown[-1].text, shown[-1].step) == (end_of_text, None):
         shown.pop()
@@ -210,12 +179,12 @@ def summary(tokens: list[Token]) -> str:
     return (
         f'<div class="summary" role="status">{len(filled)} tokens in {len({token.step for token in filled})} steps, '
         f"blue first, red last; log-likelihood of what was filled in, in this order: {nats:.2f} nats. Below each "
-        "token: its probability given what was revealed before it.</div>"
+        "token: its probability given the tokens filled in before it.</div>"
     )
 
 
 def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
-    """The page."""
+    """Return the page."""
 
     def show(
         text: str, end: str, order: str, steps: int, temperature: float, top_p: float, seed: int, pause: float
@@ -243,10 +212,10 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
             order = gr.Dropdown(ORDERS, value="random", label="Order")
             steps = gr.Slider(0, 32, 0, step=1, label="Steps (0: one position at a time)")
         with gr.Row():
-            temperature = gr.Slider(0.1, 2, 1, step=0.05, label="Temperature", min_width=LEAST_WIDTH)
-            top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p", min_width=LEAST_WIDTH)
-            seed = gr.Number(0, label="Seed", precision=0, minimum=0, maximum=2**31, min_width=LEAST_WIDTH)
-            pause = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step", min_width=LEAST_WIDTH)
+            temperature = gr.Slider(0.1, 2, 1, step=0.05, label="Temperature", min_width=MIN_WIDTH)
+            top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p", min_width=MIN_WIDTH)
+            seed = gr.Number(0, label="Seed", precision=0, minimum=0, maximum=2**31, min_width=MIN_WIDTH)
+            pause = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step", min_width=MIN_WIDTH)
         start = gr.Button("Fill in", variant="primary", elem_id="start")
         canvas = gr.HTML(elem_id="canvas")
         inputs = [text, end, order, steps, temperature, top_p, seed, pause]
@@ -256,7 +225,7 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
 
 
 def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A model with its code and tokenizer; where there is none, the end."""
+    """Load a model with its code and tokenizer, or exit if there is none."""
     try:
         model = AutoModel.from_pretrained(name, trust_remote_code=True).eval()
         return model, AutoTokenizer.from_pretrained(name, trust_remote_code=True)
@@ -265,7 +234,7 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(description="A text with holes, filled in before your eyes.")
+    parser = argparse.ArgumentParser(description="A text with holes, filled in step by step.")
     parser.add_argument("model", nargs="?", default=os.environ.get("AOGPT_MODEL", MODEL), help="folder or Hub name")
     model, tokenizer = load(parser.parse_args(argv).model)
     build(model, tokenizer).queue().launch(css=CSS, theme=THEME)

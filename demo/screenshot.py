@@ -1,9 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Takes a picture of the demo while it fills in a text, and one when it is done, side by side:
+Take a picture of the demo while it fills in a text, and one when it is done, side by side:
 
-    python demo/screenshot.py OUT.png [MODEL]
+    python demo/screenshot.py [MODEL] --output_dir DIR
 
 Needs gradio, playwright, matplotlib and an installed Chromium.
 """
@@ -25,7 +25,7 @@ WIDTH, HEIGHT = 860, 800
 
 
 def pictures(address: str, browser_path: str) -> list[bytes]:
-    """The page after two steps, and at the end."""
+    """Return the page after two steps, and at the end."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
@@ -41,9 +41,9 @@ def pictures(address: str, browser_path: str) -> list[bytes]:
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(description="Takes pictures of the demo.")
-    parser.add_argument("out", type=Path, metavar="OUT.png")
+    parser = argparse.ArgumentParser(description="Take pictures of the demo.")
     parser.add_argument("model", nargs="?", default=MODEL)
+    parser.add_argument("--output_dir", type=Path, required=True, help="folder for demo.png")
     arguments = parser.parse_args(argv)
     browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser_path is None:
@@ -57,8 +57,8 @@ def main(argv: list[str]) -> None:
         axes.imshow(imread(io.BytesIO(picture)))
         axes.axis("off")
     figure.subplots_adjust(0, 0, 1, 1, wspace=0.01)
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(arguments.out)
+    arguments.output_dir.mkdir(parents=True, exist_ok=True)
+    figure.savefig(arguments.output_dir / "demo.png")
 
 
 if __name__ == "__main__":

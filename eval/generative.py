@@ -1,8 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of any-order models over a grid of steps, top-p and temperature, and what a judge says of them.
+"""
+Samples of any-order models over a grid of steps, top-p and temperature, and how likely a judge finds them.
 
-    python eval/generative.py MODEL [MODEL ...] --output-dir DIR [--judge gpt2-large] [--steps 64 128] ...
+    python eval/generative.py MODEL [MODEL ...] --output_dir DIR [--judge gpt2-large] [--steps 64 128] ...
 
 Writes DIR/samples (JSON lines, one file for each cell of the grid), results.json, table.md in the layout of the paper's
 Table 1, and frontier.png. Cells that are finished are taken as they are when the same command is given again; another
@@ -20,64 +21,60 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from accelerate import Accelerator
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from tqdm import tqdm
-from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from eval.frontier import draw_frontier
+from common.commands import Options, Parser, one_line_errors, option, progress_bar
+from common.corpora import keep_text, load_files
+from common.files import write_json, write_text
+from common.hardware import hardware, versions
+from common.models import identity_of_weights, load_model, read_config
+from common.processes import start_accelerator
+from common.reports import save_figure, style_axes
+from common.tokenization import num_unpadded
 from eval.judging import Judge, Sample, check_mauve
 from eval.metrics.sample_entropy.sample_entropy import distinct, unigram_entropy
-from eval.scorers import identity_of_weights
-from eval.scoring import progress_interval
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
-from modeling_aogpt.generation_settings import AnyOrderGenerationSettings
-from modeling_aogpt.mask_token import load_tokenizer
-from training.corpora import keep_text, load_files
-from training.errors import errors_in_a_line
-from training.files import whole_file, write_json, write_text
-from training.hardware import hardware, share_cpus, versions
-from training.initialization import load_whole, read_config
-from training.options import Parser, check_at_least, option
-from training.samples import num_kept
+from modeling_aogpt.generation_config import AnyOrderGenerationConfig
+from modeling_aogpt.tokenization import load_tokenizer
 
-MAX_N = 3
+MAX_N = 3  # of distinct-n
+MARKERS = "osD^v<>P"
 
 
 @dataclass
-class GenerativeArguments:
+class GenerativeArguments(Options):
     """What to sample, and who judges it."""
 
-    output_dir: str = field(metadata={"help": "Folder for samples and results."})
-    steps: list[int] = field(
-        default_factory=lambda: list(GENERATIVE_STEPS), metadata={"help": "Steps of the reverse process."}
+    output_dir: Path = field(metadata={"help": "Folder for samples and results."})
+    steps: list[int] = option(list(GENERATIVE_STEPS), "Steps of the reverse process.")
+    top_p: list[float] = option(
+        [], "Values of top-p, each with each temperature; unless given either, Table 1's three pairs."
     )
-    top_p: list[float] = field(
-        default_factory=list,
-        metadata={"help": "Values of top-p, each with each temperature; unless given either, Table 1's three pairs."},
-    )
-    temperature: list[float] = field(default_factory=list, metadata={"help": "Temperatures."})
+    temperature: list[float] = option([], "Temperatures.")
     top_p_rule: Literal["inclusive", "exclusive"] = option(
         "inclusive", "Whether the token that crosses top-p is kept; the code behind Table 1 does not (exclusive)."
     )
     schedule: Literal["linear", "cosine"] = option("linear", "How the masked share falls.")
-    reveal: Literal["bernoulli", "fixed"] = option("bernoulli", "How many positions a step reveals.")
-    num_samples: int = option(64, "Samples of each cell.")
-    length: int | None = option(None, "Tokens of a sample; unless given, as many as the model takes.")
-    batch_size: int = option(16, "Samples made or judged at once.")
+    unmasking: Literal["bernoulli", "fixed_count"] = option("bernoulli", "Positions that a step unmasks.")
+    num_samples: int = option(64, "Samples of each cell.", least=1)
+    length: int | None = option(None, "Tokens of a sample; unless given, as many as the model takes.", least=1)
+    batch_size: int = option(16, "Samples made or judged at once.", least=1)
     seed: int = option(0, "Of the samples.")
     dtype: Literal["float32", "bfloat16"] = option("float32", "Of the models' and the judge's weights.")
     judge: str = option("openai-community/gpt2-large", "Any causal language model, by name or folder.")
-    reference_texts: list[str] = field(
-        default_factory=list, metadata={"help": "Text, JSONL or Parquet files to compute MAUVE against."}
-    )
+    reference_texts: list[str] = option([], "Text, JSONL or Parquet files to compute MAUVE against.")
 
     def __post_init__(self) -> None:
-        check_at_least(1, self, "num_samples", "batch_size", "length")
+        super().__post_init__()
         for (top_p, temperature), steps in itertools.product(self.settings(), self.steps):
-            AnyOrderGenerationSettings(num_steps=steps, top_p=top_p, temperature=temperature)  # raises what is wrong
+            AnyOrderGenerationConfig(num_steps=steps, top_p=top_p, temperature=temperature)  # raises what is wrong
 
     def settings(self) -> list[tuple[float, float]]:
-        """The pairs of top-p and temperature."""
+        """Return the pairs of top-p and temperature."""
         if not self.top_p and not self.temperature:
             return list(GENERATIVE)
         return list(itertools.product(self.top_p or [1.0], self.temperature or [1.0]))
@@ -94,7 +91,7 @@ class Cell:
     temperature: float
     top_p_rule: str
     schedule: str
-    reveal: str
+    unmasking: str
     num_samples: int
     length: int
     batch_size: int
@@ -110,13 +107,13 @@ class Cell:
 def sample_cell(
     cell: Cell, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, machine: dict[str, Any]
 ) -> None:
-    """Writes the samples of a cell: a line of what they are and where they were made, then a line for each."""
+    """Write the samples of a cell: a line of facts on how they were made, then a line for each."""
     generator = torch.Generator().manual_seed(cell.seed)
     started = time.perf_counter()
     samples: list[Sample] = []
     passes = rows = 0
     starts = range(0, cell.num_samples, cell.batch_size)
-    for start in tqdm(starts, desc=str(cell.path(Path()).stem), mininterval=progress_interval(), leave=False):
+    for start in progress_bar(starts, desc=str(cell.path(Path()).stem), leave=False):
         output = model.generate(
             max_length=cell.length,
             num_steps=cell.steps,
@@ -124,14 +121,14 @@ def sample_cell(
             temperature=cell.temperature,
             top_p_rule=cell.top_p_rule if cell.top_p < 1 else None,  # it has nothing to choose
             schedule=cell.schedule,
-            reveal=cell.reveal,
+            unmasking=cell.unmasking,
             num_return_sequences=min(cell.batch_size, cell.num_samples - start),
             generator=generator,
             return_dict_in_generate=True,
         )
         passes, rows = passes + output.num_forward_passes, rows + output.num_rows
         for ids in output.sequences.tolist():
-            kept = without_filling(ids, tokenizer.eos_token_id)
+            kept = without_padding(ids, tokenizer.eos_token_id)
             samples.append(Sample(kept, tokenizer.decode(kept)))
     facts = {
         "cell": asdict(cell),
@@ -144,30 +141,25 @@ def sample_cell(
     write_text(cell.path(folder), "".join(json.dumps(line) + "\n" for line in lines))
 
 
-def without_filling(ids: list[int], end_of_text: int) -> list[int]:
-    """The ids up to the first of the end-of-texts that they end with: what follows only fills up."""
-    return ids[: num_kept(ids, end_of_text) + 1]
+def without_padding(ids: list[int], end_of_text: int) -> list[int]:
+    """Return the ids up to the first of the end-of-text tokens at the end. The others are padding."""
+    return ids[: num_unpadded(ids, end_of_text) + 1]
 
 
-def is_finished(cell: Cell, folder: Path) -> bool:
-    """Whether there are samples. Raises a `ValueError` if they were made otherwise."""
-    if not cell.path(folder).exists():
-        return False
-    read_cell(cell, folder)
-    return True
-
-
-def read_cell(cell: Cell, folder: Path) -> tuple[dict[str, Any], list[Sample]]:
-    """The facts and samples of a finished cell.
+def read_cell(cell: Cell, folder: Path) -> tuple[dict[str, Any], list[Sample]] | None:
+    """
+    Return the facts and samples of a finished cell, or None before.
 
     Raises:
-        ValueError: if they were made otherwise.
+        ValueError: If the samples were made with other settings.
     """
+    if not cell.path(folder).exists():
+        return None
     lines = cell.path(folder).read_text(encoding="utf-8").splitlines()
     facts = json.loads(lines[0])
     if unlike := {name for name, value in asdict(cell).items() if facts["cell"].get(name) != value}:
         raise ValueError(
-            f"{cell.path(folder)} holds samples of another {', '.join(sorted(unlike))}; take another --output-dir, or "
+            f"{cell.path(folder)} holds samples of another {', '.join(sorted(unlike))}; take another --output_dir, or "
             "delete it."
         )
     return facts, [Sample(**json.loads(line)) for line in lines[1:]]
@@ -198,17 +190,11 @@ def judge_cell(
     return found
 
 
-def load_model(name: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
-    """A model that can be sampled. Raises a `ValueError` for others."""
-    read_config(name)
-    return load_whole(AutoModel, name, dtype=dtype).to(device).eval()
-
-
 def make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
-    """The grid of a model. Raises a `ValueError` if it is none that makes samples of this length."""
+    """Yield the grid of a model. Raises a `ValueError` if it cannot make samples of this length."""
     shared = {
         key: getattr(arguments, key)
-        for key in ("top_p_rule", "schedule", "reveal", "num_samples", "batch_size", "seed", "dtype")
+        for key in ("top_p_rule", "schedule", "unmasking", "num_samples", "batch_size", "seed", "dtype")
     }
     longest = read_config(name).max_position_embeddings
     length = arguments.length or longest
@@ -220,27 +206,28 @@ def make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
 
 
 def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[dict[str, Any]]:
-    """Makes and judges the samples of all cells; returns what is found of each.
+    """
+    Make and judge the samples of all cells, and return the results of each.
 
     Raises:
-        ValueError: for models or judges that do not exist, or samples that were made otherwise.
+        ValueError: For models or judges that do not exist, or samples that were made with other settings.
     """
-    folder, dtype = Path(arguments.output_dir), getattr(torch, arguments.dtype)
-    accelerator = Accelerator(cpu=share_cpus())
+    folder, dtype = arguments.output_dir, getattr(torch, arguments.dtype)
+    accelerator = start_accelerator()
     if accelerator.num_processes > 1:
         raise ValueError("Samples are made and judged in one process: start it with python, not with a launcher.")
-    # Whatever can be wrong is met before hours of sampling.
+    # Errors are raised before hours of sampling.
     texts: list[str] = []
     if arguments.reference_texts:
         texts = list(filter(None, keep_text(load_files(arguments.reference_texts), "text")["text"]))
         check_mauve()
     cells = {name: list(dict.fromkeys(make_cells(name, arguments))) for name in models}
-    missing = {name: [cell for cell in cells[name] if not is_finished(cell, folder)] for name in cells}
+    missing = {name: [cell for cell in cells[name] if read_cell(cell, folder) is None] for name in cells}
     judge = Judge(arguments.judge, torch.device("cpu"), dtype)
 
     machine = {"hardware": hardware(accelerator), "versions": versions()}
     for name in filter(missing.get, missing):
-        model, tokenizer = load_model(name, dtype, accelerator.device), load_tokenizer(name)
+        model, tokenizer = load_model(name, dtype=dtype).to(accelerator.device), load_tokenizer(name)
         for cell in tqdm(missing[name], desc=f"Sampling {name}", unit="cell"):
             sample_cell(cell, model, tokenizer, folder, machine)
         del model  # the judge needs the room
@@ -253,22 +240,59 @@ def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[di
 
 
 def write_results(results: list[dict[str, Any]], arguments: GenerativeArguments) -> None:
-    folder = Path(arguments.output_dir)
+    folder = arguments.output_dir
     write_json(folder / "results.json", {"arguments": asdict(arguments), "cells": results})
-    lines = [*generative_table(results), "", *generative_table(results, "pooled")]
-    write_text(folder / "table.md", "\n".join(lines) + "\n")
-    with whole_file(folder / "frontier.png") as temporary:
-        draw_frontier(results, temporary)
+    write_text(folder / "table.md", f"{generative_table(results)}\n\n{generative_table(results, 'pooled')}\n")
+    draw_frontier(results, folder / "frontier.png")
 
 
-@errors_in_a_line()
+def draw_frontier(results: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw perplexity against entropy: a line for each model and number of steps, over top-p and temperature."""
+    figure = Figure(figsize=(12, 5.2), facecolor="white", layout="constrained")
+    left, right = figure.subplots(1, 2, sharex=True)
+    judge = short_name(results[0]["judge"])
+    for axes, average, title in ((left, "mean", "mean over samples"), (right, "pooled", "pooled over tokens")):
+        draw_lines(axes, results, average)
+        axes.set_yscale("log")
+        axes.set_xlabel("mean unigram entropy of a sample (nats)")
+        axes.set_ylabel(f"generative perplexity by {judge}")
+        style_axes(axes, title)
+    right.legend(fontsize=8, frameon=False)
+    save_figure(figure, path, dpi=130)
+
+
+def draw_lines(axes: Axes, results: Sequence[dict[str, Any]], average: str) -> None:
+    models = list(dict.fromkeys(result["cell"]["model"] for result in results))
+    steps = sorted({result["cell"]["steps"] for result in results})
+    for (number, model), (place, count) in itertools.product(enumerate(models), enumerate(steps)):
+        points = sorted(
+            (result["entropy"], result["perplexity"][average])
+            for result in results
+            if (result["cell"]["model"], result["cell"]["steps"]) == (model, count)
+        )
+        axes.plot(
+            [entropy for entropy, _ in points],
+            [perplexity for _, perplexity in points],
+            color=colormaps["viridis"](0.9 * place / max(1, len(steps) - 1)),
+            marker=MARKERS[number % len(MARKERS)],
+            linewidth=1.3,
+            label=f"{short_name(model)}, {count} step{'s' * (count > 1)}",
+        )
+
+
+def short_name(model: str) -> str:
+    """Return the end of a path or name."""
+    return "/".join(Path(model).parts[-2:])
+
+
+@one_line_errors()
 def main(argv: list[str]) -> None:
     parser = Parser(GenerativeArguments)
     parser.add_argument("models", nargs="+", help="Folders or Hub names of the models.")
     arguments, others = parser.parse(argv)
     results = generative(others.models, arguments)
     write_results(results, arguments)
-    print(*generative_table(results), sep="\n")
+    print(generative_table(results))
     print(f"Written: {arguments.output_dir}/samples, results.json, table.md, frontier.png")
 
 

@@ -10,7 +10,7 @@ on both sides, so tasks of infilling are tasks like any other. Left to right, th
 `--model hf --model_args pretrained=MODEL,trust_remote_code=True`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import lm_eval.models  # noqa: F401  # registers the stock models, which the harness does only while there is none
@@ -19,50 +19,64 @@ from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.instance import Instance
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
-from tqdm import tqdm
 
-from eval.scoring import batches_of, progress_interval
+from common.commands import one_line_errors, progress_bar
+from common.models import load_pretrained
+from eval.scoring import batches_of
 from modeling_aogpt import AOGPTForAnyOrderLM
-from modeling_aogpt.mask_token import load_tokenizer
-from modeling_aogpt.orders import group_order, in_order, left_to_right_orders, random_orders
-from training.errors import errors_in_a_line
-from training.initialization import load_whole
+from modeling_aogpt.orders import group_orders, index_by_rank, left_to_right_orders, random_orders
+from modeling_aogpt.tokenization import load_tokenizer
 
-ORDERS = ("left_to_right", "random")
 LOGITS_AT_ONCE = 1024  # rows of the head
+
+
+def draw_left_to_right(batch_size: int, length: int, generator: torch.Generator | None = None) -> torch.LongTensor:
+    return left_to_right_orders(batch_size, length)
+
+
+ORDERS = {"left_to_right": draw_left_to_right, "random": random_orders}
 
 
 @dataclass
 class Query:
-    """A text and what of it is asked for: the positions from `start` to `stop`."""
+    """A text and the part of it that is scored: the positions from `start` to before `stop`."""
 
     ids: list[int]
     start: int
     stop: int
 
 
+def as_tensors(queries: Sequence[Query]) -> tuple[torch.LongTensor, torch.BoolTensor, torch.BoolTensor]:
+    """Return the ids of queries, padded on the right, where they are tokens, and where they are scored."""
+    ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(query.ids) for query in queries], batch_first=True)
+    positions = torch.arange(ids.shape[1])
+    stops, starts, ends = torch.tensor([[query.stop, query.start, len(query.ids)] for query in queries]).T[..., None]
+    return ids, positions < ends, (positions >= starts) & (positions < stops)
+
+
 @register_model("aogpt")
 class AnyOrderLM(TemplateLM):
     """
-    log p(completion | context) of an AO-GPT or sigma-GPT.
+    log p(completion | context) of an AO-GPT or sigma-GPT, by its `conditional_log_likelihood`.
 
-    All of the context is revealed first, in `context_order`, then the completion in `completion_order`. With random
-    orders the log-likelihood is the mean over `num_orders` of them, a lower bound on that of their mixture.
+    All of the context comes first, in `context_order`, then the completion in `completion_order`. With random orders
+    the log-likelihood is the mean over `num_orders` of them, a lower bound on that of their mixture.
 
     Args:
-        pretrained: name or folder of the model.
-        tokenizer: name or folder, unless that of the model.
-        context_order, completion_order: `"left_to_right"` or `"random"`.
-        num_orders: random orders to average over.
-        seed: of the random orders, which depend on the batch size as well.
-        batch_size: completions scored at once.
-        device: unless given, "cuda" where there is one, else "cpu".
-        dtype: of the weights.
-        max_length: tokens of context and completion; what is more is cut off the left of the context, or, around a
+        pretrained: Name or folder of the model.
+        tokenizer: Name or folder. Defaults to that of the model.
+        context_order: `"left_to_right"` or `"random"`.
+        completion_order: `"left_to_right"` or `"random"`.
+        num_orders: Random orders to average over.
+        seed: Of the random orders, which depend on the batch size as well.
+        batch_size: Completions scored at once.
+        device: Defaults to "cuda" if there is one, else "cpu".
+        dtype: Of the weights.
+        max_length: Tokens of context and completion; what is more is cut off the left of the context, or, around a
             hole, off its outer ends.
 
     Raises:
-        ValueError: for an order or dtype that is none of these, a model that is not there, a completion without tokens
+        ValueError: For an order or dtype that is none of these, a model that is not there, a completion without tokens
             or longer than the model takes, or a context with two holes.
     """
 
@@ -92,7 +106,7 @@ class AnyOrderLM(TemplateLM):
             device = "cuda" if has_cuda else "cpu"
         if not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ValueError(f"dtype={dtype!r} is none of torch's, such as 'float32' or 'bfloat16'.")
-        self.model = load_whole(AOGPTForAnyOrderLM, pretrained, dtype=getattr(torch, dtype)).to(device).eval()
+        self.model = load_pretrained(AOGPTForAnyOrderLM, pretrained, dtype=getattr(torch, dtype)).to(device).eval()
         self.tokenizer = load_tokenizer(tokenizer or pretrained)
         self.context_order, self.completion_order = context_order, completion_order
         self.num_orders, self.seed = num_orders, seed
@@ -107,9 +121,9 @@ class AnyOrderLM(TemplateLM):
         return self.tokenizer(string, add_special_tokens=False)["input_ids"]
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """(log p in nats, whether the completion is the likeliest token by token) of each request."""
+        """Return, for each request, log p in nats and whether the completion is the likeliest token by token."""
         queries = [self._query(*request.args) for request in requests]
-        return self._answer(queries, disable_tqdm)
+        return self._score_all(queries, disable_tqdm)
 
     def _query(self, context: str, completion: str) -> Query:
         before, *holes = context.split(self.tokenizer.mask_token)
@@ -128,10 +142,10 @@ class AnyOrderLM(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **kwargs: object
     ) -> list[tuple[float, bool]]:
-        return self._answer([self._fit(context, ids, []) for _, context, ids in requests], disable_tqdm)
+        return self._score_all([self._fit(context, ids, []) for _, context, ids in requests], disable_tqdm)
 
     def _fit(self, before: list[int], ids: list[int], after: list[int]) -> Query:
-        """The query of ids between others, of which the farthest are cut off where all are too many."""
+        """Return the query of ids between others, of which the farthest are cut off if all are too many."""
         room = self.max_length - len(ids)
         if not ids or room < 0:
             raise ValueError(f"A completion has {len(ids)} tokens; this model takes 1 to {self.max_length}.")
@@ -139,65 +153,59 @@ class AnyOrderLM(TemplateLM):
         before = before[max(0, len(before) - (room - num_after)) :]
         return Query([*before, *ids, *after[:num_after]], len(before), len(before) + len(ids))
 
-    @torch.no_grad()
-    def _answer(self, queries: Sequence[Query], disable_tqdm: bool) -> list[tuple[float, bool]]:
-        """Longest first, so that batches are alike; answers in the order of the queries."""
+    def _score_all(
+        self, queries: Sequence[Query], disable_tqdm: bool, with_greedy: bool = True
+    ) -> list[tuple[float, bool]]:
+        """Score queries, longest first, so that batches are alike. Returns the results in the order of the queries."""
         longest_first = sorted(range(len(queries)), key=lambda number: -len(queries[number].ids))
         generator = torch.Generator().manual_seed(self.seed)
-        answers: dict[int, tuple[float, bool]] = {}
-        batches = batches_of(longest_first, self.batch_size)
-        for numbers in tqdm(batches, desc="Scoring", disable=disable_tqdm, mininterval=progress_interval()):
-            asked = [queries[number] for number in numbers]
-            draws = [self._score(asked, generator) for _ in range(self.num_orders)]
-            scores = torch.stack([scores for scores, _ in draws]).mean(dim=0)
-            is_greedy = draws[0][1]
-            answers |= dict(zip(numbers, zip(scores.tolist(), is_greedy.tolist(), strict=True), strict=True))
-        return [answers[number] for number in range(len(queries))]
+        results: dict[int, tuple[float, bool]] = {}
+        for numbers in progress_bar(batches_of(longest_first, self.batch_size), desc="Scoring", disable=disable_tqdm):
+            batch = [tensor.to(self.model.device) for tensor in as_tensors([queries[number] for number in numbers])]
+            scores = self._score(*batch, generator).tolist()
+            is_greedy = self._is_greedy(*batch, generator).tolist() if with_greedy else [False] * len(numbers)
+            results |= zip(numbers, zip(scores, is_greedy, strict=True), strict=True)
+        return [results[number] for number in range(len(queries))]
 
-    def _score(self, queries: Sequence[Query], generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """
-        log p of each completion, (batch,), and whether it is the likeliest token by token, under one order of each:
-        context, completion, padding. The head is run on the rows of completions alone.
-        """
-        device = self.model.device
-        lengths = torch.tensor([len(query.ids) for query in queries])
-        places = torch.arange(int(lengths.max()))
-        starts, stops = (torch.tensor([getattr(query, end) for query in queries])[:, None] for end in ("start", "stop"))
-        is_target = (places >= starts) & (places < stops)
-        is_padding = places >= lengths[:, None]
-        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(query.ids) for query in queries], batch_first=True)
-        shape = len(queries), len(places)
-        context_order, completion_order = (
-            random_orders(*shape, generator=generator) if order == "random" else left_to_right_orders(*shape)
-            for order in (self.context_order, self.completion_order)
+    def _score(
+        self, ids: torch.Tensor, is_token: torch.Tensor, is_target: torch.Tensor, generator: torch.Generator
+    ) -> torch.Tensor:
+        output = self.model.conditional_log_likelihood(
+            ids,
+            is_target,
+            orders=ORDERS[self.completion_order],
+            num_orders=self.num_orders,
+            context_orders=self.context_order,
+            attention_mask=is_token.long(),
+            generator=generator,
         )
-        ranks = torch.where(is_target, completion_order.argsort(dim=-1), context_order.argsort(dim=-1))
-        orders = group_order(ranks.argsort(dim=-1, stable=True), torch.where(is_padding, 2, is_target.long()))
-        ids, orders, is_target = ids.to(device), orders.to(device), is_target.to(device)
-        output, orders = self.model.predict_in_order(ids, orders, (~is_padding).long().to(device))
-        is_asked, targets = in_order(is_target, orders), in_order(ids, orders)
-        scores, is_likeliest = (
-            torch.cat(parts)
-            for parts in zip(*self._head(output.last_hidden_state[is_asked], targets[is_asked]), strict=True)
-        )
-        totals = torch.zeros(shape, dtype=torch.float64, device=device).masked_scatter(is_asked, scores).sum(dim=-1)
-        is_greedy = (
-            torch.ones(shape, dtype=torch.bool, device=device).masked_scatter(is_asked, is_likeliest).all(dim=-1)
-        )
-        return totals.cpu(), is_greedy.cpu()
+        return output.log_likelihood
 
-    def _head(self, states: torch.Tensor, targets: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        for rows, ids in zip(states.split(LOGITS_AT_ONCE), targets.split(LOGITS_AT_ONCE), strict=True):
-            logits = self.model.lm_head(rows)[:, : self.model.config.num_valid_tokens]
-            log_probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
-            yield log_probabilities.gather(1, ids[:, None]).squeeze(1).double(), logits.argmax(dim=-1) == ids
+    @torch.no_grad()
+    def _is_greedy(
+        self, ids: torch.Tensor, is_token: torch.Tensor, is_target: torch.Tensor, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Return whether every target is the likeliest id, in one order of context and completion: one pass."""
+        context, completion = (
+            ORDERS[name](*ids.shape, generator=generator).to(ids.device)
+            for name in (self.context_order, self.completion_order)
+        )
+        ranks = torch.where(is_target, completion.argsort(dim=-1), context.argsort(dim=-1))
+        orders = group_orders(ranks.argsort(dim=-1, stable=True), torch.where(is_token, is_target.long(), 2))
+        output, orders = self.model.forward_by_rank(ids, orders, is_token.long())
+        is_target, ids = index_by_rank(is_target, orders), index_by_rank(ids, orders)
+        likeliest = [
+            self.model.lm_head(rows)[:, : self.model.config.num_valid_tokens].argmax(dim=-1)
+            for rows in output.last_hidden_state[is_target].split(LOGITS_AT_ONCE)
+        ]
+        return (ids.masked_scatter(is_target, torch.cat(likeliest)) == ids).all(dim=-1)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """log p of whole texts in nats, in `completion_order`; what is longer than the model takes, piece by piece."""
+        """Return log p of whole texts in nats, in `completion_order`; long texts are scored piece by piece."""
         pieces = [batches_of(self.tok_encode(*request.args), self.max_length) for request in requests]
         queries = [Query(ids, 0, len(ids)) for of_text in pieces for ids in of_text]
-        answers = iter(self._answer(queries, disable_tqdm))
-        return [sum(next(answers)[0] for _ in of_text) for of_text in pieces]
+        scores = iter(self._score_all(queries, disable_tqdm, with_greedy=False))
+        return [sum(next(scores)[0] for _ in of_text) for of_text in pieces]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Refused: the harness' own `hf` generates left to right, with a cache, from the same checkpoint."""
@@ -207,7 +215,7 @@ class AnyOrderLM(TemplateLM):
         )
 
 
-@errors_in_a_line()
+@one_line_errors()
 def main() -> None:
     cli_evaluate()
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Samples, and documents with hidden words filled in, by a model of one document per sequence; how many are real."""
+"""Samples and infills of a model of one document per sequence, and how many of them are real documents."""
 
 import random
 import re
@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from common.tokenization import decode, num_unpadded
 from modeling_aogpt import AOGPTForAnyOrderLM
-from training.samples import decode, num_kept
 
 NUM_EXAMPLES = 16
 LETTER_WITH = re.compile(r"LETTER (\S+) WITH (\S+)")
@@ -25,13 +25,14 @@ Known = dict[str, set[str]]  # all documents of the splits "train" and "validati
 
 @dataclass
 class Hole:
-    """A document with words to hide.
+    """
+    A document with words to hide.
 
     Attributes:
-        text: the document.
-        ids: its sequence, filled up with end-of-text.
-        words: for each token of the document, the number of its word.
-        hidden: the numbers of the words to hide.
+        text: The document.
+        ids: Its sequence, padded with end-of-text.
+        words: For each token of the document, the number of its word.
+        hidden: The numbers of the words to hide.
     """
 
     text: str
@@ -40,20 +41,20 @@ class Hole:
     hidden: set[int]
 
     def tokens_of_words(self) -> Iterator[tuple[slice, bool]]:
-        """Where the tokens of each word stand, and whether the word is hidden."""
+        """Yield the positions of the tokens of each word, and whether the word is hidden."""
         for word, positions in groupby(range(len(self.words)), key=self.words.__getitem__):
             found = list(positions)
             yield slice(found[0], found[-1] + 1), word in self.hidden
 
 
 def letter_and_mark(text: str, draw: random.Random) -> set[int]:
-    """Of LATIN SMALL LETTER A WITH ACUTE the words A and ACUTE; of other texts none."""
+    """Choose the words A and ACUTE in LATIN SMALL LETTER A WITH ACUTE, and none in other texts."""
     found = LETTER_WITH.search(text)
     return {text[: found.start(group)].count(" ") for group in (1, 2)} if found else set()
 
 
 def one_or_two_words(text: str, draw: random.Random) -> set[int]:
-    """One or two words, drawn from a text of three or more."""
+    """Draw one or two words of a text of three or more."""
     num_words = text.count(" ") + 1
     return set(draw.sample(range(num_words), draw.choice((1, 2)))) if num_words >= 3 else set()
 
@@ -66,7 +67,7 @@ def make_holes(
     limit: int,
     seed: int,
 ) -> list[Hole]:
-    """The first `limit` documents in which `choose` finds words to hide."""
+    """Return the first `limit` documents in which `choose` finds words to hide."""
     draw = random.Random(seed)
     offsets = tokenizer(list(texts), return_offsets_mapping=True)["offset_mapping"]
     holes = (
@@ -79,7 +80,7 @@ def make_holes(
 def sample(
     model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase, known: Known, count: int, generator: torch.Generator
 ) -> dict[str, Any]:
-    """Unconditional samples, token by token in random orders, at temperature 1 and untruncated."""
+    """Draw unconditional samples, token by token in random orders, at temperature 1 and untruncated."""
     sequences = model.generate(num_return_sequences=count, generator=generator)
     texts = [decode(ids, tokenizer) for ids in sequences.tolist()]
     kinds = [kind_of(text, known) for text in texts]  # never exact: there is no original
@@ -94,7 +95,7 @@ def infill(
     known: Known,
     generator: torch.Generator,
 ) -> dict[str, Any]:
-    """Fills in the hidden words, token by token in random orders; how many tokens they take is given by the masks."""
+    """Fill in the hidden words, token by token in random orders. The masks tell how many tokens they take."""
     inputs = torch.tensor([hole.ids for hole in holes])
     for row, hole in zip(inputs, holes, strict=True):
         for tokens, is_hidden in hole.tokens_of_words():
@@ -116,22 +117,22 @@ def infill(
 
 
 def words_before(tokenizer: PreTrainedTokenizerBase, hole: Hole) -> Iterator[tuple[str, bool]]:
-    """The words of a document, and whether they are hidden; a hidden one is an underscore for each of its tokens."""
+    """Yield the words of a document, an underscore per token of a hidden one, and whether they are hidden."""
     for tokens, is_hidden in hole.tokens_of_words():
         blank = " " if tokens.start else ""
         yield blank + "_" * (tokens.stop - tokens.start) if is_hidden else tokenizer.decode(hole.ids[tokens]), is_hidden
 
 
 def words_after(tokenizer: PreTrainedTokenizerBase, hole: Hole, ids: list[int]) -> Iterator[tuple[str, bool]]:
-    """The same words of the filled sequence, and whether they were hidden; a text may end earlier than it did."""
-    end = num_kept(ids, tokenizer.eos_token_id)
+    """Yield the same words of the filled sequence, and whether they were hidden. The text may be shorter."""
+    end = num_unpadded(ids, tokenizer.eos_token_id)
     for tokens, is_hidden in hole.tokens_of_words():
         if tokens.start < end:
             yield tokenizer.decode(ids[tokens.start : min(tokens.stop, end)]), is_hidden
 
 
 def printable(text: str) -> str:
-    """The text on one line: a young model may write line breaks and other control characters."""
+    """Return the text on one line: a young model may write line breaks and other control characters."""
     return "".join(character if character.isprintable() else "�" for character in text)
 
 

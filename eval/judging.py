@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a judge, any causal language model, says of samples: generative perplexity, and MAUVE against other text."""
+"""Judgements of samples by any causal language model: generative perplexity, and MAUVE against other text."""
 
 import importlib.util
 import math
@@ -10,22 +10,24 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+from common.commands import progress_bar
+from common.models import identity_of_weights, load_pretrained, longest_sequence
 from eval.protocols import BLOCK_LENGTH
-from eval.scorers import CausalScorer, check_causal, identity_of_weights, longest_sequence
-from eval.scoring import batches_of, progress_interval
+from eval.scorers import CausalScorer, check_causal
+from eval.scoring import batches_of
 from modeling_aogpt import DataCollatorForAnyOrderLM
-from training.initialization import load_whole
 
 
 @dataclass
 class Sample:
     """
+    A sample of a model.
+
     Attributes:
-        ids: of the model's tokenizer.
-        text: what they spell; end-of-text is the model's token for it.
+        ids: Of the model's tokenizer.
+        text: Their text; end-of-text is the model's token for it.
     """
 
     ids: list[int]
@@ -34,18 +36,20 @@ class Sample:
 
 class Judge:
     """
-    Scores samples. Where its tokenizer is that of the model it scores their ids, else their text, tokenised anew.
+    A causal language model that scores samples: their ids if its tokenizer is the model's, else their text.
 
     Args:
-        name: name or folder of a causal language model with its tokenizer.
+        name: Name or folder of a causal language model with its tokenizer.
+        device: Of the model.
+        dtype: Of the weights.
 
     Raises:
-        ValueError: if there is none, or it sees what comes after.
+        ValueError: If there is none, or it sees what comes after.
     """
 
     def __init__(self, name: str, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         try:
-            model = load_whole(AutoModelForCausalLM, name, dtype=dtype).to(device).eval()
+            model = load_pretrained(AutoModelForCausalLM, name, dtype=dtype).to(device).eval()
             self.tokenizer = AutoTokenizer.from_pretrained(name)
         except (OSError, ValueError) as error:
             raise ValueError(
@@ -57,7 +61,7 @@ class Judge:
         self.longest = longest_sequence(model.config) or BLOCK_LENGTH
 
     def encode(self, samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-        """The judge's ids of samples of a model with this tokenizer."""
+        """Return the judge's ids of samples of a model with this tokenizer."""
         if same_ids(tokenizer, self.tokenizer):
             return [sample.ids for sample in samples]
         end_of_text = self.tokenizer.eos_token or "\n"
@@ -66,17 +70,17 @@ class Judge:
 
     def perplexity(self, sequences: Sequence[list[int]], batch_size: int) -> dict[str, Any]:
         """
-        Generative perplexity: of each sample from its second token on, the first is given.
+        Return the generative perplexity, of each sample from its second token on. The first is given.
 
-        Returns the `mean` over samples and its standard error, `pooled` (exp of all nats over all tokens, to which
-        long samples add more), the `perplexities` of samples, and how many were `unjudged` (None; under two tokens) or
-        `truncated` to what the judge takes.
+        The result has the `mean` over samples and its standard error, `pooled` (exp of all nats over all tokens, to
+        which long samples add more), the `perplexities` of samples, and how many were `unjudged` (None; under two
+        tokens) or `truncated` to what the judge takes.
         """
         judged = [number for number, ids in enumerate(sequences) if len(ids) > 1]
         if not judged:
             raise ValueError("No sample has two tokens, so there is nothing to judge.")
         cut = [{"input_ids": sequences[number][: self.longest]} for number in judged]
-        batches = tqdm(batches_of(cut, batch_size), desc="Judging", mininterval=progress_interval(), leave=False)
+        batches = progress_bar(batches_of(cut, batch_size), desc="Judging", leave=False)
         nats = np.concatenate([self._nats(rows) for rows in batches])
         counts = np.array([len(row["input_ids"]) - 1 for row in cut])
         perplexities = np.exp(nats / counts)
@@ -101,7 +105,7 @@ class Judge:
 
     @torch.no_grad()
     def features(self, sequences: Sequence[list[int]]) -> np.ndarray:
-        """The last hidden state at the last token of each sample, (samples, hidden_size), as MAUVE takes them."""
+        """Return the last hidden state at the last token of each sample, (samples, hidden_size), for MAUVE."""
         states = []
         for ids in sequences:
             given = torch.tensor([ids[: self.longest]], device=self.scorer.model.device)
@@ -111,11 +115,11 @@ class Judge:
 
     def mauve(self, sequences: Sequence[list[int]], references: Sequence[str], seed: int) -> float:
         """
-        MAUVE (Pillutla et al., 2021) of samples against reference texts, cut alike to the length of the longest sample,
-        with the judge's features.
+        Return MAUVE (Pillutla et al., 2021) of samples against reference texts, cut alike to the length of the longest
+        sample, with the judge's features.
 
         Raises:
-            ValueError: if the package is not installed.
+            ValueError: If the package is not installed.
         """
         check_mauve()
         import mauve
@@ -140,7 +144,7 @@ def check_mauve() -> None:
 
 
 def same_ids(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:
-    """Whether two tokenizers agree on all ids but those of masks, which no sample holds."""
+    """Return whether two tokenizers agree on all ids but those of masks, which no sample holds."""
 
     def vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
         return {token: id for token, id in tokenizer.get_vocab().items() if token != tokenizer.mask_token}

@@ -16,9 +16,9 @@ from typing import Any
 
 from datasets import Dataset, load_dataset
 
+from common.corpora import COMPRESSED, keep_text, load_files
+from common.sequences import cut, full_rows, total
 from eval.detokenizers import detokenize_lambada, detokenize_lm1b, detokenize_ptb, detokenize_wikitext
-from training.corpora import COMPRESSED, keep_text, load_files
-from training.sequences import cut, total, whole_rows
 
 BLOCK_LENGTH = 1024
 NUM_WORKERS, ROWS_PER_BATCH = 8, 1000
@@ -139,13 +139,13 @@ def load_hub(name: str, found: EvaluationSet, split: str) -> Dataset:
         rows = load_dataset("parquet", data_files={split: files}, split=split)
     except Exception as error:  # no network, no such revision, a damaged file: each has its own error
         raise ValueError(
-            f"{name} could not be loaded from the Hub ({files}): {error}. Without a network give --data-dir, a folder "
+            f"{name} could not be loaded from the Hub ({files}): {error}. Without a network give --data_dir, a folder "
             f"that holds {local_file(found, split)}."
         ) from error
     if len(rows) != found.hub_rows[split]:
         raise ValueError(
             f"{name} ({files}) has {len(rows)} rows, but its {split} split has {found.hub_rows[split]}: clear the "
-            "cache of `datasets`, or give the files as --data-dir."
+            "cache of `datasets`, or give the files as --data_dir."
         )
     return keep_text(rows, found.column)
 
@@ -186,7 +186,7 @@ def published_blocks(documents: Dataset, length: int) -> Iterator[dict[str, Any]
     for worker in range(num_workers):
         share = documents.shard(num_workers, worker, contiguous=True)
         for start in range(0, len(share), ROWS_PER_BATCH):
-            yield from whole_rows(share.select(range(start, min(start + ROWS_PER_BATCH, len(share)))), length)
+            yield from full_rows(share.select(range(start, min(start + ROWS_PER_BATCH, len(share)))), length)
 
 
 PROTOCOLS = {"published": published_blocks, "clean": cut}
@@ -203,6 +203,6 @@ def cut_into_blocks(documents: Dataset, length: int, protocol: str) -> list[dict
         raise ValueError(
             f"The text has {total(documents, 'num_tokens')} tokens and fills no block of {length} in any batch of "
             f"{ROWS_PER_BATCH} rows of {NUM_WORKERS} workers, which the published protocol drops: use --protocol "
-            "clean, or a smaller --sequence-length."
+            "clean, or a smaller --sequence_length."
         )
     return rows

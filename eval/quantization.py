@@ -1,34 +1,40 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What fewer bits cost: the held-out text of a run, scored with weights in float32, bfloat16 and 8 bits.
+"""
+The cost of fewer bits: the held-out text of a run, scored with weights in float32, bfloat16 and 8 bits.
 
-    python eval/quantization.py RUN OUT_DIR
+    python eval/quantization.py RUN [--output_dir DIR]
 
-8 bits need torchao. Writes results.json and report.md to OUT_DIR, and prints the latter.
+8 bits need torchao. Writes results.json and report.md, and prints the latter.
 """
 
-import argparse
 import sys
+from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModel, PreTrainedModel
+from transformers import PreTrainedModel
 
+from common.commands import Parser, one_line_errors, option
+from common.data import load_data
+from common.files import write_json, write_text
+from common.hardware import versions
+from common.models import load_model
+from common.reports import markdown_table
+from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
 from eval.scoring import figures, score
-from training.data import load_data
-from training.errors import errors_in_a_line
-from training.evaluation import ORDER_SEED, ORDERS
-from training.files import write_json, write_text
-from training.hardware import versions
-from training.initialization import load_whole
-from training.results import read_finished_run
+
+
+@dataclass
+class Arguments:
+    output_dir: Path = option(Path("runs/quantization"), "Folder for results.json and report.md.")
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Ways to load a model, as arguments of `from_pretrained`. Raises a `ValueError` without torchao."""
+    """Return ways to load a model, as arguments of `from_pretrained`. Raises a `ValueError` without torchao."""
     if find_spec("torchao") is None:
         raise ValueError("8 bits need torchao, which is not installed: `pip install torchao`.")
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig
@@ -43,7 +49,7 @@ def variants() -> dict[str, dict[str, Any]]:
 
 
 def num_bytes_of(model: PreTrainedModel) -> int:
-    """Bytes of all weights, those of quantised tensors with their scales."""
+    """Return the bytes of all weights, those of quantized tensors with their scales."""
 
     def size(tensor: torch.Tensor) -> int:
         if not hasattr(tensor, "__tensor_flatten__"):
@@ -55,10 +61,11 @@ def num_bytes_of(model: PreTrainedModel) -> int:
 
 
 def measure(run: Path) -> dict[str, Any]:
-    """Bits per byte of the run's held-out text and bytes of the weights, of every variant.
+    """
+    Return the bits per byte of the run's held-out text and the bytes of the weights, of every variant.
 
     Raises:
-        ValueError: if the run is not finished, or torchao is not installed.
+        ValueError: If the run is not finished, or torchao is not installed.
     """
     _, arguments = read_finished_run(run)
     ways = variants()
@@ -66,10 +73,10 @@ def measure(run: Path) -> dict[str, Any]:
     num_bytes = torch.tensor([row["num_bytes"] for row in rows]).numpy()
     measured: dict[str, Any] = {}
     for name, options in ways.items():
-        model = load_whole(AutoModel, run / "model", **options).eval()
+        model = load_model(run / "model", **options)
         nats = score(model, rows, num_orders=1, seed=ORDER_SEED, batch_size=256)
         measured[name] = {"bytes": num_bytes_of(model)}
-        for order in ORDERS:
+        for order in ORDER_NAMES:
             measured[name][order] = figures(nats[order], num_bytes, num_bytes)["bits_per_byte"]
     return {
         "run": run.name,
@@ -81,30 +88,29 @@ def measure(run: Path) -> dict[str, Any]:
 
 def report(results: dict[str, Any]) -> str:
     used = ", ".join(f"{name} {results['versions'][name]}" for name in ("torch", "transformers", "torchao"))
-    lines = [
-        f"Held-out bits per byte of {results['run']} ({results['sequences']} sequences), by how its weights are loaded "
-        f"({used}, CPU):\n",
-        f"| weights | megabytes | {' | '.join(ORDERS.values())} |",
-        "|:--|--:|--:|--:|",
-    ]
     exact = results["variants"]["float32"]
-    for name, row in results["variants"].items():
-        cells = [f"{row[order]:.4f} ({row[order] - exact[order]:+.4f})" for order in ORDERS]
-        lines.append(f"| {name} | {row['bytes'] / 1e6:.2f} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    rows = [
+        (
+            *(name, f"{row['bytes'] / 1e6:.2f}"),
+            *(f"{row[order]:.4f} ({row[order] - exact[order]:+.4f})" for order in ORDER_NAMES),
+        )
+        for name, row in results["variants"].items()
+    ]
+    return (
+        f"Held-out bits per byte of {results['run']} ({results['sequences']} sequences), by how its weights are loaded "
+        f"({used}, CPU):\n\n{markdown_table(['weights', 'megabytes', *ORDER_NAMES.values()], rows, 'lrrr')}\n"
+    )
 
 
-@errors_in_a_line()
+@one_line_errors()
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(description="What fewer bits cost a model.")
+    parser = Parser(Arguments, description="The cost of fewer bits.")
     parser.add_argument("run", type=Path, metavar="RUN", help="a finished run of training/pretrain.py")
-    parser.add_argument("out", type=Path, metavar="OUT_DIR", help="folder for results.json and report.md")
-    arguments = parser.parse_args(argv)
-    results = measure(arguments.run)
-    text = report(results)
-    write_json(arguments.out / "results.json", results)
-    write_text(arguments.out / "report.md", text)
-    print(text)
+    arguments, others = parser.parse(argv)
+    results = measure(others.run)
+    write_json(arguments.output_dir / "results.json", results)
+    write_text(arguments.output_dir / "report.md", report(results))
+    print(report(results))
 
 
 if __name__ == "__main__":

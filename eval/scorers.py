@@ -1,31 +1,21 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-What scoring needs to know of a kind of model: which measures it has, and the negative log-likelihood of a batch.
+The negative log-likelihood of a batch under each kind of model, by the measures that the kind has.
 
 `left_to_right` is -log p(x) in the order of the text, `any_order` the mean over random orders (Eq. 7; for an encoder
 the same bound by masking, Eq. 1), `ensemble` the same with predictions averaged over orders of the context (Eq. 4).
 """
 
-import hashlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from safetensors import SafetensorError, safe_open
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    AutoModelForCausalLM,
-    PreTrainedConfig,
-    PreTrainedModel,
-)
-from transformers.utils import cached_file, extract_commit_hash
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoModelForCausalLM, PreTrainedModel
 
+from common.models import Model, load_pretrained, read_any_config
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from training.initialization import load_whole, read_any_config
 
 MEASURES = ("left_to_right", "any_order", "ensemble")
 RANDOM_MEASURES = ("any_order", "ensemble")
@@ -36,12 +26,13 @@ Batch = dict[str, torch.Tensor]  # what DataCollatorForAnyOrderLM gives, on the 
 
 @dataclass
 class Estimators:
-    """What the measures that are estimated take.
+    """
+    Settings of the measures that are estimated.
 
     Attributes:
-        ensemble_size: orders of a context, M.
-        num_ranks: draws, even, that estimate what the ensemble adds; 0: all ranks, which takes M n^2 / 2 rows.
-        num_times: masking times of an encoder's bound, even.
+        ensemble_size: Orders of a context, M.
+        num_ranks: Draws, even, that estimate what the ensemble adds; 0: all ranks, which takes M n^2 / 2 rows.
+        num_times: Masking times of an encoder's bound, even.
     """
 
     ensemble_size: int = 8
@@ -50,59 +41,41 @@ class Estimators:
 
 
 @dataclass
-class DecoderScorer:
-    """AO-GPT and sigma-GPT."""
+class AnyOrderScorer:
+    """Scorer of AO-GPT, sigma-GPT and encoder-only masked diffusion models."""
 
-    model: AOGPTForAnyOrderLM
+    model: Model
     estimators: Estimators = field(default_factory=Estimators)
-    measures: ClassVar[Sequence[str]] = MEASURES
-    default_measures: ClassVar[Sequence[str]] = ("left_to_right", "any_order")
+
+    def __post_init__(self) -> None:
+        self.is_encoder = isinstance(self.model, MDMEncoderForMaskedLM)
+        self.measures = MEASURES[:2] if self.is_encoder else MEASURES
+        # Left to right takes an encoder a pass for every token.
+        self.default_measures = ("any_order",) if self.is_encoder else MEASURES[:2]
 
     def nats(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
-        """-log p of each sequence, (batch,)."""
+        """Return -log p of each sequence, (batch,), or the bound on it."""
         options: dict[str, Any] = {"orders": "left_to_right" if measure == "left_to_right" else batch["orders"]}
         if measure == "ensemble":
             options = {
                 "orders": "random",  # whose estimate takes the fewest rows
-                "num_context_orders": self.estimators.ensemble_size,
+                "ensemble_size": self.estimators.ensemble_size,
                 "num_ranks": self.estimators.num_ranks or None,
                 "generator": generator,
             }
-        return negative_log_likelihood(self.model, batch, options)
-
-
-@dataclass
-class EncoderScorer:
-    """Encoder-only masked diffusion models."""
-
-    model: MDMEncoderForMaskedLM
-    estimators: Estimators = field(default_factory=Estimators)
-    measures: ClassVar[Sequence[str]] = ("left_to_right", "any_order")
-    default_measures: ClassVar[Sequence[str]] = ("any_order",)  # left to right takes a pass for every token
-
-    def nats(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
-        """-log p of each sequence, (batch,), or the bound on it."""
-        options: dict[str, Any] = {"orders": "left_to_right"}
-        if measure == "any_order":
+        elif measure == "any_order" and self.is_encoder:
             options = {"num_times": self.estimators.num_times, "generator": generator}
-        return negative_log_likelihood(self.model, batch, options)
-
-
-def negative_log_likelihood(
-    model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, batch: Batch, options: dict[str, Any]
-) -> torch.Tensor:
-    ids = batch["input_ids"]
-    scores = model.log_likelihood(ids, attention_mask=batch.get("attention_mask"), rows_per_pass=ids.numel(), **options)
-    return -scores.log_likelihood
+        ids, mask = batch["input_ids"], batch.get("attention_mask")
+        return -self.model.log_likelihood(ids, attention_mask=mask, rows_per_pass=ids.numel(), **options).log_likelihood
 
 
 @dataclass
 class CausalScorer:
     """
-    Any causal language model of transformers.
+    Scorer of any causal language model of transformers.
 
     Attributes:
-        start_id: id to put before every sequence, so that its first token is predicted too; the last token, from which
+        start_id: Id to put before every sequence, so that its first token is predicted too; the last token, from which
             nothing is predicted, makes room for it. None: the first token is given and not scored, as in the tables.
     """
 
@@ -112,7 +85,7 @@ class CausalScorer:
     default_measures: ClassVar[Sequence[str]] = ("left_to_right",)
 
     def nats(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
-        """-log p of each sequence, (batch,), of some sequences at a time so that few logits are held at once."""
+        """Return -log p of each sequence, (batch,). Few sequences share a pass, so that few logits are held at once."""
         labels = batch["labels"]
         input_ids = batch["input_ids"][:, :-1]
         if self.start_id is None:
@@ -132,75 +105,49 @@ class CausalScorer:
         return losses.double().view(labels.shape).sum(dim=-1)
 
 
-Scorer = DecoderScorer | EncoderScorer | CausalScorer
-
-
-def hub_revision(name: str) -> str | None:
-    """The commit that the name of a model on the Hub means now; None for a folder, and for what is not there."""
-    try:
-        return extract_commit_hash(cached_file(name, "config.json"), None)
-    except OSError:
-        return None
-
-
-def identity_of_weights(name: str) -> str | None:
-    """
-    What tells the weights that a name means now from others under it: a commit of the Hub, a digest of a folder.
-
-    The digest is of the tensors, so that it stays when they are saved in other shards.
-
-    Raises:
-        ValueError: if the files of a folder are damaged.
-    """
-    if not Path(name).is_dir():
-        return hub_revision(name)
-    try:
-        digests = sorted(digest for file in Path(name).glob("*.safetensors") for digest in digests_of_tensors(file))
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"The weights of {name} are missing or damaged: {error}") from error
-    return hashlib.sha256("".join(digest for _, digest in digests).encode()).hexdigest()[:12]
-
-
-def digests_of_tensors(file: Path) -> Iterator[tuple[str, str]]:
-    """Of each tensor of a file of weights its name, and a digest of name, type, shape and numbers."""
-    with safe_open(file, framework="pt") as tensors:
-        for name in tensors.keys():
-            tensor = tensors.get_tensor(name)
-            digest = hashlib.sha256(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-            digest.update(tensor.flatten().view(torch.uint8).numpy())
-            yield name, digest.hexdigest()
+Scorer = AnyOrderScorer | CausalScorer
 
 
 def load_scorer(
     name: str, dtype: torch.dtype, device: torch.device, estimators: Estimators, revision: str | None = None
 ) -> Scorer:
-    """The model in a folder or on the Hub, ready to score.
+    """
+    Load the scorer of a model in a folder or on the Hub.
 
     Args:
-        revision: commit of a model on the Hub; unless given, the newest.
+        name: Folder or name on the Hub.
+        dtype: Of the weights.
+        device: Of the model.
+        estimators: For models of this package.
+        revision: Commit of a model on the Hub; unless given, the newest.
 
     Raises:
-        ValueError: if there is none, or it is no language model of a kind that can be scored, see `check_causal`.
+        ValueError: If there is none, or it is no language model of a kind that can be scored, see `check_causal`.
     """
     config = read_any_config(name, revision=revision)
-    kinds = {AOGPTConfig: (AOGPTForAnyOrderLM, DecoderScorer), MDMEncoderConfig: (MDMEncoderForMaskedLM, EncoderScorer)}
-    model_class, scorer_class = kinds.get(type(config), (AutoModelForCausalLM, CausalScorer))
-    if scorer_class is CausalScorer and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    model_class = {AOGPTConfig: AOGPTForAnyOrderLM, MDMEncoderConfig: MDMEncoderForMaskedLM}.get(type(config))
+    if model_class is None and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ValueError(
             f"{name!r} ({config.model_type}) is none of an AO-GPT, a masked diffusion encoder or a causal language "
             "model."
         )
-    model = load_whole(model_class, name, revision=revision, dtype=dtype).to(device).eval()
-    if scorer_class is not CausalScorer:
-        return scorer_class(model, estimators)
-    check_causal(model, name)
+    model = load_pretrained(model_class or AutoModelForCausalLM, name, revision=revision, dtype=dtype).to(device).eval()
+    if model_class is None:
+        check_causal(model, name)
+    return make_scorer(model, estimators)
+
+
+def make_scorer(model: PreTrainedModel, estimators: Estimators | None = None) -> Scorer:
+    """Return the scorer of a model in memory."""
+    if isinstance(model, Model):
+        return AnyOrderScorer(model, estimators or Estimators())
     return CausalScorer(model)
 
 
 @torch.no_grad()
 def check_causal(model: PreTrainedModel, name: str) -> None:
     """
-    Raises a `ValueError` for a model whose predictions see what comes after. Transformers has causal classes for some
+    Raise a `ValueError` for a model whose predictions see what comes after. Transformers has causal classes for some
     encoders (BERT and its like), which are causal only where the configuration says so (`is_decoder`).
     """
     ids = torch.tensor([[0, 0], [0, 1]], device=model.device)
@@ -211,15 +158,3 @@ def check_causal(model: PreTrainedModel, name: str) -> None:
             f"{name!r} ({model.config.model_type}) sees what comes after the token that it predicts: it is no causal "
             "language model, and its perplexity would mean nothing."
         )
-
-
-def longest_sequence(config: PreTrainedConfig) -> int | None:
-    """Tokens that a language model takes; None where its configuration does not say."""
-    return getattr(config.get_text_config(), "max_position_embeddings", None)
-
-
-def make_scorer(model: PreTrainedModel) -> Scorer:
-    """A scorer for a model in memory."""
-    if isinstance(model, MDMEncoderForMaskedLM):
-        return EncoderScorer(model)
-    return DecoderScorer(model) if isinstance(model, AOGPTForAnyOrderLM) else CausalScorer(model)

@@ -1,20 +1,23 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Measured results beside the published ones (Tables 1, 4 and 5 of arXiv 2506.19935), as Markdown.
+"""
+Measured results beside the published ones (Tables 1, 4 and 5 of arXiv 2506.19935), as Markdown.
 
-python eval/tables.py RESULTS.json [...]    the tables of finished runs of eval/zero_shot.py
+    python eval/tables.py RESULTS.json [...]    the tables of finished runs of eval/zero_shot.py
 """
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from common.commands import one_line_errors
+from common.files import read_json
+from common.reports import markdown_table, with_error
+from common.results import ORDER_NAMES
 from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS
 from modeling_aogpt.configuration_aogpt import GPT2_VOCAB_SIZE
-from training.errors import errors_in_a_line
-from training.files import read_json
 
 KEYS = (
     "model",
@@ -26,7 +29,7 @@ KEYS = (
     "arguments",
     "datasets",
 )
-MEASURE_NAMES = {"left_to_right": "left to right", "any_order": "any order", "ensemble": "ensemble"}
+MEASURE_NAMES = ORDER_NAMES | {"ensemble": "ensemble"}
 PRECISIONS = {"left_to_right": "bf16", "any_order": "no", "ensemble": "no"}  # mixed precision of the published figures
 
 # Zero-shot perplexity on LAMBADA, WikiText2, PTB, WikiText103 and 1BW, as published.
@@ -83,15 +86,15 @@ GENERATIVE = {
 
 
 def size_of(num_parameters: int) -> str | None:
-    """Which of the published sizes a model is to be held up against."""
+    """Return the published size that a model is compared with, if any."""
     for size, (least, most) in {"small": SMALL, "medium": MEDIUM}.items():
         if least <= num_parameters < most:
             return size
     return None
 
 
-def differences(results: dict[str, Any], measure: str) -> list[str]:
-    """In what a run departs from the published protocol, so that its figures of a measure are not comparable."""
+def departures(results: dict[str, Any], measure: str) -> list[str]:
+    """Return the departures of a run from the published protocol, which make its figures of a measure incomparable."""
     found = []
     if results["protocol"] != "published":
         found.append("nothing dropped")
@@ -114,16 +117,15 @@ def differences(results: dict[str, Any], measure: str) -> list[str]:
     return found
 
 
-def zero_shot_table(runs: Sequence[dict[str, Any]], sizes: Sequence[str] = ()) -> Iterator[str]:
-    """Tables 4 and 5 with measured rows in bold. `sizes`: of the published rows; unless given, those of the runs."""
-    sizes = sizes or sorted({size for run in runs if (size := size_of(run["num_parameters"]))})
+def zero_shot_table(runs: Sequence[dict[str, Any]]) -> str:
+    """Return Tables 4 and 5 with measured rows in bold, beside the published rows of their sizes."""
+    sizes = sorted({size for run in runs if (size := size_of(run["num_parameters"]))})
     titles = [EVALUATION_SETS[name].title for name in DATASETS]
-    yield f"| zero-shot perplexity | {' | '.join(titles)} |"
-    yield f"|:--|{'--:|' * len(titles)}"
+    rows: list[tuple[str, ...]] = []
     marks: list[str] = []
     for measure, title in MEASURE_NAMES.items():
-        rows = [
-            (f"{model} {size} (published)", [f"{value:.2f}" for value in values])
+        of_measure = [
+            (f"{model} {size} (published)", *(f"{value:.2f}" for value in values))
             for size in sizes
             for model, values in PUBLISHED[size][measure].items()
         ]
@@ -131,32 +133,30 @@ def zero_shot_table(runs: Sequence[dict[str, Any]], sizes: Sequence[str] = ()) -
             cells = [cell(run["datasets"].get(name), measure) for name in DATASETS]
             if any(cells):
                 name = run["model"] + (f", {run['arguments']['ensemble_size']}" if measure == "ensemble" else "")
-                if unlike := differences(run, measure):
-                    marks.append(f"{name}, {title}: not comparable with published rows: {'; '.join(unlike)}.")
+                if unlike := departures(run, measure):
+                    marks.append(f"[*] {name}, {title}: not comparable with published rows: {'; '.join(unlike)}.")
                     name += " [*]"
-                rows.append((f"**{name}**", cells))
-        if rows:
-            yield f"| *{title}* |{' |' * len(titles)}"
-            yield from (f"| {name} | {' | '.join(cells)} |" for name, cells in rows)
-    if marks:
-        yield ""
-        yield from (f"[*] {mark}" for mark in marks)
+                of_measure.append((f"**{name}**", *cells))
+        if of_measure:
+            rows += [(f"*{title}*", *[""] * len(titles)), *of_measure]
+    table = markdown_table(["zero-shot perplexity", *titles], rows, "l" + "r" * len(titles))
+    return "\n".join([table, *(["", *marks] if marks else [])])
 
 
 def cell(found: dict[str, Any] | None, measure: str) -> str:
     if found is None or measure not in found["measures"]:
         return ""
     values = found["measures"][measure]
-    error = values["perplexity_standard_error"]
-    return f"{values['perplexity']:.2f}" + ("" if error is None else f" ± {error:.2f}")
+    return with_error(values["perplexity"], values["perplexity_standard_error"], 2)
 
 
-def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -> Iterator[str]:
+def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -> str:
     """
-    Table 1's layout, measured rows in bold: generative perplexity and, behind a slash, the samples' mean unigram
+    Return Table 1 with measured rows in bold: generative perplexity and, behind a slash, the samples' mean unigram
     entropy in nats, at each setting by steps. Published rows stand beside those that GPT-2 large judged.
 
     Args:
+        results: Of `judge_cell`.
         average: `"mean"` over samples, as published, or `"pooled"` over all tokens, on which a few bad samples weigh
             less.
     """
@@ -167,27 +167,27 @@ def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -
     settings = list(dict.fromkeys((top_p, temperature) for _, top_p, temperature, _ in by_place))
     models = list(dict.fromkeys(model for model, *_ in by_place))
     steps = sorted({count for *_, count in by_place})
-    over = {"mean": "mean over samples", "pooled": "pooled over tokens"}[average]
-    yield f"Generative perplexity by {judge}, {over} / unigram entropy in nats"
-    yield ""
-    yield f"| top-p, temperature | model \\ steps | {' | '.join(map(str, steps))} |"
-    yield f"|:--|:--|{'--:|' * len(steps)}"
+    rows = []
     for top_p, temperature in settings:
         if Path(judge).name == "gpt2-large" and average == "mean":
             for model, values in GENERATIVE.get((top_p, temperature), {}).items():
                 published = dict(zip(GENERATIVE_STEPS, values, strict=True))
-                cells = [str(published.get(count, "")) for count in steps]
-                yield f"| {top_p}, {temperature} | {model} medium (published) | {' | '.join(cells)} |"
+                cells = (str(published.get(count, "")) for count in steps)
+                rows.append((f"{top_p}, {temperature}", f"{model} medium (published)", *cells))
         for model in models:
-            found = [by_place.get((model, top_p, temperature, count)) for count in steps]
-            cells = [
+            found = (by_place.get((model, top_p, temperature, count)) for count in steps)
+            cells = (
                 "" if result is None else f"{result['perplexity'][average]:.1f} / {result['entropy']:.2f}"
                 for result in found
-            ]
-            yield f"| {top_p}, {temperature} | **{model}** | {' | '.join(cells)} |"
+            )
+            rows.append((f"{top_p}, {temperature}", f"**{model}**", *cells))
+    over = {"mean": "mean over samples", "pooled": "pooled over tokens"}[average]
+    header = ["top-p, temperature", "model \\ steps", *map(str, steps)]
+    table = markdown_table(header, rows, "ll" + "r" * len(steps))
+    return f"Generative perplexity by {judge}, {over} / unigram entropy in nats\n\n{table}"
 
 
-@errors_in_a_line()
+@one_line_errors()
 def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description="Results of eval/zero_shot.py beside the published figures.")
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS.json")
@@ -199,7 +199,7 @@ def main(argv: list[str]) -> None:
                 f"{file} has figures of {', '.join(run['datasets'])}, but the tables are of {', '.join(DATASETS)}: "
                 "score these with eval/zero_shot.py --datasets."
             )
-    print(*zero_shot_table(runs), sep="\n")
+    print(zero_shot_table(runs))
 
 
 if __name__ == "__main__":

@@ -1,36 +1,40 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Watch a generation fill in, in the terminal or as an animated picture.
+"""
+Watch a generation fill in, in the terminal or as an animated picture.
 
-python eval/watch.py MODEL ["TEXT with <mask> tokens" ...] [--order ...] [--picture FILE.gif]
+    python eval/watch.py MODEL ["TEXT with <mask> tokens" ...] [--order ...] [--output_dir DIR]
 """
 
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import NamedTuple
 
+import numpy as np
 import torch
 from matplotlib import colormaps
-from matplotlib.animation import FuncAnimation, PillowWriter
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
+from PIL import Image
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 from transformers import PreTrainedTokenizerBase
 
-from eval.generative import load_model
+from common.commands import Options, Parser, one_line_errors, option
+from common.files import atomic_file
+from common.models import load_model
+from common.tokenization import num_unpadded
 from eval.infilling import printable
-from modeling_aogpt.generation_aogpt import AnyOrderGenerationOutput
-from modeling_aogpt.mask_token import load_tokenizer
-from training.errors import errors_in_a_line
-from training.files import whole_file
-from training.options import Parser, check_at_least, option
-from training.samples import num_kept
+from modeling_aogpt.generation import AnyOrderGenerationOutput
+from modeling_aogpt.orders import ORDER_NAMES
+from modeling_aogpt.tokenization import load_tokenizer
+from modeling_aogpt.unmasking import CERTAINTY_MEASURES
 
-HIDDEN = "░"
+MASKED = "░"
 INK, PALE = "#22262a", "#c9ced3"
 DOTS_PER_INCH = 100
 CHARACTER_WIDTH = 9 / DOTS_PER_INCH  # inches; whole dots, as letters are drawn, so that words stand in their columns
@@ -39,47 +43,45 @@ LINE_HEIGHT = 1.7 * FONT_SIZE / 72
 
 
 @dataclass
-class WatchArguments:
+class WatchArguments(Options):
     """How to generate, and how to show it."""
 
-    num_samples: int | None = option(None, "Whole sequences to make, if no text is given (1), or samples of each text.")
+    num_samples: int | None = option(
+        None, "Whole sequences to make, if no text is given (1), or samples of each text.", least=1
+    )
     length: int | None = option(
         None,
         "Tokens of a sequence: texts are filled up with end-of-text, for models of one document per sequence; whole "
         "sequences have so many, unless given as many as the model takes.",
     )
-    order: Literal["random", "left_to_right", "confidence", "margin", "entropy"] = option(
-        "random", "In which order positions are revealed."
+    order: str = option(
+        "random", f"Order in which positions are filled in: {', '.join((*ORDER_NAMES, *CERTAINTY_MEASURES))}."
     )
     num_steps: int | None = option(None, "Steps of the reverse process; unless given, one position at a time.")
-    strategy: Literal["parallel", "speculative"] = option("parallel", "speculative: exact, in fewer passes.")
-    block_length: int | None = option(None, "Reveal contiguous blocks of so many positions one after the other.")
+    strategy: str = option("parallel", "parallel, or speculative: exact, in fewer passes.")
+    block_length: int | None = option(None, "Fill in contiguous blocks of so many positions one after the other.")
     temperature: float = option(1.0, "Divides the logits.")
     top_p: float = option(1.0, "Draw from the likeliest tokens that together reach this probability.")
     seed: int = option(0, "Of all that is drawn.")
     seconds: float = option(0.15, "How long each step is shown.")
-    picture: str | None = option(None, "Write an animated GIF to this file instead of showing it here.")
+    output_dir: Path | None = option(None, "Folder for an animated picture, samples.gif, instead of showing it here.")
 
     def __post_init__(self) -> None:
-        check_at_least(1, self, "num_samples")
+        super().__post_init__()
         if not 0 < self.seconds < float("inf"):
             raise ValueError(f"seconds is {self.seconds}; every step is to be shown for some time, above 0.")
-        if self.picture is not None and Path(self.picture).is_dir():
-            raise ValueError(f"picture is the folder {self.picture}; name a file in it.")
 
 
-@dataclass
-class Token:
-    """A token of a line: its text, the step that revealed it (-1: given), and its probability."""
+class Token(NamedTuple):
+    """A token of a line: its text, and the step that filled it in (-1: given)."""
 
     text: str
     step: int
-    probability: float
 
 
 def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> None:
-    """Generates, then shows or draws every step."""
-    model = load_model(model_name, torch.float32, torch.device("cpu"))
+    """Generate, then show or draw every step."""
+    model = load_model(model_name, dtype=torch.float32)
     tokenizer = load_tokenizer(model_name)
     output = model.generate(
         make_inputs(texts, tokenizer, arguments.length),
@@ -95,17 +97,18 @@ def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> None:
         return_dict_in_generate=True,
     )
     lines = make_lines(output, tokenizer)
-    if arguments.picture is None:
+    if arguments.output_dir is None:
         show(lines, output, arguments.seconds)
     else:
-        draw(lines, output, arguments.seconds, Path(arguments.picture))
+        draw(lines, output, arguments.seconds, arguments.output_dir / "samples.gif")
 
 
 def make_inputs(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int | None) -> torch.LongTensor | None:
-    """Ids (batch, n) of the texts, or nothing if there are none.
+    """
+    Return the ids (batch, n) of the texts, or None if there are none.
 
     Raises:
-        ValueError: for texts without a hole, of different lengths, or longer than `length`.
+        ValueError: For texts without a hole, of different lengths, or longer than `length`.
     """
     if not texts:
         return None
@@ -124,24 +127,23 @@ def make_inputs(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: in
 
 
 def make_lines(output: AnyOrderGenerationOutput, tokenizer: PreTrainedTokenizerBase) -> list[list[Token]]:
-    """The tokens of each sequence up to the end-of-text that fills it up."""
+    """Return the tokens of each sequence, without padding."""
     lines = []
-    for ids, steps, logprobs in zip(output.sequences, output.reveal_steps, output.token_logprobs, strict=True):
-        kept = ids.tolist()[: num_kept(ids, tokenizer.eos_token_id)]
+    for ids, steps in zip(output.sequences, output.unmasking_steps, strict=True):
+        kept = ids.tolist()[: num_unpadded(ids, tokenizer.eos_token_id)]
         texts = [printable(tokenizer.decode(token)) for token in kept]
-        values = zip(texts, steps.tolist(), logprobs.exp().tolist(), strict=False)
-        lines.append([Token(*value) for value in values])
+        lines.append([Token(*value) for value in zip(texts, steps.tolist(), strict=False)])
     return lines
 
 
 def color_of(step: int, num_steps: int) -> str:
-    """Early steps are blue, late ones orange; what was given is plain."""
+    """Return the colour of a step: early steps are blue, late ones orange; given tokens are plain."""
     return INK if step < 0 else to_hex(colormaps["plasma"](0.1 + 0.7 * step / max(num_steps - 1, 1)))
 
 
 def show(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: float) -> None:
-    """In the terminal, each token in the colour of its step once it is revealed."""
-    num_steps = int(output.reveal_steps.max()) + 1
+    """Show the steps in the terminal, each token in the colour of its step."""
+    num_steps = int(output.unmasking_steps.max()) + 1
     console = Console()
     with Live(console=console, auto_refresh=False) as live:
         for step in range(-1, num_steps):
@@ -151,12 +153,12 @@ def show(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: fl
 
 
 def frame(lines: list[list[Token]], step: int, num_steps: int) -> Text:
-    """The lines as they were after a step."""
+    """Return the lines as they were after a step."""
     text = Text()
     for line in lines:
         for token in line:
             if token.step > step:
-                text.append(HIDDEN * len(token.text), style="dim")
+                text.append(MASKED * len(token.text), style="dim")
             else:
                 style = None if token.step < 0 else color_of(token.step, num_steps)
                 text.append(token.text, style=style)
@@ -165,18 +167,19 @@ def frame(lines: list[list[Token]], step: int, num_steps: int) -> Text:
 
 
 def caption(output: AnyOrderGenerationOutput) -> str:
-    num_tokens = int((output.reveal_steps >= 0).sum())
+    num_tokens = int((output.unmasking_steps >= 0).sum())
     return f"{num_tokens} tokens in {output.num_forward_passes} forward passes, {output.num_rows} rows in all"
 
 
 def draw(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: float, path: Path) -> None:
-    """As an animated GIF that begins again after some seconds."""
-    num_steps = int(output.reveal_steps.max()) + 1
+    """Draw the steps as an animated GIF that begins again after some seconds."""
+    num_steps = int(output.unmasking_steps.max()) + 1
     width = max(sum(len(token.text) for token in line) for line in lines) + 2
     figure = Figure(figsize=(width * CHARACTER_WIDTH, (len(lines) + 2.2) * LINE_HEIGHT), facecolor="white")
+    figure.set_dpi(DOTS_PER_INCH)
+    canvas = FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
-    axes.set_xlim(-1, width - 1)
-    axes.set_ylim(len(lines) + 1.4, -0.8)
+    axes.set(xlim=(-1, width - 1), ylim=(len(lines) + 1.4, -0.8))
     axes.set_axis_off()
     style = {"family": "DejaVu Sans Mono", "fontsize": FONT_SIZE, "va": "center_baseline", "parse_math": False}
     artists = []
@@ -187,32 +190,22 @@ def draw(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: fl
             column += len(token.text)
     counter = axes.text(0, len(lines) + 0.7, "", color=INK, **(style | {"fontsize": 0.85 * FONT_SIZE}))
 
-    def update(step: int) -> None:
+    pictures = []
+    for step in range(-1, num_steps):
         for artist, token in artists:
-            is_hidden = token.step > step
-            artist.set_text(HIDDEN * len(token.text) if is_hidden else token.text)
-            artist.set_color(PALE if is_hidden else color_of(token.step, num_steps))
+            is_masked = token.step > step
+            artist.set_text(MASKED * len(token.text) if is_masked else token.text)
+            artist.set_color(PALE if is_masked else color_of(token.step, num_steps))
         counter.set_text(f"step {step + 1} of {num_steps}" if step < num_steps - 1 else caption(output))
-
-    pause = max(round(2.5 / seconds), 1)  # frames for which the result stays
-    frames = [*range(-1, num_steps), *[num_steps - 1] * pause]
-    animation = FuncAnimation(figure, update, frames=frames, init_func=lambda: None)
-    with whole_file(path) as temporary:
-        # The temporary file has no ending by which the writer could tell its format.
-        animation.save(temporary, writer=GifWriter(fps=1 / seconds), dpi=DOTS_PER_INCH)
-
-
-class GifWriter(PillowWriter):
-    """Writes a GIF whatever the file is called."""
-
-    def finish(self) -> None:
-        first, *others = self._frames
-        first.save(
-            self.outfile, format="GIF", save_all=True, append_images=others, duration=int(1000 / self.fps), loop=0
-        )
+        canvas.draw()
+        pictures.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+    durations = [1000 * seconds] * (len(pictures) - 1) + [1000 * (seconds + 2.5)]  # milliseconds; the result stays
+    with atomic_file(path) as temporary:
+        options = {"append_images": pictures[1:], "duration": durations, "loop": 0}
+        pictures[0].save(temporary, format="GIF", save_all=True, **options)
 
 
-@errors_in_a_line()
+@one_line_errors()
 def main(argv: list[str]) -> None:
     parser = Parser(WatchArguments)
     parser.add_argument("model", help="Folder or Hub name of the model.")

@@ -1,14 +1,16 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Perplexity and bits per byte of a model on text that it was not trained on, left to right and in random orders.
+"""
+Perplexity and bits per byte of a model on text that it was not trained on, left to right and in random orders.
 
-    python eval/zero_shot.py MODEL --text-file FILE [...]
-    python eval/zero_shot.py MODEL --datasets lambada wikitext2 ptb wikitext103 lm1b [--protocol clean] [--data-dir DIR]
+    python eval/zero_shot.py MODEL --text_file FILE [...]
+    python eval/zero_shot.py MODEL --datasets lambada wikitext2 ptb wikitext103 lm1b [--protocol clean] [--data_dir DIR]
     accelerate launch eval/zero_shot.py MODEL ...
 
 MODEL is an AO-GPT or sigma-GPT, an encoder-only masked diffusion model, or any causal language model of transformers.
-Bits per byte assume a tokenizer that gives back the text it was given, as byte-level BPE does; each end-of-text counts
-as one byte. A run that was stopped goes on when the same command is given again.
+Writes results.json to --output_dir. Bits per byte assume a tokenizer that gives back the text it was given, as
+byte-level BPE does; each end-of-text counts as one byte. A run that was stopped goes on when the same command is given
+again.
 """
 
 import hashlib
@@ -16,63 +18,49 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import PartialState
 from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from eval.journal import Journal
+from common.commands import Options, Parser, one_line_errors, option
+from common.corpora import SampleBy, keep_text, load_files
+from common.files import write_json
+from common.hardware import hardware, versions
+from common.models import identity_of_weights, longest_sequence
+from common.processes import in_turn, start_accelerator
+from common.sequences import encode_documents, pad, total
+from common.tokenization import vocabulary_arguments
 from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS, cut_into_blocks, load_texts
-from eval.scorers import (
-    MEASURES,
-    CausalScorer,
-    Estimators,
-    Scorer,
-    identity_of_weights,
-    load_scorer,
-    longest_sequence,
-)
-from eval.scoring import figures, score
+from eval.scorers import MEASURES, CausalScorer, Estimators, Scorer, load_scorer
+from eval.scoring import Journal, figures, score
 from eval.tables import MEASURE_NAMES, PRECISIONS, zero_shot_table
-from modeling_aogpt.mask_token import load_tokenizer
-from training.corpora import keep_text, load_files
-from training.errors import errors_in_a_line
-from training.files import write_json
-from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
-from training.options import Parser, check_at_least, option
-from training.processes import in_turn
-from training.sequences import encode_documents, fill, total
-from training.tokenization import vocabulary_arguments
+from modeling_aogpt.tokenization import load_tokenizer
 
 TEXT_FILES = "text files"
 
 
 @dataclass
-class ScoringArguments:
+class ScoringArguments(Options):
     """What to score, and how."""
 
-    text_file: list[str] = field(
-        default_factory=list,
-        metadata={"help": "Text, JSONL or Parquet files or patterns, also as .xz or .gz, to score without drops."},
+    text_file: list[str] = option(
+        [], "Text, JSONL or Parquet files or patterns, also as .xz or .gz, to score without drops."
     )
     text_column: str = option("text", "Column of the documents of text_file, in anything but plain text.")
-    sample_by: Literal["line", "paragraph", "document"] = option(
-        "line", "A document of plain text; `document`: a file."
-    )
+    sample_by: SampleBy = option("line", "A document of plain text; `document`: a file.")
     packing: Literal["packed", "documents"] = option(
         "packed",
         "Of text_file. packed: documents end to end, cut into sequences. documents: one per sequence, filled up with "
         "end-of-text, for models that were trained so.",
     )
-    datasets: list[str] = field(
-        default_factory=list, metadata={"help": f"Benchmark data sets: {', '.join(EVALUATION_SETS)}."}
-    )
+    datasets: list[str] = option([], f"Benchmark data sets: {', '.join(EVALUATION_SETS)}.")
     protocol: Literal["published", "clean"] = option(
         "published",
         "How data sets are cut. published: as in the paper's tables, which drops text, leaves the first token of a "
@@ -84,33 +72,32 @@ class ScoringArguments:
         None, "Tokens of a sequence; unless given, as many as the model takes, and for data sets at most 1024."
     )
     tokenizer: str | None = option(None, "Name or folder of the tokenizer; unless given, that of the model.")
-    measures: list[str] = field(
-        default_factory=list,
-        metadata={"help": f"Of {', '.join(MEASURES)}; unless given, the first two, of an encoder the second."},
+    measures: list[str] = option(
+        [], f"Of {', '.join(MEASURES)}; unless given, the first two, of an encoder the second."
     )
-    num_orders: int = option(1, "Random orders (or maskings) per sequence.")
-    ensemble_size: int = option(8, "Orders of the context that `ensemble` averages predictions over (Eq. 4).")
-    num_ranks: int = option(8, "Draws, even, from which `ensemble` is estimated; 0: exactly, from M n^2 / 2 rows.")
-    num_times: int = option(32, "Masking times, even, of the bound of an encoder.")
-    seed: int = option(0, "Of the random orders.")
-    tokens_per_batch: int = option(16384, "Tokens per forward pass and process.")
+    num_orders: int = option(1, "Random orders (or maskings) per sequence.", least=1)
+    ensemble_size: int = option(8, "Orders of the context that `ensemble` averages predictions over (Eq. 4).", least=2)
+    num_ranks: int = option(
+        8, "Draws, even, from which `ensemble` is estimated; 0: exactly, from M n^2 / 2 rows.", least=0
+    )
+    num_times: int = option(32, "Masking times, even, of the bound of an encoder.", least=2)
+    seed: int = option(0, "Of the random orders.", least=0)
+    tokens_per_batch: int = option(16384, "Tokens per forward pass and process.", least=1)
     dtype: Literal["float32", "bfloat16"] = option("float32", "Of the weights.")
     mixed_precision: Literal["no", "bf16"] | None = option(
         None, "no: everything in dtype. bf16: autocast to bfloat16. Unless given, what the protocol says."
     )
-    output: str | None = option(
-        None, "JSON file for the figures; unless given, runs/zero_shot/ and a name made of the model's and settings'."
+    output_dir: Path | None = option(
+        None, "Folder for results.json; unless given, runs/zero_shot/ and a name made of the model's and settings'."
     )
 
     def __post_init__(self) -> None:
-        check_at_least(1, self, "num_orders", "tokens_per_batch")
-        check_at_least(2, self, "ensemble_size", "num_times")
-        check_at_least(0, self, "seed", "num_ranks")
+        super().__post_init__()
         for name in ("num_ranks", "num_times"):
             if getattr(self, name) % 2:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be even: two draws in each stratum.")
         if bool(self.text_file) == bool(self.datasets):
-            raise ValueError("Give either text files (--text-file) or data sets (--datasets).")
+            raise ValueError("Give either text files (--text_file) or data sets (--datasets).")
         of_others = ("data_dir", "split") if self.text_file else ("text_column", "sample_by", "packing")
         for name in of_others:
             if getattr(self, name) != getattr(ScoringArguments, name):
@@ -124,17 +111,7 @@ class ScoringArguments:
                 raise ValueError(f"{name} has {unknown[0]!r}; it may hold {', '.join(allowed)}.")
 
 
-@dataclass
-class TextSet:
-    """A text as sequences.
-
-    Attributes:
-        rows: with `input_ids`, `num_tokens` (those that count) and `num_bytes`.
-        facts: what there is, for the record.
-    """
-
-    rows: list[dict[str, Any]]
-    facts: dict[str, Any]
+Texts = dict[str, tuple[list[dict[str, Any]], dict[str, Any]]]  # by name: rows of sequences, and facts for the record
 
 
 def zero_shot(
@@ -144,22 +121,23 @@ def zero_shot(
     save: Callable[[dict[str, Any]], None] = lambda results: None,
     identity: str | None = None,
 ) -> dict[str, Any]:
-    """Scores the text; returns what is printed and written, plain numbers and strings.
+    """
+    Score the text, and return the results: numbers and strings.
 
     Args:
-        journal_folder: keeps what is finished until all is saved, see `Journal`; the model's revision and the text add
+        model_name: Folder or Hub name of the model.
+        arguments: What to score, and how.
+        journal_folder: Keeps what is finished until all is saved, see `Journal`; the model's revision and the text add
             to its name.
-        save: writes the results, in the main process.
-        identity: what `identity_of_weights` says of the model, where it is known: it reads all weights.
+        save: Writes the results, in the main process.
+        identity: The `identity_of_weights` of the model, if it is known: it reads all weights.
 
     Raises:
-        ValueError: for missing or empty data, a tokenizer that is not the model's, a sequence longer than the model
+        ValueError: For missing or empty data, a tokenizer that is not the model's, a sequence longer than the model
             takes, a text shorter than a block, or a measure that the model has not.
     """
     started = time.perf_counter()
-    accelerator = Accelerator(cpu=share_cpus())
-    use_all_cores(accelerator)
-    check_launch(accelerator)
+    accelerator = start_accelerator()
     estimators = Estimators(arguments.ensemble_size, arguments.num_ranks, arguments.num_times)
     identity = identity or identity_of_weights(model_name)
     weights, revision = (identity, None) if Path(model_name).is_dir() else (None, identity)
@@ -172,17 +150,17 @@ def zero_shot(
     if isinstance(scorer, CausalScorer) and not is_published:
         scorer.start_id = tokenizer.eos_token_id
     with in_turn(accelerator):
-        text_sets = dict(load_text_sets(arguments, tokenizer, length, isinstance(scorer, CausalScorer)))
+        texts: Texts = dict(load_all(arguments, tokenizer, length, isinstance(scorer, CausalScorer)))
 
     precisions = {measure: precision_of(measure, arguments, is_published) for measure in measures}
     if journal_folder is not None:  # the same command may find another revision of the model, or other text
-        journal_folder = journal_folder.with_name(f"{journal_folder.name}-{digest_of(revision, text_sets)}")
+        journal_folder = journal_folder.with_name(f"{journal_folder.name}-{digest_of(revision, texts)}")
     journal = Journal(journal_folder)
     batch_size = max(1, arguments.tokens_per_batch // length)
-    found = {
-        name: measure_text_set(scorer, name, text_set, arguments, batch_size, precisions, journal)
-        for name, text_set in text_sets.items()
-    }
+    found = {}
+    for name, (rows, facts) in texts.items():
+        nats = score(scorer, rows, arguments.num_orders, arguments.seed, batch_size, precisions, journal, name)
+        found[name] = facts | measured(scorer, rows, nats)
     results = {
         "model": model_name,
         "revision": revision,
@@ -205,41 +183,21 @@ def zero_shot(
     return results
 
 
-def digest_of(revision: str | None, text_sets: dict[str, TextSet]) -> str:
-    ids = [[row["input_ids"] for row in text_set.rows] for text_set in text_sets.values()]
+def digest_of(revision: str | None, texts: Texts) -> str:
+    ids = [[row["input_ids"] for row in rows] for rows, _ in texts.values()]
     return hashlib.sha256(json.dumps([revision, ids]).encode()).hexdigest()[:12]
 
 
-def measure_text_set(
-    scorer: Scorer,
-    name: str,
-    text_set: TextSet,
-    arguments: ScoringArguments,
-    batch_size: int,
-    precisions: dict[str, str],
-    journal: Journal,
-) -> dict[str, Any]:
-    nats = score(
-        scorer,
-        text_set.rows,
-        arguments.num_orders,
-        arguments.seed,
-        batch_size,
-        list(precisions),
-        precisions,
-        journal,
-        name,
-    )
+def measured(scorer: Scorer, rows: list[dict[str, Any]], nats: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return the figures of each measure of a text, and the number of tokens they are of."""
     num_given = int(isinstance(scorer, CausalScorer) and scorer.start_id is None)  # first tokens without a score
-    num_tokens = np.array([row["num_tokens"] - num_given for row in text_set.rows])
-    num_bytes = np.array([row["num_bytes"] for row in text_set.rows])
+    num_tokens = np.array([row["num_tokens"] - num_given for row in rows])
+    num_bytes = np.array([row["num_bytes"] for row in rows])
     measures = {measure: figures(values, num_tokens, num_bytes) for measure, values in nats.items()}
     if num_given:  # their bytes are counted, their bits are not
-        measures = {
-            measure: {key: value for key, value in found.items() if not key.startswith("bits_per_byte")}
-            for measure, found in measures.items()
-        }
-    return text_set.facts | {"tokens": int(num_tokens.sum()), "measures": measures}
+        for found in measures.values():
+            del found["bits_per_byte"], found["bits_per_byte_standard_error"]
+    return {"tokens": int(num_tokens.sum()), "measures": measures}
 
 
 def choose_measures(scorer: Scorer, wanted: Sequence[str]) -> list[str]:
@@ -252,7 +210,7 @@ def choose_measures(scorer: Scorer, wanted: Sequence[str]) -> list[str]:
 
 
 def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raises a `ValueError` unless the tokenizer can be the model's."""
+    """Raise a `ValueError` unless the tokenizer can be the model's."""
     given = vocabulary_arguments(tokenizer)["num_valid_tokens"]
     known = getattr(model.config, "num_valid_tokens", None)
     at_most = model.config.get_text_config().vocab_size  # causal models often have more ids than their tokenizers
@@ -279,50 +237,42 @@ def precision_of(measure: str, arguments: ScoringArguments, is_published: bool) 
     return PRECISIONS[measure] if is_published else "no"
 
 
-def load_text_sets(
+def load_all(
     arguments: ScoringArguments, tokenizer: PreTrainedTokenizerBase, length: int, is_causal: bool
-) -> Iterator[tuple[str, TextSet]]:
+) -> Iterator[tuple[str, tuple[list[dict[str, Any]], dict[str, Any]]]]:
+    """Yield `Texts`: rows with `input_ids`, `num_tokens` (those that count) and `num_bytes`, and facts."""
     if arguments.text_file:
         texts = keep_text(load_files(arguments.text_file, arguments.sample_by), arguments.text_column)
-        source = {"files": arguments.text_file, "packing": arguments.packing}
-        yield TEXT_FILES, make_text_set(texts, tokenizer, arguments.packing, length, source, is_causal)
+        rows, facts = make_rows(texts, tokenizer, arguments.packing, length, is_causal)
+        yield TEXT_FILES, (rows, {"files": arguments.text_file, "packing": arguments.packing} | facts)
     for name in arguments.datasets:
         texts = load_texts(name, arguments.data_dir, arguments.split)
-        source = {"from": arguments.data_dir or "Hub", "split": arguments.split or EVALUATION_SETS[name].split}
-        yield name, make_text_set(texts, tokenizer, arguments.protocol, length, source, is_causal)
+        rows, facts = make_rows(texts, tokenizer, arguments.protocol, length, is_causal)
+        split = arguments.split or EVALUATION_SETS[name].split
+        yield name, (rows, {"from": arguments.data_dir or "Hub", "split": split} | facts)
 
 
-def make_text_set(
-    texts: Dataset,
-    tokenizer: PreTrainedTokenizerBase,
-    packing: str,
-    length: int,
-    source: dict[str, Any],
-    is_causal: bool,
-) -> TextSet:
-    """Sequences of `length` ids; those of packed text may end with a shorter one."""
+def make_rows(
+    texts: Dataset, tokenizer: PreTrainedTokenizerBase, packing: str, length: int, is_causal: bool
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """Return sequences of `length` ids, and their counts. Those of packed text may end with a shorter one."""
     documents = encode_documents(texts, tokenizer, with_token_bytes=True)
     if packing == "documents":
-        rows = fill(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
-        if is_causal:  # they have not learned what the filling is
+        rows = pad(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
+        if is_causal:  # they have not learned what the padding is
             rows = [row | {"input_ids": row["input_ids"][: row["num_tokens"]]} for row in rows]
     else:
         rows = cut_into_blocks(documents, length, "clean" if packing == "packed" else packing)
-    num_tokens = sum(row["num_tokens"] for row in rows)
-    return TextSet(
-        rows,
-        source
-        | {
-            "documents": len(texts),
-            "sequences": len(rows),
-            "bytes": sum(row["num_bytes"] for row in rows),
-            "dropped_tokens": total(documents, "num_tokens") - num_tokens,
-        },
-    )
+    return rows, {
+        "documents": len(texts),
+        "sequences": len(rows),
+        "bytes": sum(row["num_bytes"] for row in rows),
+        "dropped_tokens": total(documents, "num_tokens") - sum(row["num_tokens"] for row in rows),
+    }
 
 
 def report(results: dict[str, Any]) -> Iterator[str]:
-    """The results for people, line by line."""
+    """Yield the lines to print."""
     length, orders = results["sequence_length"], results["arguments"]["num_orders"]
     for name, found in results["datasets"].items():
         yield (
@@ -340,38 +290,36 @@ def report(results: dict[str, Any]) -> Iterator[str]:
                     cells.append(f"{values[figure]:.{digits}f} ± {shown}".ljust(26))
             yield "".join(cells).rstrip()
     if results["arguments"]["datasets"]:
-        yield ""
-        yield from zero_shot_table([results])
+        yield f"\n{zero_shot_table([results])}"
 
 
 def output_paths(model_name: str, identity: str | None, arguments: ScoringArguments) -> tuple[Path, Path]:
     """
-    Where the results of a model, known by its `identity_of_weights`, go, and where what is finished is kept until then;
-    a function of what is computed.
+    Return the file of the results of a model, known by its `identity_of_weights`, and the folder in which finished
+    batches are kept until then: a function of what is computed.
     """
-    described = asdict(arguments) | {"model": model_name, "output": None, "tokens_per_batch": None}
-    described["weights"] = identity
-    digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:12]
-    name = (
-        f"{Path(model_name).resolve().parent.name}-{Path(model_name).name}" if Path(model_name).is_dir() else model_name
-    )
-    output = Path(arguments.output or f"runs/zero_shot/{name.replace('/', '--')}-{digest}.json")
-    return output, output.with_name(f".{output.name}.{digest}.unfinished")
+    computed = asdict(arguments) | {"model": model_name, "weights": identity}
+    del computed["output_dir"], computed["tokens_per_batch"]
+    digest = hashlib.sha256(json.dumps(computed, sort_keys=True).encode()).hexdigest()[:12]
+    path = Path(model_name)
+    name = f"{path.resolve().parent.name}-{path.name}" if path.is_dir() else model_name.replace("/", "--")
+    folder = arguments.output_dir or Path("runs/zero_shot") / f"{name}-{digest}"
+    return folder / "results.json", folder / f".{digest}.unfinished"
 
 
-@errors_in_a_line()
+@one_line_errors()
 def main(argv: list[str]) -> None:
     parser = Parser(ScoringArguments)
     parser.add_argument("model", help="Folder or Hub name of the model.")
     arguments, others = parser.parse(argv)
     identity = identity_of_weights(others.model)
     output, unfinished = output_paths(others.model, identity, arguments)
-    if output.is_dir():
-        raise ValueError(f"output is the folder {output}; name a file in it.")
+    if output.parent.is_file():
+        raise ValueError(f"output_dir={output.parent} is a file: name a folder.")
     try:
         results = zero_shot(others.model, arguments, unfinished, partial(write_json, output), identity)
     except KeyboardInterrupt:
-        sys.exit(f"Stopped. What is finished is kept beside {output}; the same command goes on from there.")
+        sys.exit(f"Stopped. Finished batches are kept in {output.parent}; the same command goes on from there.")
     if PartialState().is_main_process:
         print(*report(results), f"Written: {output}", sep="\n")
 

@@ -17,38 +17,14 @@ from model_cards.measurements import Measurement
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 
 HERE = Path(__file__).parent
-FACTS = frozenset(
-    {
-        "base_model",
-        "hyperparameters",
-        "infill",
-        "intended_use",
-        "language",
-        "licence_note",
-        "license",
-        "limits",
-        "published",
-        "summary",
-        "tags",
-        "text",
-        "title",
-        "training_data",
-    }
-)
-CITATION = """\
-@inproceedings{xue2025aogpt,
-  title     = {Any-Order {GPT} as Masked Diffusion Model: Decoupling Formulation and Architecture},
-  author    = {Shuchen Xue and Tianyu Xie and Tianyang Hu and Zijin Feng and Jiacheng Sun and Kenji Kawaguchi and
-               Zhenguo Li and Zhi-Ming Ma},
-  booktitle = {Proceedings of the 42nd International Conference on Machine Learning},
-  year      = {2025},
-  note      = {arXiv:2506.19935}
+FACTS = {
+    *("base_model", "hyperparameters", "infill", "intended_use", "language", "licence_note", "license", "limits"),
+    *("published", "summary", "tags", "text", "title", "training_data"),
 }
-"""
 
 
 def cards() -> dict[str, tuple[Path, str | None]]:
-    """File and size of every card of this folder by its name: `quickstart`, `ao-gpt-small`, ..."""
+    """Return file and size of every card of this folder by its name: `quickstart`, `ao-gpt-small`, ..."""
     found = {}
     for path in sorted(HERE.glob("*.yaml")):
         sizes = yaml.safe_load(path.read_text(encoding="utf-8")).get("sizes", {})
@@ -58,10 +34,10 @@ def cards() -> dict[str, tuple[Path, str | None]]:
 
 def read_facts(card: str) -> dict[str, Any]:
     """
-    What is said of a model: the facts of `default.yaml`, replaced by those of a card of this folder or of a YAML file.
+    Return the facts of `default.yaml`, replaced by those of a card of this folder or of a YAML file.
 
     Raises:
-        ValueError: If there is no such card, or it says what no card has a place for.
+        ValueError: If there is no such card, or it has facts that no card has a place for.
     """
     known = cards()
     path, size = known.get(card, (Path(card), None))
@@ -94,20 +70,21 @@ def render(
     ends_documents: bool = False,
 ) -> ModelCard:
     """
-    The card of a model.
+    Return the card of a model.
 
     Args:
-        repo_id (`str`): Where it will be: the card's snippets load it from there.
-        facts (`dict`): Of `read_facts`; `hyperparameters` may be replaced by those of a run.
-        config (`AOGPTConfig`): Of the model; an `MDMEncoderConfig` makes the card of an encoder.
-        num_parameters (`int`), dtype (`str`): Of the weights.
-        mask_token (`str`): Of the tokenizer.
-        measurements (`list`): What was measured with these weights.
-        ends_documents (`bool`): It was trained on single documents filled up with end-of-text, and so are the texts of
-            the card's snippets: without it they would go on.
+        repo_id: Where it will be: the card's snippets load it from there.
+        facts: Of `read_facts`; `hyperparameters` may be replaced by those of a run.
+        config: Of the model; an `MDMEncoderConfig` makes the card of an encoder.
+        num_parameters: Of the weights.
+        dtype: Of the weights.
+        mask_token: Of the tokenizer.
+        measurements: Measured with these weights.
+        ends_documents: It was trained on single documents padded with end-of-text, and so are the texts of the card's
+            snippets: without it they would go on.
 
     Raises:
-        ValueError: If a fact or a part of it is empty, or the card is not whole (see `check_card`).
+        ValueError: If a fact or a part of it is empty, or the card is not complete (see `check_card`).
     """
     if empty := sorted(name for name, fact in facts.items() if is_empty(fact)):
         raise ValueError(f"The card has gaps: nothing is said of {', '.join(empty)}.")
@@ -135,7 +112,6 @@ def render(
             "text": json.dumps(facts["text"]),
             "infill": json.dumps(facts.get("infill", "{mask} " + facts["text"]).replace("{mask}", mask_token)),
             "measurements": measurements,
-            "citation": CITATION,
         },
     )
     check_card(card, data)
@@ -143,7 +119,7 @@ def render(
 
 
 def is_empty(fact: Any) -> bool:
-    """Whether there is nothing in a place of a YAML file, or of the lists and dictionaries in it."""
+    """Return whether a value of a YAML file, or of the lists and dictionaries in it, is missing."""
     parts = fact.values() if isinstance(fact, dict) else fact if isinstance(fact, list) else []
     return fact is None or any(map(is_empty, parts))
 
@@ -186,8 +162,8 @@ def architecture(config: AOGPTConfig) -> str:
 
 def check_card(card: ModelCard, data: ModelCardData) -> None:
     """
-    Raises a `ValueError` for a card that is not whole: metadata other than those it was made of when read again,
-    results that get lost, gaps in the text. (The Hub checks the metadata once more before it takes a commit.)
+    Raise a `ValueError` for a card that is not complete: metadata that are not the same when read again, lost results,
+    gaps in the text. (The Hub checks the metadata once more before it takes a commit.)
     """
     again = ModelCard(str(card)).data
     # Results with the same identifier become one data set's, with the name of the first.

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Uses a model folder as somebody does who has torch and transformers and nothing else, in a process of its own:
+Use a model folder as somebody does who has torch and transformers and nothing else, in a process of its own:
 
     python -I check_staged.py FOLDER [EXPECTED.safetensors]
 
@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any
 
 KEPT = ("torch", "transformers")
-PROJECT = ("modeling_aogpt", "training", "eval", "model_cards", "tests")
+PROJECT = ("modeling_aogpt", "common", "training", "eval", "model_cards", "tests")
 
 
 def hide_other_packages(kept: Iterable[str] = KEPT, hidden_modules: Iterable[str] = PROJECT) -> set[str]:
     """
-    Takes from the process every installed package that those of `kept` do not require, and modules by name.
+    Hide every installed package that those of `kept` do not require, and modules by name, from this process.
 
     Returns the names that can no longer be imported.
     """
@@ -61,7 +61,7 @@ def hide_other_packages(kept: Iterable[str] = KEPT, hidden_modules: Iterable[str
 
 
 def check(folder: str, expected: str | None) -> Iterable[tuple[str, str]]:
-    """Yields what was done with the folder, and how it went."""
+    """Yield what was done with the folder, and how it went."""
     import torch
     import transformers
     from safetensors.torch import load_file

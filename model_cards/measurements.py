@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a card tells of a run and of its evaluation, read from the JSON files that training and evaluation write."""
+"""Facts of a run and figures of its evaluation for a card, from the JSON files of training and evaluation."""
 
 import os
 from dataclasses import dataclass
@@ -9,10 +9,11 @@ from typing import Any
 
 from huggingface_hub import EvalResultEntry
 
+from common.corpora import is_hub_name
+from common.files import read_json
+from common.reports import with_error
+from common.results import ORDER_NAMES
 from eval.protocols import EVALUATION_SETS
-from training.corpora import is_hub_name
-from training.evaluation import ORDERS
-from training.files import read_json
 
 # Settings of a run that its card shows, and their names there.
 HYPERPARAMETERS = {
@@ -22,9 +23,10 @@ HYPERPARAMETERS = {
     "batch_size": "sequences per step",
     "sequence_length": "tokens per sequence",
     "orders": "orders",
-    "left_to_right_fraction": "share of left-to-right orders",
-    "final_orders": "orders at the end",
-    "final_left_to_right_fraction": "share of left-to-right orders at the end",
+    "block_length": "block length of orders",
+    "stride": "stride of orders",
+    "left_to_right_fraction": "fraction of left-to-right orders",
+    "final_left_to_right_fraction": "fraction of left-to-right orders at the end",
     "learning_rate": "learning rate",
     "final_learning_rate": "final learning rate",
     "warmup_steps": "warm-up steps",
@@ -36,7 +38,7 @@ HYPERPARAMETERS = {
     "mixed_precision": "mixed precision",
     "seed": "seed",
 }
-OF_ORDERS = {"orders", "left_to_right_fraction", "final_orders", "final_left_to_right_fraction"}
+OF_ORDERS = {"orders", "block_length", "stride", "left_to_right_fraction", "final_left_to_right_fraction"}
 ZERO_SHOT_KEYS = ("model_type", "num_parameters", "protocol", "arguments", "datasets")
 
 
@@ -46,12 +48,14 @@ class Measurement:
     One measured figure.
 
     Args:
-        dataset_name, split (`str`): What it was measured on, in words.
-        metric_type (`str`): `"bits_per_byte"` or `"perplexity"`.
-        orders (`str`): In which orders the text was predicted, in words.
-        value, standard_error (`float`): The figure; the error is None where it is not known.
-        dataset_id, dataset_config (`str`, *optional*): Name of the data set on the Hub, where it is there, and of which
-            part of it.
+        dataset_name: Name of the text, in words.
+        split: Its split, in words.
+        metric_type: `"bits_per_byte"` or `"perplexity"`.
+        orders: The orders in which the text was predicted, in words.
+        value: The figure.
+        standard_error: Its error, or None if it is not known.
+        dataset_id: Name of the data set on the Hub, if it is there.
+        dataset_config: Its configuration there.
     """
 
     dataset_name: str
@@ -69,16 +73,14 @@ class Measurement:
 
     @property
     def shown(self) -> str:
-        digits = 3 if self.metric_type == "bits_per_byte" else 2
-        error = "" if self.standard_error is None else f" ± {self.standard_error:.{digits}f}"
-        return f"{self.value:.{digits}f}{error}"
+        return with_error(self.value, self.standard_error, 3 if self.metric_type == "bits_per_byte" else 2)
 
 
 # ------------------------------------------------------------------------------------------------------------ a run
 
 
 def run_hyperparameters(results: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a finished run, from its `results.json`, that a card shows, by their names there."""
+    """Return the settings of a finished run that a card shows, by their names there."""
     arguments = results["arguments"] | {"mixed_precision": results["hardware"]["mixed_precision"]}
     if arguments.get("init_from") is not None:
         arguments["init_from"] = public_name(arguments["init_from"])
@@ -92,31 +94,29 @@ def run_hyperparameters(results: dict[str, Any]) -> dict[str, Any]:
 
 def run_measurements(run: Path, results: dict[str, Any]) -> list[Measurement]:
     """
-    Bits per byte of the held-out text of a finished run, with errors where its report (`report.json`) has them.
+    Return bits per byte of the held-out text of a finished run, with the errors of its report (`report.json`).
 
     Raises:
         ValueError: If the report was made of another run, or of this one before it began anew.
     """
     path = run / "report.json"
     if path.is_file():
-        report = read_json(path, ("run", "bits_per_byte"), "eval/quickstart_report.py")
+        report = read_json(path, ("run", "bits_per_byte"), "eval/benchmarks/quickstart_report.py")
         if any(results.get(key) != value for key, value in report["run"].items()):
-            raise ValueError(
-                f"{path} is the report of another run: make it anew (eval/quickstart_report.py), or remove it."
-            )
+            raise ValueError(f"{path} is the report of another run: make it anew (quickstart_report.py), or remove it.")
         figures = report["bits_per_byte"]
     else:
         figures = results["evaluations"][-1]
     name = corpus_name(results)
     return [
         Measurement(name, "held out", "bits_per_byte", words, figures[key], figures.get(f"{key}_standard_error"))
-        for key, words in ORDERS.items()
+        for key, words in ORDER_NAMES.items()
         if key in figures  # an encoder has no left to right
     ]
 
 
 def describe_corpus(results: dict[str, Any]) -> str:
-    """In a sentence, what a finished run was trained on."""
+    """Describe in a sentence the data of a finished run."""
     corpus = results["corpus"]
     train, tokenizer, name = corpus["train"], public_name(corpus["tokenizer"]), corpus_name(results)
     if "tokens" not in train:
@@ -132,7 +132,7 @@ def corpus_name(results: dict[str, Any]) -> str:
 
 
 def public_name(name: str) -> str:
-    """A name of the Hub as it is, and of a path its end: where files of somebody lie is not for everybody."""
+    """Return a name of the Hub as it is, and the last part of a path: folders of a machine are private."""
     return name if is_hub_name(name) and not os.path.isdir(name) else Path(name).name
 
 
@@ -143,11 +143,13 @@ def zero_shot_measurements(
     path: Path, model_type: str, num_parameters: int, weights: str | None = None
 ) -> list[Measurement]:
     """
-    The figures of a JSON file of eval/zero_shot.py.
+    Return the figures of a JSON file of eval/zero_shot.py.
 
     Args:
-        weights (`str`, *optional*): Digest of the model's weights, as of `identity_of_weights`. Results of a model on
-            the Hub, and older ones, have none to compare it with.
+        path: The file.
+        model_type: Of the published model.
+        num_parameters: Of the published model.
+        weights: `identity_of_weights` of the published model. Results of a model on the Hub have none.
 
     Raises:
         ValueError: If it is none, or another model's: of another type, number of parameters or weights.
@@ -185,23 +187,23 @@ def zero_shot_measurements(
 
 
 def orders_of(measure: str, arguments: dict[str, Any]) -> str:
-    """In which orders a measure of eval/zero_shot.py predicts the text, in words."""
+    """Describe the orders of a measure of eval/zero_shot.py."""
     if measure == "left_to_right":
-        return ORDERS[measure]
+        return ORDER_NAMES[measure]
     contexts = f", {arguments['ensemble_size']} context orders" if measure == "ensemble" else ""
     number = f", {arguments['num_orders']} per sequence" if arguments["num_orders"] > 1 else ""
-    return f"{ORDERS['any_order']}{contexts}{number}"
+    return f"{ORDER_NAMES['any_order']}{contexts}{number}"
 
 
 def title_of(name: str, found: dict[str, Any]) -> str:
-    """A benchmark's title, or the names of the files that were scored."""
+    """Return a benchmark's title, or the names of the files that were scored."""
     if name in EVALUATION_SETS:
         return EVALUATION_SETS[name].title
     return ", ".join(Path(file).name for file in found["files"])
 
 
 def hub_place_of(name: str) -> tuple[str | None, str | None]:
-    """Name and configuration of a benchmark on the Hub: both None where it is not there."""
+    """Return the name and configuration of a benchmark on the Hub, or None for both if it is not there."""
     if name not in EVALUATION_SETS:
         return None, None
     owner, repository, config = EVALUATION_SETS[name].hub.removeprefix("hf://datasets/").split("/")[:3]
@@ -210,8 +212,8 @@ def hub_place_of(name: str) -> tuple[str | None, str | None]:
 
 def benchmark_entries(measurements: list[Measurement]) -> list[EvalResultEntry]:
     """
-    What goes into `.eval_results/*.yaml`, the Hub's format for results on its own data sets: their perplexities, as
-    published, and nothing of other text. A task is told by its configuration of the data set.
+    Return the entries of `.eval_results/*.yaml`, the Hub's format for results on its own data sets: their perplexities,
+    and nothing of other text. A task is named by its configuration of the data set.
     """
     return [
         EvalResultEntry(

@@ -26,8 +26,8 @@ from transformers import PreTrainedModel
 
 from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, MDMEncoderForMaskedLM
 from tests.references import random_encoder, random_model, seeded
-from training.ema import ExponentialMovingAverage
 from training.objectives import AnyOrderObjective, MaskedDiffusionObjective, ScoreEntropyObjective
+from training.optimization import ExponentialMovingAverage
 
 NAME = "simulated"
 INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}

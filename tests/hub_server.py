@@ -136,6 +136,13 @@ class Handler(BaseHTTPRequestHandler):
             "tags": [],
         }
 
+    def tree(self, name: str, revision: str, body: bytes) -> Any:
+        files = self._repository(name).files(revision)
+        return [
+            {"type": "file", "path": file, "size": len(content), "oid": hashlib.sha256(content).hexdigest()}
+            for file, content in sorted(files.items())
+        ]
+
     def branch(self, name: str, branch: str, body: bytes) -> Any:
         repository = self._repository(name)
         if branch in repository.branches:
@@ -212,6 +219,7 @@ class Handler(BaseHTTPRequestHandler):
         r"POST /api/validate-yaml": validate_yaml,
         r"GET /api/models/(.+)/refs": refs,
         r"GET /api/models/(.+)/revision/(.+)": info,
+        r"GET /api/models/(.+)/tree/(.+)": tree,
         r"POST /api/models/(.+)/branch/(.+)": branch,
         r"DELETE /api/models/(.+)/branch/(.+)": delete_branch,
         r"POST /api/models/(.+)/tag/(.+)": tag,

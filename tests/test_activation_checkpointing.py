@@ -1,7 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import platform
+import subprocess
+import sys
 from collections import Counter
 from functools import partial
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -14,6 +18,7 @@ from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
 from tests.references import perturb_vectors, random_encoder, random_model
 from training.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
 
+ROOT = Path(__file__).parents[1]
 KINDS = get_args(ActivationCheckpointing)
 LAYERS = 2
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
@@ -106,3 +111,21 @@ def test_compiled_graphs_keep_what_is_large() -> None:
     loss.backward()
     assert counts[ATTENTION] == MADE_AGAIN["selective"][0]
     assert counts["addmm"] == MADE_AGAIN["selective"][2]
+
+
+def test_freed_tensors_go_back_to_the_system() -> None:
+    """Others that live longer lie between them."""
+    if platform.libc_ver()[0] != "glibc":
+        pytest.skip("only glibc can be told")
+    code = """
+import psutil, torch
+from training.activation_checkpointing import return_freed_memory
+torch.ones(8_000_000).sum()  # freed: glibc's threshold for tensors of their own rises above it
+tensors = [torch.ones(1_000_000) for _ in range(200)]
+full = psutil.Process().memory_info().rss
+del tensors[:-1]
+return_freed_memory()
+print(full - psutil.Process().memory_info().rss)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert int(done.stdout) > 0.9 * 199 * 4_000_000

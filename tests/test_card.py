@@ -14,7 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from model_cards.card import cards, read_facts, render
 from model_cards.measurements import Measurement, zero_shot_measurements
-from model_cards.staging import write_benchmark_results
+from model_cards.publish import write_benchmark_results
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 
 RELEASED = [name for name in cards() if name not in ("default", "quickstart")]

@@ -1,8 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import logging
+import os
 import resource
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +12,19 @@ import torch
 from torch import nn
 
 from training.arguments import TrainingArguments
-from training.checkpoints import checkpoints_in, load_newest_checkpoint, restore_state, save_checkpoint, training_state
-from training.ema import ExponentialMovingAverage
-from training.optimization import create_optimizer
+from training.checkpoints import (
+    StopRequest,
+    checkpoints_in,
+    load_newest_checkpoint,
+    load_state,
+    save_checkpoint,
+    training_state,
+)
+from training.optimization import ExponentialMovingAverage, create_optimizer
 
 TENSORS = {"weights.a": torch.arange(4, dtype=torch.bfloat16).view(2, 2), "losses": torch.tensor([1.5, 0.1 + 0.2])}
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def save(folder: Path, step: int, keep: int = 9) -> Path:
@@ -142,10 +152,48 @@ def test_restored_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
         whole.ema.weights["first.weight"].fill_(7.0)
     save_checkpoint(tmp_path, 3, dict(training_state(whole, whole.ema.weights, whole.optimizer.state)), {}, keep=1)
     resumed = Toy(seed=1)
-    restore_state(load_newest_checkpoint(tmp_path).tensors, resumed, resumed.ema.weights, resumed.optimizer.state)
+    load_state(load_newest_checkpoint(tmp_path).tensors, resumed, resumed.ema.weights, resumed.optimizer.state)
     for toy in (whole, resumed):
         toy.train_steps(3)
     for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
     assert resumed.ema.weights["first.weight"].eq(7.0).all()
     assert "second.weight" not in resumed.ema.weights
+
+
+# ------------------------------------------------------------------------------------------------ requests to stop
+
+
+@pytest.fixture
+def _ctrl_c() -> Iterator[None]:
+    """As in a terminal: what runs in the background of a script is started to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_ctrl_c")
+@pytest.mark.parametrize("number", SIGNALS)
+def test_first_signal_is_remembered_and_a_second_ctrl_c_interrupts(number: int) -> None:
+    with StopRequest() as stop:
+        assert stop.signal == 0
+        os.kill(os.getpid(), number)
+        assert stop.signal == number
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.usefixtures("_ctrl_c")
+def test_schedulers_and_launchers_may_both_send_sigterm() -> None:
+    with StopRequest() as stop:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.signal == signal.SIGTERM
+
+
+@pytest.mark.usefixtures("_ctrl_c")
+def test_handlers_are_restored() -> None:
+    before = [signal.getsignal(known) for known in SIGNALS]
+    with StopRequest():
+        assert signal.getsignal(signal.SIGTERM) != before[0]
+    assert [signal.getsignal(known) for known in SIGNALS] == before

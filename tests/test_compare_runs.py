@@ -42,10 +42,10 @@ def runs(tmp_path: Path) -> list[str]:
 
 
 def test_table_holds_what_differs_and_what_came_of_it(runs: list[str], tmp_path: Path) -> None:
-    main([*runs, "--output", str(tmp_path / "out")])
+    main([*runs, "--output_dir", str(tmp_path / "out")])
     lines = (tmp_path / "out" / "runs.md").read_text().splitlines()
     assert lines[-4:] == [
-        "|  | `orders` | left to right | in random orders |",
+        "|  | `orders` | left to right | random orders |",
         "| --- | --- | --- | --- |",
         "| encoder | None |  | 1.750 |",  # the best first
         "| decoder | uniform | 1.500 | 2.250 |",
@@ -57,7 +57,7 @@ def test_table_holds_what_differs_and_what_came_of_it(runs: list[str], tmp_path:
 
 
 def test_picture_shows_every_run(runs: list[str], tmp_path: Path, saved_figures: list[Figure]) -> None:
-    main([*runs, "--output", str(tmp_path / "out")])
+    main([*runs, "--output_dir", str(tmp_path / "out")])
     assert (tmp_path / "out" / "runs.png").read_bytes().startswith(b"\x89PNG")
     curves = [{line.get_label(): list(line.get_ydata()) for line in axes.lines} for axes in saved_figures[0].axes]
     assert curves == [
@@ -81,5 +81,5 @@ def test_runs_that_cannot_be_compared_are_refused(runs: list[str], tmp_path: Pat
         (str(tmp_path / "unfinished"), "finish the run first"),
     ):
         with pytest.raises(SystemExit, match=message):
-            main([*runs, folder, "--output", str(tmp_path / "out")])
+            main([*runs, folder, "--output_dir", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What CONTRIBUTING.md shows works where it says it belongs."""
 
+import keyword
 import re
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import evaluate
 import pytest
 import torch
 
+from common import corpora
 from modeling_aogpt import AOGPTForAnyOrderLM, certainty, generation_settings
-from training import corpora
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
@@ -29,7 +30,7 @@ def names_of(kind: str) -> dict[str, Any]:
 
 
 def test_what_is_named_exists() -> None:
-    names = re.findall(r"`((?:modeling_aogpt|training|eval|model_cards|demo|tests|docs)/[\w./]*)`", TEXT)
+    names = re.findall(r"`((?:modeling_aogpt|common|training|eval|model_cards|demo|tests|docs)/[\w./]*)`", TEXT)
     assert len(names) > 8
     assert [name for name in names if not name.endswith("/NAME") and not (ROOT / name).exists()] == []
     folders = {path.name for path in ROOT.iterdir() if path.is_dir() and (path / "__init__.py").is_file()}
@@ -48,10 +49,12 @@ def test_an_order_policy(tiny_model: AOGPTForAnyOrderLM, monkeypatch: pytest.Mon
 @pytest.mark.usefixtures("datasets_cache")
 def test_a_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(corpora.BUILT_IN, "python-keywords", names_of("corpus")["python_keywords"])
-    splits = corpora.load_corpus(["python-keywords"], validation_fraction=0.2)
-    texts = [*splits["train"]["text"], *splits["validation"]["text"]]
-    assert "The keyword lambda." in texts
-    assert len(splits["validation"]) > 0
+    splits = corpora.load_corpus(corpora.CorpusArguments(["python-keywords"], validation_fraction=0.2))
+    texts = [f"The keyword {word}." for word in keyword.kwlist]
+    held_out = [f"The keyword {word}." for word in keyword.kwlist if corpora.is_held_out(word, 0.2)]
+    assert splits["validation"]["text"][:] == held_out
+    assert splits["train"]["text"][:] == [text for text in texts if text not in held_out]
+    assert 0 < len(held_out) < len(texts)
 
 
 def test_a_metric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

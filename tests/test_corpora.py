@@ -11,7 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from training.corpora import find_files, is_held_out, is_hub_name, load_corpus, load_files, python_stdlib, unicode_names
+from common.corpora import (
+    CorpusArguments,
+    find_files,
+    is_held_out,
+    is_hub_name,
+    load_corpus,
+    load_files,
+    python_stdlib,
+    unicode_names,
+)
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -44,7 +53,7 @@ def test_unicode_names_are_phrases_without_numbered_families() -> None:
 
 @pytest.mark.skipif(unicodedata.unidata_version != "14.0.0", reason="counted with Unicode 14")
 def test_unicode_names_count() -> None:
-    splits = load_corpus()
+    splits = load_corpus(CorpusArguments())
     assert (len(splits["train"]), len(splits["validation"])) == (25_534, 1_376)
 
 
@@ -63,14 +72,14 @@ def test_hold_out_depends_on_the_text_alone() -> None:
 
 
 def test_text_file_splits_by_hash(lines: Path) -> None:
-    splits = load_corpus([str(lines)], validation_fraction=0.2)
+    splits = load_corpus(CorpusArguments([str(lines)], validation_fraction=0.2))
     assert splits["validation"]["text"][:] == [word for word in WORDS if is_held_out(word, 0.2)]
     assert splits["train"]["text"][:] == [word for word in WORDS if not is_held_out(word, 0.2)]
 
 
 def test_validation_files_are_held_out_whole(lines: Path, tmp_path: Path) -> None:
     (tmp_path / "held_out.txt").write_text("one\ntwo\n")
-    splits = load_corpus([str(lines)], validation_files=[str(tmp_path / "held_out.txt")])
+    splits = load_corpus(CorpusArguments([str(lines)], validation_files=[str(tmp_path / "held_out.txt")]))
     assert splits["train"]["text"][:] == WORDS
     assert splits["validation"]["text"][:] == ["one", "two"]
 
@@ -87,7 +96,9 @@ def test_kinds_of_files(kind: str, tmp_path: Path) -> None:
         opener = {"gz": gzip.open, "xz": lzma.open}.get(kind.split(".")[-1], open)
         with opener(path, "wt") as file:
             file.write(plain)
-    splits = load_corpus([str(path)], text_column="text" if kind.startswith("txt") else "body", validation_fraction=0.3)
+    splits = load_corpus(
+        CorpusArguments([str(path)], text_column="text" if kind.startswith("txt") else "body", validation_fraction=0.3)
+    )
     assert splits.column_names == {"train": ["text"], "validation": ["text"]}
     assert sorted([*splits["train"]["text"], *splits["validation"]["text"]]) == sorted(WORDS)
 
@@ -104,7 +115,9 @@ def test_names_are_no_patterns(tmp_path: Path) -> None:
 def test_sample_by(sample_by: str, documents: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\nb\n\nc\n")
     (tmp_path / "b.txt").write_text("held\n\nout")
-    splits = load_corpus([str(tmp_path / "a.txt")], validation_files=[str(tmp_path / "b.txt")], sample_by=sample_by)
+    splits = load_corpus(
+        CorpusArguments([str(tmp_path / "a.txt")], validation_files=[str(tmp_path / "b.txt")], sample_by=sample_by)
+    )
     assert splits["train"]["text"][:] == documents
     assert len(splits["validation"]) == len(documents)
 
@@ -123,10 +136,10 @@ def test_folder_of_a_data_set_with_its_own_validation_split(tmp_path: Path) -> N
         (tmp_path / "set").mkdir(exist_ok=True)
         (tmp_path / "set" / f"{split}.jsonl").write_text(json.dumps({"text": split}) + "\n")
     folder = str(tmp_path / "set")
-    assert load_corpus([folder])["validation"]["text"][:] == ["validation"]
-    assert load_corpus([folder], validation_split="test")["validation"]["text"][:] == ["test"]
+    assert load_corpus(CorpusArguments([folder]))["validation"]["text"][:] == ["validation"]
+    assert load_corpus(CorpusArguments([folder], validation_split="test"))["validation"]["text"][:] == ["test"]
     with pytest.raises(ValueError, match="no split 'dev'; it has train, validation, test"):
-        load_corpus([folder], validation_split="dev")
+        load_corpus(CorpusArguments([folder], validation_split="dev"))
 
 
 @pytest.mark.parametrize(
@@ -160,8 +173,8 @@ def test_bad_input(lines: Path, tmp_path: Path) -> None:
         ("validation_fraction is 1", ["unicode-names"], {"validation_fraction": 1}),
         ("corpus is empty", [], {}),
         ("validation_split can be chosen of a Hub data set alone", [at["one.txt"]], {"validation_split": "test"}),
-        ("^corpus_config and train_split can be", ["unicode-names"], {"config": "en", "train_split": "all"}),
+        ("^corpus_config and train_split can be", ["unicode-names"], {"corpus_config": "en", "train_split": "all"}),
     ]
     for message, corpus, options in cases:
         with pytest.raises(ValueError, match=message):
-            load_corpus(corpus, **options)
+            load_corpus(CorpusArguments(corpus, **options))

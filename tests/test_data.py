@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import HfArgumentParser, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
-from training.corpora import load_corpus
-from training.data import DataArguments, first_texts, load_data, sha256_of_file
-from training.tokenization import train_tokenizer
+from common.commands import Parser
+from common.corpora import first_texts, load_corpus, sha256_of_file
+from common.data import DataArguments, load_data
+from common.tokenization import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -27,7 +28,7 @@ def arguments(tmp_path: Path) -> DataArguments:
 
 
 def splits(arguments: DataArguments) -> dict[str, list[str]]:
-    corpus = load_corpus(arguments.corpus, validation_fraction=FRACTION)
+    corpus = load_corpus(arguments)
     return {split: [text for text in dataset["text"] if text] for split, dataset in corpus.items()}
 
 
@@ -102,7 +103,7 @@ def test_the_checksum_is_that_of_a_whole_file(tmp_path: Path) -> None:
 
 def test_the_first_documents_are_those_with_text() -> None:
     rows = [{"text": text} for text in ("", "a", None, "b", "c")]
-    assert first_texts(rows, DataArguments(validation_documents=2)) == ["a", "b"]
+    assert first_texts(rows, "train", DataArguments(), count=2) == ["a", "b"]
 
 
 def test_tokenizing_in_parallel_changes_nothing_and_is_done_once(
@@ -167,7 +168,7 @@ def test_a_tokenizer_that_skips_blanks_loses_no_bytes(arguments: DataArguments, 
 
 
 def test_arguments_parse_from_command_line() -> None:
-    (arguments,) = HfArgumentParser(DataArguments).parse_args_into_dataclasses(
+    (arguments,) = Parser(DataArguments).parse(
         [
             "--corpus",
             "a.txt",

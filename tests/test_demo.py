@@ -134,7 +134,7 @@ def test_the_space_has_what_the_hub_asks_for() -> None:
     assert (ROOT / "demo" / data.app_file).is_file()
     assert data.sdk == "gradio"
     code = (ROOT / "demo" / "app.py").read_text()
-    assert not re.search(r"^(from|import) (modeling_aogpt|training|eval)", code, re.MULTILINE)
+    assert not re.search(r"^(from|import) (modeling_aogpt|common|training|eval)", code, re.MULTILINE)
 
 
 # ------------------------------------------------------------------------------------------------------- the browser

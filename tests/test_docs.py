@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import GPT2Config, HfArgumentParser
+from transformers import GPT2Config
 
+from common.commands import Parser
+from common.corpora import unicode_names
+from common.tokenization import train_tokenizer, vocabulary_arguments
+from eval.benchmarks.speed import SpeedArguments
 from eval.generative import GenerativeArguments
 from eval.protocols import EVALUATION_SETS
-from eval.speed import SpeedArguments
 from eval.watch import WatchArguments
 from eval.zero_shot import ScoringArguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from training.arguments import parse_arguments
 from training.convert_gpt2 import config_of
-from training.corpora import unicode_names
-from training.tokenization import train_tokenizer, vocabulary_arguments
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"))}
@@ -163,17 +164,17 @@ def test_training_commands_parse(model_folder: Path, tmp_path: Path, monkeypatch
         ("eval/zero_shot.py", ScoringArguments, "?"),
         ("eval/generative.py", GenerativeArguments, "+"),
         ("eval/watch.py", WatchArguments, "+"),
-        ("eval/speed.py", SpeedArguments, None),
+        ("eval/benchmarks/speed.py", SpeedArguments, None),
     ],
 )
 def test_evaluation_commands_parse(script: str, arguments: type, positional: str | None) -> None:
     lines = commands(script)
     assert lines
     for line in lines:
-        parser = HfArgumentParser(arguments, allow_abbrev=False)
+        parser = Parser(arguments)
         if positional is not None:
             parser.add_argument("model", nargs=positional)
-        parser.parse_args_into_dataclasses(line)
+        parser.parse(line)
 
 
 # ------------------------------------------------------------------------------------------------------ what is named
@@ -199,6 +200,20 @@ def test_local_files_are_those_that_are_read() -> None:
 
 
 def test_results_are_listed_with_their_commands() -> None:
-    index = (ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8")
-    folders = {path.name for path in (ROOT / "docs" / "results").iterdir() if path.is_dir()}
-    assert set(re.findall(r"^\| \[(\w+)\]", index, flags=re.MULTILINE)) == folders
+    results = ROOT / "docs" / "results"
+    rows = re.findall(r"^\| \[(\w+)\]\(([^)]+)\)(.*)$", (results / "README.md").read_text("utf-8"), re.MULTILINE)
+    assert {name for name, _, _ in rows} == {path.name for path in results.iterdir() if path.is_dir()}
+    for name, link, described in rows:
+        assert (results / link).is_file()
+        commands = re.findall(r"`(?:make (\w+)|python (\S+\.py))", described)
+        assert commands, name
+        for target, script in commands:
+            assert (ROOT / script).is_file() if script else f"\n{target}:" in (ROOT / "Makefile").read_text(), name
+
+
+def test_commands_of_reports_name_what_exists() -> None:
+    """Where they are told how to be written anew."""
+    pages = (ROOT / "docs" / "results").rglob("*.md")
+    scripts = {script for page in pages for script in re.findall(r"python (\S+\.py)", page.read_text("utf-8"))}
+    assert len(scripts) > 5
+    assert [script for script in scripts if not (ROOT / script).is_file()] == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from training.files import read_json, remove_incomplete, whole_file, whole_folder, write_json, write_text
+from common.files import atomic_file, atomic_folder, read_json, remove_incomplete, write_json, write_text
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -21,7 +21,7 @@ def write_half(writer: Callable[[Path], AbstractContextManager[Path]], path: Pat
 
 def test_file_appears_whole(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "file.txt"
-    with whole_file(path) as temporary:
+    with atomic_file(path) as temporary:
         temporary.write_text("half")
         assert not path.exists()
         temporary.write_text("whole")
@@ -35,7 +35,7 @@ def test_results_are_text_that_is_read_back(tmp_path: Path) -> None:
 
 
 def test_what_is_no_text_leaves_the_old_file(tmp_path: Path) -> None:
-    for writer, old, wrong in ((write_text, "é", "\ud800"), (write_json, {"a": 1}, {"a": Path()})):
+    for writer, old, wrong in ((write_text, "é", "\ud800"), (write_json, {"a": 1}, {"a": object()})):
         writer(tmp_path / "file.txt", old)
         before = (tmp_path / "file.txt").read_bytes()
         with pytest.raises((UnicodeEncodeError, TypeError)):
@@ -44,10 +44,15 @@ def test_what_is_no_text_leaves_the_old_file(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == ["file.txt"]
 
 
+def test_paths_are_written_as_text(tmp_path: Path) -> None:
+    write_json(tmp_path / "file.json", {"folder": Path("runs/mine")})
+    assert read_json(tmp_path / "file.json", ["folder"], "a test") == {"folder": "runs/mine"}
+
+
 def test_readers_of_the_old_file_are_not_disturbed(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("old")
     with (tmp_path / "file.txt").open() as reader:
-        with whole_file(tmp_path / "file.txt") as temporary:
+        with atomic_file(tmp_path / "file.txt") as temporary:
             temporary.write_text("new")
         assert reader.read() == "old"
     assert content(tmp_path) == {"file.txt": "new"}
@@ -56,14 +61,14 @@ def test_readers_of_the_old_file_are_not_disturbed(tmp_path: Path) -> None:
 def test_failure_keeps_the_old_file_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("old")
     with pytest.raises(InterruptedError):
-        write_half(whole_file, tmp_path / "file.txt")
+        write_half(atomic_file, tmp_path / "file.txt")
     assert content(tmp_path) == {"file.txt": "old"}
 
 
 def test_folder_is_replaced_whole(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     for name in ("old", "new"):
-        with whole_folder(folder) as temporary:
+        with atomic_folder(folder) as temporary:
             (temporary / "inner").mkdir()
             (temporary / "inner" / name).write_text(name)
             assert content(folder) == ({} if name == "old" else {"inner/old": "old"})
@@ -75,7 +80,7 @@ def test_failure_keeps_the_old_folder_and_leaves_nothing(tmp_path: Path) -> None
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "old").write_text("old")
     with pytest.raises(InterruptedError):
-        write_half(whole_folder, tmp_path / "model", inner="half")
+        write_half(atomic_folder, tmp_path / "model", inner="half")
     assert content(tmp_path) == {"model/old": "old"}
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
@@ -84,7 +89,7 @@ def test_leftovers_of_a_killed_process_do_not_get_into_a_folder(tmp_path: Path) 
     leftover = tmp_path / ".model.incomplete"
     leftover.mkdir()
     (leftover / "half").write_text("half")
-    with whole_folder(tmp_path / "model") as temporary:
+    with atomic_folder(tmp_path / "model") as temporary:
         (temporary / "new").write_text("new")
     assert content(tmp_path) == {"model/new": "new"}
 

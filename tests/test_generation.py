@@ -229,10 +229,10 @@ def test_bfloat16_log_probabilities_are_near_the_likelihood(autocast: bool, enco
         output = model.generate(num_return_sequences=3, generator=seeded(), return_dict_in_generate=True)
         scores = model.log_likelihood(output.sequences, output.orders).log_likelihood
         ragged = model.generate(ragged_inputs(), generator=seeded(), return_dict_in_generate=True)
-        token_scores = model.log_likelihood(ragged.sequences, ragged.orders).token_log_likelihood
+        token_log_probs = model.log_likelihood(ragged.sequences, ragged.orders).token_log_likelihood
     torch.testing.assert_close(output.token_logprobs.sum(1), scores, rtol=0, atol=0.2)
-    token_scores = token_scores.masked_fill(ragged.unmasking_steps < 0, 0.0)
-    torch.testing.assert_close(ragged.token_logprobs.sum(1), token_scores.sum(1), rtol=0, atol=0.2)
+    token_log_probs = token_log_probs.masked_fill(ragged.unmasking_steps < 0, 0.0)
+    torch.testing.assert_close(ragged.token_logprobs.sum(1), token_log_probs.sum(1), rtol=0, atol=0.2)
 
 
 # ------------------------------------------------------------------------------------------------------------- errors

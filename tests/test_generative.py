@@ -17,12 +17,12 @@ from accelerate import Accelerator
 from PIL import Image
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
 
-from eval.generative import GenerativeArguments, generative, main, without_filling
+from common.tokenization import train_tokenizer
+from eval.generative import GenerativeArguments, generative, main, without_padding
 from eval.judging import Judge, Sample
 from eval.tables import GENERATIVE, generative_table
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import load_tokenizer
-from training.tokenization import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -53,7 +53,7 @@ def judge(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
 @pytest.fixture
 def arguments(judge: str, tmp_path: Path) -> GenerativeArguments:
     return GenerativeArguments(
-        str(tmp_path / "out"), steps=[4, 12], top_p=[1.0, 0.5], num_samples=5, batch_size=2, judge=judge
+        tmp_path / "out", steps=[4, 12], top_p=[1.0, 0.5], num_samples=5, batch_size=2, judge=judge
     )
 
 
@@ -88,14 +88,14 @@ def test_a_judge_with_another_tokenizer_reads_the_text(
     assert other.eos_token_id in found[0]
 
 
-def test_filling_is_left_out() -> None:
-    assert without_filling([1, 13, 2, 13, 13, 13], 13) == [1, 13, 2, 13]
-    assert without_filling([1, 2], 13) == [1, 2]
-    assert without_filling([13, 13], 13) == [13]
+def test_padding_is_left_out() -> None:
+    assert without_padding([1, 13, 2, 13, 13, 13], 13) == [1, 13, 2, 13]
+    assert without_padding([1, 2], 13) == [1, 2]
+    assert without_padding([13, 13], 13) == [13]
 
 
 def test_grid(model: str, arguments: GenerativeArguments, judge: str, capsys: pytest.CaptureFixture) -> None:
-    output = Path(arguments.output_dir)
+    output = arguments.output_dir
     options = ["--steps", "4", "12", "--top_p", "1.0", "0.5", "--num_samples", "5", "--batch_size", "2"]
     main([model, "--output_dir", str(output), *options, "--judge", judge])
     results = json.loads((output / "results.json").read_text())["cells"]
@@ -156,8 +156,8 @@ def test_a_cell_is_sampled_as_it_says(
 
 
 def test_settings() -> None:
-    assert GenerativeArguments("out").settings() == [(1.0, 1.0), (0.95, 0.9), (0.95, 0.7)]
-    assert GenerativeArguments("out", top_p=[0.9, 1.0], temperature=[0.5]).settings() == [(0.9, 0.5), (1.0, 0.5)]
+    assert GenerativeArguments(Path("out")).settings() == [(1.0, 1.0), (0.95, 0.9), (0.95, 0.7)]
+    assert GenerativeArguments(Path("out"), top_p=[0.9, 1.0], temperature=[0.5]).settings() == [(0.9, 0.5), (1.0, 0.5)]
 
 
 def test_finished_cells_are_judged_and_not_made_again(
@@ -186,7 +186,7 @@ def test_finished_cells_are_judged_and_not_made_again(
     assert [cell["entropy"] for cell in again] == [cell["entropy"] for cell in results]
     assert again[0]["perplexity"]["mean"] != results[0]["perplexity"]["mean"]
     assert again[0]["perplexity"]["truncated"] > results[0]["perplexity"]["truncated"] == 0
-    with pytest.raises(ValueError, match="holds samples of another num_samples; take another --output-dir"):
+    with pytest.raises(ValueError, match="holds samples of another num_samples; take another --output_dir"):
         generative([model], replace(arguments, num_samples=6))
 
 
@@ -201,13 +201,13 @@ def test_published_rows_stand_beside_those_of_the_same_judge() -> None:
         for judge in ["openai-community/gpt2-large"]
         for steps in (64, 100, 1024)
     ]
-    table = list(generative_table(cells))
+    table = generative_table(cells).splitlines()
     published = GENERATIVE[0.95, 0.9]["AO-GPT"]
     assert f"| 0.95, 0.9 | AO-GPT medium (published) | {published[0]} |  | {published[-1]} |" in table
     assert table[-1] == "| 0.95, 0.9 | **ours** | 30.0 / 5.00 | 30.0 / 5.00 | 30.0 / 5.00 |"
     pooled = [cell | {"perplexity": {"pooled": 30.0}} for cell in cells]
-    assert not any("published" in line for line in generative_table(pooled, "pooled"))
-    assert not any("published" in line for line in generative_table([cell | {"judge": "gpt2"} for cell in cells]))
+    assert "published" not in generative_table(pooled, "pooled")
+    assert "published" not in generative_table([cell | {"judge": "gpt2"} for cell in cells])
 
 
 def test_mauve_is_given_features_of_both(judge: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +262,7 @@ def test_bad_input_is_met_before_anything_is_sampled(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "mauve" else find(name))
     with pytest.raises(ValueError, match=message):
         generative([model], replace(arguments, **changes))
-    assert not Path(arguments.output_dir).exists()
+    assert not arguments.output_dir.exists()
 
 
 def test_models_that_cannot_be_sampled(model: str, judge: str, arguments: GenerativeArguments) -> None:
@@ -270,7 +270,7 @@ def test_models_that_cannot_be_sampled(model: str, judge: str, arguments: Genera
         generative([model, "nowhere"], arguments)
     with pytest.raises(ValueError, match="is a model of type 'gpt2', not of this package"):
         generative([model, judge], arguments)
-    assert not Path(arguments.output_dir).exists()
+    assert not arguments.output_dir.exists()
 
 
 def test_samples_are_not_taken_for_those_of_other_weights(
@@ -281,7 +281,7 @@ def test_samples_are_not_taken_for_those_of_other_weights(
     assert generative([model], arguments)[0] == first
     torch.nn.init.normal_(tiny_model.lm_head.weight)
     tiny_model.save_pretrained(model)
-    with pytest.raises(ValueError, match="holds samples of another weights; take another --output-dir"):
+    with pytest.raises(ValueError, match="holds samples of another weights; take another --output_dir"):
         generative([model], arguments)
 
 
@@ -299,7 +299,7 @@ def test_samples_are_made_on_the_cpu_of_a_mac(
     monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
     monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: torch.device("mps"))
     accelerator = create_autospec(Accelerator, side_effect=InterruptedError)
-    monkeypatch.setattr("eval.generative.Accelerator", accelerator)
+    monkeypatch.setattr("common.processes.Accelerator", accelerator)
     with pytest.raises(InterruptedError):
         generative([model], arguments)
     accelerator.assert_called_once_with(cpu=True)
@@ -309,5 +309,6 @@ def test_several_processes_are_refused(
     model: str, arguments: GenerativeArguments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("accelerate.Accelerator.num_processes", 2)
+    monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="one process"):
         generative([model], arguments)

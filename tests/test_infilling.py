@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from common.tokenization import train_tokenizer
 from eval.infilling import (
     KINDS,
     infill,
@@ -17,8 +18,7 @@ from eval.infilling import (
     printable,
     sample,
 )
-from tests.test_training_tokenization import DOCUMENTS
-from training.tokenization import train_tokenizer
+from tests.test_trained_tokenizers import DOCUMENTS
 
 KNOWN = {"train": set(DOCUMENTS[1::2]), "validation": set(DOCUMENTS[::2])}
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from common.tokenization import train_tokenizer
+from eval.benchmarks.kill_and_resume import Attempt, Trainer, differences, killed_run, plot, wrong_losses
 from tests.training_runs import write_config
 from training.checkpoints import checkpoints_in
-from training.kill_and_resume import Attempt, Trainer, differences, killed_run, plot, wrong_losses
-from training.tokenization import train_tokenizer
 
 OPTIONS = ("--max_steps=40", "--save_steps=2", "--eval_steps=20", "--num_samples=0", "--tracker=none")
 SMALL_WINDOWS = ("--shuffle_window=20", "--validation_documents=20")  # 40 steps: 24 windows, several epochs

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.likelihood_estimators import (
+from eval.benchmarks.likelihood_estimators import (
     EstimatorArguments,
     compare,
     difference,
     measure,
+    measure_run,
     rows_of_all_ranks,
     rows_of_whole_passes,
-    run,
+    write_report,
 )
-from eval.likelihood_report import main
 from tests.references import random_model
 
 N, M = 6, 4
@@ -71,7 +71,7 @@ def test_report(found: dict, tmp_path: Path) -> None:
     measured["estimators"] = {name: values for name, values in found.items() if name != "all ranks"}
     measured["comparison"] = compare(measured["estimators"], N, M)
     (tmp_path / "b.json").write_text(json.dumps(measured))
-    main([str(tmp_path / "a.json"), str(tmp_path / "b.json")])
+    write_report(tmp_path)
     assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
     rows = (tmp_path / "report.md").read_text().splitlines()
     assert [row.split(" | ")[1] for row in rows[2:9]] == [str(N)] * 3 + [str(N + 1)] * 4  # the shortest first
@@ -97,6 +97,6 @@ def test_refuses_settings(settings: dict[str, int], message: str) -> None:
 
 def test_refuses_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"has no results\.json; finish the run first"):
-        run(tmp_path, EstimatorArguments())
+        measure_run(tmp_path, EstimatorArguments())
     with pytest.raises(ValueError, match="'some ranks' is no estimator"):
-        run(tmp_path, EstimatorArguments(estimators=["some ranks"]))
+        measure_run(tmp_path, EstimatorArguments(estimators=["some ranks"]))

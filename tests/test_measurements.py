@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from common.results import read_results
 from model_cards.measurements import Measurement, describe_corpus, public_name, run_hyperparameters, run_measurements
-from training.results import read_results
 
 RUN = Path(__file__).parents[1] / "docs" / "results" / "quickstart"
 

@@ -48,7 +48,8 @@ def test_imports_that_remote_code_can_follow(path: Path) -> None:
 WITHOUT_OTHER_PACKAGES = """
 from model_cards.check_staged import hide_other_packages
 
-hidden = hide_other_packages(kept=("torch", "transformers", "aogpt"), hidden_modules=("training", "eval", "tests"))
+scripts = ("common", "training", "eval", "tests")
+hidden = hide_other_packages(kept=("torch", "transformers", "aogpt"), hidden_modules=scripts)
 assert {"accelerate", "datasets", "matplotlib", "pytest"} <= hidden, hidden
 assert not {"torch", "transformers", "safetensors", "huggingface_hub", "numpy"} & hidden, hidden
 """
@@ -144,6 +145,10 @@ def test_type_checkers_read_the_hints_of_an_installed_package() -> None:
 
 
 def test_versions_agree() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
+    assert [hook["rev"] for hook in hooks["repos"]] == [f"v{pinned('3.12')['ruff']}"]
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
+    assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"][0] == PROJECT["requires-python"].removeprefix(">=")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert str(citation["version"]) == PROJECT["version"]
     assert citation["license"] == PROJECT["license"]
@@ -152,13 +157,38 @@ def test_versions_agree() -> None:
 # ------------------------------------------------------------------------------------------------ what is in the tree
 
 
-@pytest.mark.parametrize("target", ["quickstart", "test", "lint"])
+@pytest.mark.parametrize("target", ["quickstart", "findings", "test", "lint"])
 def test_make_targets_run_scripts_that_exist(target: str) -> None:
     command = ["make", "--dry-run", target]
     commands = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert ".venv/bin/" in commands
     for script in re.findall(r"(?:training|eval)/\S+", commands):
         assert (ROOT / script).is_file(), script
+
+
+def test_tests_are_run_with_every_library_that_they_ask_for() -> None:
+    """A test that is skipped without its library would be skipped always."""
+    command = ["make", "--dry-run", "--always-make", "test"]
+    commands = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    extras = set(re.findall(r"'\.\[([\w,]+)\]'", commands)[0].split(","))
+    assert extras == PROJECT["optional-dependencies"].keys() - {"quantization"}  # which has a target of its own
+
+
+def test_scripts_import_what_is_below_them() -> None:
+    """Arrows run one way: model_cards, eval and training to common, and that to the package."""
+    allowed = {
+        "common": {"common", "modeling_aogpt"},
+        "training": {"training", "common", "modeling_aogpt"},
+        "eval": {"eval", "common", "modeling_aogpt"},
+        "eval/benchmarks": {"eval", "training", "common", "modeling_aogpt"},
+        "model_cards": {"model_cards", "eval", "common", "modeling_aogpt"},
+        "demo": set(),
+    }
+    ours = set().union(*allowed.values(), {"tests"})
+    for folder, below in allowed.items():
+        for path in sorted((ROOT / folder).glob("*.py")):
+            imports = re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
+            assert set(imports) & ours <= below, path
 
 
 def test_every_file_of_code_names_its_licence() -> None:

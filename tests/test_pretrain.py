@@ -19,14 +19,14 @@ from torch._dynamo.utils import counters
 from torch.optim import AdamW
 from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
+from common.data import DataArguments, load_data
+from common.results import ORDER_SEED
+from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from tests.training_runs import STEPS, assert_same_training, final_state, losses, results, scores, train, write_config
 from training.arguments import parse_arguments
 from training.batches import rows_of_samples
-from training.data import DataArguments, load_data
-from training.evaluation import ORDER_SEED
 from training.pretrain import Pretraining
-from training.tokenization import vocabulary_arguments
 
 ROOT = Path(__file__).parents[1]
 
@@ -366,7 +366,10 @@ def test_tracker_is_told_of_losses_and_scores(
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
-def test_mixed_precision_and_fewer_rows_to_evaluate(config: Path, finished: Path, tmp_path: Path) -> None:
+def test_mixed_precision_and_fewer_rows_to_evaluate(
+    config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)  # slow where it is not, but right
     train(config, tmp_path, "--mixed_precision=bf16", "--eval_sequences=5")
     torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=0.1, atol=0)
     assert not torch.equal(losses(tmp_path), losses(finished))
@@ -413,10 +416,11 @@ def test_usage_of_the_machine_is_told(finished: Path) -> None:
     assert 0.01 < told["peak_memory_gb"] < 100
 
 
-@pytest.mark.parametrize("kind", ["selective", "full"])
-def test_bfloat16_with_activations_made_again(config: Path, finished: Path, tmp_path: Path, kind: str) -> None:
-    train(config, tmp_path, "--mixed_precision=bf16", f"--activation_checkpointing={kind}")
-    torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=0.1, atol=0)
+def test_bfloat16_needs_instructions_for_it(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    with pytest.raises(SystemExit, match=r"^error: mixed_precision=bf16 needs a CPU .* --mixed_precision no\.$"):
+        train(config, tmp_path / "run", "--mixed_precision=bf16")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

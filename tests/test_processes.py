@@ -1,17 +1,19 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Four processes on two machines, as threads with a store in common."""
+"""Four processes on two machines, as threads; and how one process is started."""
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
-from training import processes
-from training.processes import check_alike, in_turn
+from common import processes
+from common.processes import check_alike, in_turn, must_use_cpu, start_accelerator, use_all_cores
 
 MACHINES = [SimpleNamespace(num_processes=4, process_index=rank, local_process_index=rank % 2) for rank in range(4)]
 for accelerator in MACHINES:
@@ -19,10 +21,26 @@ for accelerator in MACHINES:
     accelerator.is_local_main_process = accelerator.local_process_index == 0
 
 
+class Threads:
+    """Stands for `torch.distributed` in four threads."""
+
+    def __init__(self) -> None:
+        self.barrier = threading.Barrier(4, timeout=60)
+        self.given: dict[int, bool] = {}
+
+    def new_group(self, **options: Any) -> None:
+        assert options["backend"] == "gloo"  # which does not give up after ten minutes, as NCCL does
+
+    def all_gather_object(self, found: list[bool], value: bool, group: None) -> None:
+        self.given[threading.get_ident()] = value
+        self.barrier.wait()
+        found[:] = self.given.values()
+        self.barrier.wait()
+
+
 def take_turns(monkeypatch: pytest.MonkeyPatch, work: Callable[[int], None]) -> list[BaseException | None]:
     """What each process ends with."""
-    store = torch.distributed.HashStore()
-    monkeypatch.setattr(processes, "_get_default_store", lambda: store)
+    monkeypatch.setattr(processes, "distributed", Threads())
 
     def run(accelerator: SimpleNamespace) -> None:
         with in_turn(accelerator):
@@ -48,7 +66,7 @@ def test_the_main_process_goes_first_then_one_of_each_machine_then_all(monkeypat
     assert 2 in seen[3]
 
 
-@pytest.mark.parametrize(("culprit", "worked"), [(0, {0}), (2, {0, 1, 2}), (3, {0, 1, 2, 3})])
+@pytest.mark.parametrize(("culprit", "worked"), [(0, {0}), (2, {0, 2}), (3, {0, 1, 2, 3})])
 def test_where_one_fails_the_others_end_without_a_word(
     monkeypatch: pytest.MonkeyPatch, culprit: int, worked: set[int]
 ) -> None:
@@ -65,9 +83,14 @@ def test_where_one_fails_the_others_end_without_a_word(
     assert [(type(error), error.code) for error in ended] == [(SystemExit, 1)] * 3
 
 
-def test_one_process_has_nobody_to_wait_for() -> None:
+def test_one_process_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "distributed", None)
+    worked = []
     with in_turn(SimpleNamespace(num_processes=1)):
-        pass
+        worked.append(True)
+    assert worked == [True]
+    with pytest.raises(ValueError, match="no file"), in_turn(SimpleNamespace(num_processes=1)):
+        raise ValueError("no file")
 
 
 def test_machines_that_see_other_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,3 +98,55 @@ def test_machines_that_see_other_files_are_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(processes, "gather_object", lambda found: [*found, *found, {"checkpoint": None}])
     with pytest.raises(ValueError, match=r"Process 2 finds another checkpoint than process 0: None, not .*00000003"):
         check_alike(MACHINES[0], checkpoint="checkpoint-00000003.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("environment", "device", "expected"),
+    [
+        ({"ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "1"}, "cpu", [4]),  # `accelerate launch` sets both
+        ({"ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "3"}, "cpu", []),
+        ({"OMP_NUM_THREADS": "1"}, "cpu", []),
+        ({"ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "1"}, "cuda", []),
+    ],
+)
+def test_launcher_leaves_no_core_idle(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], device: str, expected: list[int]
+) -> None:
+    for name in ("ACCELERATE_MIXED_PRECISION", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    given: list[int] = []
+    monkeypatch.setattr(processes, "num_cores", lambda: 8)
+    monkeypatch.setattr(torch, "set_num_threads", given.append)
+    use_all_cores(SimpleNamespace(device=torch.device(device), num_processes=2))
+    assert given == expected
+
+
+def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[dict[str, Any]] = []
+
+    def accelerator(**options: Any) -> SimpleNamespace:
+        made.append(options)
+        return SimpleNamespace(num_processes=1, device=torch.device("cpu"))
+
+    monkeypatch.setattr(processes, "Accelerator", accelerator)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    assert start_accelerator(mixed_precision="no").num_processes == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="2 processes were launched, but Accelerate knows of 1"):
+        start_accelerator()
+    assert made == [{"cpu": False, "mixed_precision": "no"}, {"cpu": True}]
+
+
+@pytest.mark.parametrize(
+    ("device", "num_processes", "takes_cpus"),
+    [(None, 1, False), (None, 2, True), ("cuda", 1, False), ("cuda", 2, False), ("mps", 1, True)],
+)
+def test_cpus_are_taken_where_there_is_nothing_else_that_will_do(
+    monkeypatch: pytest.MonkeyPatch, device: str | None, num_processes: int, takes_cpus: bool
+) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: device is not None)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: device and torch.device(device))
+    monkeypatch.setenv("WORLD_SIZE", str(num_processes))
+    assert must_use_cpu() is takes_cpus

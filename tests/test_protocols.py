@@ -10,9 +10,9 @@ import pytest
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from common.sequences import encode_documents
 from eval.detokenizers import detokenize_lambada, detokenize_lm1b, detokenize_ptb, detokenize_wikitext
 from eval.protocols import EVALUATION_SETS, cut_into_blocks, load_texts
-from training.sequences import encode_documents
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -142,7 +142,7 @@ def test_bad_data_folders(data_dir: Path, name: str, changes: dict[str, str], me
 
 
 def test_without_a_network_the_local_files_are_named() -> None:
-    with pytest.raises(ValueError, match=r"ptb could not be loaded from the Hub .*--data-dir.* ptb/ptb.test.txt"):
+    with pytest.raises(ValueError, match=r"ptb could not be loaded from the Hub .*--data_dir.* ptb/ptb.test.txt"):
         load_texts("ptb")
 
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from io import StringIO
 from itertools import islice
 from pathlib import Path
-from unittest.mock import ANY, Mock, create_autospec
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -19,12 +20,13 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, GPT2Config, set_seed
 
 import modeling_aogpt
-from eval.scorers import identity_of_weights
-from model_cards import publish, staging, upload
+from common.corpora import unicode_names
+from common.models import identity_of_weights
+from common.tokenization import train_tokenizer, vocabulary_arguments
+from model_cards import publish
+from model_cards.publish import PublishArguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from tests.hub_server import Hub, Repository, running_hub
-from training.corpora import unicode_names
-from training.tokenization import train_tokenizer, vocabulary_arguments
 
 ROOT = Path(__file__).parents[1]
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 16}
@@ -48,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def staged(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("staged") / "repository"
-    staging.stage(run, NAME, folder, card="quickstart", max_shard_size="20KB")
+    stage(run, folder, card="quickstart", max_shard_size="20KB")
     return folder
 
 
@@ -68,6 +70,14 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 @pytest.fixture
 def api(hub: Hub) -> HfApi:
     return HfApi(endpoint=hub.endpoint, token="hf_test")
+
+
+def stage(source: Path, folder: Path, **options: Any) -> None:
+    publish.stage(source, NAME, folder, PublishArguments(**options))
+
+
+def push(folder: Path, api: HfApi, **options: Any) -> str:
+    return publish.push(folder, NAME, api, PublishArguments(push=True, **options))
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -114,7 +124,7 @@ def test_a_runs_card_names_its_data_and_no_place_on_the_machine(run: Path, tmp_p
     results = json.loads((run / "results.json").read_text())
     results["arguments"]["corpus"] = [str(tmp_path / "mails.txt")]
     (copied / "results.json").write_text(json.dumps(results))
-    staging.stage(copied, NAME, tmp_path / "repository")
+    stage(copied, tmp_path / "repository")
     files = files_of(tmp_path / "repository")
     assert b"mails.txt: 25,534 documents" in files["README.md"]
     assert not [name for name, content in files.items() if bytes(tmp_path) in content]
@@ -123,9 +133,9 @@ def test_a_runs_card_names_its_data_and_no_place_on_the_machine(run: Path, tmp_p
 def test_a_model_folder_keeps_its_type_and_takes_a_tokenizer(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(staging, "identity_of_weights", None)  # without results there is nothing to tell apart
-    staging.load_model(run / "model").to(torch.bfloat16).save_pretrained(tmp_path / "model")
-    staging.stage(tmp_path / "model", NAME, tmp_path / "repository", tokenizer_name=str(run / "model"))
+    monkeypatch.setattr(publish, "identity_of_weights", None)  # without results there is nothing to tell apart
+    publish.load_local(run / "model").to(torch.bfloat16).save_pretrained(tmp_path / "model")
+    stage(tmp_path / "model", tmp_path / "repository", tokenizer=str(run / "model"))
     assert "| weights | bfloat16, safetensors |" in (tmp_path / "repository" / "README.md").read_text()
     assert {tensor.dtype for tensor in load_file(tmp_path / "repository" / "model.safetensors").values()} == {
         torch.bfloat16
@@ -133,25 +143,25 @@ def test_a_model_folder_keeps_its_type_and_takes_a_tokenizer(
 
 
 def test_pickled_weights_are_not_read(run: Path, tmp_path: Path) -> None:
-    model = staging.load_model(run / "model")
+    model = publish.load_local(run / "model")
     model.config.save_pretrained(tmp_path)
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"weights of .* are missing or damaged: .*safetensors"):
-        staging.load_model(tmp_path)
+        publish.load_local(tmp_path)
 
 
 def test_the_check_is_a_process_by_itself(staged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a network, what others have cached or ask, the folder it was called in, or this environment's paths."""
     done = Mock(returncode=0, stdout='warned\n[["a", "b"]]\n')
-    monkeypatch.setattr(staging.subprocess, "run", process := Mock(return_value=done))
+    monkeypatch.setattr(publish.subprocess, "run", process := Mock(return_value=done))
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.chdir(staged.parent)
-    assert staging.check(Path(staged.name)) == [("a", "b")]
+    assert publish.check(Path(staged.name)) == [("a", "b")]
     (_, isolated, _, folder, _), options = process.call_args.args[0], process.call_args.kwargs
     temporary = Path(options["cwd"])
     assert isolated == "-I"
     assert folder == str(staged)
-    assert options["stdin"] == staging.subprocess.DEVNULL
+    assert options["stdin"] == publish.subprocess.DEVNULL
     assert options["env"]["HF_HUB_OFFLINE"] == "1"
     assert temporary in Path(options["env"]["HF_MODULES_CACHE"]).parents
     assert not temporary.exists()
@@ -166,8 +176,8 @@ def test_a_repository_works_in_a_clean_process(architecture: str, staged: Path, 
         sizes["vocab_size"] += 1
         MDMEncoderForMaskedLM(MDMEncoderConfig(**sizes, **SIZES)).save_pretrained(tmp_path / "model")
         folder = tmp_path / "repository"
-        staging.stage(tmp_path / "model", NAME, folder, tokenizer_name=str(run / "model"))
-    done = [what for what, _ in staging.check(folder)]
+        stage(tmp_path / "model", folder, tokenizer=str(run / "model"))
+    done = [what for what, _ in publish.check(folder)]
     expected = {
         "decoder": [
             "AutoTokenizer",
@@ -223,36 +233,36 @@ def move_the_mask(folder: Path) -> None:
 def test_the_check_finds(damage: Callable[[Path], None], message: str, copied: Path) -> None:
     damage(copied)
     with pytest.raises(ValueError, match=message):
-        staging.check(copied)
+        publish.check(copied)
 
 
 def test_refuses_what_cannot_be_published(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "repository"
     with pytest.raises(ValueError, match="neither a finished run nor a model folder"):
-        staging.stage(tmp_path, NAME, folder)
+        stage(tmp_path, folder)
     GPT2Config().save_pretrained(tmp_path / "gpt2")
     with pytest.raises(ValueError, match="is a model of type 'gpt2', not of this package"):
-        staging.stage(tmp_path / "gpt2", NAME, folder)
+        stage(tmp_path / "gpt2", folder)
     bare = Path(shutil.copytree(run / "model", tmp_path / "bare"))
     for path in bare.glob("tokenizer*"):
         path.unlink()
     with pytest.raises(ValueError, match="has no tokenizer: name the one"):
-        staging.stage(bare, NAME, folder)
+        stage(bare, folder)
     config = json.loads((bare / "config.json").read_text())
     (bare / "config.json").write_text(json.dumps(config | {"mask_token_id": 500}))
     with pytest.raises(ValueError, match="has 400 tokens before its mask, but the model 500"):
-        staging.stage(bare, NAME, folder, tokenizer_name=str(run / "model"))
+        stage(bare, folder, tokenizer=str(run / "model"))
     (bare / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     with pytest.raises(ValueError, match=r"weights of .* are not those of its configuration"):
-        staging.stage(bare, NAME, folder, tokenizer_name=str(run / "model"))
+        stage(bare, folder, tokenizer=str(run / "model"))
     unfinished = tmp_path / "unfinished"
     shutil.copytree(run / "model", unfinished / "model")
     with pytest.raises(ValueError, match=r"has no results\.json; finish the run first"):
-        staging.stage(unfinished, NAME, folder)
+        stage(unfinished, folder)
     assert not folder.exists()
     (folder / "mine").mkdir(parents=True)
     with pytest.raises(ValueError, match="is not an empty folder"):
-        staging.stage(run, NAME, folder)
+        stage(run, folder)
 
 
 def test_results_are_the_models_own(run: Path, staged: Path, tmp_path: Path) -> None:
@@ -262,7 +272,7 @@ def test_results_are_the_models_own(run: Path, staged: Path, tmp_path: Path) -> 
         "text files": {"files": ["mine.txt"], "measures": {"left_to_right": figures}},
         "wikitext2": {"split": "test", "measures": {"left_to_right": figures}},
     }
-    model = staging.load_model(run / "model")
+    model = publish.load_local(run / "model")
     results = {"model_type": "aogpt", "num_parameters": model.num_parameters(), "protocol": "clean"}
     other_weights = {"revision": None, "weights": "0123456789ab", "model": "another"}
     for other, message in (
@@ -272,15 +282,15 @@ def test_results_are_the_models_own(run: Path, staged: Path, tmp_path: Path) -> 
     ):
         path.write_text(json.dumps(results | other | {"arguments": {}, "datasets": datasets}))
         with pytest.raises(ValueError, match=message):
-            staging.stage(run, NAME, folder, results=[path])
+            stage(run, folder, results=[path])
     in_shards = {"weights": identity_of_weights(str(staged))}
     for same in (in_shards, {"weights": None, "revision": "0" * 40}):
         path.write_text(json.dumps(results | same | {"arguments": {}, "datasets": datasets}))
-        staging.stage(run, NAME, tmp_path / "same", results=[path])
+        stage(run, tmp_path / "same", results=[path])
         shutil.rmtree(tmp_path / "same")
     assert not folder.exists()
     path.write_text(json.dumps(results | {"arguments": {}, "datasets": datasets}))
-    staging.stage(run, NAME, folder, results=[path])
+    stage(run, folder, results=[path])
     card = (folder / "README.md").read_text()
     assert "| mine.txt, all, clean protocol | perplexity, left to right | 12.35 |" in card
     documents = json.loads((run / "results.json").read_text())["corpus"]["train"]["documents"]
@@ -292,7 +302,7 @@ def test_results_are_the_models_own(run: Path, staged: Path, tmp_path: Path) -> 
 
 
 def test_a_push_is_one_commit_of_exactly_these_files(staged: Path, hub: Hub, api: HfApi) -> None:
-    address = upload.push(staged, NAME, api, private=True, tag="v1", message="First")
+    address = push(staged, api, private=True, tag="v1", message="First")
     repository = hub.repositories[NAME]
     assert repository.private
     assert repository.messages == ["initial commit", "First"]
@@ -302,13 +312,13 @@ def test_a_push_is_one_commit_of_exactly_these_files(staged: Path, hub: Hub, api
 
 
 def test_a_second_push_replaces_what_is_stale(staged: Path, copied: Path, hub: Hub, api: HfApi) -> None:
-    upload.push(staged, NAME, api)
+    push(staged, api)
     (copied / "LICENSE").unlink()
     (copied / "README.md").write_text((copied / "README.md").read_text() + "\nMore.\n")
     (copied / "pictures").mkdir()
     (copied / "pictures" / "one.png").write_bytes(b"1")
     uploads = sum(call.startswith("PUT") for call in hub.requests)
-    upload.push(copied, NAME, api)
+    push(copied, api)
     assert hub.repositories[NAME].files().keys() - {".gitattributes"} == files_of(copied).keys()
     assert hub.repositories[NAME].files()["README.md"].endswith(b"More.\n")
     assert sum(call.startswith("PUT") for call in hub.requests) == uploads  # weights that are there are not sent again
@@ -318,20 +328,20 @@ def test_a_second_push_replaces_what_is_stale(staged: Path, copied: Path, hub: H
 def test_a_push_that_fails_changes_nothing_and_the_next_goes_on(
     refused: str, staged: Path, copied: Path, hub: Hub, api: HfApi
 ) -> None:
-    upload.push(copied, NAME, api)
+    push(copied, api)
     before = dict(hub.repositories[NAME].branches)
     for shard in copied.glob("*.safetensors"):
         content = shard.read_bytes()
         shard.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     hub.refused = refused
     with pytest.raises((HfHubHTTPError, ValueError, RuntimeError)):
-        upload.push(copied, NAME, api, revision="next", tag="v2")
+        push(copied, api, revision="next", tag="v2")
     assert hub.repositories[NAME].branches == before
     assert not hub.repositories[NAME].tags
     hub.refused = None
     stored = len(hub.blobs)
     hub.requests.clear()
-    upload.push(copied, NAME, api, revision="next", tag="v2")
+    push(copied, api, revision="next", tag="v2")
     sent = sum(call.startswith("PUT") for call in hub.requests)
     assert sent == len(hub.blobs) - stored
     assert sent == (0 if "commit" in refused else len(list(copied.glob("*.safetensors"))))
@@ -345,24 +355,24 @@ def test_an_interrupted_push_leaves_no_branch(
 ) -> None:
     monkeypatch.setattr(api, "create_commit", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        upload.push(staged, NAME, api, revision="next")
+        push(staged, api, revision="next")
     assert list(hub.repositories[NAME].branches) == ["main"]
 
 
 def test_a_branch_that_is_there_grows(staged: Path, copied: Path, hub: Hub, api: HfApi) -> None:
-    upload.push(staged, NAME, api, revision="next")
+    push(staged, api, revision="next")
     (copied / "README.md").write_text((copied / "README.md").read_text() + "\nMore.\n")
-    upload.push(copied, NAME, api, revision="next")
+    push(copied, api, revision="next")
     assert hub.repositories[NAME].files("next")["README.md"].endswith(b"More.\n")
     assert hub.repositories[NAME].files().keys() == {".gitattributes"}
 
 
 def test_a_tag_that_is_taken_is_refused_before_anything_is_sent(staged: Path, hub: Hub, api: HfApi) -> None:
-    upload.push(staged, NAME, api, tag="v1")
+    push(staged, api, tag="v1")
     before = dict(hub.repositories[NAME].branches)
     hub.requests.clear()
     with pytest.raises(ValueError, match="has a tag 'v1' already"):
-        upload.push(staged, NAME, api, tag="v1")
+        push(staged, api, tag="v1")
     assert hub.repositories[NAME].branches == before
     assert not [call for call in hub.requests if "commit" in call or "PUT" in call]
 
@@ -370,7 +380,7 @@ def test_a_tag_that_is_taken_is_refused_before_anything_is_sent(staged: Path, hu
 def test_a_tag_that_fails_leaves_the_commit_and_says_so(staged: Path, hub: Hub, api: HfApi) -> None:
     hub.refused = "POST .*/tag/"
     with pytest.raises(RuntimeError, match=r"Uploaded: .*/commit/.*without the tag 'v1'"):
-        upload.push(staged, NAME, api, tag="v1")
+        push(staged, api, tag="v1")
     assert hub.repositories[NAME].files().keys() >= files_of(staged).keys()
 
 
@@ -378,19 +388,19 @@ def test_what_is_to_be_private_is_not_sent_to_a_public_repository(staged: Path, 
     hub.repositories[NAME] = public = Repository(private=False)
     public.commit("main", {}, "initial commit")
     with pytest.raises(ValueError, match="is there already and public"):
-        upload.push(staged, NAME, api, private=True, revision="next")
+        push(staged, api, private=True, revision="next")
     assert public.messages == ["initial commit"]
     assert list(public.branches) == ["main"]
     assert not [call for call in hub.requests if "upload" in call or "PUT" in call]
     public.private = True
-    upload.push(staged, NAME, api, private=True)
+    push(staged, api, private=True)
     assert len(public.messages) == 2
 
 
 def test_somebody_elses_commit_in_the_meantime_is_not_overwritten(
     staged: Path, hub: Hub, api: HfApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    upload.push(staged, NAME, api)
+    push(staged, api)
     real = api.create_commit
 
     def too_late(*arguments: object, **options: object) -> object:
@@ -401,7 +411,7 @@ def test_somebody_elses_commit_in_the_meantime_is_not_overwritten(
     (staged / "extra").write_text("new")
     try:
         with pytest.raises(HfHubHTTPError, match="412"):
-            upload.push(staged, NAME, api)
+            push(staged, api)
     finally:
         (staged / "extra").unlink()
     assert hub.repositories[NAME].files() == {"theirs": b"1"}
@@ -425,7 +435,7 @@ def test_without_push_nothing_is_sent(
     capsys: pytest.CaptureFixture,
 ) -> None:
     monkeypatch.setattr(publish, "check", lambda folder: [("AutoModel", "loaded")])  # tested above
-    command(run, NAME, "--card", "quickstart", "--stage-to", tmp_path / "kept")
+    command(run, NAME, "--card", "quickstart", "--output_dir", tmp_path / "kept")
     assert hub.requests == []
     shown = capsys.readouterr().out
     kept = files_of(tmp_path / "kept")
@@ -437,16 +447,18 @@ def test_without_push_nothing_is_sent(
 def test_options_reach_what_they_are_for(
     command: Callable[..., None], run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    kept = tmp_path / "kept"
-    monkeypatch.setattr(publish, "stage", stage := create_autospec(staging.stage))
-    monkeypatch.setattr(publish, "check", create_autospec(staging.check, return_value=[]))
-    monkeypatch.setattr(publish, "push", push := create_autospec(upload.push))
+    seen: list[tuple] = []
+    monkeypatch.setattr(publish, "stage", lambda *given: seen.append(given))
+    monkeypatch.setattr(publish, "check", lambda folder: [])
+    monkeypatch.setattr(publish, "push", lambda *given: seen.append((*given[:2], *given[3:])))
     command(
         *(run, NAME, "--card", "mine.yaml", "--tokenizer", "gpt2", "--results", "a.json", "b.json"),
-        *("--max-shard-size", "1GB", "--stage-to", kept, "--push", "--tag", "v1"),
+        *("--max_shard_size", "1GB", "--output_dir", tmp_path / "kept", "--push", "--tag", "v1"),
     )
-    stage.assert_called_once_with(run, NAME, kept, "mine.yaml", "gpt2", [Path("a.json"), Path("b.json")], "1GB")
-    push.assert_called_once_with(kept, NAME, ANY, False, "main", "v1", "Upload model")
+    arguments = PublishArguments(
+        *("mine.yaml", "gpt2", [Path("a.json"), Path("b.json")], "1GB", tmp_path / "kept"), push=True, tag="v1"
+    )
+    assert seen == [(run, NAME, tmp_path / "kept", arguments), (tmp_path / "kept", NAME, arguments)]
 
 
 def test_what_is_shown_is_no_markup(tmp_path: Path) -> None:
@@ -472,10 +484,10 @@ def test_push(command: Callable[..., None], run: Path, hub: Hub, monkeypatch: py
 def test_a_failed_check_sends_nothing(
     command: Callable[..., None], run: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = staging.stage
+    stage = publish.stage
 
-    def stage_and_damage(source: Path, repo_id: str, folder: Path, *arguments: object) -> None:
-        stage(source, repo_id, folder, *arguments)
+    def stage_and_damage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments) -> None:
+        stage(source, repo_id, folder, arguments)
         remove_code(folder)
 
     monkeypatch.setattr(publish, "stage", stage_and_damage)
@@ -516,15 +528,6 @@ def test_what_goes_wrong_with_the_hub_is_said_in_a_line(
 
 
 @pytest.mark.parametrize("option", ["--private", "--tag=v1", "--revision=trial", "--message=Names"])
-def test_what_only_an_upload_heeds_needs_one(option: str, capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit):
-        publish.parse(["run", NAME, option])
-    assert f"{option.partition('=')[0]} would change nothing" in capsys.readouterr().err
-    assert publish.parse(["run", NAME, option, "--push"]).push
-
-
-def test_a_dry_run_is_no_upload(capsys: pytest.CaptureFixture) -> None:
-    with pytest.raises(SystemExit):
-        publish.parse(["run", NAME, "--dry-run", "--push"])
-    assert "not allowed with argument --dry-run" in capsys.readouterr().err
-    assert not publish.parse(["run", NAME, "--dry-run"]).push
+def test_what_only_an_upload_heeds_needs_one(option: str) -> None:
+    with pytest.raises(SystemExit, match=rf"^error: {option.partition('=')[0]} would change nothing: without --push"):
+        publish.main(["run", NAME, option])

@@ -1,7 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import json
+import lzma
 import math
+import random
+import zlib
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -11,16 +14,17 @@ import pytest
 from PIL import Image
 from transformers import set_seed
 
-from eval import likelihood_estimators, quantization, quickstart_report
-from eval.compression_baselines import compression_bits_per_byte
-from eval.likelihood_estimators import EstimatorArguments
-from eval.quickstart_report import filled_in, main, make_report, to_markdown
+from common.data import DataArguments, load_data
+from common.results import ORDER_SEED
+from common.tokenization import vocabulary_arguments
+from eval import quantization
+from eval.benchmarks import quickstart_report
+from eval.benchmarks.likelihood_estimators import TRAINING, EstimatorArguments, measure_run
+from eval.benchmarks.likelihood_estimators import main as estimate
+from eval.benchmarks.quickstart_report import compression_bits_per_byte, filled_in, main, make_report, to_markdown
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from tests.references import remove_weight
-from tests.test_training_tokenization import DOCUMENTS
-from training.data import DataArguments, load_data
-from training.evaluation import ORDER_SEED
-from training.tokenization import vocabulary_arguments
+from tests.test_trained_tokenizers import DOCUMENTS
 
 LONG = "ABCDEFGHIJKLMNOPQRSTUVWXYZ 0123456789"  # no two letters alike: no merges
 
@@ -55,7 +59,7 @@ def run(arguments: DataArguments, tmp_path: Path) -> Path:
     model.save_pretrained(tmp_path / "run" / "model")
     data.tokenizer.save_pretrained(tmp_path / "run" / "model")
     results = {
-        "arguments": {"hidden_size": 16, "max_steps": 30} | asdict(arguments),
+        "arguments": {name: getattr(model.config, name, 30) for name in TRAINING} | asdict(arguments),
         "num_parameters": model.num_parameters(),
         "steps": 30,
         "tokens": 30 * 16 * 8,
@@ -72,7 +76,7 @@ def run(arguments: DataArguments, tmp_path: Path) -> Path:
     [
         make_report,
         quantization.measure,
-        lambda run: likelihood_estimators.run(run, EstimatorArguments(num_sequences=1, num_exact=0)),
+        lambda run: measure_run(run, EstimatorArguments(num_sequences=1, num_exact=0)),
     ],
     ids=["quickstart_report", "quantization", "likelihood_estimators"],
 )
@@ -114,7 +118,7 @@ def test_documents_without_letters_have_no_such_group(run: Path, arguments: Data
     Path(arguments.validation_files[0]).write_text("ONE TWO THREE FOUR\nTWO THREE FOUR\n")
     report = make_report(run)
     assert list(report["infilling"]) == ["words"]
-    assert "LETTER _ WITH _" not in "\n".join(to_markdown(report))
+    assert "LETTER _ WITH _" not in to_markdown(report)
 
 
 def test_filled_in_names_have_just_the_blanks_that_the_model_wrote() -> None:
@@ -146,6 +150,18 @@ def test_files_hold_what_was_found(run: Path, capsys: pytest.CaptureFixture) -> 
     }
 
 
+def test_estimators_of_the_likelihood_are_reported(run: Path, tmp_path: Path) -> None:
+    options = ["--num_sequences", "2", "--ensemble_size", "2", "--num_draws", "2", "--output_dir"]
+    for length in ("4", "6"):
+        estimate([str(run), "--length", length, *options, str(tmp_path / "out")])
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        *("run-4.json", "run-6.json"),
+        *("report.md", "report.png"),
+    }
+    table = (tmp_path / "out" / "report.md").read_text()
+    assert [f"names.txt | {length} | 2 | masked diffusion |" in table for length in (4, 5, 6)] == [True, False, True]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -163,3 +179,29 @@ def test_bad_input(run: Path, changes: dict[str, Any] | None, message: str) -> N
     with pytest.raises(SystemExit, match=f"^error: .*{message}"):
         main([str(run)])
     assert not (run / "report.json").exists()
+
+
+# ------------------------------------------------------------------------------------------------------ compressors
+
+
+def test_sizes_are_those_of_the_joined_documents() -> None:
+    held_out = ["größer", "größe", ""]
+    data = "größer\ngröße\n\n".encode()
+    figures = compression_bits_per_byte([], held_out)
+    assert figures["zlib"] == 8 * len(zlib.compress(data, 9)) / len(data)
+    assert figures["xz"] == 8 * len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)) / len(data)
+
+
+def test_xz_profits_from_training_documents_that_tell_the_held_out_ones() -> None:
+    letters = random.Random(0)
+    documents = ["".join(letters.choices("abcdefgh", k=40)) for _ in range(100)]
+    seen = compression_bits_per_byte(documents, documents)
+    unseen = compression_bits_per_byte(reversed([document.upper() for document in documents]), documents)
+    assert seen["xz"] == unseen["xz"] > 3  # eight letters: 3 bits each
+    assert seen["xz_after_training"] < 0.2
+    assert 2.5 < unseen["xz_after_training"] < 3.5
+
+
+def test_nothing_to_compress() -> None:
+    with pytest.raises(ValueError, match="no held-out documents"):
+        compression_bits_per_byte(["a"], [])

@@ -1,8 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import json
 from pathlib import Path
 
-from training.report import write_report
+import pytest
+from matplotlib.figure import Figure
+
+from training.arguments import TrainingArguments
+from training.report import loss_curve, plot_run, write_report
 
 RESULTS = {
     "arguments": {"learning_rate": 0.05, "corpus": ["a.txt"]},
@@ -24,6 +29,7 @@ RESULTS = {
 
 def test_report_says_what_the_results_say(tmp_path: Path) -> None:
     write_report(RESULTS, ["a text with ``` in it"], tmp_path)
+    assert json.loads((tmp_path / "results.json").read_text()) == RESULTS
     lines = (tmp_path / "report.md").read_text(encoding="utf-8").splitlines()
     for line in (
         f"# {tmp_path.name}",
@@ -31,7 +37,7 @@ def test_report_says_what_the_results_say(tmp_path: Path) -> None:
         "| machine | 2 x x86_64 (cpu) |",
         "| last training loss | 2.0000 nats per token |",
         "![Training loss and held-out bits per byte](loss.png)",
-        "| step | left to right | in random orders | sequences |",
+        "| step | left to right | random orders | sequences |",
         "| 4 | 1.2500 | 1.5000 | 7 |",
         "learning_rate: 0.05",
         "torch 2.13",
@@ -46,3 +52,32 @@ def test_an_encoder_has_one_bound_and_no_samples_are_fine(tmp_path: Path) -> Non
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "| 4 | 1.5000 | 7 |" in text
     assert "Samples" not in text
+
+
+@pytest.mark.parametrize(
+    ("window", "steps", "means"),
+    [(1, [1, 2, 3, 4, 5], [5, 4, 3, 2, 1]), (2, [2, 4, 5], [4.5, 2.5, 1]), (5, [5], [3]), (9, [5], [3])],
+)
+def test_curve_is_the_mean_of_each_window(window: int, steps: list[int], means: list[float]) -> None:
+    training = TrainingArguments(max_steps=5, warmup_steps=4, final_learning_rate=0.0, logging_steps=window)
+    curve = loss_curve([5.0, 4.0, 3.0, 2.0, 1.0], training)
+    assert curve["step"] == steps
+    assert curve["loss"] == pytest.approx(means)
+    assert curve["learning_rate"] == pytest.approx([6e-4 * step / 5 for step in steps])
+
+
+def test_picture_shows_all_values(tmp_path: Path, saved_figures: list[Figure]) -> None:
+    plot_run(RESULTS, tmp_path / "loss.png")
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    training, held_out = drawn[0].axes
+    lines = [
+        {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines}
+        for axes in (training, held_out)
+    ]
+    assert list(lines[0].values()) == [([2, 4], [6.9, 2.0])]
+    assert lines[1] == {
+        "random orders: 1.500": ([2, 4], [3.0, 1.5]),
+        "left to right: 1.250": ([2, 4], [2.0, 1.25]),
+    }
+    low, high = training.get_ylim()
+    assert low < 2.0 < 6.9 < high

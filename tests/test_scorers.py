@@ -23,18 +23,15 @@ from transformers import (
     RobertaForMaskedLM,
 )
 
-from eval import speed
-from eval.contenders import causal_lm
-from eval.generative import load_model
+from common.models import identity_of_weights, load_model, longest_sequence
+from eval.benchmarks import speed
+from eval.benchmarks.contenders import causal_lm
 from eval.judging import Judge
 from eval.scorers import (
+    AnyOrderScorer,
     CausalScorer,
-    DecoderScorer,
-    EncoderScorer,
     Estimators,
-    identity_of_weights,
     load_scorer,
-    longest_sequence,
 )
 from eval.scoring import score
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
@@ -63,7 +60,7 @@ def batch() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("num_ranks", [0, 4])
 def test_measures_of_a_decoder(tiny_model: AOGPTForAnyOrderLM, num_ranks: int) -> None:
-    scorer, given = DecoderScorer(tiny_model, Estimators(ensemble_size=3, num_ranks=num_ranks)), batch()
+    scorer, given = AnyOrderScorer(tiny_model, Estimators(ensemble_size=3, num_ranks=num_ranks)), batch()
     expected = {
         "left_to_right": tiny_model.log_likelihood(IDS),
         "any_order": tiny_model.log_likelihood(IDS, orders=given["orders"]),
@@ -78,7 +75,7 @@ def test_measures_of_a_decoder(tiny_model: AOGPTForAnyOrderLM, num_ranks: int) -
 
 
 def test_measures_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
-    scorer = EncoderScorer(encoder, Estimators(num_times=6))
+    scorer = AnyOrderScorer(encoder, Estimators(num_times=6))
     expected = {
         "left_to_right": encoder.log_likelihood(IDS, orders="left_to_right"),
         "any_order": encoder.log_likelihood(IDS, num_times=6, generator=seeded()),
@@ -101,10 +98,10 @@ def test_scores_of_a_causal_model_in_bfloat16_are_computed_in_float32() -> None:
 
 def test_seeds_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
     rows = [{"input_ids": ids} for ids in IDS.tolist()]
-    one, same, other = (score(encoder, rows, 2, seed, 4, ["any_order"])["any_order"] for seed in (0, 0, 1))
+    one, same, other = (score(encoder, rows, 2, seed, 4, {"any_order": "no"})["any_order"] for seed in (0, 0, 1))
     assert one.tolist() == same.tolist()
     assert (one != other).all()
-    single = score(encoder, rows, 1, 0, 4, ["any_order"])["any_order"]
+    single = score(encoder, rows, 1, 0, 4, {"any_order": "no"})["any_order"]
     assert (one != single).all()  # so the second pass draws other masks than the first
 
 
@@ -112,7 +109,7 @@ def test_seeds_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
     "load",
     [
         lambda name: load_scorer(name, torch.float32, torch.device("cpu"), Estimators()),
-        lambda name: load_model(name, torch.float32, torch.device("cpu")),
+        load_model,
         lambda name: speed.measure(speed.SpeedArguments(name, device="cpu"), "command"),
         lambda name: convert(name, Path(name) / "out"),
         lambda name: Judge(name, torch.device("cpu")),
@@ -167,10 +164,12 @@ def test_longest_sequence_is_that_of_the_text_where_it_is_known() -> None:
 
 def test_kinds_of_models(encoder: MDMEncoderForMaskedLM, tiny_model: AOGPTForAnyOrderLM, tmp_path: Path) -> None:
     arguments = torch.float32, torch.device("cpu"), Estimators(num_times=6)
-    for model, kind in ((encoder, EncoderScorer), (tiny_model, DecoderScorer)):
+    for model in (encoder, tiny_model):
         model.save_pretrained(tmp_path)
         scorer = load_scorer(str(tmp_path), *arguments)
-        assert isinstance(scorer, kind)
+        assert isinstance(scorer, AnyOrderScorer)
+        assert scorer.is_encoder == (model is encoder)
+        assert type(scorer.model) is type(model)
         assert scorer.estimators.num_times == 6
         assert not scorer.model.training
     BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)).save_pretrained(

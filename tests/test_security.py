@@ -16,7 +16,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedTokenizerFast
 
-from model_cards import staging
+from model_cards import publish
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig
 from modeling_aogpt.convert_reference_checkpoint import load_released
 
@@ -107,7 +107,7 @@ def test_a_malicious_pickle_does_not_run(model_folder: Path, tmp_path: Path) -> 
     with pytest.raises(Exception, match=r"(?i)weights.only|unpickl|safetensors"):
         AOGPTForAnyOrderLM.from_pretrained(model_folder)
     with pytest.raises((OSError, ValueError), match="safetensors"):
-        staging.load_model(model_folder)
+        publish.load_local(model_folder)
     assert not trace.exists()
     torch.load(released, weights_only=False)
     assert trace.exists()  # the attack works if it is not prevented
@@ -180,7 +180,8 @@ for auto_class in (AutoModelForCausalLM, AutoModelForMaskedLM, AutoModel):
     assert type(model).__module__ == "modeling_aogpt.modeling_aogpt"
 model.generate(num_return_sequences=2)
 model.log_likelihood(tokenizer("abcd", return_tensors="pt").input_ids)
-model_cards.publish.stage(pathlib.Path(folder), "somebody/model", pathlib.Path(staged))
+arguments = model_cards.publish.PublishArguments()
+model_cards.publish.stage(pathlib.Path(folder), "somebody/model", pathlib.Path(staged), arguments)
 """
 
 

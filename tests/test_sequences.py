@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import pytest
 
-from training.sequences import count_token_bytes, cut
+from common.sequences import count_token_bytes, cut
 
 
 @pytest.mark.parametrize(

@@ -20,17 +20,17 @@ import transformers
 from torch.profiler import ProfilerActivity, profile
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlavaConfig, MambaConfig
 
-from eval import speed, speed_floor
-from eval.contenders import ABLATIONS, ConcatenatingCache, Contender, Generate, causal_lm, encoder
-from eval.speed import STEPS_IN_A_QUEUE, SpeedArguments, main, measure, race, write_report
-from eval.speed_floor import Machine, best_time, decoder_work, measure_machine
-from eval.speed_memory import PeakMemory, memory_of
-from eval.speed_plot import main as plot_reports
+from common.hardware import versions
+from eval.benchmarks import resources, speed
+from eval.benchmarks.contenders import ABLATIONS, ConcatenatingCache, Contender, Generate, causal_lm, encoder
+from eval.benchmarks.resources import Machine, PeakMemory, best_time, decoder_work, measure_machine, memory_of
+from eval.benchmarks.speed import STEPS_IN_A_QUEUE, SpeedArguments, main, measure, race
+from eval.benchmarks.speed_report import main as plot_reports
+from eval.benchmarks.speed_report import write_report
 from modeling_aogpt import AOGPTConfig, cached_decoder
 from modeling_aogpt.decoding_state import AnyOrderCache
 from modeling_aogpt.devices import HAS_ONEDNN, Linear
 from tests.references import random_model
-from training.hardware import versions
 
 TINY = {"size": "tiny", "length": 16, "steps": [2, 16], "repeats": 1, "device": "cpu", "threads": 1}
 
@@ -100,7 +100,7 @@ def test_a_concatenating_cache_gives_the_same_in_fresh_memory() -> None:
 
 def test_speed_is_measured_without_libraries_of_data() -> None:
     """On a machine with a GPU and little else."""
-    code = "import sys; sys.modules |= {'datasets': None, 'evaluate': None}; import eval.speed"
+    code = "import sys; sys.modules |= {'datasets': None, 'evaluate': None}; import eval.benchmarks.speed"
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=True)
 
 
@@ -134,10 +134,10 @@ def test_the_table_of_a_causal_lm_is_that_of_its_text(monkeypatch: pytest.Monkey
     arguments = "name", 8, torch.device("cpu"), torch.float32
     unknown = MambaConfig()
     unknown.max_position_embeddings = None
-    monkeypatch.setattr("eval.contenders.load_whole", lambda *given, **options: Mock(config=unknown))
+    monkeypatch.setattr("eval.benchmarks.contenders.load_pretrained", lambda *given, **options: Mock(config=unknown))
     assert causal_lm(*arguments).one_by_one
     text = LlavaConfig(text_config=LlamaConfig(max_position_embeddings=7))
-    monkeypatch.setattr("eval.contenders.load_whole", lambda *given, **options: Mock(config=text))
+    monkeypatch.setattr("eval.benchmarks.contenders.load_pretrained", lambda *given, **options: Mock(config=text))
     with pytest.raises(ValueError, match="length is 8, but name takes at most 7 tokens"):
         causal_lm(*arguments)
 
@@ -174,7 +174,7 @@ def test_rates_count_operations_and_bytes(device: str, monkeypatch: pytest.Monke
         function()
         return 1.0
 
-    monkeypatch.setattr(speed_floor, "best_time", second)
+    monkeypatch.setattr(resources, "best_time", second)
     with torch.nn.modules.module.register_module_forward_hook(count):
         machine = measure_machine(AOGPTConfig(**speed.SIZES["tiny"]), torch.device(device), torch.bfloat16)
     assert machine == Machine(counted["flop"], counted["bytes"])
@@ -185,7 +185,7 @@ def test_rates_count_operations_and_bytes(device: str, monkeypatch: pytest.Monke
 def test_best_time_is_of_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
     durations = iter([1.0, 1.0, 2.0, 8.0, 0.5, 1.5, 2.0, 2.0])  # of calls, four of them a round
     clock = [0.0]
-    monkeypatch.setattr(speed_floor, "time", SimpleNamespace(perf_counter=lambda: sum(clock)))
+    monkeypatch.setattr(resources, "time", SimpleNamespace(perf_counter=lambda: sum(clock)))
     found = best_time(lambda: clock.append(next(durations)), torch.device("cpu"), num_calls=4, repeats=2)
     assert found == 6.0 / 4
     assert next(durations, None) is None
@@ -239,7 +239,7 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.syspath_prepend(tmp_path)
     arguments = "--size tiny --length 16 --steps 16 2 --batch_size 1 2 --repeats 2 --threads 1 --device cpu"
     folder = tmp_path / "report"
-    main([*arguments.split(), "--compare", "mine:make", "--output", str(folder)])
+    main([*arguments.split(), "--compare", "mine:make", "--output_dir", str(folder)])
     report = json.loads((folder / "speed.json").read_text())
     found = {(p["contender"], p["batch_size"], p["num_steps"]) for p in report["points"]}
     names = ("decoder", "no-cache", "encoder", "compare mine:make")
@@ -251,15 +251,17 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert capsys.readouterr().out.count("called with 2 16 16") == 2
     assert report["hardware"]["threads"] == 1
     assert report["versions"] == versions()
-    assert report["command"].startswith("python eval/speed.py --size tiny")
+    assert report["command"].startswith("python eval/benchmarks/speed.py --size tiny")
     assert (folder / "speed.png").stat().st_size > 10_000
-    plot_reports([str(folder / "speed.json"), str(folder / "speed.json"), str(tmp_path / "both.png")])
-    assert (tmp_path / "both.png").stat().st_size > 10_000
+    plot_reports([str(folder / "speed.json"), str(folder / "speed.json"), "--output_dir", str(tmp_path / "both")])
+    assert (tmp_path / "both/speed.png").stat().st_size > 10_000
     elsewhere = json.loads((folder / "speed.json").read_text())
     elsewhere["hardware"]["threads"] = 77
     (tmp_path / "elsewhere.json").write_text(json.dumps(elsewhere))
     with pytest.raises(SystemExit, match=r"reports of one machine, length and dtype; these are of .*, 77, "):
-        plot_reports([str(folder / "speed.json"), str(tmp_path / "elsewhere.json"), str(tmp_path / "both.png")])
+        plot_reports(
+            [str(folder / "speed.json"), str(tmp_path / "elsewhere.json"), "--output_dir", str(tmp_path / "both")]
+        )
     written = (folder / "speed.md").read_text()
     assert "| 2 | 16 | encoder (one pass, times steps) |" in written
     used = f"torch {torch.__version__}, transformers {transformers.__version__}, python {platform.python_version()}. "
@@ -278,7 +280,7 @@ def test_what_was_measured_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     arguments = "--size tiny --length 16 --steps 2 --batch_size 1 2 --repeats 1 --threads 1 --device cpu"
     folder = tmp_path / "report"
     with pytest.raises(RuntimeError):
-        main([*arguments.split(), "--compare", "interrupted:make", "--output", str(folder)])
+        main([*arguments.split(), "--compare", "interrupted:make", "--output_dir", str(folder)])
     report = json.loads((folder / "speed.json").read_text())
     assert [point["batch_size"] for point in report["points"]] == [1] * 4
     assert "| 1 | 2 | compare interrupted:make |" in (folder / "speed.md").read_text()
@@ -317,7 +319,7 @@ def test_what_would_take_long_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"steps": [0]}, r"steps=\[0\] must all be at least 1"),
+        ({"steps": [0]}, "steps is 0; it must be at least 1"),
         ({"repeats": 0}, "repeats is 0"),
         ({"model": "mine"}, "size=tiny is of random weights, but model=mine is given"),
         ({"ablations": ["cache"]}, r"No ablations \['cache'\]: there are no-cache"),

@@ -11,13 +11,13 @@ import pytest
 import torch
 from datasets import Dataset
 
+from common.corpora import sha256
+from common.data import Data, DataArguments, load_data
+from common.sequences import encode_batch as encode
+from common.tokenization import train_tokenizer
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from training.batches import Batches, epoch_permutation, pass_samples
-from training.corpora import sha256
-from training.data import Data, DataArguments, load_data
-from training.sequences import encode_batch as encode
-from training.streamed_data import Position, Stream
-from training.tokenization import train_tokenizer
+from training.streamed_data import Position, Stream, training_samples
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -59,12 +59,14 @@ def read(
     num_workers: int = 0,
 ) -> Batches:
     passes = pass_samples(steps, BATCH_SIZE, accumulation_steps, process, num_processes)
-    return Batches(data.samples(SEED, position), passes, DataCollatorForAnyOrderLM(), num_workers, pin_memory=False)
+    return Batches(
+        training_samples(data, SEED, position), passes, DataCollatorForAnyOrderLM(), num_workers, pin_memory=False
+    )
 
 
 def index_by_rank(data: Data, num_samples: int) -> list[int]:
     """The ids of the stream, unshuffled."""
-    samples = data.samples(SEED)
+    samples = training_samples(data, SEED)
     rows = samples.rows_of(list(range(num_samples)))
     features = samples.__getitems__(list(range(num_samples)))
     placed = dict(zip(rows, features, strict=True))
@@ -87,13 +89,13 @@ def test_stream_is_the_documents_end_to_end_epoch_after_epoch(arguments: DataArg
 
 
 def test_windows_are_shuffled_each_in_its_own_way(arguments: DataArguments) -> None:
-    rows = load_data(arguments).samples(SEED).rows_of(list(range(3 * WINDOW)))
+    rows = training_samples(load_data(arguments), SEED).rows_of(list(range(3 * WINDOW)))
     windows = [rows[first : first + WINDOW] for first in range(0, 3 * WINDOW, WINDOW)]
     for number, window in enumerate(windows):
         assert sorted(window) == list(range(number * WINDOW, (number + 1) * WINDOW)) != window
     orders = [tuple(row % WINDOW for row in window) for window in windows]
     assert len(set(orders)) == 3
-    assert load_data(arguments).samples(SEED + 1).rows_of(list(range(WINDOW))) != windows[0]
+    assert training_samples(load_data(arguments), SEED + 1).rows_of(list(range(WINDOW))) != windows[0]
 
 
 def test_reading_can_be_resumed_after_any_step(arguments: DataArguments, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
+from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from training import tracking
-from training.tracking import logger_types, start_tracker
+from training.tracking import flops_per_token, logger_types, start_tracker
 
 
 class Recorder:
@@ -40,3 +41,10 @@ def test_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     start_tracker(recorder, "wandb", tmp_path / "other", {"seed": 1}, step=0)
     ids = [given["wandb"]["id"] for _, _, given in recorder.started[1:]]
     assert ids[0] == ids[2] != ids[3]
+
+
+def test_operations_are_counted() -> None:
+    """nanoGPT's count, 6 N + 12 L H Q T of GPT-2 small, without tables; causality spares half of the second term."""
+    weights = 12 * 12 * 768**2 + 768 * 50304
+    assert flops_per_token(AOGPTConfig(), 1024) == pytest.approx(6 * weights + 6 * 12 * 768 * 1024)
+    assert flops_per_token(MDMEncoderConfig(), 1024) == pytest.approx(6 * weights + 12 * 12 * 768 * 1024)

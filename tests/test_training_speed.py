@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from eval import training_speed
-from eval.plain_aogpt import PlainAOGPT
+from eval.benchmarks import training_speed
+from eval.benchmarks.training_speed import Arguments, PlainAOGPT
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from tests.references import perturb_vectors
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "training_speed"
 NAMES = {
     "tokens": "model.embed_tokens",
     "start": "model.start_embedding",
@@ -58,15 +57,33 @@ def test_the_yardstick_computes_the_same_loss() -> None:
 
 
 def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training_speed, "in_own_process", lambda wrapper, *rest: training_speed.measure(*rest))
-    options = ["--size", "tiny", "--bf16_length", "8", "--steps", "3", "--out", str(tmp_path)]
+    def measure(kind: str, argv: list[str]) -> dict[str, Any]:
+        return training_speed.measure(kind, Arguments("tiny", length=8, steps=3))
+
+    monkeypatch.setattr(training_speed, "measure_in_own_process", measure)
+    options = ["--size", "tiny", "--length", "8", "--steps", "3", "--output_dir", str(tmp_path)]
     training_speed.main(options)
     results = json.loads((tmp_path / "results.json").read_text())
-    assert len(results["runs"]) == 8
+    assert [run["kind"] for run in results["runs"]] == ["plain", "ours", "ours, selective", "ours, full"]
     assert all(abs(run["losses"][0] - 4.16) < 0.1 for run in results["runs"] if run["kind"] != "plain")  # log 64
+    losses = [run["losses"] for run in results["runs"]]
+    assert losses[1] == losses[2] == losses[3]  # activations that are computed again change nothing
     written = (tmp_path / "README.md").read_text()
-    assert "| bf16 | 1 x 8 | ours |" in written
-    assert f"`python eval/training_speed.py {' '.join(options)}`" in written
+    assert "| float32 | 3 x 8 | ours |" in written
+    assert f"`python eval/benchmarks/training_speed.py {' '.join(options)}`" in written
+
+
+def test_bf16_rounds_where_the_processor_can(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
+    rounded, exact = (
+        training_speed.measure("ours", Arguments("tiny", steps=3, mixed_precision=precision))
+        for precision in ("bf16", "no")
+    )
+    assert (rounded["precision"], exact["precision"]) == ("bf16", "float32")
+    assert 0 < abs(rounded["losses"][-1] - exact["losses"][-1]) < 0.05  # blocks begin as the identity
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    with pytest.raises(SystemExit, match=r"^error: mixed_precision=bf16 needs a CPU with bfloat16 instructions"):
+        training_speed.main(["--size", "tiny", "--mixed_precision", "bf16"])
 
 
 def test_what_is_wrong_is_said_before_anything_is_measured(capsys: pytest.CaptureFixture) -> None:
@@ -74,25 +91,20 @@ def test_what_is_wrong_is_said_before_anything_is_measured(capsys: pytest.Captur
         training_speed.main(["--size", "tiny", "--bf16", "8"])
     (line,) = capsys.readouterr().err.splitlines()  # no usage
     assert line.startswith("error: unrecognized arguments: --bf16 8")
-    with pytest.raises(SystemExit, match=r"^error: bf16_length is 17; tiny takes 1 to 16"):
-        training_speed.main(["--size", "tiny", "--bf16_length", "17"])
-    with pytest.raises(SystemExit, match=r"^error: bf16_steps is 0"):
-        training_speed.main(["--size", "tiny", "--bf16_steps", "0"])
+    with pytest.raises(SystemExit, match=r"^error: length is 17; tiny takes 1 to 16"):
+        training_speed.main(["--size", "tiny", "--length", "17"])
+    with pytest.raises(SystemExit, match=r"^error: steps is 0"):
+        training_speed.main(["--size", "tiny", "--steps", "0"])
 
 
 def test_a_measurement_is_a_command_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     def run(command: list[str], **options: Any) -> SimpleNamespace:
-        assert command[:4] == ["numactl", "-C", "0", sys.executable]
-        training_speed.main(command[5:])
+        assert command[0] == sys.executable
+        training_speed.main(command[2:])
         return SimpleNamespace(stdout=capsys.readouterr().out)
 
     monkeypatch.setattr(training_speed.subprocess, "run", run)
-    found = training_speed.in_own_process("numactl -C 0", "ours, full", "bf16", "tiny", 2, 8, 1)
-    assert (found["kind"], found["precision"], found["batch_size"], found["length"]) == ("ours, full", "bf16", 2, 8)
+    argv = ["--size", "tiny", "--batch_size", "2", "--length", "8", "--steps", "1"]
+    found = training_speed.measure_in_own_process("ours, full", argv)
+    assert (found["kind"], found["precision"], found["batch_size"], found["length"]) == ("ours, full", "float32", 2, 8)
     assert len(found["losses"]) == 1
-
-
-def test_a_processor_with_bfloat16_is_said_to_have_it() -> None:
-    results = json.loads((RESULTS / "results.json").read_text()) | {"command": "command"}
-    texts = [training_speed.report(results | {"has_bfloat16": has}) for has in (False, True)]
-    assert ["multiplies in float32" in text for text in texts] == [True, False]

@@ -9,12 +9,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-from eval.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, HIDDEN, Token, frame, main, make_inputs, make_lines
+from common.corpora import unicode_names
+from common.tokenization import train_tokenizer, vocabulary_arguments
+from eval.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, MASKED, Token, frame, main, make_inputs, make_lines
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.tokenization import load_tokenizer
-from training.corpora import unicode_names
-from training.tokenization import train_tokenizer, vocabulary_arguments
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +35,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_frame_shows_what_is_revealed() -> None:
-    lines = [[Token("LATIN", -1, 1.0), Token(" A", 1, 0.5)], [Token("SUN", 0, 0.5)]]
+    lines = [[Token("LATIN", -1), Token(" A", 1)], [Token("SUN", 0)]]
     assert [frame(lines, step, 2).plain for step in (-1, 0, 1)] == [
-        f"LATIN{HIDDEN * 2}\n{HIDDEN * 3}\n",
-        f"LATIN{HIDDEN * 2}\nSUN\n",
+        f"LATIN{MASKED * 2}\n{MASKED * 3}\n",
+        f"LATIN{MASKED * 2}\nSUN\n",
         "LATIN A\nSUN\n",
     ]
 
@@ -47,7 +47,7 @@ def test_in_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     main([str(folder), "<|mask|> SIGN", "--length", "8", "--num_samples", "2", "--order", "left_to_right"])
     printed = capsys.readouterr().out
     assert printed.count(" SIGN") == 2
-    assert HIDDEN not in printed.splitlines()[-1]
+    assert MASKED not in printed.splitlines()[-1]
     assert "2 tokens in 1 forward passes" in printed
 
 
@@ -57,10 +57,9 @@ def test_a_line_ends_with_its_text(folder: Path) -> None:
     output = AnyOrderGenerationOutput(
         sequences=torch.tensor([[a, end, a, end, end], [end] * 5]),
         unmasking_steps=torch.arange(10).view(2, 5),
-        token_logprobs=torch.zeros(2, 5),
     )
     lines = make_lines(output, tokenizer)
-    assert lines == [[Token("A", 0, 1.0), Token(tokenizer.eos_token, 1, 1.0), Token("A", 2, 1.0)], []]
+    assert lines == [[Token("A", 0), Token(tokenizer.eos_token, 1), Token("A", 2)], []]
 
 
 def test_an_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -94,11 +93,13 @@ def test_what_is_wrong_is_said_in_a_line(folder: Path, arguments: list[str], mes
 
 def test_as_a_picture(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "new" / "samples.gif"
-    main([str(folder), "--num_samples", "3", "--num_steps", "4", "--picture", str(path), "--seconds", "0.5"])
+    main([str(folder), "--num_samples", "3", "--num_steps", "4", "--output_dir", str(path.parent), "--seconds", "0.5"])
     with Image.open(path) as picture:
         assert picture.format == "GIF"
         assert picture.info["loop"] == 0
-        assert 3 <= picture.n_frames <= 5 + 5  # before, at most four steps, and a pause of 2.5 seconds
+        assert 3 <= picture.n_frames <= 5  # before, and at most four steps
+        picture.seek(picture.n_frames - 1)
+        assert picture.info["duration"] == 3000  # the result stays for 2.5 seconds more
     assert list(path.parent.iterdir()) == [path]
 
 

@@ -16,10 +16,10 @@ import torch
 from huggingface_hub import constants
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
 
-from eval import scorers
-from eval.journal import Journal
-from eval.scorers import CausalScorer, Estimators, identity_of_weights, load_scorer
-from eval.scoring import figures, ratio, score
+from common import models
+from common.models import identity_of_weights
+from eval.scorers import CausalScorer, Estimators, load_scorer
+from eval.scoring import Journal, figures, ratio, score
 from eval.tables import PUBLISHED
 from eval.zero_shot import ScoringArguments, choose_length, main, output_paths, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
@@ -143,8 +143,8 @@ def test_figures_are_of_tokens_and_of_bytes() -> None:
 def test_command_prints_and_writes_the_figures(
     folder: str, arguments: ScoringArguments, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    output = tmp_path / "out" / "scores.json"
-    command = [folder, "--text-file", *arguments.text_file, "--num-orders", "2", "--output", str(output)]
+    output = tmp_path / "out" / "results.json"
+    command = [folder, "--text-file", *arguments.text_file, "--num-orders", "2", "--output_dir", str(output.parent)]
     main([*command, "--sequence-length", "12", "--packing", "packed"])
     results = of_text(json.loads(output.read_text()))
     printed = capsys.readouterr().out.splitlines()
@@ -214,11 +214,11 @@ def test_causal_models_are_not_charged_for_filling(causal_folder: str, arguments
 def test_few_logits_are_held_at_once(causal_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = GPT2LMHeadModel.from_pretrained(causal_folder)
     rows = [{"input_ids": [row % 13] * 5} for row in range(7)]
-    whole = score(CausalScorer(model), rows, 1, 0, 7, ["left_to_right"])["left_to_right"]
+    whole = score(CausalScorer(model), rows, 1, 0, 7, {"left_to_right": "no"})["left_to_right"]
     seen = []
     model.register_forward_hook(lambda module, inputs, output: seen.append(output.logits.shape[:2]))
     monkeypatch.setattr("eval.scorers.LOGITS_PER_PASS", 3 * 4 * 18)
-    parts = score(CausalScorer(model), rows, 1, 0, 7, ["left_to_right"])["left_to_right"]
+    parts = score(CausalScorer(model), rows, 1, 0, 7, {"left_to_right": "no"})["left_to_right"]
     assert seen == [(3, 4), (3, 4), (1, 4)]
     assert parts == pytest.approx(whole, rel=1e-6)
 
@@ -255,7 +255,7 @@ def test_table_stands_beside_the_published_rows(
     monkeypatch.setattr("eval.tables.SMALL", (0, 1e9))
     monkeypatch.chdir(tmp_path)
     main([folder, "--datasets", "ptb", "--data-dir", data_dir, "--protocol", "clean"])
-    (output,) = Path("runs/zero_shot").iterdir()  # the default, with nothing unfinished beside it
+    (output,) = Path("runs/zero_shot").glob("*/*")  # the default, with nothing unfinished beside it
     results = json.loads(output.read_text())["datasets"]["ptb"]["measures"]
     lines = capsys.readouterr().out.splitlines()
     for measure in ("left_to_right", "any_order"):
@@ -297,14 +297,14 @@ def test_journal_goes_on_where_a_run_was_stopped(
 def test_what_is_finished_is_kept_until_the_results_are_written(
     folder: str, arguments: ScoringArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    output, replace_file = tmp_path / "out" / "scores.json", os.replace
+    output, replace_file = tmp_path / "out" / "results.json", os.replace
 
     def fail(source: Path, target: Path) -> None:
         if Path(target) == output:
             raise OSError("No space left on device")
         replace_file(source, target)
 
-    command = [folder, "--text-file", *arguments.text_file, "--output", str(output)]
+    command = [folder, "--text-file", *arguments.text_file, "--output_dir", str(output.parent)]
     with monkeypatch.context() as full:
         full.setattr("os.replace", fail)
         with pytest.raises(SystemExit, match=r"^error: No space left on device"):
@@ -341,7 +341,7 @@ def test_a_model_that_moves_on_at_the_hub_is_scored_anew(
     assert [(results["revision"], results["weights"]) for results in found] == [(name, None) for name in revisions]
     one, two = (of_text(results)["measures"] for results in found)
     assert one["left_to_right"]["perplexity"] != pytest.approx(two["left_to_right"]["perplexity"])
-    monkeypatch.setattr("eval.scorers.negative_log_likelihood", None)  # nothing is left to score
+    monkeypatch.setattr("eval.scorers.AnyOrderScorer.nats", None)  # nothing is left to score
     assert of_text(score_as(revisions[0]))["measures"] == one
     newest, given = (
         load_scorer(name, torch.float32, torch.device("cpu"), Estimators(), revision).model.lm_head.weight
@@ -370,12 +370,11 @@ def test_weights_are_read_once_to_tell_them_from_others(
     folder: str, arguments: ScoringArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    digests = scorers.digests_of_tensors
-    monkeypatch.setattr(scorers, "digests_of_tensors", lambda file: read.append(file) or digests(file))
-    output = tmp_path / "scores.json"
-    main([folder, "--text-file", *arguments.text_file, "--output", str(output)])
+    digests = models._digests_of_tensors
+    monkeypatch.setattr(models, "_digests_of_tensors", lambda file: read.append(file) or digests(file))
+    main([folder, "--text-file", *arguments.text_file, "--output_dir", str(tmp_path / "out")])
     assert read == [Path(folder) / "model.safetensors"]
-    assert json.loads(output.read_text())["weights"] == identity_of_weights(folder)
+    assert json.loads((tmp_path / "out/results.json").read_text())["weights"] == identity_of_weights(folder)
 
 
 def test_lengths_are_the_models_and_of_data_sets_at_most_a_block() -> None:
@@ -390,7 +389,7 @@ def test_processes_that_do_not_know_of_each_other(
     folder: str, arguments: ScoringArguments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr("eval.zero_shot.share_cpus", lambda: False)
+    monkeypatch.setattr("common.processes.must_use_cpu", lambda: False)
     with pytest.raises(ValueError, match="2 processes were launched, but Accelerate knows of 1"):
         zero_shot(folder, arguments)
 
@@ -408,20 +407,20 @@ def test_journal_misses_no_row_and_takes_none_twice() -> None:
 
 def test_two_processes_give_what_one_gives(folder: str, arguments: ScoringArguments, tmp_path: Path) -> None:
     options = ["--num-orders", "3", "--tokens-per-batch", "24"]
-    command = [folder, "--text-file", *arguments.text_file, *options, "--output"]
-    main([*command, str(tmp_path / "one.json")])
+    command = [folder, "--text-file", *arguments.text_file, *options, "--output_dir"]
+    main([*command, str(tmp_path / "one")])
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "HF_DATASETS_CACHE": str(tmp_path / "cache"),
     }
     subprocess.run(
-        [*launch, ROOT / "eval/zero_shot.py", *command, tmp_path / "two.json"],
+        [*launch, ROOT / "eval/zero_shot.py", *command, tmp_path / "two"],
         check=True,
         env=environment,
         timeout=120,
     )
-    one, two = (json.loads((tmp_path / name).read_text()) for name in ("one.json", "two.json"))
+    one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
     assert (one["hardware"]["num_processes"], two["hardware"]["num_processes"]) == (1, 2)
     for measure, values in one["datasets"]["text files"]["measures"].items():
         assert two["datasets"]["text files"]["measures"][measure] == pytest.approx(values, rel=1e-6)

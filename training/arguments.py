@@ -1,73 +1,73 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a run can be told: keys of a YAML file, each of which `--key value` on the command line overrides."""
+"""Settings of a run: keys of a YAML file, each of which `--key value` on the command line overrides."""
 
 import difflib
 import math
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields, make_dataclass
+from inspect import getdoc
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
+from common.commands import Options, Parser, option
+from common.data import DataArguments
+from common.models import read_config
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
-from modeling_aogpt.seeded_orders import ORDER_NAMES, OrderDistribution
-from training.data import DataArguments
-from training.initialization import read_config
-from training.options import Parser, check_at_least, option
+from modeling_aogpt.data_collator import OrderDistribution
+
+# Fields of the configurations that the tokenizer gives.
+OF_THE_TOKENIZER = {
+    *("vocab_size", "num_valid_tokens", "mask_token_id"),
+    *("bos_token_id", "eos_token_id", "pad_token_id"),
+}
+OF_ENCODERS = tuple(MDMEncoderConfig.__annotations__)
+
+
+def _described(config_class: type) -> dict[str, str]:
+    """Return what the docstring of a configuration says of each argument."""
+    entries = re.findall(
+        r"^ {4}(\w+)(?: \(.*?\))?: (.*?)(?=^ {4}\w|^$)", f"{getdoc(config_class)}\n\n", re.MULTILINE | re.DOTALL
+    )
+    return {name: " ".join(text.split()).replace("%", "%%") for name, text in entries}
+
+
+def _architecture_fields() -> Iterator[tuple[str, Any, Any]]:
+    """Yield the name, type and default of each setting of the architecture, as the configurations have them."""
+    yield "architecture", Literal["decoder", "encoder"], option("decoder", "AO-GPT, or a masked diffusion encoder.")
+    descriptions = _described(MDMEncoderConfig) | _described(AOGPTConfig)
+    for config_class in (AOGPTConfig, MDMEncoderConfig):
+        for name, kind in config_class.__annotations__.items():
+            if name == "max_position_embeddings":
+                yield name, int | None, option(None, "Longest sequence; unless given, sequence_length.")
+            elif name not in OF_THE_TOKENIZER:
+                kind = Literal[MDMEncoderConfig.choices[name]] if name in MDMEncoderConfig.choices else kind
+                yield name, kind, option(getattr(config_class, name), descriptions.get(name, ""))
+
+
+ModelArguments = make_dataclass("ModelArguments", _architecture_fields())
+ModelArguments.__doc__ = "The architecture: the fields of `AOGPTConfig` and `MDMEncoderConfig` and their defaults."
 
 
 @dataclass
-class ModelArguments:
-    """The architecture; names and defaults are those of `AOGPTConfig` and `MDMEncoderConfig`, which explain them."""
+class TrainingArguments(Options):
+    """The recipe. A step is an update of the weights, a batch is all sequences of a step over all processes."""
 
-    architecture: Literal["decoder", "encoder"] = option(
-        "decoder", "AO-GPT, or an encoder-only masked diffusion model."
-    )
-    hidden_size: int = option(768, "Width of the residual stream.")
-    num_hidden_layers: int = option(12, "Number of blocks.")
-    num_attention_heads: int = option(12, "Heads of each attention.")
-    intermediate_size: int | None = option(None, "Width of the MLP; unless given, four times hidden_size.")
-    max_position_embeddings: int | None = option(None, "Longest sequence; unless given, sequence_length.")
-    target_injection: Literal["adaln", "input", "shared", "per_layer", "none", "sigma"] = option(
-        "adaln", "How a row learns which position it predicts; none and sigma (of the noise level) are an encoder's."
-    )
-    target_embedding_size: int = option(128, "Width of the target embedding under adaln.")
-    position_encoding: Literal["learned", "rotary"] = option("learned", "How positions are told.")
-    rope_theta: float = option(10000.0, "Base of the rotary angles.")
-    norm: Literal["rmsnorm", "layernorm"] = option("rmsnorm", "Kind of the norms.")
-    norm_eps: float = option(1e-5, "Epsilon of the norms.")
-    qk_norm: bool = option(True, "Whether queries and keys are normalised.")
-    use_bias: bool = option(True, "Biases in the blocks.")
-    attention_bias: bool = option(True, "False: none in an encoder's attention, whatever use_bias says.")
-    norm_bias: bool = option(True, "False: none in an encoder's norms, whatever use_bias says.")
-    hidden_act: str = option("gelu", "Activation of the MLP.")
-    lm_head_bias: bool = option(True, "A bias in the output head.")
-    tie_word_embeddings: bool = option(False, "Whether the head is the token table.")
-    initializer_range: float = option(0.02, "Standard deviation of the initial weights.")
-
-
-@dataclass
-class TrainingArguments:
-    """The recipe. A step is an update of the weights, a batch all sequences of one step over all processes."""
-
-    output_dir: Path | None = field(
-        default=None, metadata={"help": "Folder of the run; unless given, runs/ and the name of the YAML file."}
-    )
+    output_dir: Path | None = option(None, "Folder of the run; unless given, runs/ and the name of the YAML file.")
     resume: Literal["auto", "never"] = option(
         "auto", "auto: go on from the newest checkpoint in output_dir. never: remove those there and begin anew."
     )
     prepare_only: bool = option(
-        False,
-        "Read, tokenize and cache the corpus, then stop, before a model is made: on a machine without GPUs, say.",
+        False, "Read, tokenize and cache the corpus, then stop, before a model is made: on a machine without GPUs, say."
     )
-    seed: int = option(0, "Fixes initial weights, data order and token orders.")
-    max_steps: int = option(1000, "Length of the run, in steps.")
-    batch_size: int = option(128, "Sequences per step, over all processes.")
+    seed: int = option(0, "Fixes initial weights, data order and token orders.", least=0, below=2**32)
+    max_steps: int = option(1000, "Length of the run, in steps.", least=1)
+    batch_size: int = option(128, "Sequences per step, over all processes.", least=1)
     per_device_batch_size: int | None = option(
-        None, "Sequences per forward pass and process; the rest is accumulated. Unless given: no accumulation."
+        None, "Sequences per forward pass and process; the rest is accumulated. Unless given: no accumulation.", least=1
     )
     init_from: str | None = option(
         None, "Folder or Hub name of a model to start from, whose architecture and, unless given, tokenizer are taken."
@@ -75,21 +75,28 @@ class TrainingArguments:
     objective: Literal["any_order", "masked_diffusion", "score_entropy"] = option(
         "any_order", "What is minimised; a decoder knows any_order alone, score_entropy needs target_injection=sigma."
     )
-    orders: str = option("uniform", f"What orders are drawn from: {ORDER_NAMES} (N: a number).")
-    left_to_right_fraction: float | None = option(
-        None, "Share of sequences that are left to right instead; unless given, 0.1 for a decoder, 0 for an encoder."
+    orders: Literal["random", "left_to_right", "shared"] = option(
+        "random", "Orders of training: random for each sequence, left to right, or one random order for all sequences."
     )
-    final_orders: str | None = option(None, "What orders are drawn from at the end, if not the same all the time.")
-    final_left_to_right_fraction: float | None = option(None, "The share at the end, if not the same all the time.")
+    block_length: int | None = option(None, "Visit contiguous blocks of this length from left to right.", least=1)
+    stride: int | None = option(None, "Visit strided blocks: first positions 0, stride, 2 stride, ...", least=1)
+    left_to_right_fraction: float | None = option(
+        None,
+        "Fraction of sequences that are left to right instead; defaults to 0.1 for a decoder with random orders, and to "
+        "0 otherwise.",
+    )
+    final_left_to_right_fraction: float | None = option(
+        None, "Fraction at the end of the run, if it changes linearly during the run."
+    )
     learning_rate: float = option(6e-4, "Peak of the schedule.")
     final_learning_rate: float | None = option(None, "End of the cosine; unless given, a tenth of the peak.")
     warmup_steps: int = option(100, "Steps of linear warm-up.")
-    weight_decay: float = option(0.05, "Decay of tensors of two or more dimensions.")
-    adam_beta1: float = option(0.9, "Decay of AdamW's first moment.")
-    adam_beta2: float = option(0.95, "Decay of AdamW's second moment.")
-    adam_epsilon: float = option(1e-8, "AdamW's epsilon.")
+    weight_decay: float = option(0.05, "Decay of tensors of two or more dimensions.", least=0, below=math.inf)
+    adam_beta1: float = option(0.9, "Decay of AdamW's first moment.", least=0, below=1)
+    adam_beta2: float = option(0.95, "Decay of AdamW's second moment.", least=0, below=1)
+    adam_epsilon: float = option(1e-8, "AdamW's epsilon.", least=0, below=math.inf)
     max_grad_norm: float = option(1.0, "Norm to which gradients are clipped.")
-    ema_decay: float = option(0.9999, "Decay of the moving average of the weights.")
+    ema_decay: float = option(0.9999, "Decay of the moving average of the weights.", least=0, below=1)
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
         None, "Precision of the training passes; unless given, as `accelerate launch` says, or no."
     )
@@ -101,39 +108,25 @@ class TrainingArguments:
         "What is made again in the backward pass to save memory: selective: norms, modulations, gates and activation "
         "functions; full: whole blocks.",
     )
-    dataloader_num_workers: int = option(0, "Processes that prepare batches; 0: the training process itself.")
-    logging_steps: int = option(10, "Steps between points of the loss curve, each the mean since the last.")
-    eval_steps: int = option(500, "Steps between evaluations; there is always one at the end.")
-    eval_sequences: int | None = option(None, "Held-out sequences per evaluation; unless given, all.")
-    eval_batch_size: int = option(256, "Sequences per forward pass and process in evaluations.")
-    save_steps: int = option(500, "Steps between checkpoints; there is always one at the end.")
-    save_total_limit: int = option(2, "Checkpoints to keep.")
-    num_samples: int = option(4, "Texts that the model writes at each evaluation, in samples/.")
+    dataloader_num_workers: int = option(0, "Processes that prepare batches; 0: the training process itself.", least=0)
+    logging_steps: int = option(10, "Steps between points of the loss curve, each the mean since the last.", least=1)
+    eval_steps: int = option(500, "Steps between evaluations; there is always one at the end.", least=1)
+    eval_sequences: int | None = option(None, "Held-out sequences per evaluation; unless given, all.", least=1)
+    eval_batch_size: int = option(256, "Sequences per forward pass and process in evaluations.", least=1)
+    save_steps: int = option(500, "Steps between checkpoints; there is always one at the end.", least=1)
+    save_total_limit: int = option(2, "Checkpoints to keep.", least=1)
+    num_samples: int = option(4, "Texts that the model writes at each evaluation, in samples/.", least=0)
     tracker: Literal["tensorboard", "wandb", "trackio", "none"] = option(
         "tensorboard", "Where losses are logged; TensorBoard's files are in output_dir."
     )
 
 
-# What may change between a checkpoint and its resumption: where and how fast the run goes, and what is looked at,
+# Keys that may change between a checkpoint and its resumption: where and how fast the run goes, and what is looked at,
 # but not what is learned (up to rounding).
-FREE_TO_CHANGE = {
-    "output_dir",
-    "resume",
-    "prepare_only",
-    "per_device_batch_size",
-    "mixed_precision",
-    "dynamo_backend",
-    "activation_checkpointing",
-    "dataloader_num_workers",
-    "preprocessing_num_workers",
-    "logging_steps",
-    "eval_steps",
-    "eval_sequences",
-    "eval_batch_size",
-    "save_steps",
-    "save_total_limit",
-    "num_samples",
-    "tracker",
+MAY_CHANGE = {
+    *("output_dir", "resume", "prepare_only", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
+    *("activation_checkpointing", "dataloader_num_workers", "preprocessing_num_workers", "logging_steps", "eval_steps"),
+    *("eval_sequences", "eval_batch_size", "save_steps", "save_total_limit", "num_samples", "tracker"),
 }
 
 
@@ -245,7 +238,8 @@ def _adopt_architecture(model: ModelArguments, init_from: str, given: set[str]) 
 def _complete(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> None:
     """Fills in the defaults that depend on other values."""
     if training.left_to_right_fraction is None:
-        training.left_to_right_fraction = 0.1 if model.architecture == "decoder" else 0.0
+        default = OrderDistribution(training.orders, training.block_length, training.stride).left_to_right_fraction
+        training.left_to_right_fraction = default if model.architecture == "decoder" else 0.0
     if training.final_learning_rate is None:
         training.final_learning_rate = training.learning_rate / 10
     if model.max_position_embeddings is None:
@@ -254,14 +248,6 @@ def _complete(model: ModelArguments, data: DataArguments, training: TrainingArgu
 
 def _check(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> None:
     """Raises a `ValueError` for values that are out of range or contradict each other."""
-    check_at_least(1, data, "sequence_length", "preprocessing_num_workers", "shuffle_window", "validation_documents")
-    check_at_least(0, training, "num_samples", "dataloader_num_workers", "seed")
-    check_at_least(
-        1,
-        training,
-        *("max_steps", "batch_size", "per_device_batch_size", "logging_steps", "eval_steps", "eval_sequences"),
-        *("eval_batch_size", "save_steps", "save_total_limit"),
-    )
     if training.prepare_only and data.streaming:
         raise ValueError("streaming reads and tokenizes while it trains: there is nothing for prepare_only to cache.")
     if data.sequence_length > model.max_position_embeddings:
@@ -269,8 +255,6 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
             f"sequence_length={data.sequence_length} is longer than max_position_embeddings="
             f"{model.max_position_embeddings}: shorten the first or raise the second."
         )
-    if training.seed >= 2**32:
-        raise ValueError(f"seed={training.seed} must be below {2**32}.")
     if training.output_dir.exists() and not training.output_dir.is_dir():
         raise ValueError(f"output_dir={training.output_dir} is a file: name a folder.")
     if not 0 <= training.warmup_steps < training.max_steps:
@@ -280,14 +264,8 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
             f"learning_rate={training.learning_rate} must be above 0 and finite, and final_learning_rate="
             f"{training.final_learning_rate} between 0 and it."
         )
-    for name in ("adam_beta1", "adam_beta2", "ema_decay"):
-        if not 0 <= getattr(training, name) < 1:
-            raise ValueError(f"{name}={getattr(training, name)} must lie in [0, 1).")
     if not training.max_grad_norm > 0:
         raise ValueError(f"max_grad_norm={training.max_grad_norm} must be above 0.")
-    for name in ("weight_decay", "adam_epsilon"):
-        if not 0 <= getattr(training, name) < math.inf:
-            raise ValueError(f"{name}={getattr(training, name)} must be finite and at least 0.")
     _check_objective(model, training)
     build_config(model)  # AOGPTConfig checks the architecture
 
@@ -302,27 +280,25 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
             f"objective=score_entropy needs target_injection=sigma, not {model.target_injection}: the score depends on "
             "the noise level."
         )
-    final_orders, final_fraction = training.final_orders, training.final_left_to_right_fraction
-    for name in (training.orders, final_orders or training.orders):
-        for fraction in (training.left_to_right_fraction, final_fraction or 0.0):
-            OrderDistribution.named(name, fraction)
-    given = (training.orders, training.left_to_right_fraction, final_orders, final_fraction)
-    if objective != "any_order" and given != ("uniform", 0.0, None, None):
+    blocks = training.block_length, training.stride
+    for fraction in (training.left_to_right_fraction, training.final_left_to_right_fraction):
+        OrderDistribution(training.orders, *blocks, fraction)
+    given = (training.orders, *blocks, training.left_to_right_fraction, training.final_left_to_right_fraction)
+    if objective != "any_order" and given != ("random", None, None, 0.0, None):
         raise ValueError(f"objective={objective} draws masks and no orders: leave out the keys of orders.")
 
 
 def build_config(model: ModelArguments, **vocabulary: Any) -> AOGPTConfig | MDMEncoderConfig:
     """The model's configuration; `vocabulary` says what the tokenizer brings (sizes and special ids)."""
     settings = asdict(model)
-    is_encoder = settings.pop("architecture") == "encoder"
-    of_encoder = {name: settings.pop(name) for name in ("attention_bias", "norm_bias")}
-    if not is_encoder:
-        if not all(of_encoder.values()):
-            raise ValueError("attention_bias and norm_bias are an encoder's: a decoder has use_bias for both.")
-        return AOGPTConfig(**settings, **vocabulary)
-    if vocabulary.get("vocab_size") and vocabulary["vocab_size"] == vocabulary["num_valid_tokens"]:
-        vocabulary["vocab_size"] += 1  # an encoder embeds its mask
-    return MDMEncoderConfig(**settings, **of_encoder, **vocabulary)
+    if settings.pop("architecture") == "encoder":
+        if vocabulary.get("vocab_size") and vocabulary["vocab_size"] == vocabulary["num_valid_tokens"]:
+            vocabulary["vocab_size"] += 1  # an encoder embeds its mask
+        return MDMEncoderConfig(**settings, **vocabulary)
+    of_encoder = [settings.pop(name) for name in OF_ENCODERS]
+    if not all(of_encoder):
+        raise ValueError("attention_bias and norm_bias are an encoder's: a decoder has use_bias for both.")
+    return AOGPTConfig(**settings, **vocabulary)
 
 
 def accumulation_steps(training: TrainingArguments, num_processes: int) -> int:
@@ -347,7 +323,7 @@ def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) 
     changed = [
         f"{key}: {saved.get(key)!r} there, {current.get(key)!r} now"
         for key in sorted(saved.keys() | current.keys())
-        if key not in FREE_TO_CHANGE and saved.get(key) != current.get(key)
+        if key not in MAY_CHANGE and saved.get(key) != current.get(key)
     ]
     if changed:
         raise ValueError(

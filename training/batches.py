@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Which sequences a step is trained on: a function of the step and the seed alone.
+The sequences that a step is trained on: a function of the step and the seed alone.
 
 A run reads samples 0, 1, 2, ...; step s takes those from s * batch_size to (s + 1) * batch_size - 1. So it can begin
 at any step, and a batch holds the same sequences, in the same orders, however many processes and passes share it.
@@ -27,7 +27,7 @@ def epoch_permutation(num_rows: int, seed: int, epoch: int) -> np.ndarray:
 
 
 def rows_of_samples(samples: list[int], num_rows: int, seed: int) -> list[int]:
-    """The row that each sample reads: every epoch is a new permutation of all rows."""
+    """Return the row that each sample reads: every epoch is a new permutation of all rows."""
     return [int(epoch_permutation(num_rows, seed, sample // num_rows)[sample % num_rows]) for sample in samples]
 
 
@@ -49,7 +49,7 @@ class Samples:
 def pass_samples(
     steps: range, batch_size: int, accumulation_steps: int, process: int, num_processes: int
 ) -> Iterator[list[int]]:
-    """The sample numbers of each forward pass of one process."""
+    """Yield the sample numbers of each forward pass of one process."""
     pass_size = batch_size // (accumulation_steps * num_processes)
     for step in steps:
         for accumulated in range(accumulation_steps):
@@ -59,14 +59,13 @@ def pass_samples(
 
 class Batches:
     """
-    The collated batch of each pass, in their order.
+    An iterator over the collated batches of the passes.
 
     Args:
-        samples: [`Samples`], or what has `__getitems__` as they have.
+        samples: `Samples` or `StreamedSamples`.
 
     Attributes:
-        position: from where the samples after the last batch can be read, or None where they need not be told; it is
-            part of the features of samples that need to be.
+        position: Where a stream is to be read on after the last batch; None for `Samples`.
     """
 
     def __init__(
@@ -93,10 +92,10 @@ class Batches:
 
 def end_with_training(worker: int) -> None:
     """
-    Has a worker end when the training process does, however that ends.
+    Have a worker end when the training process does, however that ends.
 
-    PyTorch's worker asks whether its parent is there. Where that is a fork server, as from Python 3.14 on, it is: the
-    server lives as long as its children, and both would outlive a training process that was killed.
+    PyTorch's worker asks whether its parent is there. If that is a fork server, as from Python 3.14 on, it always is:
+    the server lives as long as its children, and both would outlive a training process that was killed.
     """
     training_ended = multiprocessing.parent_process().sentinel
 
@@ -109,7 +108,7 @@ def end_with_training(worker: int) -> None:
 
 @dataclass
 class PositionedCollator:
-    """Collates, and tells the position of the last sample."""
+    """A collator that also returns the position of the last sample."""
 
     collator: Callable
 

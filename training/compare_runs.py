@@ -1,26 +1,28 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Holds finished runs of training/pretrain.py against each other:
+Compare finished runs of training/pretrain.py:
 
-    python training/compare_runs.py RUN RUN ... [--output FOLDER]
+    python training/compare_runs.py RUN RUN ... [--output_dir FOLDER]
 
-writes runs.png, the curves of their losses and evaluations; runs.md, a table of what differs and what came of it; and
+writes runs.png, the curves of their losses and evaluations; runs.md, a table of their settings and results; and
 runs.json, all of these figures.
 """
 
-import argparse
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from training.arguments import FREE_TO_CHANGE
-from training.errors import errors_in_a_line
-from training.evaluation import KINDS
-from training.files import write_json, write_text
-from training.plots import plot_runs
-from training.report import table
-from training.results import read_finished_run
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+
+from common.commands import Parser, one_line_errors, option
+from common.files import write_json, write_text
+from common.reports import markdown_table, save_figure
+from common.results import ORDER_NAMES, read_finished_run
+from training.arguments import MAY_CHANGE
+from training.report import label_axes, use_log_axis
 
 KEPT = (
     *("arguments", "num_parameters", "steps", "tokens", "train_seconds", "loss_curve", "evaluations"),
@@ -28,9 +30,14 @@ KEPT = (
 )
 
 
+@dataclass
+class Arguments:
+    output_dir: Path = option(Path("runs/comparison"), "Folder for runs.md, runs.png and runs.json.")
+
+
 def read_runs(folders: list[Path]) -> dict[str, dict[str, Any]]:
     """
-    Results of finished runs by the names of their folders.
+    Return the results of finished runs by the names of their folders.
 
     Raises:
         ValueError: If a run is not finished, two have one name, or they were not scored on the same text.
@@ -54,20 +61,20 @@ def scored_text(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def differing_settings(runs: dict[str, dict[str, Any]]) -> list[str]:
-    """Keys of what is learned that are not the same in all runs."""
+    """Return the settings of what is learned that are not the same in all runs."""
     settings = [results["arguments"] for results in runs.values()]
-    keys = dict.fromkeys(key for of_run in settings for key in of_run if key not in FREE_TO_CHANGE)
+    keys = dict.fromkeys(key for of_run in settings for key in of_run if key not in MAY_CHANGE)
     return [key for key in keys if any(of_run.get(key) != settings[0].get(key) for of_run in settings)]
 
 
 def comparison(runs: dict[str, dict[str, Any]]) -> str:
-    """runs.md, the best run in random orders first."""
+    """Return the text of runs.md, with the best run in random orders first."""
     settings = differing_settings(runs)
     rows = [
         (
             name,
             *(str(results["arguments"].get(key)) for key in settings),
-            *(f"{last[kind]:.3f}" if kind in (last := results["evaluations"][-1]) else "" for kind in KINDS),
+            *(f"{last[kind]:.3f}" if kind in (last := results["evaluations"][-1]) else "" for kind in ORDER_NAMES),
         )
         for name, results in sorted(runs.items(), key=lambda run: run[1]["evaluations"][-1]["any_order"])
     ]
@@ -76,23 +83,43 @@ def comparison(runs: dict[str, dict[str, Any]]) -> str:
         "# Runs beside each other",
         "![Losses and held-out bits per byte](runs.png)",
         f"Bits per byte of {num_bytes:,} held-out bytes, with the moving average of the weights.",
-        table(["", *(f"`{key}`" for key in settings), *KINDS.values()], rows),
+        markdown_table(["", *(f"`{key}`" for key in settings), *ORDER_NAMES.values()], rows),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-@errors_in_a_line()
+def plot_runs(runs: dict[str, dict[str, Any]], path: Path) -> None:
+    """Draw the training loss of several runs, each in its own orders, and held-out bits per byte in either kind."""
+    figure = Figure(figsize=(13, 4.6), layout="constrained")
+    training, *held_out = figure.subplots(1, 3)
+    colors = colormaps["tab10"].colors
+    num_steps = max(results["steps"] for results in runs.values())
+    for (name, results), color in zip(runs.items(), colors * len(runs), strict=False):
+        curve, evaluations = results["loss_curve"], results["evaluations"]
+        training.plot(curve["step"], curve["loss"], color=color, linewidth=1.2, label=name)
+        for key, axes in zip(ORDER_NAMES, held_out, strict=True):
+            points = [(scored["step"], scored[key]) for scored in evaluations if key in scored]
+            if points:
+                axes.plot(*zip(*points, strict=True), color=color, marker="o", markersize=3, label=name)
+    label_axes(training, "Training loss, each in its own orders", "nats per token", num_steps)
+    for label, axes in zip(ORDER_NAMES.values(), held_out, strict=True):
+        label_axes(axes, f"Held out, {label}", "bits per byte", num_steps)
+    for axes in (training, *held_out):
+        use_log_axis(axes)
+    figure.legend(*training.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    save_figure(figure, path)
+
+
+@one_line_errors()
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(description="Holds finished runs against each other.", allow_abbrev=False)
+    parser = Parser(Arguments, description="Compare finished runs.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished run; gives its name")
-    parser.add_argument("--output", type=Path, default=Path("runs/comparison"), help="folder (default: %(default)s)")
-    arguments = parser.parse_args(argv)
-    runs = read_runs(arguments.runs)
-    plot_runs(runs, arguments.output / "runs.png")
-    write_text(arguments.output / "runs.md", comparison(runs))
-    kept = {name: {key: results[key] for key in KEPT} for name, results in runs.items()}
-    write_json(arguments.output / "runs.json", kept)
-    print(f"Written: {arguments.output} (runs.md, runs.png, runs.json).")
+    arguments, others = parser.parse(argv)
+    runs, folder = read_runs(others.runs), arguments.output_dir
+    plot_runs(runs, folder / "runs.png")
+    write_text(folder / "runs.md", comparison(runs))
+    write_json(folder / "runs.json", {name: {key: results[key] for key in KEPT} for name, results in runs.items()})
+    print(f"Written: {folder} (runs.md, runs.png, runs.json).")
 
 
 if __name__ == "__main__":

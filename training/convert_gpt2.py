@@ -1,9 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Makes an AO-GPT of a left-to-right GPT-2, to be trained on in any order:
+Make an AO-GPT of a left-to-right GPT-2, to be trained on in any order:
 
-    python training/convert_gpt2.py SOURCE OUT_DIR [--target_injection adaln|input|shared|per_layer]
+    python training/convert_gpt2.py SOURCE OUTPUT_DIR [--target_injection adaln|input|shared|per_layer]
 
 SOURCE is a folder or Hub name of a `GPT2LMHeadModel`. Left to right the new model is that GPT-2: its prediction of
 token i is GPT-2's after `<|endoftext|>` and the tokens before i, to the last digits. What becomes what:
@@ -24,19 +24,19 @@ from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, set_seed
 
+from common.commands import one_line_errors
+from common.files import atomic_folder, check_empty_folder
+from common.models import load_pretrained, read_any_config
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-from modeling_aogpt.mask_token import tokenizer_of
 from modeling_aogpt.modeling_aogpt import TargetModulation
-from training.errors import errors_in_a_line
-from training.files import whole_folder
-from training.initialization import load_whole, read_any_config
+from modeling_aogpt.tokenization import load_matching_tokenizer
 
 # GPT-2's module -> ours. Its projections are stored the other way round (transformers' Conv1D).
 BLOCK = {
-    "ln_1": "input_norm",
+    "ln_1": "input_layernorm",
     "attn.c_attn": "attention.qkv_proj",
     "attn.c_proj": "attention.o_proj",
-    "ln_2": "post_attention_norm",
+    "ln_2": "post_attention_layernorm",
     "mlp.c_fc": "mlp.up_proj",
     "mlp.c_proj": "mlp.down_proj",
 }
@@ -50,7 +50,7 @@ REQUIRED = {
 
 
 def config_of(gpt2: GPT2Config, target_injection: str) -> AOGPTConfig:
-    """Raises a `ValueError` for a GPT-2 that differs from the published ones in what our blocks compute."""
+    """Return the configuration. Raises a `ValueError` for a GPT-2 whose blocks compute what ours cannot."""
     for name, value in {**REQUIRED, "tie_word_embeddings": True}.items():
         if getattr(gpt2, name) != value:
             raise ValueError(f"This GPT-2 has {name}={getattr(gpt2, name)}; only {value} can be converted.")
@@ -78,7 +78,7 @@ def config_of(gpt2: GPT2Config, target_injection: str) -> AOGPTConfig:
 @torch.no_grad()
 def from_gpt2(gpt2: GPT2LMHeadModel, target_injection: str = "adaln", seed: int = 0) -> AOGPTForAnyOrderLM:
     """
-    The AO-GPT of a GPT-2, see above.
+    Return the AO-GPT of a GPT-2, see above.
 
     Args:
         gpt2 (`GPT2LMHeadModel`): Of any size, with a `config.eos_token_id`.
@@ -105,14 +105,14 @@ def from_gpt2(gpt2: GPT2LMHeadModel, target_injection: str = "adaln", seed: int 
     model.tie_weights()
     for name, module in model.named_modules():
         if isinstance(module, TargetModulation):
-            neutralise(module)
+            neutralize(module)
         elif name.endswith("target_embeddings") and target_injection != "adaln":
             module.weight.zero_()
     return model
 
 
 def converted(weights: dict[str, torch.Tensor], config: AOGPTConfig) -> Iterator[tuple[str, torch.Tensor]]:
-    """Names and tensors of what is the same in both."""
+    """Yield the names and tensors of what is the same in both."""
     yield "model.embed_tokens.weight", weights["wte.weight"]
     for kind in ("weight", "bias"):
         yield f"model.norm.{kind}", weights[f"ln_f.{kind}"]
@@ -122,34 +122,33 @@ def converted(weights: dict[str, torch.Tensor], config: AOGPTConfig) -> Iterator
                 yield f"model.layers.{layer}.{new}.{kind}", tensor.t().contiguous() if tensor.dim() == 2 else tensor
 
 
-def neutralise(modulation: TargetModulation) -> None:
-    """Shifts and scales of 0 and gates of 1 for every target: the vectors come as shift, scale, gate, twice."""
+def neutralize(modulation: TargetModulation) -> None:
+    """Set shifts and scales to 0 and gates to 1 for every target: the vectors come as shift, scale, gate, twice."""
     modulation.proj.weight.zero_()
     modulation.proj.bias.zero_()
     modulation.proj.bias.view(modulation.num_vectors, -1)[2::3] = 1.0
 
 
-@errors_in_a_line()
+@one_line_errors()
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Makes an AO-GPT of a left-to-right GPT-2.")
+    parser = argparse.ArgumentParser(description="Make an AO-GPT of a left-to-right GPT-2.")
     parser.add_argument("source", metavar="SOURCE", help="folder or Hub name of a GPT2LMHeadModel")
-    parser.add_argument("out_dir", type=Path, metavar="OUT_DIR", help="the folder to write; new, or empty")
+    parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="the folder to write; new, or empty")
     parser.add_argument("--target_injection", choices=("adaln", "input", "shared", "per_layer"), default="adaln")
     arguments = parser.parse_args()
-    convert(arguments.source, arguments.out_dir, arguments.target_injection)
-    print(f"{arguments.out_dir}: train it with --init_from {arguments.out_dir}")
+    convert(arguments.source, arguments.output_dir, arguments.target_injection)
+    print(f"{arguments.output_dir}: train it with --init_from {arguments.output_dir}")
 
 
-def convert(source: str, out_dir: Path, target_injection: str = "adaln") -> AOGPTForAnyOrderLM:
-    """Writes the AO-GPT of a GPT-2 and its tokenizer to a folder, whole or not at all. Errors as in `from_gpt2`."""
-    if out_dir.exists() and (not out_dir.is_dir() or any(out_dir.iterdir())):
-        raise ValueError(f"{out_dir} exists and is not an empty folder: remove it or name another one to write to.")
+def convert(source: str, output_dir: Path, target_injection: str = "adaln") -> AOGPTForAnyOrderLM:
+    """Write the AO-GPT of a GPT-2 and its tokenizer to a folder, atomically. Errors as in `from_gpt2`."""
+    check_empty_folder(output_dir)
     kind = read_any_config(source).model_type
     if kind != "gpt2":
         raise ValueError(f"{source} is a model of type {kind!r}, and no GPT-2.")
-    model = from_gpt2(load_whole(GPT2LMHeadModel, source), target_injection)
-    tokenizer = tokenizer_of(model.config, source)
-    with whole_folder(out_dir) as folder:
+    model = from_gpt2(load_pretrained(GPT2LMHeadModel, source), target_injection)
+    tokenizer = load_matching_tokenizer(model.config, source)
+    with atomic_folder(output_dir) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     return model

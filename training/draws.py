@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 
 from modeling_aogpt import DataCollatorForAnyOrderLM
-from modeling_aogpt.schedule import LARGEST_MASKED_SHARE
-from modeling_aogpt.seeded_orders import as_uniform, numbers_of, stream_of
+from modeling_aogpt.data_collator import draw_integers, make_streams, to_uniform
+from modeling_aogpt.unmasking import MAX_MASKED_FRACTION
 
 # Independent streams of one seed. (That of the orders is the seed's own.)
 CHOICES, TIMES, MASKS = -2, -3, -4
@@ -22,39 +22,48 @@ CHOICES, TIMES, MASKS = -2, -3, -4
 
 def uniform_numbers(seed: int, purpose: int, samples: torch.LongTensor, count: int) -> torch.Tensor:
     """Float64 in [0, 1), (samples, count)."""
-    return as_uniform(numbers_of(stream_of(int(stream_of(seed, torch.tensor(purpose))), samples), count))
+    return to_uniform(draw_integers(make_streams(int(make_streams(seed, torch.tensor(purpose))), samples), count))
 
 
 @dataclass
 class OrderDraws:
     """
-    Batches for the decoder: sequences with an order each.
+    Data collator for the decoder: sequences with an order each.
 
-    The distribution of the orders moves from `orders` to `final_orders`, where these are given: at step s of S a
-    sequence belongs to the second with probability s / (S - 1).
+    With `final_left_to_right_fraction`, the fraction of left-to-right sequences changes linearly during the run.
 
     Args:
-        seed, orders, left_to_right_fraction: as in [`DataCollatorForAnyOrderLM`].
-        final_orders, final_left_to_right_fraction: the same at the end of training; unless given, as at its beginning.
-        batch_size, max_steps: sequences of a step, and steps of the run.
+        seed (`int`): Seed of the orders.
+        batch_size (`int`): Number of sequences per step.
+        max_steps (`int`): Number of steps of the run.
+        orders (`str`): As `block_length`, `stride` and `left_to_right_fraction`, see [`OrderDistribution`].
+        block_length (`int`, *optional*): See [`OrderDistribution`].
+        stride (`int`, *optional*): See [`OrderDistribution`].
+        left_to_right_fraction (`float`, *optional*): See [`OrderDistribution`].
+        final_left_to_right_fraction (`float`, *optional*): Fraction in the last step; defaults to that of the first.
     """
 
     seed: int
     batch_size: int
     max_steps: int
-    orders: str = "uniform"
-    left_to_right_fraction: float = 0.1
-    final_orders: str | None = None
+    orders: str = "random"
+    block_length: int | None = None
+    stride: int | None = None
+    left_to_right_fraction: float | None = None
     final_left_to_right_fraction: float | None = None
 
     def __post_init__(self) -> None:
         last = self.final_left_to_right_fraction
-        last = self.left_to_right_fraction if last is None else last
-        self._first = DataCollatorForAnyOrderLM(
-            left_to_right_fraction=self.left_to_right_fraction, seed=self.seed, orders=self.orders
-        )
-        self._last = DataCollatorForAnyOrderLM(
-            left_to_right_fraction=last, seed=self.seed, orders=self.final_orders or self.orders
+        fractions = (self.left_to_right_fraction, self.left_to_right_fraction if last is None else last)
+        self._first, self._last = (
+            DataCollatorForAnyOrderLM(
+                orders=self.orders,
+                block_length=self.block_length,
+                stride=self.stride,
+                left_to_right_fraction=fraction,
+                seed=self.seed,
+            )
+            for fraction in fractions
         )
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
@@ -103,7 +112,7 @@ class MaskDraws:
             times = num_masked / length
         else:
             input_ids = torch.stack([torch.as_tensor(feature["input_ids"]) for feature in features]).long()
-            share = times * (LARGEST_MASKED_SHARE if self.objective == "score_entropy" else 1.0)
+            share = times * (MAX_MASKED_FRACTION if self.objective == "score_entropy" else 1.0)
             is_masked = uniform_numbers(self.seed, MASKS, samples, input_ids.shape[1]) < share[:, None]
         return {"input_ids": input_ids, "is_masked": is_masked, "times": times}
 

@@ -1,40 +1,43 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Bits per byte on held-out text: a decoder's left to right and in random orders, an encoder's bound."""
+"""Evaluation during training: bits per byte on held-out text, and texts that the model writes."""
 
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from datasets import Dataset
+from transformers import PreTrainedTokenizerBase
 
+from common.files import write_text
+from common.models import Model
+from common.results import ORDER_NAMES, ORDER_SEED
+from common.tokenization import decode
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderForMaskedLM
 from training.arguments import TrainingArguments
 from training.draws import MaskDraws, OrderDraws
-from training.initialization import Model
 from training.objectives import MaskedDiffusionObjective
 
-ORDER_SEED = 20250624  # every run, step and process scores a row in the same random order
-# Keys of measured figures, and what reports call them.
-ORDERS = {"left_to_right": "left to right", "any_order": "random orders"}
-KINDS = ORDERS | {"any_order": f"in {ORDERS['any_order']}"}  # over a column
+SAMPLE_SEED = 20250624  # every evaluation draws the same numbers, so texts show the progress of the model alone
 
 
 @torch.no_grad()
 def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerator: Accelerator) -> dict[str, Any]:
     """
-    Scores `eval_sequences` rows (all unless given), spread evenly over the set and shared among the processes.
+    Score `eval_sequences` rows (all unless given), spread evenly over the set and shared among the processes.
 
-    Returns `left_to_right` (of a decoder) and `any_order` in bits per byte, all nats of the rows over all their bytes
-    and ln 2, so that a row weighs as much as its `num_bytes`; and what was scored.
+    Returns:
+        `left_to_right` (of a decoder) and `any_order` in bits per byte, all nats of the rows over all their bytes and
+        ln 2, so that a row weighs as much as its `num_bytes`; and what was scored.
     """
     started = time.perf_counter()
     num_rows = min(training.eval_sequences or len(rows), len(rows))
     is_encoder = isinstance(model, MDMEncoderForMaskedLM)
-    kinds = ["any_order"] if is_encoder else list(KINDS)
+    kinds = ["any_order"] if is_encoder else list(ORDER_NAMES)
     mine = range(num_rows)[accelerator.process_index :: accelerator.num_processes]
     totals = torch.zeros(1 + len(kinds), dtype=torch.float64)  # bytes, then nats of each kind
     for first in range(0, len(mine), training.eval_batch_size):
@@ -57,7 +60,7 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
 
 
 def decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers: list[int]) -> torch.Tensor:
-    """Nats of some rows, left to right and each in a random order that depends on its number alone."""
+    """Return the nats of some rows, left to right and each in a random order that depends on its number alone."""
     features = [{"input_ids": ids, "order_seed": number} for ids, number in zip(sequences, numbers, strict=True)]
     batch = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)(features)
     input_ids, orders = batch["input_ids"].to(model.device), batch["orders"].to(model.device)
@@ -66,9 +69,21 @@ def decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers:
 
 
 def encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], samples: range, num_rows: int) -> float:
-    """An unbiased estimate of the bound (Eq. 7) on the nats of some rows; the numbers of masks are spread over all."""
+    """Return an unbiased estimate of the bound (Eq. 7) on the nats of some rows. Masks are draw_stratified over all rows."""
     orders = OrderDraws(ORDER_SEED, batch_size=num_rows, max_steps=1, left_to_right_fraction=0.0)
     features = [{"input_ids": ids, "order_seed": sample} for ids, sample in zip(sequences, samples, strict=True)]
     batch = MaskDraws(ORDER_SEED, num_rows, "any_order", orders)(features)
     loss = MaskedDiffusionObjective(model)(**{name: values.to(model.device) for name, values in batch.items()})
     return loss.item() * batch["input_ids"].numel()
+
+
+def write_samples(
+    model: Model, tokenizer: PreTrainedTokenizerBase, count: int, length: int, step: int, folder: Path
+) -> list[str]:
+    """Write unconditional texts of `length` tokens, without padding, to `folder/samples-STEP.txt`, and return them."""
+    generator = torch.Generator(model.device).manual_seed(SAMPLE_SEED)
+    sequences = model.generate(num_return_sequences=count, max_length=length, generator=generator)
+    texts = [decode(ids, tokenizer) for ids in sequences.tolist()]
+    separator = f"\n{'-' * 80}\n"
+    write_text(folder / f"samples-{step:08d}.txt", separator.join(texts) + "\n")
+    return texts

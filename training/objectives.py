@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
-from modeling_aogpt.orders import in_order
-from modeling_aogpt.schedule import log_linear_noise
+from modeling_aogpt.orders import index_by_rank
+from modeling_aogpt.unmasking import log_linear_noise
+from modeling_aogpt.validation import prepare_input_ids
 from training.head_loss import Loss, head_loss
 
 
@@ -29,8 +30,8 @@ class AnyOrderObjective(nn.Module):
         self, input_ids: torch.LongTensor, orders: torch.LongTensor, labels: torch.LongTensor | None = None
     ) -> torch.Tensor:
         """All (batch, n), as [`DataCollatorForAnyOrderLM`] makes them of whole sequences."""
-        output, orders = self.model.predict_in_order(input_ids, orders, attention_mask=None)
-        targets = in_order(input_ids if labels is None else labels, orders).flatten()
+        output, orders = self.model.forward_by_rank(input_ids, orders, attention_mask=None)
+        targets = index_by_rank(input_ids if labels is None else labels, orders).flatten()
         is_label = targets != -100
         return head_loss(
             output.last_hidden_state.flatten(0, 1),
@@ -65,7 +66,7 @@ class MaskedDiffusionObjective(nn.Module):
             times (`torch.DoubleTensor` of shape `(batch,)`): t of each sequence, in (0, 1].
         """
         rows = is_masked.flatten().nonzero().squeeze(1)  # before the model: an accelerator waits for nothing after it
-        input_ids = self.model.checked_ids(input_ids)
+        input_ids = prepare_input_ids(self.model, input_ids)
         masked_ids = input_ids.masked_fill(is_masked, self.model.config.mask_token_id)
         output = self.model.model(masked_ids, sigma=self.noise_levels(times))
         weights = (1 / times / input_ids.numel())[:, None].expand_as(input_ids)

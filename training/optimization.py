@@ -1,17 +1,20 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""AdamW with decay groups, and the learning rate as a function of the step."""
+"""Updates of the weights: AdamW with decay groups, its learning rate, and the moving average of the weights."""
 
 import math
+from copy import deepcopy
 
+import torch
 from torch import nn
 from torch.optim import AdamW
 
 from training.arguments import TrainingArguments
+from training.sharding import full_tensor, local_part
 
 
 def create_optimizer(model: nn.Module, training: TrainingArguments) -> AdamW:
-    """AdamW that decays tensors of two or more dimensions (matrices, tables) and leaves biases and norms alone."""
+    """Return an AdamW that decays tensors of two or more dimensions (matrices, tables), but not biases and norms."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": training.weight_decay},
@@ -23,8 +26,8 @@ def create_optimizer(model: nn.Module, training: TrainingArguments) -> AdamW:
 
 def learning_rate_at(step: int, training: TrainingArguments) -> float:
     """
-    The learning rate of step 0 ... max_steps - 1: linear warm-up, which reaches the peak at step `warmup_steps`, then
-    half a cosine, which would reach the final rate at step `max_steps`.
+    Return the learning rate of a step, from 0 to max_steps - 1: linear warm-up, which reaches the peak at step
+    `warmup_steps`, then half a cosine, which would reach the final rate at step `max_steps`.
     """
     peak, final, warmup_steps = training.learning_rate, training.final_learning_rate, training.warmup_steps
     if step < warmup_steps:
@@ -36,3 +39,48 @@ def learning_rate_at(step: int, training: TrainingArguments) -> float:
 def set_learning_rate(optimizer: AdamW, learning_rate: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
+
+
+class ExponentialMovingAverage:
+    """
+    Float32 averages of the weights of a model, on its device and sharded as it is. They are evaluated and published.
+
+    After update u the decay is min(decay, (1 + u) / (10 + u)), as in the released code: short runs forget their
+    initial weights too. (`torch.optim.swa_utils.AveragedModel` instead throws them away at the first update.)
+
+    Attributes:
+        weights: The averages by name, as in `model.named_parameters()`.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        if not 0 <= decay < 1:
+            raise ValueError(f"The decay of the moving average is {decay}; it must lie in [0, 1), for instance 0.999.")
+        self.weights = {name: weight.detach().to(torch.float32, copy=True) for name, weight in model.named_parameters()}
+        first_name = {weight: name for name, weight in model.named_parameters()}
+        every_name = model.named_parameters(remove_duplicate=False)  # tied weights have several
+        self._first_names = {name: first_name[weight] for name, weight in every_name}
+        self.decay = decay
+        self.num_updates = 0
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        """Move the averages towards the weights of `model`. Call it after every optimizer step."""
+        self.num_updates += 1
+        decay = min(self.decay, (1 + self.num_updates) / (10 + self.num_updates))
+        averages = [local_part(average) for average in self.weights.values()]
+        weights = [local_part(weight.detach()).float() for weight in model.parameters()]
+        torch._foreach_lerp_(averages, weights, 1 - decay)
+
+    def averaged_model(self, blank: nn.Module) -> nn.Module:
+        """
+        Return a frozen model of the averages, complete on every process. All processes must call it at once.
+
+        Weights that are not sharded are shared with it, not copied, so they move with the next update.
+
+        Args:
+            blank: A model of the same architecture, for instance on the meta device.
+        """
+        model = deepcopy(blank).eval().requires_grad_(False)
+        full = {name: full_tensor(average) for name, average in self.weights.items()}
+        model.load_state_dict({name: full[first] for name, first in self._first_names.items()}, assign=True)
+        return model

@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Trains an AO-GPT, or an encoder-only masked diffusion model, from scratch or from a checkpoint:
+Train an AO-GPT, or an encoder-only masked diffusion model, from scratch or from a checkpoint:
 
     accelerate launch training/pretrain.py training/configs/quickstart.yaml [--key value ...]
 
-A run that was interrupted, by whatever, goes on when the same command is given again, and ends with the same weights.
+An interrupted run goes on when the same command is given again, and ends with the same weights.
 """
 
 import logging
@@ -20,9 +20,19 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, DynamoBackend, send_to_device, set_seed
+from accelerate.utils import send_to_device, set_seed
 from tqdm import tqdm
+from transformers import AutoModel
 
+from common.commands import one_line_errors, progress_bar
+from common.data import Data, DataArguments, load_data
+from common.files import atomic_folder, remove_incomplete
+from common.hardware import check_precision, hardware, peak_flops, peak_memory, versions
+from common.models import Model, load_pretrained, read_config
+from common.processes import check_alike, in_turn, start_accelerator
+from common.results import ORDER_NAMES, read_results
+from common.tokenization import vocabulary_arguments
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from training.activation_checkpointing import checkpoint_activations
 from training.arguments import (
     ModelArguments,
@@ -34,43 +44,30 @@ from training.arguments import (
     parse_arguments,
 )
 from training.batches import Batches, pass_samples
-from training.bfloat16 import bfloat16_products
 from training.checkpoints import (
     Checkpoint,
+    StopRequest,
     load_newest_checkpoint,
-    old_run_aside,
-    restore_state,
+    load_state,
     save_checkpoint,
+    set_old_run_aside,
     training_state,
 )
-from training.data import Data, DataArguments, load_data
 from training.draws import MaskDraws, OrderDraws
-from training.ema import ExponentialMovingAverage
-from training.errors import errors_in_a_line
-from training.evaluation import KINDS, evaluate
-from training.files import remove_incomplete, whole_folder
-from training.hardware import check_launch, hardware, share_cpus, use_all_cores, versions
-from training.initialization import Model, load_model, new_model
-from training.interruption import StopRequest
+from training.evaluation import evaluate, write_samples
 from training.objectives import OBJECTIVES
-from training.optimization import create_optimizer, learning_rate_at, set_learning_rate
-from training.plots import plot_run
-from training.processes import check_alike, in_turn
-from training.report import write_report
-from training.results import loss_curve, read_results, write_results
-from training.samples import write_samples
-from training.sharding import round_weights_alone, whole_tensor
-from training.throughput import flops_per_token, peak_flops, peak_memory
-from training.tokenization import vocabulary_arguments
-from training.tracking import logger_types, start_tracker
-from training.zero import ZeroOptimizer
+from training.optimization import ExponentialMovingAverage, create_optimizer, learning_rate_at, set_learning_rate
+from training.report import loss_curve, write_report
+from training.sharding import full_tensor, keep_float32_gradients
+from training.streamed_data import training_samples
+from training.tracking import flops_per_token, logger_types, start_tracker
 
 logger = logging.getLogger("pretrain")
 
 
 @dataclass
-class Progress:
-    """How far a run is; stored in its checkpoints."""
+class TrainingProgress:
+    """The progress of a run, stored in its checkpoints."""
 
     step: int = 0
     losses: list[float] = field(default_factory=list)  # nats per token, of every step
@@ -81,11 +78,11 @@ class Progress:
 
 
 def main(argv: list[str]) -> None:
-    with errors_in_a_line():
+    with one_line_errors():
         run = set_up(argv)
     if run is None:
         return
-    with errors_in_a_line(OSError, FloatingPointError):  # by now, a `ValueError` is no fault of the settings
+    with one_line_errors(OSError, FloatingPointError):  # by now, a `ValueError` is no fault of the settings
         stop_signal = run.train()
         if not stop_signal:
             run.publish()
@@ -97,8 +94,7 @@ def main(argv: list[str]) -> None:
 
 def set_up(argv: list[str]) -> "Pretraining | None":
     """
-    The run that the command line asks for, where its newest checkpoint left it; None if it is finished, or the data was
-    all that was asked for.
+    Return the run of a command line, as its newest checkpoint left it; None if it is finished, or under `prepare_only`.
 
     Raises:
         ValueError: For settings, data, models or checkpoints that cannot be used, or do not go together.
@@ -106,35 +102,33 @@ def set_up(argv: list[str]) -> "Pretraining | None":
     """
     model_arguments, data_arguments, training = parse_arguments(argv)
     settings = as_json(model_arguments, data_arguments, training)
-    accelerator = Accelerator(
-        cpu=share_cpus(),
+    accelerator = start_accelerator(
         mixed_precision=training.mixed_precision,
         dynamo_backend=training.dynamo_backend,
         log_with=logger_types(training.tracker),
         project_dir=training.output_dir,
     )
-    check_launch(accelerator)
+    check_precision(accelerator.device, accelerator.mixed_precision)
     accelerator.gradient_accumulation_steps = accumulation_steps(training, accelerator.num_processes)
     logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
-    use_all_cores(accelerator)
 
     if training.prepare_only:
         with in_turn(accelerator):
             logger.info("Prepared: %s.", load_data(data_arguments).facts)
         return None
     replaces = training.resume == "never" and accelerator.is_main_process
-    with old_run_aside(training.output_dir) if replaces else nullcontext():
-        return make_ready(model_arguments, data_arguments, training, settings, accelerator)
+    with set_old_run_aside(training.output_dir) if replaces else nullcontext():
+        return prepare_run(model_arguments, data_arguments, training, settings, accelerator)
 
 
-def make_ready(
+def prepare_run(
     model_arguments: ModelArguments,
     data_arguments: DataArguments,
     training: TrainingArguments,
     settings: dict[str, Any],
     accelerator: Accelerator,
 ) -> "Pretraining | None":
-    """As `set_up`, where this process knows of the others."""
+    """Do the same as `set_up`, once the processes are connected."""
     if accelerator.is_main_process:
         remove_incomplete(training.output_dir)
     accelerator.wait_for_everyone()
@@ -159,6 +153,29 @@ def make_ready(
     return run
 
 
+def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
+    """
+    Return a model with random weights, or with those of a checkpoint in float32.
+
+    Args:
+        config: The architecture (that of the checkpoint), and the vocabulary of the tokenizer.
+        init_from: A folder or Hub repository.
+
+    Raises:
+        ValueError: If the tokenizer has other ids than the checkpoint, or weights are missing, damaged or unused.
+    """
+    if init_from is None:
+        return MDMEncoderForMaskedLM(config) if isinstance(config, MDMEncoderConfig) else AOGPTForAnyOrderLM(config)
+    its = read_config(init_from)
+    for name in ("num_valid_tokens", "mask_token_id"):
+        if getattr(config, name) != getattr(its, name):
+            raise ValueError(
+                f"The tokenizer has {name}={getattr(config, name)}, but the model of {init_from} {getattr(its, name)}: "
+                "give the tokenizer that it was trained with."
+            )
+    return load_pretrained(AutoModel, init_from, dtype=torch.float32)
+
+
 class Pretraining:
     """
     One run: model, moving average, optimizer and progress.
@@ -176,41 +193,32 @@ class Pretraining:
         accelerator: Accelerator,
     ) -> None:
         self.training, self.data, self.settings, self.accelerator = training, data, settings, accelerator
-        self.progress = Progress()
+        self.progress = TrainingProgress()
         self.gradient_norm = math.nan  # of the last step, before it was clipped
         set_seed(training.seed)
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
-        model = load_model(training.init_from, config) if training.init_from else new_model(config)
-        self.model = model.to(accelerator.device)
+        self.model = make_model(config, training.init_from).to(accelerator.device)
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
-        self.products = bfloat16_products(accelerator.device, accelerator.mixed_precision)
-        is_compiled = accelerator.state.dynamo_plugin.backend != DynamoBackend.NO
-        checkpoint_activations(self.model, training.activation_checkpointing, self.products, is_compiled)
-        self.blank = deepcopy(self.model).to("meta")  # what holds the averages when they are used
+        checkpoint_activations(self.model, training.activation_checkpointing)
+        self.blank = deepcopy(self.model).to("meta")  # holds the averages when they are used
         self.optimizer = create_optimizer(self.model, training)
         self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)
-        self.zero: ZeroOptimizer | None = None
-        if accelerator.distributed_type == DistributedType.DEEPSPEED:
-            passes = accelerator.num_processes * accelerator.gradient_accumulation_steps
-            sequences = training.batch_size // passes
-            self.zero = ZeroOptimizer(accelerator, self.optimizer, sequences, training.max_grad_norm)
-        round_weights_alone(accelerator)
+        keep_float32_gradients(accelerator)
         # Wrapped for several processes and mixed precision; the weights are those of self.model.
         self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)
-        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # of the weights that are cut by now
+        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # of the weights, which are sharded by now
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Puts the run where it was. Raises a `ValueError` if the corpus is not the same any more."""
+        """Restore the run from `checkpoint`. Raises a `ValueError` if the corpus is not the same any more."""
         there, now = (
             {f"{name} of the corpus": fact for name, fact in facts.items()}
             for facts in (checkpoint.metadata["corpus"], self.data.facts)
         )
         check_same_run(there, now, checkpoint.path)
-        state = {} if self.zero else self.optimizer.state
-        restore_state(checkpoint.tensors, self.model, self.ema.weights, state)
-        if self.zero:
-            self.zero.put_back(state)
-        self.progress = Progress(**checkpoint.metadata["progress"], losses=checkpoint.tensors["losses"].tolist())
+        load_state(checkpoint.tensors, self.model, self.ema.weights, self.optimizer.state)
+        self.progress = TrainingProgress(
+            **checkpoint.metadata["progress"], losses=checkpoint.tensors["losses"].tolist()
+        )
         if not self.progress.device_seconds:  # of a checkpoint that does not tell
             self.progress.device_seconds = self.progress.train_seconds * self.accelerator.num_processes
         self.ema.num_updates = self.progress.step
@@ -219,9 +227,8 @@ class Pretraining:
         logger.info("Going on from %s.", checkpoint.path)
 
     def save(self) -> None:
-        """Writes a checkpoint that the run can be resumed from."""
-        of_optimizer = self.zero.whole_state() if self.zero else self.optimizer.state
-        state = training_state(self.model, self.ema.weights, of_optimizer)
+        """Write a checkpoint that the run can be resumed from."""
+        state = training_state(self.model, self.ema.weights, self.optimizer.state)
         if not self.accelerator.is_main_process:
             deque(state, maxlen=0)  # helps to gather
             return
@@ -239,18 +246,17 @@ class Pretraining:
 
     def train(self) -> int:
         """
-        Runs the steps that are left. Returns the number of the signal that stopped it early, or 0.
+        Run the steps that are left, and return the number of the signal that stopped the run early, or 0.
 
         Raises:
             FloatingPointError: If the loss or its gradient is no number.
         """
         training, progress = self.training, self.progress
-        bar = tqdm(
+        bar = progress_bar(
             initial=progress.step,
             total=training.max_steps,
             unit="step",
             disable=not self.accelerator.is_main_process,
-            mininterval=0.5 if sys.stderr.isatty() else 30,
             dynamic_ncols=True,
         )
         with bar, StopRequest() as stop:
@@ -279,7 +285,7 @@ class Pretraining:
         return 0
 
     def batches(self) -> Batches:
-        """This process's batches, one for each forward pass that is left."""
+        """Return this process's batches, one for each forward pass that is left."""
         training, accelerator = self.training, self.accelerator
         passes = pass_samples(
             range(self.progress.step, training.max_steps),
@@ -289,7 +295,7 @@ class Pretraining:
             accelerator.num_processes,
         )
         return Batches(
-            self.data.samples(training.seed, self.progress.position),
+            training_samples(self.data, training.seed, self.progress.position),
             passes,
             self.draws(),
             num_workers=training.dataloader_num_workers,
@@ -297,15 +303,16 @@ class Pretraining:
         )
 
     def draws(self) -> OrderDraws | MaskDraws:
-        """What makes a batch of sequences, with all that is drawn at random for them."""
+        """Return the collator, which draws orders or masks."""
         training = self.training
         orders = OrderDraws(
             seed=training.seed,
             batch_size=training.batch_size,
             max_steps=training.max_steps,
             orders=training.orders,
+            block_length=training.block_length,
+            stride=training.stride,
             left_to_right_fraction=training.left_to_right_fraction,
-            final_orders=training.final_orders,
             final_left_to_right_fraction=training.final_left_to_right_fraction,
         )
         if self.settings["architecture"] == "decoder":
@@ -313,27 +320,26 @@ class Pretraining:
         return MaskDraws(training.seed, training.batch_size, training.objective, orders)
 
     def step(self, batches: Batches, stop: StopRequest) -> tuple[float, int]:
-        """One update of the weights. Returns the loss of the whole batch, and the signal that any process got, or 0."""
+        """Update the weights once. Returns the loss of the whole batch, and the signal that any process got, or 0."""
         training, accelerator = self.training, self.accelerator
         set_learning_rate(self.optimizer, learning_rate_at(self.progress.step, training))
         loss = torch.zeros((), device=accelerator.device)
         for _ in range(accelerator.gradient_accumulation_steps):
             batch = send_to_device(next(batches), accelerator.device, non_blocking=True)
             with accelerator.accumulate(self.parallel_objective):
-                with self.products:
-                    loss_of_pass = self.parallel_objective(**batch)
+                loss_of_pass = self.parallel_objective(**batch)
                 accelerator.backward(loss_of_pass)
             loss += loss_of_pass.detach() / accelerator.gradient_accumulation_steps
         norm = accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm)
-        norm = whole_tensor(torch.as_tensor(norm, device=accelerator.device))
+        norm = full_tensor(torch.as_tensor(norm, device=accelerator.device))
 
-        # Looked at before the update (DeepSpeed has made it by now), so that the weights are those of the step before.
+        # Checked before the update, so that a bad step changes nothing.
         status = accelerator.gather(torch.stack([loss, norm, loss.new_tensor(stop.signal)])[None])
         mean_loss, stop_signal = status[:, 0].mean().item(), int(status[:, 2].max())
         self.gradient_norm = status[0, 1].item()
         if not math.isfinite(mean_loss) or (accelerator.scaler is None and not math.isfinite(self.gradient_norm)):
             samples = range(self.progress.step * training.batch_size, (self.progress.step + 1) * training.batch_size)
-            rows = self.data.samples(training.seed).rows_of(list(samples))
+            rows = training_samples(self.data, training.seed).rows_of(list(samples))
             raise FloatingPointError(
                 f"At step {self.progress.step} the loss is {mean_loss} and the norm of its gradient "
                 f"{self.gradient_norm}: stopping. Checkpoints in {training.output_dir} are from before. Lower "
@@ -347,14 +353,14 @@ class Pretraining:
 
     @property
     def num_tokens(self) -> int:
-        """That the run has seen so far, on all processes."""
+        """Tokens that the run has seen so far, on all processes."""
         return self.progress.step * self.training.batch_size * self.settings["sequence_length"]
 
     def tokens_per_second(self) -> float:
         return self.num_tokens / self.progress.train_seconds
 
     def usage(self) -> dict[str, float]:
-        """How much of the machine is used: `mfu`, where the best speed of the device is known, and `peak_memory_gb`."""
+        """Return `peak_memory_gb` and, if the peak speed of the device is known, `mfu` (model FLOPs utilization)."""
         usage = {"peak_memory_gb": peak_memory(self.accelerator.device) / 1e9}
         if self.peak_flops is not None:
             flops = self.num_tokens * flops_per_token(self.model.config, self.settings["sequence_length"])
@@ -362,7 +368,7 @@ class Pretraining:
         return usage
 
     def log(self) -> None:
-        """Tells the tracker what the last steps were like."""
+        """Log the last steps."""
         progress = self.progress
         window = progress.losses[(progress.step - 1) // self.training.logging_steps * self.training.logging_steps :]
         values = {
@@ -375,17 +381,17 @@ class Pretraining:
         self.accelerator.log(values, step=progress.step)
 
     def evaluate(self) -> None:
-        """Scores held-out text with the averaged weights, and lets them write some."""
-        averaged = self.ema.fill(self.blank)
+        """Score held-out text with the averaged weights, and write samples."""
+        averaged = self.ema.averaged_model(self.blank)
         scores = evaluate(averaged, self.data.validation, self.training, self.accelerator)
         self.progress.evaluations.append({"step": self.progress.step, **scores})
         self.accelerator.log(
-            {f"eval/{kind}": scores[kind] for kind in KINDS if kind in scores}, step=self.progress.step
+            {f"eval/{kind}": scores[kind] for kind in ORDER_NAMES if kind in scores}, step=self.progress.step
         )
         if self.accelerator.is_main_process and self.training.num_samples:
             self.write_samples(averaged)
         if self.accelerator.is_main_process:
-            scored = ", ".join(f"{scores[key]:.3f} {label}" for key, label in KINDS.items() if key in scores)
+            scored = ", ".join(f"{scores[key]:.3f} {label}" for key, label in ORDER_NAMES.items() if key in scores)
             tqdm.write(f"step {self.progress.step}: held-out bits per byte {scored}", file=sys.stderr)
 
     def write_samples(self, averaged: Model) -> list[str]:
@@ -395,12 +401,12 @@ class Pretraining:
         )
 
     def publish(self) -> None:
-        """Writes what the run was for: the model folder, the picture, the report and, last, the results."""
+        """Write the model folder, the picture, the report and, last, the results."""
         training, progress = self.training, self.progress
-        averaged = self.ema.fill(self.blank)
+        averaged = self.ema.averaged_model(self.blank)
         if not self.accelerator.is_main_process:
             return
-        with whole_folder(training.output_dir / "model") as folder:
+        with atomic_folder(training.output_dir / "model") as folder:
             averaged.save_pretrained(folder)
             self.data.tokenizer.model_max_length = averaged.config.max_position_embeddings
             self.data.tokenizer.save_pretrained(folder)
@@ -419,10 +425,8 @@ class Pretraining:
             "hardware": hardware(self.accelerator),
             "versions": versions(),
         }
-        plot_run(results, training.output_dir / "loss.png")
         samples = self.write_samples(averaged) if training.num_samples else []
         write_report(results, samples, training.output_dir)
-        write_results(results, training.output_dir)
         logger.info("Written: %s (model, report.md, results.json).", training.output_dir)
 
 

@@ -1,20 +1,39 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""report.md: a finished run at a glance."""
+"""What a finished run leaves besides the model: results.json, report.md and loss.png."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import yaml
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
-from training.evaluation import KINDS
-from training.files import write_text
+from common.files import write_json, write_text
+from common.reports import BLUE, GREY, ORANGE, markdown_table, save_figure, style_axes
+from common.results import ORDER_NAMES
+from training.arguments import TrainingArguments
+from training.optimization import learning_rate_at
+
+
+def loss_curve(losses: list[float], training: TrainingArguments) -> dict[str, list[float]]:
+    """Return the mean loss of every `logging_steps` steps, at the last of them, with the learning rate of that step."""
+    window = training.logging_steps
+    ends = [*range(window, len(losses), window), len(losses)]
+    return {
+        "step": ends,
+        "loss": [sum(losses[start:end]) / (end - start) for start, end in zip([0, *ends], ends, strict=False)],
+        "learning_rate": [learning_rate_at(end - 1, training) for end in ends],
+    }
 
 
 def write_report(results: dict[str, Any], samples: list[str], folder: Path) -> None:
-    """Writes what `results.json` says for people, with the picture `loss.png` and texts of the final model."""
+    """Write loss.png, report.md with texts of the final model, and results.json, which marks the run as finished."""
+    plot_run(results, folder / "loss.png")
     write_text(folder / "report.md", report(results, samples, folder.name))
+    write_json(folder / "results.json", results)
 
 
 def report(results: dict[str, Any], samples: list[str], name: str) -> str:
@@ -31,7 +50,7 @@ def report(results: dict[str, Any], samples: list[str], name: str) -> str:
     }
     parts = [
         f"# {name}",
-        table(["", ""], list(summary.items())),
+        markdown_table(["", ""], summary.items()),
         "![Training loss and held-out bits per byte](loss.png)",
         "## Held-out text",
         "Bits per byte, with the moving average of the weights.",
@@ -49,22 +68,51 @@ def report(results: dict[str, Any], samples: list[str], name: str) -> str:
 
 
 def evaluation_table(evaluations: list[dict[str, Any]]) -> str:
-    kinds = [kind for kind in KINDS if kind in evaluations[-1]]
+    kinds = [kind for kind in ORDER_NAMES if kind in evaluations[-1]]
     rows = [
         (f"{scored['step']:,}", *(f"{scored[kind]:.4f}" for kind in kinds), f"{scored['sequences']:,}")
         for scored in evaluations
     ]
-    return table(["step", *(KINDS[kind] for kind in kinds), "sequences"], rows)
-
-
-def table(header: list[str], rows: list[tuple[str, ...]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return markdown_table(["step", *(ORDER_NAMES[kind] for kind in kinds), "sequences"], rows)
 
 
 def fenced(text: str, language: str = "text") -> str:
-    """A code block; its fence is longer than any in the text."""
+    """Return a code block with a fence longer than any in the text."""
     fence = "```"
     while fence in text:
         fence += "`"
     return f"{fence}{language}\n{text}\n{fence}"
+
+
+# --------------------------------------------------------------------------------------------------------- pictures
+
+
+def plot_run(results: dict[str, Any], path: Path) -> None:
+    """Draw the training loss, and held-out bits per byte in both kinds of order, over the steps of a run."""
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    training, held_out = figure.subplots(1, 2)
+    curve, evaluations = results["loss_curve"], results["evaluations"]
+    training.plot(curve["step"], curve["loss"], color=GREY, linewidth=1.2)
+    label_axes(training, "Training loss", "nats per token", results["steps"])
+    use_log_axis(training)  # the first steps fall by far more than all others
+
+    for key, color in (("any_order", ORANGE), ("left_to_right", BLUE)):
+        if key in evaluations[-1]:  # an encoder has no left to right
+            steps, values = zip(*((scored["step"], scored[key]) for scored in evaluations), strict=True)
+            label = f"{ORDER_NAMES[key]}: {values[-1]:.3f}"
+            held_out.plot(steps, values, color=color, marker="o", markersize=3.5, label=label)
+    label_axes(held_out, "Held-out text, averaged weights", "bits per byte", results["steps"])
+    held_out.legend(frameon=False)
+    save_figure(figure, path)
+
+
+def label_axes(axes: Axes, title: str, unit: str, num_steps: int) -> None:
+    axes.set(xlabel="step", ylabel=unit, xlim=(0, num_steps))
+    style_axes(axes, title)
+
+
+def use_log_axis(axes: Axes) -> None:
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_locator(NullLocator())

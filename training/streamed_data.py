@@ -18,9 +18,10 @@ import numpy as np
 from datasets import IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from training.batches import epoch_permutation, rows_of_samples
-from training.corpora import sha256
-from training.sequences import cut, encode_batch
+from common.corpora import sha256
+from common.data import Data
+from common.sequences import cut, encode_batch
+from training.batches import Samples, epoch_permutation, rows_of_samples
 
 DOCUMENTS_AT_A_TIME = 256  # to the tokenizer, which takes them in parallel
 
@@ -50,12 +51,12 @@ class Position:
 @dataclass(frozen=True)
 class Stream:
     """
-    What is to be read, and how.
+    A corpus to be read.
 
     Attributes:
-        shards: the documents; its shards are files.
-        text_column: where their text is.
-        window_size: sequences that are shuffled among themselves.
+        shards: The documents; its shards are files.
+        text_column: The column of their text.
+        window_size: Sequences that are shuffled among themselves.
         held_out: SHA-256 of the documents that are not to be trained on.
     """
 
@@ -67,10 +68,11 @@ class Stream:
     held_out: frozenset[bytes] = frozenset()
 
     def batches(self, seed: int, start: Position) -> Iterator[tuple[Position, list[int]]]:
-        """The ids of batches of documents, each with its place, from that of `start` on and without end.
+        """
+        Yield the ids of batches of documents, each with its place, from that of `start` on and without end.
 
         Raises:
-            ValueError: if an epoch has no document to train on.
+            ValueError: If an epoch has no document to train on.
         """
         first_shard, first_batch, num_shards = start.shard, start.batch, self.shards.num_shards
         for epoch in count(start.epoch):
@@ -88,12 +90,12 @@ class Stream:
                 raise ValueError("The corpus has no document to train on besides those that are held out.")
 
     def encode(self, texts: list[str | None]) -> list[int]:
-        """The documents end to end, each followed by end-of-text."""
+        """Return the ids of documents end to end, each followed by end-of-text."""
         texts = [text for text in texts if text and not (self.held_out and sha256(text) in self.held_out)]
         return list(chain.from_iterable(encode_batch(texts, self.tokenizer, False)["input_ids"])) if texts else []
 
     def sequences(self, seed: int, start: Position) -> Iterator[tuple[np.ndarray, Position]]:
-        """Sequences, each with the position behind it."""
+        """Yield sequences, each with the position behind it."""
         unused: deque[tuple[Position, int]] = deque()  # batches that were read, and their tokens
 
         def documents() -> Iterator[dict[str, list[int]]]:
@@ -113,12 +115,12 @@ class Stream:
 
 class StreamedSamples:
     """
-    As `Samples`, of a stream: sample numbers must grow from one call to the next.
+    A map from sample numbers, which must grow from one call to the next, to what the collator takes.
 
     While a window is trained on, the next one is read, a sequence for each sample; so two are held in memory.
 
     Args:
-        position: of the window of the first sample, or one before; None: the beginning.
+        position: Of the window of the first sample, or one before; None: the beginning.
     """
 
     def __init__(self, stream: Stream, seed: int, position: dict[str, int] | None = None) -> None:
@@ -132,7 +134,7 @@ class StreamedSamples:
         self._next_position = self._end = start
 
     def rows_of(self, samples: list[int]) -> list[int]:
-        """The number in the stream of the sequence of each sample."""
+        """Return the number in the stream of the sequence of each sample."""
         size = self.stream.window_size
         rows = rows_of_samples(samples, size, self.seed)
         return [sample // size * size + row for sample, row in zip(samples, rows, strict=True)]
@@ -156,3 +158,15 @@ class StreamedSamples:
         while len(self._next_sequences) < num_sequences:
             ids, self._end = next(self._unread)
             self._next_sequences.append(ids)
+
+
+def training_samples(data: Data, seed: int, position: dict[str, int] | None = None) -> Samples | StreamedSamples:
+    """Return the training sequences by the number of the sample; `position`: of the last batch, under `streaming`."""
+    arguments = data.arguments
+    if not arguments.streaming:
+        return Samples(data.train, seed)
+    stream = Stream(
+        *(data.train, arguments.text_column, data.tokenizer),
+        *(arguments.sequence_length, arguments.shuffle_window, data.held_out),
+    )
+    return StreamedSamples(stream, seed, position)

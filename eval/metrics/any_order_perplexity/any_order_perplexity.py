@@ -37,15 +37,7 @@ Examples:
     >>> metric.compute(predictions=["GREEK SMALL LETTER ALPHA"], model_id="runs/quickstart/model")
 """
 
-_CITATION = """\
-@inproceedings{xue2025aogpt,
-  title     = {Any-Order {GPT} as Masked Diffusion Model: Decoupling Formulation and Architecture},
-  author    = {Shuchen Xue and Tianyu Xie and Tianyang Hu and Zijin Feng and Jiacheng Sun and Kenji Kawaguchi and
-               Zhenguo Li and Zhi-Ming Ma},
-  booktitle = {Proceedings of the 42nd International Conference on Machine Learning},
-  year      = {2025},
-  note      = {arXiv:2506.19935}
-}"""
+_CITATION = "Xue et al., Any-Order GPT as Masked Diffusion Model, ICML 2025, arXiv:2506.19935"
 
 ORDERS = ("random", "left_to_right")
 

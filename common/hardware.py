@@ -1,0 +1,95 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about the machine: cores, speed, memory, and versions of the libraries."""
+
+import os
+import platform
+import resource
+import sys
+import time
+from importlib import metadata
+from importlib.util import find_spec
+from typing import Any
+
+import psutil
+import torch
+from accelerate import Accelerator
+
+PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy")
+
+# Operations per second in bfloat16 and float16 with sums in float32, without sparsity, by NVIDIA's data sheets. (Since
+# Hopper these give twice as many: with sparsity.) By the whole name, since variants and slices of a device differ.
+PEAK_OF_DEVICE = {
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA A100-PCIE-40GB": 312e12,
+    "NVIDIA A100 80GB PCIe": 312e12,
+    "NVIDIA H100 80GB HBM3": 989.4e12,  # SXM
+    "NVIDIA H100 PCIe": 756e12,
+    "NVIDIA H200": 989.4e12,
+    "NVIDIA L40S": 362e12,
+    "NVIDIA GeForce RTX 4090": 165.2e12,
+}
+
+
+def num_cores() -> int:
+    """Return the number of cores this process may use, without hyper-threads where the system reports them."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min(allowed, psutil.cpu_count(logical=False) or allowed)
+
+
+def hardware(accelerator: Accelerator) -> dict[str, Any]:
+    """Return the device, processes and precision of a run, for the record."""
+    device = accelerator.device
+    return {
+        "device": device.type,
+        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "num_processes": accelerator.num_processes,
+        "num_threads": torch.get_num_threads(),
+        "num_cores": num_cores(),
+        "mixed_precision": accelerator.mixed_precision,
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the installed `PACKAGES`."""
+    return {
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in PACKAGES if find_spec(name) is not None},
+    }
+
+
+def check_precision(device: torch.device, mixed_precision: str) -> None:
+    """Raise a `ValueError` for bf16 on a CPU without instructions for it, which is up to a hundred times slower."""
+    if device.type == "cpu" and mixed_precision == "bf16" and not torch.cpu._is_avx512_bf16_supported():
+        raise ValueError(
+            "mixed_precision=bf16 needs a CPU with bfloat16 instructions, which this one does not have. Train in "
+            "float32: --mixed_precision no."
+        )
+
+
+def peak_flops(device: torch.device, mixed_precision: str) -> float | None:
+    """Return the operations per second a device can reach: measured on a CPU, known for some GPUs in 16 bits."""
+    if device.type == "cpu":
+        return product_speed()
+    if device.type != "cuda" or mixed_precision not in ("bf16", "fp16"):
+        return None
+    return PEAK_OF_DEVICE.get(torch.cuda.get_device_name(device))
+
+
+def product_speed() -> float:
+    """Measure the operations per second of float32 products on the CPU, and return the best of five."""
+    left, right = torch.randn(512, 1024), torch.randn(1024, 1024)
+    best = float("inf")
+    for _ in range(5):
+        started = time.perf_counter()
+        left @ right
+        best = min(best, time.perf_counter() - started)
+    return 2 * 512 * 1024**2 / best
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the bytes at the peak so far: of tensors on a GPU, of the whole process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,0 +1,47 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Tables and pictures of reports."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from common.files import atomic_file
+
+GREY, BLUE, ORANGE, GREEN, RED = "#8c8c8c", "#1f5fa8", "#d9730d", "#3a8a4d", "#b03a48"
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
+    """
+    Return a Markdown table.
+
+    Args:
+        header: Titles of the columns.
+        rows: Cells.
+        align: `"l"` or `"r"` for each column. Defaults to the reader's own alignment.
+    """
+    rules = [{"l": ":--", "r": "--:"}[side] for side in align]
+    rule = f"|{'|'.join(rules)}|" if rules else f"| {' | '.join(['---'] * len(header))} |"
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
+    return "\n".join([first, rule, *others])
+
+
+def with_error(value: float, error: float | None, digits: int) -> str:
+    """Return a figure and its standard error, if it is known, as text."""
+    return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
+
+
+def style_axes(axes: Axes, title: str = "") -> None:
+    """Give axes the title, grid and borders that all reports have."""
+    if title:
+        axes.set_title(title, loc="left", fontsize=11)
+    axes.grid(alpha=0.25, linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
+    """Write a PNG picture atomically."""
+    with atomic_file(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=dpi)

@@ -1,0 +1,265 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Kill training runs again and again, let them go on, and compare each with a run that was left alone:
+
+    python eval/benchmarks/kill_and_resume.py [--runs 5] [--kills 8] [--num_processes 1] [--output_dir DIR]
+
+Everything must be the same bit for bit: each loss that was ever computed, the final weights, their moving average and
+the optimizer's state. Writes resume.json and resume.png; exits with 1 if anything differs.
+"""
+
+import math
+import multiprocessing
+import os
+import random
+import socket
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from safetensors.torch import load_file
+from tqdm import tqdm
+
+from common.commands import Options, Parser, one_line_errors, option
+from common.files import write_json
+from common.hardware import num_cores, versions
+from common.reports import save_figure, style_axes
+from common.results import read_results
+from training import pretrain
+from training.checkpoints import checkpoints_in
+
+# A run of some seconds on a short text, much of which go into saving, so that many kills fall there.
+ROOT = Path(__file__).parents[2]
+NUM_STEPS = 100
+RECIPE = [
+    str(ROOT / "training" / "configs" / "quickstart.yaml"),
+    *(f"--corpus={ROOT / 'LICENSE'}", "--packing=packed", "--vocab_size=400", "--validation_fraction=0.1"),
+    *(f"--max_steps={NUM_STEPS}", "--warmup_steps=5", "--batch_size=32", "--hidden_size=64", "--num_hidden_layers=2"),
+    *("--save_steps=4", "--eval_steps=25", "--dataloader_num_workers=1"),
+]
+LONGEST_DELAY = 0.03  # seconds; about a step and its checkpoint
+
+
+@dataclass
+class Arguments(Options):
+    runs: int = option(5, "Runs that are killed.", least=1)
+    kills: int = option(8, "How often each is.", least=1, below=NUM_STEPS + 1)
+    num_processes: int = option(1, "Processes of every run; all of them are killed.", least=1)
+    seed: int = option(0, "Of the moments of the kills.")
+    output_dir: Path = option(Path("docs/results/resume"), "Folder for resume.json and resume.png.")
+
+
+@dataclass
+class Attempt:
+    """One start of a run until its end or its kill: the losses that it computed, by step."""
+
+    losses: dict[int, float]
+    killed: bool
+
+
+def record_and_train(argv: list[str], log: Path, environment: dict[str, str]) -> None:
+    """Train as `pretrain.py` does, in a process of its own, and write down every loss as soon as it is known."""
+    os.environ.update(environment)
+    with open(log.with_suffix(f".{os.environ.get('RANK', '0')}.stderr"), "a") as file:
+        os.dup2(file.fileno(), sys.stderr.fileno())
+    step = pretrain.Pretraining.step
+
+    def recorded(run: pretrain.Pretraining, *arguments: Any) -> tuple[float, int]:
+        loss, stop_signal = step(run, *arguments)
+        if run.accelerator.is_main_process:
+            with log.open("a") as file:
+                file.write(f"{run.progress.step} {loss.hex()}\n")
+        return loss, stop_signal
+
+    pretrain.Pretraining.step = recorded
+    pretrain.main(argv)
+
+
+def read_losses(log: Path) -> dict[int, float]:
+    """Return the losses that were written down so far, by step, without a line that is not complete yet."""
+    lines = [line.split() for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return {int(step): float.fromhex(loss) for step, loss in lines}
+
+
+class Trainer:
+    """A starter of runs in fresh processes, forked from one that has imported everything but done nothing."""
+
+    def __init__(self, argv: list[str], num_processes: int = 1) -> None:
+        self.argv, self.num_processes = argv, num_processes
+        self.context: ForkServerContext = multiprocessing.get_context("forkserver")
+        self.context.set_forkserver_preload(["training.pretrain"])
+
+    def attempt(self, output_dir: Path, kill_after: tuple[int, float] | None = None) -> Attempt:
+        """
+        Start the run, or let it go on. `kill_after` = (step, seconds): `kill -9` so long after that step of the run.
+
+        Raises:
+            RuntimeError: If the run fails by itself, or leaves a process behind.
+        """
+        output_dir.mkdir(parents=True, exist_ok=True)
+        log = output_dir.with_suffix(".losses")
+        log.write_text("")
+        processes = self.start([*self.argv, f"--output_dir={output_dir}"], log)
+        step, seconds = kill_after or (math.inf, 0.0)
+        while any(process.is_alive() for process in processes):
+            if max(read_losses(log), default=-1) >= step:
+                time.sleep(seconds)
+                break
+            if any(process.exitcode for process in processes):
+                break  # as launchers do: one that fails takes the others with it
+            time.sleep(0.002)
+        killed = any(process.is_alive() for process in processes) and not any(process.exitcode for process in processes)
+        children = [child for process in processes for child in children_of(process.pid)]
+        for process in processes:
+            process.kill()
+            process.join()
+        _, left = psutil.wait_procs(children, timeout=60)
+        if left:
+            raise RuntimeError(f"Processes of the run outlive it: {left}.")
+        if not killed and any(process.exitcode for process in processes):
+            raise RuntimeError(f"The run failed; see {log.with_suffix('.0.stderr')}.")
+        return Attempt(read_losses(log), killed)
+
+    def start(self, argv: list[str], log: Path) -> list[ForkServerProcess]:
+        environments = [{}]
+        if self.num_processes > 1:
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+            environments = [
+                {"RANK": str(rank), "LOCAL_RANK": str(rank), **address}
+                | {"WORLD_SIZE": str(self.num_processes), "LOCAL_WORLD_SIZE": str(self.num_processes)}
+                for rank in range(self.num_processes)
+            ]
+        processes = [
+            self.context.Process(target=record_and_train, args=(argv, log, environment)) for environment in environments
+        ]
+        for process in processes:
+            process.start()
+        return processes
+
+
+def children_of(pid: int) -> list[psutil.Process]:
+    """Return all descendants of a process, none if it has ended."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def killed_run(trainer: Trainer, output_dir: Path, kills: int, num_steps: int, seed: int) -> list[Attempt]:
+    """
+    Kill a run of `num_steps` steps `kills` times, and then let it go on to its end.
+
+    The moments are random, one in each of `kills` equal parts of the run, so that none of its stages is spared.
+    """
+    moments = random.Random(seed)
+    borders = [num_steps * part // kills for part in range(kills + 1)]
+    attempts = [
+        trainer.attempt(output_dir, (moments.randrange(first, end), moments.uniform(0, LONGEST_DELAY)))
+        for first, end in pairwise(borders)
+    ]
+    return [*attempts, trainer.attempt(output_dir)]
+
+
+def differences(expected: Path, actual: Path) -> list[str]:
+    """Return the names of everything in which two finished runs differ, bit for bit."""
+    states = [load_file(checkpoints_in(folder)[-1]) for folder in (expected, actual)]
+    results = [read_results(folder) for folder in (expected, actual)]
+    names = sorted(states[0].keys() | states[1].keys())
+    unequal = [name for name in names if not all(name in state for state in states) or not same_bits(name, *states)]
+    for result in results:
+        for evaluation in result["evaluations"]:
+            del evaluation["seconds"]
+    return unequal + [key for key in ("steps", "loss_curve", "evaluations") if results[0][key] != results[1][key]]
+
+
+def same_bits(name: str, one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    a, b = (state[name].reshape(-1).view(torch.uint8) for state in (one, other))
+    return one[name].dtype == other[name].dtype and torch.equal(a, b)
+
+
+def wrong_losses(expected: dict[int, float], attempts: list[Attempt]) -> list[int]:
+    """Return the steps at which any attempt, also one killed before it could save, computed another loss."""
+    return sorted({step for attempt in attempts for step, loss in attempt.losses.items() if loss != expected[step]})
+
+
+def plot(expected: dict[int, float], runs: list[list[Attempt]], path: Path) -> None:
+    """Draw the losses of all attempts over those of the run that was left alone, and how the runs came to their end."""
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    losses, ways = figure.subplots(1, 2)
+    losses.plot(list(expected), list(expected.values()), color="#c8c8c8", linewidth=5, label="left alone")
+    colors = ["#1f5fa8", "#d9730d", "#2e8b57", "#8a4fa3", "#b3322c"]
+    for number, attempts in enumerate(runs):
+        color, work = colors[number % len(colors)], 0
+        for index, attempt in enumerate(attempts):
+            label = f"run {number + 1}, killed {sum(a.killed for a in attempts)} times" if index == 0 else None
+            losses.plot(list(attempt.losses), list(attempt.losses.values()), color=color, linewidth=0.9, label=label)
+            steps = list(attempt.losses)
+            ways.plot(range(work, work + len(steps)), steps, color=color, linewidth=1.2)
+            work += len(steps)
+            if attempt.killed and steps:
+                ways.plot(work - 1, steps[-1], marker="x", markersize=5, color=color)
+    style_axes(losses, "Training loss")
+    losses.set(xlabel="step", ylabel="nats per token")
+    losses.legend(frameon=False, fontsize=8)
+    style_axes(ways, "The way to the end (x: kill -9)")
+    ways.set(xlabel="steps computed, again or for the first time", ylabel="step of the run")
+    for axes in (losses, ways):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    save_figure(figure, path)
+
+
+@one_line_errors()
+def main(argv: list[str]) -> int:
+    (arguments,) = Parser(Arguments).parse(argv)
+    arguments.output_dir.mkdir(parents=True, exist_ok=True)  # before the minutes that it takes
+    trainer = Trainer(RECIPE, arguments.num_processes)
+    with tempfile.TemporaryDirectory() as folder:
+        alone = Path(folder) / "alone"
+        expected = trainer.attempt(alone).losses
+        runs, found = [], []
+        for number in tqdm(range(arguments.runs), unit="run"):
+            output_dir = Path(folder) / f"run{number}"
+            attempts = killed_run(trainer, output_dir, arguments.kills, len(expected), seed=arguments.seed + number)
+            runs.append(attempts)
+            found.append(
+                {
+                    "kills": sum(attempt.killed for attempt in attempts),
+                    "attempts": [[min(a.losses, default=None), max(a.losses, default=None)] for a in attempts],
+                    "steps_computed": sum(len(attempt.losses) for attempt in attempts),
+                    "different_losses": wrong_losses(expected, attempts),
+                    "different_results": differences(alone, output_dir),
+                }
+            )
+        compared = len(load_file(checkpoints_in(alone)[-1]))
+    results = {
+        "command": " ".join(["python eval/benchmarks/kill_and_resume.py", *argv]),
+        "recipe": [option.replace(f"{ROOT}/", "") for option in RECIPE],
+        "num_processes": arguments.num_processes,
+        "steps": len(expected),
+        "tensors_compared": compared,
+        "kills": sum(run["kills"] for run in found),
+        "identical": not any(run["different_losses"] or run["different_results"] for run in found),
+        "runs": found,
+        "num_cores": num_cores(),
+        "versions": versions(),
+    }
+    plot(expected, runs, arguments.output_dir / "resume.png")
+    write_json(arguments.output_dir / "resume.json", results)
+    print(f"{results['kills']} kills in {len(runs)} runs; all identical: {results['identical']}")
+    return 0 if results["identical"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,178 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""The least time that a generation can take on a machine, from its operations and bytes, and the memory it takes."""
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import psutil
+import torch
+from tqdm import tqdm
+
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.decoding_state import MIN_PASSES_TO_PACK, CachedDecodingState
+from modeling_aogpt.devices import Linear
+
+# As few steps as make a CPU pack the weights, which then adds the same to the peak of every length.
+NUM_STEPS = MIN_PASSES_TO_PACK
+
+
+# ------------------------------------------------------------------------------------------------------------- time
+
+
+@dataclass
+class Machine:
+    """The rates that large products and large reads reach, by their best run."""
+
+    flop_per_second: float
+    bytes_per_second: float
+
+
+@torch.no_grad()
+def measure_machine(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Machine:
+    """
+    Time products of many rows with a weight of the MLP, and of one row with as many weights as the model's blocks have.
+
+    An accelerator gets so much at once, and so many in a queue, that the calls take no time that counts.
+    """
+    is_cpu = device.type == "cpu"
+    num_rows, num_calls = (512, 1) if is_cpu else (2**14, 16)
+    width, inner = config.hidden_size, config.intermediate_size
+    num_layers = 3 * config.num_hidden_layers  # two of the MLP, and attention's, which are as large together
+    sizes = [inner] * num_layers if is_cpu else [inner * num_layers]
+    layers = [Linear(width, size, bias=False, device=device, dtype=dtype) for size in sizes]
+    of_mlp = Linear(width, inner, bias=False, device=device, dtype=dtype)
+    rows, row = (torch.randn(count, width, device=device, dtype=dtype) for count in (num_rows, 1))
+
+    def read_all() -> None:
+        for layer in layers:
+            layer(row)
+
+    product = best_time(lambda: of_mlp(rows), device, num_calls)
+    num_bytes = sum(layer.weight.nbytes for layer in layers)
+    return Machine(2 * rows.numel() * inner / product, num_bytes / best_time(read_all, device, num_calls))
+
+
+def best_time(function: Callable[[], object], device: torch.device, num_calls: int, repeats: int = 10) -> float:
+    """Return the seconds of a call in the best of some rounds."""
+    times = []
+    for _ in range(repeats):
+        synchronize(device)
+        start = time.perf_counter()
+        for _ in range(num_calls):
+            function()
+        synchronize(device)
+        times.append(time.perf_counter() - start)
+    return min(times) / num_calls
+
+
+def synchronize(device: torch.device) -> None:
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+
+
+@dataclass
+class Work:
+    """Floating-point operations and bytes of a whole generation with a cache, in passes that are alike."""
+
+    flop: float
+    bytes: float
+
+    def seconds(self, machine: Machine) -> float:
+        """Return the longer of the times of computing, and of reading weights and cache."""
+        return max(self.flop / machine.flop_per_second, self.bytes / machine.bytes_per_second)
+
+
+def decoder_work(config: AOGPTConfig, batch_size: int, length: int, num_steps: int, dtype: torch.dtype) -> Work:
+    """
+    Count the work of `num_steps` groups of g = n / T tokens: a pass queries g positions and enters g - 1 tokens of the
+    group before (its last is entered by the first query), about 2 n - T rows in all, each of which sees n / 2 others on
+    average.
+    """
+    num_passes = min(num_steps, length)
+    width, inner, num_layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    group = length / num_passes
+    num_entering = (num_passes - 1) * (group - 1)
+    of_keys_and_values = 2 * width**2
+    of_layer = 4 * width**2 + 2 * width * inner
+    attended = 2 * width * length / 2
+    flop = 2 * batch_size * (length + num_entering) * num_layers * (of_layer + attended)
+    flop -= 2 * batch_size * num_entering * (of_layer + attended - of_keys_and_values)  # in the last layer
+    head = width * config.vocab_size
+    flop += 2 * batch_size * length * head
+
+    weights = num_layers * of_layer + head
+    cached = 2 * batch_size * num_layers * width * length / 2
+    return Work(flop, num_passes * (weights + cached) * dtype.itemsize)
+
+
+# ----------------------------------------------------------------------------------------------------------- memory
+
+
+def measure_memory(config: AOGPTConfig, lengths: list[int], device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
+    """
+    Return for each length the bytes of keys and values, of the modulation table, and by which a generation of one
+    sequence raised the memory of a process that held the model (on CUDA: the allocated memory).
+    """
+    context = multiprocessing.get_context("spawn")
+    found = []
+    for length in tqdm(lengths, desc="memory", unit="length"):
+        with context.Pool(1) as pool:
+            found.append(pool.apply(memory_of, (config.to_dict(), length, device, dtype, torch.get_num_threads())))
+    return found
+
+
+def memory_of(sizes: dict[str, Any], length: int, device_name: str, dtype: torch.dtype, threads: int) -> dict[str, Any]:
+    torch.set_num_threads(threads)
+    device = torch.device(device_name)
+    config = AOGPTConfig(**(sizes | {"max_position_embeddings": length}))
+    model = AOGPTForAnyOrderLM(config).eval().to(device, dtype)
+    model.generate(max_length=min(length, 2))  # what is loaded once
+    held = {}
+
+    class Observed(CachedDecodingState):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            held["cache_bytes"] = sum(store.nbytes for store in self.cache.tensors())
+            held["modulation_bytes"] = sum(table.nbytes for table in self.modulations or ())
+
+    model.decoding_state_class = Observed
+    with PeakMemory(device) as peak:
+        model.generate(max_length=length, num_steps=min(NUM_STEPS, length), unmasking="fixed_count")
+    return {"length": length, "num_parameters": model.num_parameters(), **held, "peak_bytes": peak.bytes}
+
+
+class PeakMemory:
+    """The peak of memory within a block over that before: sampled every 2 ms, or counted by CUDA's allocator."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.bytes = 0
+        self._process = psutil.Process()
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+
+    def __enter__(self) -> "PeakMemory":
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+            self._before = torch.cuda.memory_allocated(self.device)
+        else:
+            self._before = self._process.memory_info().rss
+            self._thread.start()
+        return self
+
+    def _sample(self) -> None:
+        while not self._is_over.wait(0.002):
+            self.bytes = max(self.bytes, self._process.memory_info().rss - self._before)
+
+    def __exit__(self, *_: object) -> None:
+        if self.device.type == "cuda":
+            self.bytes = torch.cuda.max_memory_allocated(self.device) - self._before
+        else:
+            self._is_over.set()
+            self._thread.join()
+            self.bytes = max(self.bytes, self._process.memory_info().rss - self._before)

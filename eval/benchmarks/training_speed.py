@@ -1,0 +1,297 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Time and memory of one training step of AO-GPT small on the CPU, against a plain implementation of it:
+
+    python eval/benchmarks/training_speed.py [--batch_size 3] [--mixed_precision bf16] [--output_dir DIR]
+
+Every measurement is a process of its own: model, AdamW and averages are made, then whole steps (loss, gradients,
+clipping, update, averages) are timed, the first of them apart. Memory is the process's peak, of which the weights,
+their averages and AdamW's moments are a part that nobody saves.
+"""
+
+import json
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from tqdm import tqdm
+
+from common.commands import Options, Parser, one_line_errors, option
+from common.files import write_json, write_text
+from common.hardware import check_precision, num_cores, peak_memory, product_speed, versions
+from common.reports import markdown_table
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from training.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
+from training.arguments import TrainingArguments
+from training.objectives import AnyOrderObjective
+from training.optimization import ExponentialMovingAverage, create_optimizer
+from training.tracking import flops_per_token
+
+CPU = torch.device("cpu")
+# Name in the table, and what it says of activations.
+KINDS: dict[str, ActivationCheckpointing | None] = {
+    "plain": None,
+    "ours": "none",
+    "ours, selective": "selective",
+    "ours, full": "full",
+}
+SIZES = {
+    "small": {"layers": 12, "width": 768, "heads": 12, "length": 1024, "vocab_size": 50304},
+    "tiny": {"layers": 1, "width": 32, "heads": 2, "length": 16, "vocab_size": 64},  # to try the script
+}
+
+CONDITION_SIZE = 128
+
+
+@dataclass
+class Arguments(Options):
+    """The steps that are measured."""
+
+    size: Literal["small", "tiny"] = option("small", "tiny: to try this out.")
+    batch_size: int = option(3, "Sequences of a step.", least=1)
+    length: int | None = option(None, "Tokens of a sequence; unless given, as many as the model takes.", least=1)
+    steps: int = option(2, "Steps, the first of which is not counted.", least=1)
+    mixed_precision: Literal["no", "bf16"] = option("no", "bf16: under autocast; needs a CPU with instructions for it.")
+    output_dir: Path = option(Path("docs/results/training_speed"), "Folder for results.json and README.md.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        longest = SIZES[self.size]["length"]
+        self.length = longest if self.length is None else self.length
+        if self.length > longest:
+            raise ValueError(f"length is {self.length}; {self.size} takes 1 to {longest}.")
+        check_precision(CPU, self.mixed_precision)
+
+
+# ------------------------------------------------------------------------------------------ the plain implementation
+
+
+class PlainBlock(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm_1, self.norm_2 = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.q_norm, self.k_norm = (nn.RMSNorm(width // heads, eps=1e-5) for _ in range(2))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.modulation = nn.Sequential(nn.SiLU(), nn.Linear(CONDITION_SIZE, 6 * width))
+
+    def attend(self, x: torch.Tensor) -> torch.Tensor:
+        heads = [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1)]
+        attended = F.scaled_dot_product_attention(
+            self.q_norm(heads[0]), self.k_norm(heads[1]), heads[2], is_causal=True
+        )
+        return self.out(attended.transpose(1, 2).flatten(2))
+
+    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+        shift_1, scale_1, gate_1, shift_2, scale_2, gate_2 = self.modulation(condition).chunk(6, dim=-1)
+        x = x + gate_1 * self.attend(self.norm_1(x) * (1 + scale_1) + shift_1)
+        return x + gate_2 * self.down(F.gelu(self.up(self.norm_2(x) * (1 + scale_2) + shift_2)))
+
+
+class PlainAOGPT(nn.Module):
+    """
+    AO-GPT as one writes it down first, to compare with.
+
+    It computes what the released implementation computes and in its way: n + 1 rows, the last of which is thrown away,
+    condition and modulation made for every row of every sequence in every layer, all logits in one float32 tensor,
+    AdamW one tensor after the other. Attention is PyTorch's fused one, as released.
+    """
+
+    def __init__(self, layers: int, width: int, heads: int, length: int, vocab_size: int) -> None:
+        super().__init__()
+        self.tokens, self.start = nn.Embedding(vocab_size, width), nn.Embedding(1, width)
+        self.positions, self.targets = nn.Embedding(length + 1, width), nn.Embedding(length, CONDITION_SIZE)
+        self.blocks = nn.ModuleList(PlainBlock(width, heads) for _ in range(layers))
+        self.norm, self.modulation = (
+            nn.RMSNorm(width, eps=1e-5),
+            nn.Sequential(nn.SiLU(), nn.Linear(CONDITION_SIZE, 2 * width)),
+        )
+        self.head = nn.Linear(width, vocab_size)
+
+    def forward(self, input_ids: torch.LongTensor, orders: torch.LongTensor) -> torch.Tensor:
+        """Return the loss (Eq. 7) of whole sequences (batch, n) in the given orders."""
+        shuffled = input_ids.gather(1, orders)
+        before_all = torch.zeros_like(orders[:, :1])
+        tokens = torch.cat((self.start(before_all), self.tokens(shuffled)), dim=1)
+        x = tokens + self.positions(torch.cat((before_all, orders + 1), dim=1))
+        condition = self.targets(orders)
+        condition = torch.cat((condition, torch.zeros_like(condition[:, :1])), dim=1)
+        for block in self.blocks:
+            x = block(x, condition)
+        shift, scale = self.modulation(condition).chunk(2, dim=-1)
+        logits = self.head(self.norm(x) * (1 + scale) + shift)
+        predicted = logits[:, :-1].contiguous().float()
+        return F.cross_entropy(predicted.flatten(0, 1), shuffled.flatten())
+
+
+# -------------------------------------------------------------------------------------------------------------- steps
+
+
+def make_step(kind: str, size: dict[str, int], mixed_precision: str) -> Callable[..., float]:
+    """Return a function that does a training step on ids and orders: the plain one, or that of training/pretrain.py."""
+    recipe = TrainingArguments()
+    if kind == "plain":
+        loss_of = model = PlainAOGPT(**size)
+        groups = [
+            {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": recipe.weight_decay},
+            {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
+        ]
+        optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95), foreach=False)
+        average = PlainAverage(model, recipe.ema_decay)
+    else:
+        model = AOGPTForAnyOrderLM(config_of(size)).train()
+        checkpoint_activations(model, KINDS[kind])
+        loss_of, optimizer = AnyOrderObjective(model), create_optimizer(model, recipe)
+        average = ExponentialMovingAverage(model, recipe.ema_decay)
+
+    def step(input_ids: torch.LongTensor, orders: torch.LongTensor) -> float:
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed_precision == "bf16"):
+            loss = loss_of(input_ids, orders)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+        average.update(model)
+        return loss.item()
+
+    return step
+
+
+class PlainAverage:
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.weights, self.decay = [weight.detach().clone() for weight in model.parameters()], decay
+
+    @torch.no_grad()
+    def update(self, model: nn.Module) -> None:
+        for average, weight in zip(self.weights, model.parameters(), strict=True):
+            average.sub_((1 - self.decay) * (average - weight))
+
+
+def config_of(size: dict[str, int]) -> AOGPTConfig:
+    return AOGPTConfig(
+        num_hidden_layers=size["layers"],
+        hidden_size=size["width"],
+        num_attention_heads=size["heads"],
+        max_position_embeddings=size["length"],
+        vocab_size=size["vocab_size"],
+    )
+
+
+def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
+    """Return, measured in this process, the seconds of each step, losses and the peak of memory."""
+    torch.manual_seed(0)
+    size, batch_size, length = SIZES[arguments.size], arguments.batch_size, arguments.length
+    step = make_step(kind, size, arguments.mixed_precision)
+    input_ids = torch.randint(min(size["vocab_size"], 50257), (batch_size, length))
+    orders = torch.stack([torch.randperm(length) for _ in range(batch_size)])
+    seconds, losses = [], []
+    for _ in range(arguments.steps):
+        started = time.perf_counter()
+        losses.append(step(input_ids, orders))
+        seconds.append(time.perf_counter() - started)
+    later = seconds[1:] or seconds
+    return {
+        "kind": kind,
+        "precision": {"no": "float32"}.get(arguments.mixed_precision, arguments.mixed_precision),
+        "batch_size": batch_size,
+        "length": length,
+        "losses": losses,
+        "seconds": seconds,
+        "step_seconds": sum(later) / len(later),
+        "tokens_per_second": batch_size * length * len(later) / sum(later),
+        "peak_bytes": peak_memory(CPU),
+        "threads": torch.get_num_threads(),
+        "product_speed": product_speed(),
+    }
+
+
+def measure_in_own_process(kind: str, argv: list[str]) -> dict[str, Any]:
+    """Measure an implementation in a process of its own."""
+    command = [sys.executable, __file__, *argv, "--measure", kind]
+    finished = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+    return json.loads(finished.stdout.splitlines()[-1])
+
+
+# ------------------------------------------------------------------------------------------------------------- report
+
+
+def table(results: dict[str, Any]) -> str:
+    plain = next(run for run in results["runs"] if run["kind"] == "plain")
+    header = (
+        *("precision", "tokens", "implementation", "seconds per step", "speed-up", "peak memory", "of plain"),
+        *("tokens/s", "of float32 peak"),
+    )
+    rows = [
+        (
+            *(run["precision"], f"{run['batch_size']} x {run['length']}", run["kind"], f"{run['step_seconds']:.2f}"),
+            *(f"{plain['step_seconds'] / run['step_seconds']:.2f}", f"{run['peak_bytes'] / 1e9:.2f} GB"),
+            f"{run['peak_bytes'] / plain['peak_bytes']:.2f}",
+            *(f"{run['tokens_per_second']:.0f}", f"{run['mfu']:.0%}"),
+        )
+        for run in results["runs"]
+    ]
+    return markdown_table(header, rows, "lrlrrrrrr")
+
+
+def report(results: dict[str, Any]) -> str:
+    size, speed = results["size"], f"{results['product_speed'] / 1e9:.0f} GFLOP/s"
+    return f"""# One training step of AO-GPT {results["size_name"]}
+
+{table(results)}
+
+Written by `{results["command"]}`:
+{size["layers"]} layers of width {size["width"]}, {size["length"]} positions, {size["vocab_size"]} ids;
+torch {results["versions"]["torch"]} on {results["threads"]} threads, which multiplies float32 at {speed} at best. Each
+row is a process of its own; the first step is not counted if there are more. Peak memory is all of the process,
+{results["state_bytes"] / 1e9:.2f} GB of it weights, averages, gradients and AdamW's moments in float32.
+
+*plain* is the released way written down directly (`PlainAOGPT`): n + 1 rows, all logits in float32, modulation of every
+row, updates tensor by tensor. *ours* is the step of `training/pretrain.py`; *selective* and *full* are its
+`--activation_checkpointing`. The last column is the share of the best float32 speed that is needed for the products
+which no implementation can leave out: what is recomputed, modulation and all else count as lost.
+"""
+
+
+@one_line_errors()
+def main(argv: list[str]) -> None:
+    parser = Parser(Arguments)
+    parser.add_argument("--measure", choices=KINDS, help="Measure one implementation in this process, and print it.")
+    arguments, others = parser.parse(argv)
+    if others.measure:
+        print(json.dumps(measure(others.measure, arguments)))
+        return
+
+    size = SIZES[arguments.size]
+    arguments.output_dir.mkdir(parents=True, exist_ok=True)  # before the minutes that it takes
+    runs = [measure_in_own_process(kind, argv) for kind in tqdm(KINDS, unit="process")]
+    speed = max(run["product_speed"] for run in runs)
+    for run in runs:
+        run["mfu"] = flops_per_token(config_of(size), run["length"]) * run["tokens_per_second"] / speed
+    results = {
+        "command": shlex.join(["python", "eval/benchmarks/training_speed.py", *argv]),
+        "size_name": arguments.size,
+        "size": size,
+        "runs": runs,
+        "threads": runs[0]["threads"],
+        "cores": num_cores(),
+        "product_speed": speed,
+        "state_bytes": 5 * 4 * sum(weight.numel() for weight in PlainAOGPT(**size).parameters()),
+        "versions": versions(),
+    }
+    write_json(arguments.output_dir / "results.json", results)
+    write_text(arguments.output_dir / "README.md", report(results))
+    print(table(results))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,128 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
+
+from common.models import load_pretrained
+from common.tokenization import vocabulary_arguments
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt.tokenization import add_mask_token
+from tests.references import remove_weight
+from training.arguments import ModelArguments, build_config, parse_arguments
+from training.pretrain import make_model
+
+SIZES = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 12,
+    "target_embedding_size": 8,
+    "norm": "layernorm",
+}
+
+
+@pytest.fixture
+def vocabulary(tiny_tokenizer: PreTrainedTokenizerFast) -> dict[str, int | None]:
+    return vocabulary_arguments(add_mask_token(tiny_tokenizer))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, vocabulary: dict, tiny_tokenizer: PreTrainedTokenizerFast) -> Path:
+    """A decoder and its tokenizer."""
+    AOGPTForAnyOrderLM(AOGPTConfig(**SIZES, **vocabulary)).bfloat16().save_pretrained(tmp_path / "model")
+    tiny_tokenizer.save_pretrained(tmp_path / "model")
+    (tmp_path / "run.yaml").write_text("corpus: a.txt\nsequence_length: 10\n")
+    return tmp_path / "model"
+
+
+def parse(folder: Path, *options: str) -> tuple:
+    return parse_arguments([str(folder.parent / "run.yaml"), f"--init_from={folder}", *options])
+
+
+def test_architecture_tokenizer_and_weights_are_the_checkpoint_s(folder: Path, vocabulary: dict) -> None:
+    model_arguments, data, _ = parse(folder)
+    assert (model_arguments.norm, model_arguments.max_position_embeddings) == ("layernorm", 12)
+    assert data.tokenizer == str(folder)
+    model = make_model(build_config(model_arguments, **vocabulary), str(folder))
+    weights = load_file(folder / "model.safetensors")
+    assert isinstance(model, AOGPTForAnyOrderLM)
+    assert all(torch.equal(weight, weights[name].float()) for name, weight in model.named_parameters())
+    assert all(weight.dtype == torch.float32 for weight in model.parameters())
+
+
+def test_encoder_is_one(tmp_path: Path, vocabulary: dict) -> None:
+    sizes = build_config(ModelArguments(architecture="encoder", norm_bias=False, **SIZES), **vocabulary)
+    MDMEncoderForMaskedLM(sizes).save_pretrained(tmp_path / "model")
+    (tmp_path / "run.yaml").write_text("corpus: a.txt\nsequence_length: 10\nobjective: masked_diffusion\n")
+    model_arguments, _, _ = parse(tmp_path / "model")
+    assert (model_arguments.architecture, model_arguments.norm_bias) == ("encoder", False)
+    config = build_config(model_arguments, **vocabulary)
+    assert isinstance(config, MDMEncoderConfig)
+    assert isinstance(make_model(config, str(tmp_path / "model")), MDMEncoderForMaskedLM)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("--num_hidden_layers=2", "num_hidden_layers=2 is given, but the model of .* has 1: leave it out"),
+        ("--architecture=encoder", "architecture=encoder is given"),
+        ("--sequence_length=13", "sequence_length=13 is longer than max_position_embeddings=12"),
+        ("--objective=masked_diffusion", "needs architecture=encoder"),
+    ],
+)
+def test_what_does_not_fit_is_refused(folder: Path, option: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(folder, option)
+
+
+def test_other_models_are_refused(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"There is no model '.*nowhere'"):
+        parse(folder.with_name("nowhere"))
+    GPT2Config().save_pretrained(folder.with_name("gpt2"))
+    with pytest.raises(ValueError, match=r"a model of type 'gpt2'.*converted by training/convert_gpt2.py"):
+        parse(folder.with_name("gpt2"))
+
+
+def test_other_tokenizer_is_refused(folder: Path, vocabulary: dict) -> None:
+    other = vocabulary | {"vocab_size": 20, "num_valid_tokens": 20, "mask_token_id": 20}
+    with pytest.raises(ValueError, match=r"The tokenizer has num_valid_tokens=20, but the model of .* 16"):
+        make_model(AOGPTConfig(**SIZES, **other), str(folder))
+
+
+def test_missing_weights_are_refused(folder: Path, vocabulary: dict) -> None:
+    remove_weight(folder, "lm_head.bias")
+    with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head.bias"):
+        make_model(AOGPTConfig(**SIZES, **vocabulary), str(folder))
+
+
+def test_weights_too_many_are_refused_of_this_package_alone(folder: Path, tmp_path: Path) -> None:
+    GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=4, n_embd=8, n_layer=1, n_head=1)).save_pretrained(tmp_path)
+    for path in (folder, tmp_path):
+        weights = load_file(path / "model.safetensors") | {"another_head.weight": torch.zeros(3)}
+        save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"not those of its configuration: .*unexpected_keys.*another_head\.weight"):
+        load_pretrained(AutoModel, folder)
+    assert load_pretrained(AutoModelForCausalLM, tmp_path).config.n_embd == 8
+
+
+def test_weights_of_other_shapes_and_damaged_ones_are_refused(folder: Path, vocabulary: dict) -> None:
+    weights = load_file(folder / "model.safetensors")
+    save_file(weights | {"lm_head.bias": torch.zeros(3)}, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"weights in .* do not match the shapes in its config\.json"):
+        make_model(AOGPTConfig(**SIZES, **vocabulary), str(folder))
+    (folder / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(ValueError, match=r"weights of .* are missing or damaged"):
+        make_model(AOGPTConfig(**SIZES, **vocabulary), str(folder))
+
+
+def test_a_fault_in_loading_stays_what_it_is() -> None:
+    class Model:
+        def from_pretrained(name: str, **options: object) -> None:
+            raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        load_pretrained(Model, "model")

@@ -65,6 +65,14 @@ def leading_indices(counts: torch.LongTensor, device: torch.device) -> Indices:
     return to_device(rows, device), to_device(columns, device)
 
 
+def raise_not_finite(model: PreTrainedModel) -> None:
+    """Raise a `ValueError` that says that no token can be drawn."""
+    raise ValueError(
+        "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights, the dtype they were "
+        f"loaded in ({model.dtype}), and that no logits processor forbids every token."
+    )
+
+
 class DecodingState:
     """
     Decoding state shared by decoders and encoders: sequences stored by rank, with an unmasked prefix.
@@ -90,6 +98,9 @@ class DecodingState:
         ends (`torch.LongTensor` of shape `(batch,)`): Rank at which each sequence ends: `num_tokens`, or less after an
             end-of-text token.
         num_forward_passes, num_rows (`int`): Forward passes, and rows over all passes and sequences, so far.
+        continues_prompt (`torch.BoolTensor` of shape `(batch,)`): Whether all given tokens come before all masked
+            positions.
+        is_continuation (`bool`): Whether this holds for all sequences.
     """
 
     def __init__(
@@ -113,6 +124,11 @@ class DecodingState:
         self.num_tokens = (~is_padding).sum(dim=-1).cpu()
         self.ends = self.num_tokens.clone()
         self.num_forward_passes = self.num_rows = 0
+        columns = torch.arange(ids.shape[1], device=ids.device)
+        first_masked = torch.where(is_masked & ~is_padding, columns, ids.shape[1]).amin(dim=1)
+        last_given = torch.where(is_masked | is_padding, -1, columns).amax(dim=1)
+        self.continues_prompt = last_given < first_masked
+        self.is_continuation = bool(self.continues_prompt.all())
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         """Predict the next `num_queries` (batch,) ranks of each sequence, each given all unmasked tokens."""
@@ -143,6 +159,8 @@ class DecodingState:
             token_logprobs (`torch.Tensor` of shape `(queries,)`): Log-probability of each token.
             step (`int`): Number of the step.
         """
+        if token_logprobs.is_cpu and not torch.isfinite(token_logprobs).all():  # on accelerators, `generate` checks it
+            raise_not_finite(self.model)
         self.ids[indices] = tokens
         self.token_logprobs[indices] = token_logprobs
         self.unmasking_steps[indices] = step
@@ -163,20 +181,31 @@ class DecodingState:
         self.num_context -= is_moved.sum(dim=-1).cpu()
         self.reorder(key.argsort(dim=-1, stable=True))
 
-    def end_after_eos(self, eos_token_ids: torch.LongTensor, pad_token_id: int) -> None:
+    def end_after_eos(
+        self, eos_token_ids: torch.LongTensor, pad_token_id: int, in_blocks: bool, may_end: torch.BoolTensor
+    ) -> None:
         """
-        End each sequence whose text is complete up to a generated end-of-text token, and pad what follows it.
+        End each sequence whose text is complete up to a generated end-of-text token, and pad the masked rest.
 
-        Tokens that were generated behind the end are erased, as if they had never been generated.
+        Left to right, also tokens after the end that were drawn in the same step are padded. In blocks with another
+        order, a sequence ends with the block of the end-of-text token: tokens of this block stay, since earlier ones
+        may depend on them.
+
+        Args:
+            eos_token_ids (`torch.LongTensor`): Ids of end-of-text, on the CPU.
+            pad_token_id (`int`): Id to pad with.
+            in_blocks (`bool`): Whether sequences end with a block.
+            may_end (`torch.BoolTensor` of shape `(batch,)`): Sequences that may end.
         """
-        is_generated = self.ranks_between(self.num_prompt, self.num_context)
-        is_eos = is_generated & torch.isin(self.ids, to_device(eos_token_ids, self.ids.device))
+        is_eos = self.ranks_between(self.num_prompt, self.num_context)
+        is_eos &= torch.isin(self.ids, to_device(eos_token_ids, self.ids.device))
         is_masked = self.ranks_between(self.num_context, self.ends)
-        first_eos, first_masked = (  # columns; n if there is none
-            torch.where(selected, self.orders, self.ids.shape[1]).amin(dim=1) for selected in (is_eos, is_masked)
+        places = self.blocks if in_blocks else self.orders
+        first_eos, first_masked = (  # block or column; a large number if there is none
+            torch.where(selected, places, self.ids.shape[1]).amin(dim=1) for selected in (is_eos, is_masked)
         )
-        has_ended = first_eos < first_masked
-        is_behind = self.ranks_between(self.num_prompt, self.num_tokens) & (self.orders > first_eos[:, None])
+        has_ended = (first_eos < first_masked) & may_end
+        is_behind = self.ranks_between(self.num_prompt, self.num_tokens) & (places > first_eos[:, None])
         is_erased = is_behind & has_ended[:, None]
         self.ids.masked_fill_(is_erased, pad_token_id)
         self.unmasking_steps.masked_fill_(is_erased, -1)
@@ -220,6 +249,26 @@ class DecodingState:
             num_visible = to_device(self.num_context, ranks.device)[sequences]
         ids = self.ids[sequences].masked_fill(ranks >= num_visible[:, None], self.model.config.mask_token_id)
         return index_by_position(ids, self.orders[sequences])
+
+    def visible_prefix(
+        self, sequences: torch.LongTensor, num_visible: torch.LongTensor | None = None
+    ) -> tuple[torch.LongTensor, torch.LongTensor]:
+        """
+        Return the visible text without padding, (queries, n), and the number of tokens (queries,) before its first gap.
+
+        Args:
+            sequences (`torch.LongTensor` of shape `(queries,)`): Sequence of each query.
+            num_visible (`torch.LongTensor` of shape `(queries,)`, *optional*): As in [`visible_ids`].
+        """
+        length, mask = self.ids.shape[1], self.model.config.mask_token_id
+        ranks = torch.arange(length, device=self.ids.device)
+        if num_visible is None:
+            num_visible = to_device(self.num_context, ranks.device)[sequences]
+        # Invisible ranks are written to a column that is cut off.
+        positions = self.positions[sequences].masked_fill(ranks >= num_visible[:, None], length)
+        text = self.ids.new_full((len(sequences), length + 1), mask).scatter(1, positions, self.ids[sequences])
+        text = text[:, :length]
+        return text, (text != mask).long().cumprod(dim=1).sum(dim=1)
 
 
 # ---------------------------------------------------------------------------------------------------------- decoders

@@ -17,10 +17,10 @@ from threading import Lock
 import torch
 from torch import nn
 from transformers.generation import BaseStreamer, GenerationConfig, GenerationMixin, LogitsProcessorList
-from transformers.utils import ModelOutput
+from transformers.utils import ModelOutput, logging
 
-from .decoding_state import DecodingState
-from .devices import draw_uniform, warn_if_slow
+from .decoding_state import DecodingState, raise_not_finite
+from .devices import draw_uniform, to_device, warn_if_slow
 from .generation_config import AnyOrderGenerationConfig
 from .orders import (
     block_indices,
@@ -30,7 +30,7 @@ from .orders import (
     random_orders,
     token_positions,
 )
-from .sampling import TokenSampler, make_warpers
+from .sampling import TokenSampler, make_processors, make_warpers, reads_prefix
 from .speculative import ModelDrafts, PromptLookupDrafts, SpeculativeSampler
 from .unmasking import (
     SCORE_UNMASKING,
@@ -40,7 +40,22 @@ from .unmasking import (
     ScoreUnmasking,
     UnmaskingRule,
 )
-from .validation import check_aligned, check_batch, check_orders, is_integer, prepare_input_ids
+from .validation import (
+    check_aligned,
+    check_batch,
+    check_mask_token,
+    check_orders,
+    is_integer,
+    prepare_input_ids,
+)
+
+logger = logging.get_logger(__name__)
+
+# Settings that make a processor that needs the text before a token, for errors.
+PREFIX_SETTINGS = {
+    "NoRepeatNGramLogitsProcessor": " (`no_repeat_ngram_size`)",
+    "NoBadWordsLogitsProcessor": " (`bad_words_ids` with several tokens)",
+}
 
 # Arguments of `from_pretrained` that say where the generation config is loaded from.
 DOWNLOAD_ARGUMENTS = ("cache_dir", "force_download", "proxies", "local_files_only", "token", "revision", "subfolder")
@@ -128,8 +143,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 Padding is not filled in, not attended to, and not counted in positions.
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
             logits_processor (`LogitsProcessorList`, *optional*): Processors of logits (queries, vocab_size), applied
-                before temperature and truncation. They get the visible ids (queries, n) by position, with masks at
-                masked positions and padding.
+                before temperature and truncation. Left to right they get the text before the token, as in
+                Transformers; in other orders the whole sequence (queries, n), with masks at masked positions and
+                padding.
             streamer (`BaseStreamer`, *optional*): Receives every token once all tokens to its left are known. A
                 streamer with `put_draft`, as Transformers' `TextDiffusionStreamer`, also receives the rest of the text
                 after every step.
@@ -161,21 +177,14 @@ class AnyOrderGenerationMixin(GenerationMixin):
         if inputs is not None and input_ids is not None:
             raise ValueError("`inputs` and `input_ids` are two names of the same argument. Remove one.")
         kwargs.pop("token_type_ids", None)  # some tokenizers return it
+        inputs = inputs if input_ids is None else input_ids
         config = self.generation_config if generation_config is None else generation_config
-        config = AnyOrderGenerationConfig.from_generation_config(config).with_arguments(kwargs)
+        config = AnyOrderGenerationConfig.from_generation_config(config)
+        config = config.with_arguments(kwargs, is_continuation=self._has_no_mask(inputs))
         self._check_architecture(config)
-        eos = self._resolve_eos(config) if config.stop_at_eos else None
         warn_if_slow(self)
         with evaluation_mode(self):  # gradient checkpointing disables the cache in training mode
-            output = self._generate(
-                inputs if input_ids is None else input_ids,
-                attention_mask,
-                config,
-                eos,
-                generator,
-                logits_processor,
-                streamer,
-            )
+            output = self._generate(inputs, attention_mask, config, generator, logits_processor, streamer)
         return output if config.return_dict_in_generate else output.sequences
 
     def _generate(
@@ -183,25 +192,27 @@ class AnyOrderGenerationMixin(GenerationMixin):
         inputs: torch.LongTensor | None,
         attention_mask: torch.Tensor | None,
         config: AnyOrderGenerationConfig,
-        eos: tuple[torch.LongTensor, int] | None,
         generator: torch.Generator | None,
         logits_processor: LogitsProcessorList | None,
         streamer: BaseStreamer | None,
     ) -> AnyOrderGenerationOutput:
         ids, is_padding = self._prepare_inputs(inputs, attention_mask, config)
+        eos, pad_token_id = self._resolve_eos(config)
         blocks = block_indices(token_positions(~is_padding), config.block_length, config.stride)
         orders = self._draw_orders(config, ids, blocks, generator)
         state = self.decoding_state_class(self, ids, orders, blocks, is_padding)
         progress = GenerationProgress(state, streamer, config.output_history, will_refine=config.refine_rounds > 0)
         if config.refine_rounds:
             check_refine_length(state, config.refine_length)
+        stops = eos is not None and config.can_stop_at_eos and config.stop_at_eos is not False
+        may_end = torch.ones_like(state.continues_prompt) if config.stop_at_eos else state.continues_prompt
 
         def after_step() -> None:
-            if eos is not None:
-                state.end_after_eos(*eos)
+            if stops:
+                state.end_after_eos(eos, pad_token_id, in_blocks=not config.is_left_to_right, may_end=may_end)
             progress.update()
 
-        sampler = self._make_sampler(state, config, logits_processor, generator)
+        sampler = self._make_sampler(state, config, eos, logits_processor, generator)
         step = sampler.run(0, after_step)
         for _ in range(config.refine_rounds):
             orders = self._draw_orders(config, ids, blocks, generator)
@@ -216,14 +227,33 @@ class AnyOrderGenerationMixin(GenerationMixin):
         self,
         state: DecodingState,
         config: AnyOrderGenerationConfig,
+        eos: torch.LongTensor | None,
         logits_processor: LogitsProcessorList | None,
         generator: torch.Generator | None,
     ) -> ParallelSampler | SpeculativeSampler:
         if not isinstance(logits_processor, list | tuple | None):
             raise TypeError(f"`logits_processor` must be a list, but has type {type(logits_processor).__name__}.")
-        processors = LogitsProcessorList(logits_processor or [])
-        warpers = make_warpers(config.temperature, config.top_k, config.top_p, config.top_p_rule)
-        sampler = TokenSampler(state, processors, warpers, config.do_sample, generator)
+        processors = make_processors(
+            config.repetition_penalty, config.no_repeat_ngram_size, config.bad_words_ids, config.suppress_tokens, eos
+        )
+        processors.extend(logits_processor or [])
+        has_prefix = config.is_left_to_right and config.unmasks_one_by_one
+        for name in (type(processor).__name__ for processor in processors if reads_prefix(processor)):
+            if not has_prefix:
+                raise ValueError(
+                    f"{name} needs the text before each token, which is known only if tokens are generated left to "
+                    "right, one at a time. Set `order='left_to_right'` without `num_steps`, or remove it"
+                    f"{PREFIX_SETTINGS.get(name, '')}."
+                )
+        sampler = TokenSampler(
+            state,
+            processors,
+            make_warpers(config.temperature, config.top_k, config.top_p, config.top_p_rule, config.min_p),
+            config.do_sample,
+            generator,
+            is_left_to_right=has_prefix,
+            eos_ban=make_eos_ban(state, config.min_length, config.min_new_tokens, eos),
+        )
         if config.strategy == "speculative":
             drafter = ModelDrafts(sampler) if config.draft == "model" else PromptLookupDrafts(sampler)
             return SpeculativeSampler(state, sampler, drafter, config.draft_length)
@@ -235,10 +265,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         self, state: DecodingState, sampler: ParallelSampler | SpeculativeSampler, progress: "GenerationProgress"
     ) -> AnyOrderGenerationOutput:
         if not torch.isfinite(state.token_logprobs).all():
-            raise ValueError(
-                "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights, the dtype "
-                f"they were loaded in ({self.dtype}), and that no logits processor forbids every token."
-            )
+            raise_not_finite(self)
         is_speculative = isinstance(sampler, SpeculativeSampler)
         num_generated = (state.unmasking_steps >= 0).sum(dim=1)
         return AnyOrderGenerationOutput(
@@ -264,17 +291,39 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 "'bernoulli' or 'fixed_count'."
             )
 
-    def _resolve_eos(self, config: AnyOrderGenerationConfig) -> tuple[torch.LongTensor, int]:
-        """Return the ids of end-of-text, and the id to pad with."""
+    def _has_no_mask(self, inputs: torch.LongTensor | None) -> bool:
+        """Return whether there are inputs, and none is masked."""
+        check_mask_token(self)
+        return isinstance(inputs, torch.Tensor) and not (inputs == self.config.mask_token_id).any()
+
+    def _warn_if_padded(self, inputs: torch.LongTensor) -> None:
+        """Warn if a prompt seems to contain padding that no `attention_mask` marks."""
+        pad = (
+            self.config.pad_token_id
+            if self.generation_config.pad_token_id is None
+            else self.generation_config.pad_token_id
+        )
+        if pad is not None and inputs.shape[1] > 1 and (inputs[:, [0, -1]] == pad).any():
+            logger.warning_once(
+                f"A prompt begins or ends with the padding token ({pad}), but there is no `attention_mask`, so it is "
+                "treated as text. Pass the tokenizer's attention_mask, or call generate(**tokenizer(...))."
+            )
+
+    def _resolve_eos(self, config: AnyOrderGenerationConfig) -> tuple[torch.LongTensor | None, int]:
+        """Return the ids of end-of-text, None if unknown or not needed, and the id to pad with."""
         sources = config, self.generation_config, self.config
         eos, pad = (
             next((getattr(source, name) for source in sources if getattr(source, name, None) is not None), None)
             for name in ("eos_token_id", "pad_token_id")
         )
+        if not config.uses_eos or (
+            eos is None and not (config.stop_at_eos or config.min_length or config.min_new_tokens)
+        ):
+            return None, 0
         if eos is None:
             raise ValueError(
-                "`stop_at_eos` needs the id of end-of-text. Pass `eos_token_id` (the tokenizer's), or set it in "
-                "model.generation_config."
+                "`stop_at_eos`, `min_length` and `min_new_tokens` need the id of end-of-text. Pass `eos_token_id` (the "
+                "tokenizer's), or set it in model.generation_config."
             )
         ids, num_valid = eos if isinstance(eos, list | tuple) else [eos], self.config.num_valid_tokens
         if not ids or not all(is_integer(token) and 0 <= token < num_valid for token in ids):
@@ -309,6 +358,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
                     f"There is nothing to generate: `inputs` has shape {tuple(inputs.shape)}. Set `max_new_tokens` or "
                     "`max_length` to append masks."
                 )
+            if attention_mask is None and length > inputs.shape[1]:
+                self._warn_if_padded(inputs)
         num_given = inputs.shape[1]
         if length < num_given:
             raise ValueError(
@@ -387,6 +438,18 @@ def make_unmasking_rule(
     if config.unmasking in SCORE_UNMASKING:
         return ScoreUnmasking(config.num_steps, config.schedule, config.unmasking, num_tokens, generator)
     return ScheduledUnmasking(config.num_steps, config.schedule, config.unmasking, generator)
+
+
+def make_eos_ban(
+    state: DecodingState, min_length: int, min_new_tokens: int, eos_token_ids: torch.LongTensor | None
+) -> tuple[torch.BoolTensor, torch.LongTensor] | None:
+    """Return the columns (batch, n) at which end-of-text is forbidden, and its ids; None if there are none."""
+    if not min_length and not min_new_tokens:
+        return None
+    is_masked = state.is_masked()
+    positions = index_by_position(state.positions, state.orders)
+    is_banned = (positions < min_length) | (is_masked.long().cumsum(dim=1) <= min_new_tokens)
+    return is_banned & is_masked, to_device(eos_token_ids, is_masked.device)
 
 
 # -------------------------------------------------------------------------------------------------------- refinement

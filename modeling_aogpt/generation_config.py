@@ -35,9 +35,15 @@ MIN_VALUES = {
     "refine_length": 1,
     "num_return_sequences": 1,
     "pad_token_id": 0,
+    "no_repeat_ngram_size": 0,
+    "min_length": 0,
+    "min_new_tokens": 0,
 }
 
-FLAGS = ("do_sample", "stop_at_eos", "output_history", "return_dict_in_generate")
+FLAGS = ("do_sample", "output_history", "return_dict_in_generate")
+
+# Below this temperature, float64 logits overflow.
+MIN_TEMPERATURE = 1e-6
 
 # Arguments of `generate` that are not settings.
 CALL_ARGUMENTS = (
@@ -51,15 +57,13 @@ CALL_ARGUMENTS = (
 )
 
 # Fields of Transformers' configuration that do not change what `generate` returns.
-IGNORED_FIELDS = ("transformers_version", "bos_token_id", "output_attentions", "output_hidden_states", "use_cache")
+IGNORED_FIELDS = ("transformers_version", "bos_token_id", "output_attentions", "output_hidden_states")
 
 # Values of Transformers' settings that are accepted because they ask for what happens anyway. Fields of
 # AnyOrderGenerationConfig are not looked up here.
 NO_OP_VALUES = {
     **GenerationConfig._get_default_generation_params(),
     "length_penalty": 1.0,
-    "min_new_tokens": 0,
-    "min_p": 0.0,
     "penalty_alpha": 0.0,
     "guidance_scale": 1.0,
     "output_logits": False,
@@ -92,9 +96,11 @@ class AnyOrderGenerationConfig(GenerationConfig):
             only, `"euler"` and `"analytic"`, see [`~unmasking.ScoreUnmasking`]. Without `num_steps`,
             `"entropy_bound"`: as many as are nearly independent, see [`~unmasking.EntropyBoundUnmasking`].
         entropy_bound (`float`, defaults to 0.1): Bound in nats of `unmasking="entropy_bound"`.
-        order (`str`, defaults to `"random"`): `"random"`, `"left_to_right"`, or an adaptive order, which queries all
-            masked positions and unmasks those with the highest `"confidence"`, `"margin"` or negative `"entropy"`
-            first (see `CERTAINTY_MEASURES`). `generate` also takes a tensor (batch * num_return_sequences, n).
+        order (`str`, *optional*): `"random"`, `"left_to_right"`, or an adaptive order, which queries all masked
+            positions and unmasks those with the highest `"confidence"`, `"margin"` or negative `"entropy"` first (see
+            `CERTAINTY_MEASURES`). `generate` also takes a tensor (batch * num_return_sequences, n). Defaults to
+            `"left_to_right"` to continue a prompt one token at a time, that is, if masks are appended to inputs without
+            masks; and to `"random"` otherwise.
         block_length (`int`, *optional*): Fill in contiguous blocks of this length from left to right, in `order`
             within each block.
         stride (`int`, *optional*): The same with strided blocks: first positions 0, stride, 2 stride, ...
@@ -106,14 +112,24 @@ class AnyOrderGenerationConfig(GenerationConfig):
         top_p (`float`, defaults to 1.0): Draw from the likeliest tokens that together reach this probability.
         top_p_rule (`str`, defaults to `"inclusive"`): Whether the token that crosses `top_p` is kept (`"inclusive"`, as
             in Transformers) or not (`"exclusive"`, as in the released code, with which Table 1 was made).
+        min_p (`float`, defaults to 0.0): Draw from tokens with at least this probability, relative to the likeliest.
+        repetition_penalty (`float`, defaults to 1.0): Penalty on tokens that the text already contains, in any order.
+        no_repeat_ngram_size (`int`, defaults to 0): Let no n-gram of this size occur twice; left to right only.
+        bad_words_ids (`list[list[int]]`, *optional*): Sequences of tokens to avoid. Those of more than one token need
+            to be generated left to right.
+        suppress_tokens (`list[int]`, *optional*): Tokens to avoid.
+        min_length (`int`, defaults to 0): Number of positions from the left without an end-of-text token.
+        min_new_tokens (`int`, defaults to 0): Number of masked positions from the left without an end-of-text token.
         strategy (`str`, defaults to `"parallel"`): `"parallel"`, or `"speculative"` for decoders: samples p(x | order)
             exactly, as without `num_steps`, in fewer passes, by drafting several tokens and verifying them.
         draft (`str`, defaults to `"model"`): With `"speculative"`: drafts by the `"model"`, or `"prompt_lookup"`
             (n-grams of the unmasked text; no forward pass).
         draft_length (`int`, defaults to 4): Number of tokens to draft at once, at least 2.
-        stop_at_eos (`bool`, defaults to `False`): End a sequence at the first generated end-of-text token, and pad what
-            follows. Needs `order="left_to_right"` or `block_length`.
-        eos_token_id (`int` or `list[int]`, *optional*): End-of-text ids of `stop_at_eos`.
+        stop_at_eos (`bool`, *optional*): End a sequence at the first generated end-of-text token, and pad what follows;
+            with `block_length` and an order that is not left to right, at the end of its block. Needs
+            `order="left_to_right"` or `block_length`. Defaults to `True` there for sequences that continue a prompt or
+            are generated as a whole, if an end-of-text id is known.
+        eos_token_id (`int` or `list[int]`, *optional*): End-of-text ids; default to those of the model.
         pad_token_id (`int`, *optional*): Padding after the end of text; defaults to the first of `eos_token_id`.
         refine_rounds (`int`, defaults to 0): Rounds of block-Gibbs refinement. A round re-masks `refine_length`
             neighbouring generated tokens and draws them again given all others.
@@ -143,7 +159,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
     schedule: str = "linear"
     unmasking: str = "bernoulli"
     entropy_bound: float = 0.1
-    order: str | torch.LongTensor = "random"
+    order: str | torch.LongTensor | None = None
     block_length: int | None = None
     stride: int | None = None
     window: int | None = None
@@ -152,10 +168,17 @@ class AnyOrderGenerationConfig(GenerationConfig):
     top_k: int = 0
     top_p: float = 1.0
     top_p_rule: str = "inclusive"
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    no_repeat_ngram_size: int = 0
+    bad_words_ids: list[list[int]] | None = None
+    suppress_tokens: list[int] | None = None
+    min_length: int = 0
+    min_new_tokens: int = 0
     strategy: str = "parallel"
     draft: str = "model"
     draft_length: int = 4
-    stop_at_eos: bool = False
+    stop_at_eos: bool | None = None
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
     refine_rounds: int = 0
@@ -207,9 +230,35 @@ class AnyOrderGenerationConfig(GenerationConfig):
         """Return whether the certainty of predictions decides the order."""
         return isinstance(self.order, str) and self.order in CERTAINTY_MEASURES
 
-    def with_arguments(self, arguments: dict[str, Any]) -> "AnyOrderGenerationConfig":
+    @property
+    def is_left_to_right(self) -> bool:
+        """Return whether positions are filled in from left to right, in blocks or not."""
+        return isinstance(self.order, str) and self.order == "left_to_right" and self.stride is None
+
+    @property
+    def unmasks_one_by_one(self) -> bool:
+        """Return whether every token depends on all tokens before it in the order."""
+        return self.num_steps is None and self.unmasking != "entropy_bound"
+
+    @property
+    def uses_eos(self) -> bool:
+        """Return whether ids of end-of-text have an effect."""
+        return (
+            (self.can_stop_at_eos and self.stop_at_eos is not False) or self.min_length > 0 or self.min_new_tokens > 0
+        )
+
+    @property
+    def can_stop_at_eos(self) -> bool:
+        """Return whether text grows from the left, so that sequences can end early."""
+        return (self.is_left_to_right or self.block_length is not None) and not self.refine_rounds
+
+    def with_arguments(self, arguments: dict[str, Any], is_continuation: bool = False) -> "AnyOrderGenerationConfig":
         """
-        Return a copy with the `arguments` of a call, checked. None restores the default of a field.
+        Return a copy with the `arguments` of a call, checked, and the default order filled in.
+
+        Args:
+            arguments (`dict`): Arguments of the call. None restores the default of a field.
+            is_continuation (`bool`): Whether masks are appended to inputs without masks.
 
         Raises:
             ValueError: If an argument is unknown, has no effect without another one, or is not allowed; or if the
@@ -224,6 +273,10 @@ class AnyOrderGenerationConfig(GenerationConfig):
             config.max_length = config.max_new_tokens = None
         for name, value in arguments.items():
             setattr(config, name, FIELDS[name] if value is None else value)
+        if config.order is None:
+            is_plain = config.block_length is None and config.stride is None and not config.refine_rounds
+            continues = is_continuation and is_plain and config.unmasks_one_by_one
+            config.order = "left_to_right" if continues else "random"
         config.validate()
         config._check_supported()
         config._check_effects(arguments)
@@ -263,11 +316,17 @@ class AnyOrderGenerationConfig(GenerationConfig):
         for name in FLAGS:
             if not isinstance(value := getattr(self, name), bool):
                 raise ValueError(f"`{name}` must be True or False, but is {value!r}.")
-        if not (is_number(self.temperature) and 0 < self.temperature < float("inf")):
+        if not (is_number(self.temperature) and MIN_TEMPERATURE <= self.temperature < float("inf")):
             raise ValueError(
-                f"`temperature` must be positive and finite, but is {self.temperature!r}. Set `do_sample=False` to "
-                "take the likeliest tokens."
+                f"`temperature` must be at least {MIN_TEMPERATURE} and finite, but is {self.temperature!r}. Set "
+                "`do_sample=False` to take the likeliest tokens."
             )
+        if not (is_number(self.repetition_penalty) and 0 < self.repetition_penalty < float("inf")):
+            raise ValueError(f"`repetition_penalty` must be positive and finite, but is {self.repetition_penalty!r}.")
+        if not (is_number(self.min_p) and 0 <= self.min_p <= 1):
+            raise ValueError(f"`min_p` must be from 0 to 1, but is {self.min_p!r}.")
+        if self.stop_at_eos is not None and not isinstance(self.stop_at_eos, bool):
+            raise ValueError(f"`stop_at_eos` must be True, False or None, but is {self.stop_at_eos!r}.")
         if not (is_number(self.top_p) and 0 < self.top_p <= 1):
             raise ValueError(f"`top_p` must be above 0 and at most 1, but is {self.top_p!r}.")
         if not (is_number(self.entropy_bound) and 0 <= self.entropy_bound < float("inf")):
@@ -279,20 +338,18 @@ class AnyOrderGenerationConfig(GenerationConfig):
         if isinstance(self.order, torch.Tensor):
             if has_blocks:
                 raise ValueError("`block_length` and `stride` cannot be combined with an `order` tensor. Remove them.")
-        else:
+        elif self.order is not None:
             check_choice("order", self.order, (*ORDER_NAMES, *CERTAINTY_MEASURES), " or a (batch, n) tensor")
         if self.window is not None and not (self.is_adaptive or self.unmasking == "entropy_bound"):
             raise ValueError(
                 "`window` has no effect without an adaptive `order` ("
                 f"{', '.join(map(repr, CERTAINTY_MEASURES))}) or `unmasking='entropy_bound'`. Set one, or remove it."
             )
-        is_left_to_right = isinstance(self.order, str) and self.order == "left_to_right" and self.stride is None
-        if self.stop_at_eos and not (is_left_to_right or self.block_length is not None):
+        if self.stop_at_eos and self.order is not None and not self.can_stop_at_eos:
             raise ValueError(
-                "`stop_at_eos` needs text that grows from the left. Set `order='left_to_right'` or `block_length`."
+                "`stop_at_eos` needs text that grows from the left. Set `order='left_to_right'` or `block_length`, and "
+                "remove `refine_rounds`."
             )
-        if self.stop_at_eos and self.refine_rounds:
-            raise ValueError("`stop_at_eos` cannot be combined with `refine_rounds`. Remove one.")
 
     def _check_unmasking(self) -> None:
         if self.unmasking == "entropy_bound" and self.num_steps is not None:
@@ -301,7 +358,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 "many steps as `entropy_bound` requires. Remove it."
             )
         if self.unmasking in SCORE_UNMASKING:
-            is_random = isinstance(self.order, str) and self.order == "random"
+            is_random = self.order is None or (isinstance(self.order, str) and self.order == "random")
             if self.num_steps is None or not is_random or self.block_length is not None or self.stride is not None:
                 raise ValueError(
                     f"`unmasking={self.unmasking!r}` needs `num_steps`, and chooses positions itself: `order` must be "
@@ -342,7 +399,11 @@ class AnyOrderGenerationConfig(GenerationConfig):
         """Raise a `ValueError` for an argument of a call that has no effect without another one."""
         has_steps, is_speculative = self.num_steps is not None, self.strategy == "speculative"
         for name, has_effect, needed in (
-            ("eos_token_id", self.stop_at_eos, "`stop_at_eos=True`"),
+            (
+                "eos_token_id",
+                self.uses_eos,
+                "a left-to-right `order`, `block_length`, `min_length` or `min_new_tokens`",
+            ),
             ("draft", is_speculative, "`strategy='speculative'`"),
             ("draft_length", is_speculative, "`strategy='speculative'`"),
             ("entropy_bound", self.unmasking == "entropy_bound", "`unmasking='entropy_bound'`"),

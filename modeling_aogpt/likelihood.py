@@ -22,7 +22,7 @@ from .likelihood_estimators import (
 )
 from .orders import Orders, OrderSource, group_orders, index_by_position, index_by_rank, random_orders
 from .rows import CONTEXT, PADDING, chain, parallel_queries
-from .validation import check_even, check_finite, check_integer, prepare_targets
+from .validation import check_even, check_finite, check_integer, prepare_targets, suggest_arguments
 
 
 @dataclass
@@ -83,6 +83,7 @@ class LogLikelihoodOutput(ModelOutput):
 class AnyOrderLikelihoodMixin:
     """Log-likelihoods for models that predict tokens in any order."""
 
+    @suggest_arguments
     @torch.no_grad()
     def log_likelihood(
         self,
@@ -181,6 +182,7 @@ class AnyOrderLikelihoodMixin:
             standard_error = standard_error_of_pairs(draws)
         return LogLikelihoodOutput(output.log_likelihood, per_token, standard_error, num_rows=scorer.num_rows)
 
+    @suggest_arguments
     @torch.no_grad()
     def conditional_log_likelihood(
         self,
@@ -272,6 +274,7 @@ class AnyOrderLikelihoodMixin:
             per_token, totals, source.is_random or is_context_random, scorer.num_rows
         )
 
+    @suggest_arguments
     @torch.no_grad()
     def diffusion_log_likelihood(
         self,

@@ -57,6 +57,9 @@ from .validation import (
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
 
+# Methods that not all views of a checkpoint have.
+ANY_ORDER_METHODS = ("generate", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
+
 
 # ------------------------------------------------------------------------------------------------------------ blocks
 
@@ -509,6 +512,16 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         self.model = self.model_class(config)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError as error:
+            if name not in ANY_ORDER_METHODS or self.model_class is not AOGPTModel:
+                raise
+            raise AttributeError(
+                f"{type(self).__name__} has no `{name}`. Load the checkpoint with AutoModel, as an AOGPTForAnyOrderLM."
+            ) from error
 
     def apply_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return logits (..., vocab_size) on the device of `hidden_states`, even if the head is on another device."""

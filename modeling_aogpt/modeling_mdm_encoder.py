@@ -46,6 +46,7 @@ from .validation import (
     prepare_input_ids,
     prepare_targets,
     should_validate,
+    suggest_arguments,
 )
 
 # SEDD embeds noise levels by this number of sinusoids, with wavelengths up to 2 pi times the period.
@@ -280,6 +281,7 @@ class MaskedScorer:
 class EncoderLikelihoodMixin:
     """Log-likelihood bounds of encoders."""
 
+    @suggest_arguments
     @torch.no_grad()
     def log_likelihood(
         self,
@@ -351,6 +353,7 @@ class EncoderLikelihoodMixin:
         uses_time = takes_sigma and masking == "bernoulli"
         return self._estimate_bound(scorer, is_token, num_times, masking, generator, uses_time)
 
+    @suggest_arguments
     @torch.no_grad()
     def conditional_log_likelihood(
         self,

@@ -10,6 +10,11 @@ import torch.nn.functional as F
 from transformers.generation import (
     LogitsProcessor,
     LogitsProcessorList,
+    MinPLogitsWarper,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    RepetitionPenaltyLogitsProcessor,
+    SuppressTokensLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
 )
@@ -32,8 +37,25 @@ ROWS_ON_CPU = 16
 # Queries whose logits are held at once: 256 rows of a vocabulary of 50304 take 103 MB in float64.
 ROWS_PER_HEAD_CALL = 256
 
-# Measures of predictions, by name: function(logits, probabilities) of tensors (rows, vocab_size), the logits as the
-# model gives them and the probabilities as tokens are drawn from them; the values are (rows,).
+# Processors of Transformers that read the end or the length of `input_ids`, which must be the text before the token.
+PREFIX_PROCESSORS = frozenset(
+    {
+        "EncoderNoRepeatNGramLogitsProcessor",
+        "ExponentialDecayLengthPenalty",
+        "ForcedBOSTokenLogitsProcessor",
+        "ForcedEOSTokenLogitsProcessor",
+        "MinLengthLogitsProcessor",
+        "MinNewTokensLengthLogitsProcessor",
+        "NoRepeatNGramLogitsProcessor",
+        "PrefixConstrainedLogitsProcessor",
+        "SuppressTokensAtBeginLogitsProcessor",
+        "SynthIDTextWatermarkLogitsProcessor",
+        "WatermarkLogitsProcessor",
+    }
+)
+
+# Measures of predictions, by name: function(logits, probabilities) of tensors (rows, vocab_size), the logits and the
+# probabilities of the model before temperature and truncation; the values are (rows,).
 MeasureFunction = Callable[[torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]
 
 
@@ -64,9 +86,39 @@ class PartialTopPWarper(LogitsProcessor):
         return torch.full_like(scores, float("-inf")).scatter(-1, tokens, kept)
 
 
-def make_warpers(temperature: float, top_k: int, top_p: float, top_p_rule: str = "inclusive") -> LogitsProcessorList:
+def make_processors(
+    repetition_penalty: float,
+    no_repeat_ngram_size: int,
+    bad_words_ids: list[list[int]] | None,
+    suppress_tokens: list[int] | None,
+    eos_token_ids: torch.LongTensor | None,
+) -> LogitsProcessorList:
+    """Return Transformers' processors for these settings of a generation, in the order of Transformers."""
+    processors = LogitsProcessorList()
+    if repetition_penalty != 1.0:
+        processors.append(RepetitionPenaltyLogitsProcessor(float(repetition_penalty)))
+    if no_repeat_ngram_size > 0:
+        processors.append(NoRepeatNGramLogitsProcessor(no_repeat_ngram_size))
+    if bad_words_ids is not None:
+        processors.append(NoBadWordsLogitsProcessor(bad_words_ids, eos_token_ids))
+    if suppress_tokens is not None:
+        processors.append(SuppressTokensLogitsProcessor(suppress_tokens))
+    return processors
+
+
+def reads_prefix(processor: LogitsProcessor) -> bool:
+    """Return whether a processor needs the text before a token, so that it works left to right only."""
+    if any(base.__name__ in PREFIX_PROCESSORS for base in type(processor).__mro__):
+        return True
+    sequence_bias = getattr(processor, "sequence_bias", None)  # also of NoBadWordsLogitsProcessor
+    return isinstance(sequence_bias, dict) and any(len(tokens) > 1 for tokens in sequence_bias)
+
+
+def make_warpers(
+    temperature: float, top_k: int, top_p: float, top_p_rule: str = "inclusive", min_p: float = 0.0
+) -> LogitsProcessorList:
     """
-    Return warpers for temperature, top-k and top-p, in this order, without those that change nothing.
+    Return warpers for temperature, top-k, top-p and min-p, in this order, without those that change nothing.
 
     Args:
         temperature (`float`): Divides the logits.
@@ -74,6 +126,7 @@ def make_warpers(temperature: float, top_k: int, top_p: float, top_p_rule: str =
         top_p (`float`): Probability to keep; 1 keeps all.
         top_p_rule (`str`): `"inclusive"` keeps the token that crosses `top_p`, as Transformers does; `"exclusive"`
             removes it, see [`PartialTopPWarper`].
+        min_p (`float`): Probability to keep, relative to that of the likeliest token; 0 keeps all.
     """
     warpers = LogitsProcessorList()
     if temperature != 1.0:
@@ -82,6 +135,8 @@ def make_warpers(temperature: float, top_k: int, top_p: float, top_p_rule: str =
         warpers.append(TopKLogitsWarper(top_k))
     if top_p < 1.0:
         warpers.append(PartialTopPWarper(float(top_p), keep_crossing=top_p_rule == "inclusive"))
+    if min_p > 0.0:
+        warpers.append(MinPLogitsWarper(float(min_p)))
     return warpers
 
 
@@ -159,13 +214,19 @@ class TokenSampler:
     """
     Sampler of tokens for the results of a query: logits, then the caller's processors, then warpers, then a draw.
 
+    Processors get the text as `input_ids`. Left to right, this is the text before the token, without padding, as in
+    Transformers. Otherwise it is the whole sequence (queries, n) with masks at masked positions and padding. When
+    masked text is filled in left to right, processors that read the end or the length of `input_ids` get the
+    text before the token, and others the whole sequence.
+
     Args:
         state (`DecodingState`): The decoding state that is queried.
-        processors (`LogitsProcessorList`): Processors of the caller. They get the visible ids (queries, n) by position,
-            with masks elsewhere.
+        processors (`LogitsProcessorList`): Processors of the logits.
         warpers (`LogitsProcessorList`): Temperature and truncation, see [`make_warpers`].
         do_sample (`bool`): Whether to draw or take the likeliest token.
         generator (`torch.Generator`, *optional*): Source of randomness.
+        is_left_to_right (`bool`): Whether all tokens before a queried one are known.
+        eos_ban (pair of `torch.Tensor`, *optional*): Columns (batch, n) at which end-of-text is forbidden, and its ids.
     """
 
     def __init__(
@@ -175,9 +236,12 @@ class TokenSampler:
         warpers: LogitsProcessorList,
         do_sample: bool = True,
         generator: torch.Generator | None = None,
+        is_left_to_right: bool = False,
+        eos_ban: tuple[torch.BoolTensor, torch.LongTensor] | None = None,
     ) -> None:
         self.state, self.processors, self.warpers = state, processors, warpers
-        self.do_sample, self.generator = do_sample, generator
+        self.do_sample, self.generator, self.eos_ban = do_sample, generator, eos_ban
+        self.get_prefix = [is_left_to_right and (state.is_continuation or reads_prefix(item)) for item in processors]
 
     def sample(self, result: QueryResult, measure: MeasureFunction | None = None) -> SampledTokens:
         """Return one token per query, and the values of `measure`. Logits are computed in chunks to bound memory."""
@@ -187,15 +251,24 @@ class TokenSampler:
             processed = self._process(logits, queries)
             num_rows = ROWS_ON_CPU if logits.is_cpu else max(len(logits), 1)
             for raw, rows in zip(logits.split(num_rows), processed.split(num_rows), strict=True):
-                probabilities = compute_probabilities(rows, self.warpers)
-                tokens, logprobs = choose_tokens(probabilities, self.do_sample, self.generator)
-                parts.append((tokens, logprobs, {} if measure is None else measure(raw, probabilities)))
+                parts.append(self._sample_rows(raw, rows, measure))
         tokens, logprobs, measures = zip(*parts, strict=True)
         return SampledTokens(
             torch.cat(tokens),
             torch.cat(logprobs),
             {name: torch.cat([values[name] for values in measures]) for name in measures[0]},
         )
+
+    def _sample_rows(
+        self, raw: torch.Tensor, processed: torch.Tensor, measure: MeasureFunction | None
+    ) -> tuple[torch.LongTensor, torch.Tensor, dict[str, torch.Tensor]]:
+        probabilities = compute_probabilities(processed, self.warpers)
+        tokens, logprobs = choose_tokens(probabilities, self.do_sample, self.generator)
+        if measure is None:
+            return tokens, logprobs, {}
+        if self.warpers:
+            probabilities = processed.double().softmax(dim=-1)
+        return tokens, logprobs, measure(raw, probabilities)
 
     def distributions(self, result: QueryResult, num_visible: torch.LongTensor | None = None) -> torch.Tensor:
         """
@@ -219,9 +292,40 @@ class TokenSampler:
     def _process(
         self, logits: torch.Tensor, queries: QueryResult, num_visible: torch.LongTensor | None = None
     ) -> torch.Tensor:
-        if not self.processors:
-            return logits
+        for processor, gets_prefix in zip(self.processors, self.get_prefix, strict=True):
+            apply = self._apply_to_prefix if gets_prefix else self._apply_to_sequence
+            logits = apply(processor, logits, queries, num_visible)
+        if self.eos_ban is not None:
+            is_banned, eos_token_ids = self.eos_ban
+            is_eos = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device)
+            is_eos[eos_token_ids] = True
+            columns = self.state.orders[queries.indices]
+            logits = logits.masked_fill(is_banned[queries.sequences, columns][:, None] & is_eos, float("-inf"))
+        return logits
+
+    def _apply_to_prefix(
+        self,
+        processor: LogitsProcessor,
+        logits: torch.Tensor,
+        queries: QueryResult,
+        num_visible: torch.LongTensor | None,
+    ) -> torch.Tensor:
+        """Apply a processor that gets the text before each query. Queries with equally long texts share a call."""
+        text, lengths = self.state.visible_prefix(queries.sequences, num_visible)
+        output = logits.clone()
+        for length in lengths.unique().tolist():
+            rows = lengths == length
+            output[rows] = processor(text[rows, :length], logits[rows])
+        return output
+
+    def _apply_to_sequence(
+        self,
+        processor: LogitsProcessor,
+        logits: torch.Tensor,
+        queries: QueryResult,
+        num_visible: torch.LongTensor | None,
+    ) -> torch.Tensor:
         # Processors look up scores by id. The mask may have no column in the logits, so it gets one for them.
         num_missing = max(self.state.model.config.mask_token_id + 1 - logits.shape[1], 0)
         padded = F.pad(logits, (0, num_missing), value=float("-inf"))
-        return self.processors(self.state.visible_ids(queries.sequences, num_visible), padded)[:, : logits.shape[1]]
+        return processor(self.state.visible_ids(queries.sequences, num_visible), padded)[:, : logits.shape[1]]

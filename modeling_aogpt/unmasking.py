@@ -122,6 +122,8 @@ def confidence(probabilities: torch.Tensor) -> torch.Tensor:
 
 def margin(probabilities: torch.Tensor) -> torch.Tensor:
     """Return the difference between the two highest probabilities, (rows,) (arXiv 2502.06768)."""
+    if probabilities.shape[-1] == 1:
+        return probabilities[:, 0]
     first, second = probabilities.topk(2, dim=-1).values.unbind(dim=-1)
     return first - second
 
@@ -345,10 +347,12 @@ class ParallelSampler:
             result = self._query(num_queries, self.rule.noise_level(step))
             sampled = self.sampler.sample(result, self._measure if self.needs_measures else None)
             if self.needs_measures:
-                self._commit_selected(result, sampled, num_queries, num_planned, step, first_step)
+                num_unmasked = self._commit_selected(result, sampled, num_queries, num_planned, step, first_step)
             else:
+                num_unmasked = num_planned
                 state.commit(sampled.tokens, result.indices, num_planned, sampled.logprobs, first_step + step)
-            after_step()
+            if num_unmasked.any():
+                after_step()
         return first_step + step + 1
 
     def _query(self, num_queries: torch.LongTensor, sigma: float | None) -> QueryResult:
@@ -382,8 +386,8 @@ class ParallelSampler:
         num_planned: torch.LongTensor,
         step: int,
         first_step: int,
-    ) -> None:
-        """Move the candidates that the rule selects to the next ranks of the state, and commit them."""
+    ) -> torch.LongTensor:
+        """Move the candidates that the rule selects to the next ranks of the state, commit and count them (batch,)."""
         device = result.ranks.device
         context = to_device(self.state.num_context, device)
         queries = torch.full((len(context), int(num_queries.max())), -1, device=device)  # by candidate; -1: none
@@ -402,6 +406,7 @@ class ParallelSampler:
         chosen = preferred.gather(1, front)[sequences, columns]
         indices: Indices = sequences, context[sequences] + columns
         self.state.commit(sampled.tokens[chosen], indices, num_selected, sampled.logprobs[chosen], first_step + step)
+        return num_selected
 
     def _sort_candidates(
         self, queries: torch.LongTensor, result: QueryResult, sampled: SampledTokens

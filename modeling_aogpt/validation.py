@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks of arguments. Their errors say what is wrong, what was given, what is allowed and what to do."""
 
+import functools
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from numbers import Integral, Real
 
@@ -34,6 +35,23 @@ def suggest(name: str, known: Iterable[str]) -> str:
     """Return " Did you mean ...?" with the known name closest to `name`, or an empty string if none is close."""
     close = get_close_matches(name, list(known), n=1)
     return f" Did you mean `{close[0]}`?" if close else ""
+
+
+def suggest_arguments(method: Callable) -> Callable:
+    """Decorate a method so that its error for an unknown argument names the closest known one."""
+    known = [name for name in inspect.signature(method).parameters if name != "self"]
+
+    @functools.wraps(method)
+    def wrapper(*arguments: object, **options: object) -> object:
+        for name in options:
+            if name not in known:
+                hint = (
+                    " Use `generator=torch.Generator().manual_seed(...)`." if name == "seed" else suggest(name, known)
+                )
+                raise TypeError(f"`{method.__name__}` got the unknown argument `{name}`.{hint}")
+        return method(*arguments, **options)
+
+    return wrapper
 
 
 def check_choice(name: str, value: object, allowed: Iterable[str], alternative: str = "") -> None:
@@ -151,9 +169,21 @@ def check_text_ids(model: PreTrainedModel, name: str, ids: torch.LongTensor, als
                 " This id is the mask: generate() and masked language models fill masks in, but training and "
                 "likelihoods need unmasked text."
             )
+        elif given >= config.num_valid_tokens and name != "labels":
+            hint = f" The mask of this model has the id {config.mask_token_id}; use a tokenizer with the same mask."
         raise ValueError(
             f"`{name}` contains the id {given}, but ids of text go from 0 to {config.num_valid_tokens - 1} "
             f"(config.num_valid_tokens).{hint}"
+        )
+
+
+def check_mask_token(model: PreTrainedModel) -> None:
+    """Raise a `ValueError` if `config.mask_token_id`, which may have been changed, is not above the ids of text."""
+    mask, num_valid = model.config.mask_token_id, model.config.num_valid_tokens
+    if not is_integer(mask) or mask < num_valid:
+        raise ValueError(
+            f"config.mask_token_id must be an integer of at least {num_valid} (config.num_valid_tokens), since lower "
+            f"ids are text, but is {mask!r}."
         )
 
 
@@ -178,6 +208,8 @@ def prepare_input_ids(
             f"`input_ids` has {length} tokens per sequence, but this model takes 1 to {max_length} "
             "(config.max_position_embeddings). Truncate or split the text, or train a model with a longer table."
         )
+    if allow_mask:
+        check_mask_token(model)
     input_ids = input_ids.long()
     if attention_mask is not None:
         input_ids = input_ids.masked_fill(attention_mask == 0, 0)

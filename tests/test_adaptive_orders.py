@@ -145,10 +145,17 @@ def test_window_is_at_least_the_number_of_positions_to_unmask() -> None:
     assert (output.sequences < 11).all()
 
 
-def test_certainty_is_measured_after_truncation() -> None:
-    """With top_k=1 all positions are equally certain, so they are unmasked from the left."""
-    output = random_model().generate(order="confidence", top_k=1, return_dict_in_generate=True)
-    assert output.orders.tolist() == [list(range(12))]
+@pytest.mark.parametrize("settings", [{"order": "confidence"}, {"unmasking": "entropy_bound"}, {"order": "margin"}])
+def test_certainty_does_not_depend_on_temperature_and_truncation(settings: dict) -> None:
+    """With `top_k=1`, the truncated distributions of all positions are equally certain."""
+    model = random_model()
+    arguments = {"return_dict_in_generate": True, "do_sample": False, **settings}
+    plain = model.generate(generator=seeded(), **arguments)
+    for truncation in ({"top_k": 1}, {"temperature": 0.1}, {"top_p": 0.5}):
+        truncated = model.generate(generator=seeded(), **arguments, **truncation)
+        assert torch.equal(truncated.unmasking_steps, plain.unmasking_steps)
+        assert torch.equal(truncated.sequences, plain.sequences)
+    assert len(plain.unmasking_steps.unique()) > 1
 
 
 def test_certainty_measures() -> None:

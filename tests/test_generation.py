@@ -345,3 +345,103 @@ def test_non_finite_logits_are_reported() -> None:
         model.lm_head.weight[3] = float("nan")
     with pytest.raises(ValueError, match=r"logits are not finite .* Check the weights, the dtype"):
         model.generate(num_steps=2)
+
+
+# --------------------------------------------------------------------------------------------------- default order
+
+
+def test_prompts_are_continued_left_to_right_by_default() -> None:
+    model, prompt = random_model(), torch.tensor([[3, 1, 4]])
+    arguments = {"generator": seeded(), "return_dict_in_generate": True}
+    output = model.generate(prompt, max_new_tokens=5, **arguments)
+    assert output.orders.tolist() == [list(range(8))]
+    assert model.generate(prompt, max_length=6, strategy="speculative", **arguments).orders.tolist() == [list(range(6))]
+    assert model.generate(prompt, max_new_tokens=5, order="random", **arguments).orders.tolist() != [list(range(8))]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"max_length": 9},
+        {"inputs": torch.tensor([[3, 11, 4, 11, 11, 11, 11, 11]])},
+        {"inputs": torch.tensor([[3, 1, 4], [3, 1, 11]]), "max_new_tokens": 6},
+        {"inputs": torch.tensor([[3, 1, 4]]), "max_new_tokens": 6, "num_steps": 6},
+        {"inputs": torch.tensor([[3, 1, 4]]), "max_new_tokens": 6, "unmasking": "entropy_bound"},
+        {"inputs": torch.tensor([[3, 1, 4]]), "max_new_tokens": 6, "refine_rounds": 1, "refine_length": 1},
+        {"inputs": torch.tensor([[3, 1, 4]]), "max_new_tokens": 6, "block_length": 8},
+    ],
+)
+def test_other_generations_are_in_random_orders_by_default(arguments: dict) -> None:
+    model = random_model()
+    common = {"return_dict_in_generate": True, **arguments}
+    default = model.generate(generator=seeded(), **common)
+    assert torch.equal(default.orders, model.generate(generator=seeded(), order="random", **common).orders)
+    assert not torch.equal(default.orders, model.generate(generator=seeded(), order="left_to_right", **common).orders)
+
+
+def test_the_order_of_a_generation_config_replaces_the_default() -> None:
+    model, prompt = random_model(), torch.tensor([[3, 1, 4]])
+    model.generation_config.order = "confidence"
+    common = {"max_new_tokens": 6, "return_dict_in_generate": True}
+    adaptive = model.generate(prompt, generator=seeded(), **common)
+    assert torch.equal(adaptive.orders, model.generate(prompt, order="confidence", generator=seeded(), **common).orders)
+    assert model.generate(prompt, order=None, **common).orders.tolist() == [list(range(9))]
+
+
+# ----------------------------------------------------------------------------------------------------- first contact
+
+
+@pytest.mark.parametrize(
+    ("prompts", "arguments", "warns"),
+    [
+        ([[3, 1, 9], [3, 1, 4]], {}, True),
+        ([[9, 3, 1], [3, 1, 4]], {}, True),
+        ([[3, 9, 1], [3, 1, 4]], {}, False),
+        ([[3, 1, 9], [3, 1, 4]], {"attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1]])}, False),
+        ([[3, 11, 9], [3, 1, 4]], {"max_new_tokens": None}, False),  # infilling: text may be padded on purpose
+    ],
+)
+def test_padding_without_a_mask_is_warned_of(
+    prompts: list, arguments: dict, warns: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = []
+    monkeypatch.setattr("modeling_aogpt.generation.logger.warning_once", messages.append)
+    model = random_model()
+    model.generation_config.pad_token_id = 9
+    model.generate(torch.tensor(prompts), **{"max_new_tokens": 2, **arguments})
+    assert len(messages) == warns
+    assert all("padding token (9), but there is no `attention_mask`" in message for message in messages)
+
+
+@pytest.mark.parametrize("mask_token_id", [None, 3, -1, 2.5])
+def test_a_mask_id_that_was_changed_to_text_is_an_error(mask_token_id: object) -> None:
+    model = random_model()
+    model.config.mask_token_id = mask_token_id
+    message = rf"config.mask_token_id must be an integer of at least 11 .*, but is {mask_token_id}"
+    for call in (model.generate, lambda: model.generate(torch.tensor([[1, 11]]))):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_ids_of_another_mask_are_errors_that_name_the_mask() -> None:
+    message = "contains the id 12, .* The mask of this model has the id 11; use a tokenizer"
+    with pytest.raises(ValueError, match=message):
+        random_model().generate(torch.tensor([[1, 12]]), max_new_tokens=1)
+
+
+@pytest.mark.parametrize("arguments", [{}, {"strategy": "speculative"}, {"order": "margin"}])
+def test_logits_that_are_not_finite_end_a_generation_at_once(arguments: dict) -> None:
+    model = random_model()
+    passes = []
+    model.model.register_forward_hook(lambda *_: passes.append(1))
+    with torch.no_grad():
+        model.lm_head.bias[3] = float("nan")
+    with pytest.raises(ValueError, match="The logits are not finite"):
+        model.generate(**arguments)
+    assert len(passes) <= 2
+
+
+def test_a_vocabulary_of_one_token_has_a_margin() -> None:
+    model = random_model(vocab_size=1)
+    assert model.generate(order="margin", max_length=4).tolist() == [[0] * 4]

@@ -144,7 +144,7 @@ def test_only_values_that_differ_from_the_defaults_are_saved(tmp_path: Path) -> 
     assert saved_fields(tmp_path) == {}
     model.generation_config = AnyOrderGenerationConfig(num_steps=3, top_k=0, order="random", eos_token_id=5)
     model.save_pretrained(tmp_path)
-    assert saved_fields(tmp_path) == {"num_steps": 3, "eos_token_id": 5}
+    assert saved_fields(tmp_path) == {"num_steps": 3, "order": "random", "eos_token_id": 5}
 
 
 @pytest.mark.parametrize("make", [random_model, random_encoder])
@@ -280,8 +280,8 @@ def test_arguments_that_change_nothing_are_accepted() -> None:
             match=f"`generate` does not support `{name}=77`. Only {re.escape(repr(value))} is allowed. Remove it",
         ):
             model.generate(**{name: 77})
-    assert {"use_cache", "num_beams", "repetition_penalty", "synced_gpus"} <= NO_OP_VALUES.keys() - FIELDS.keys()
-    config = GenerationConfig(num_beams=1, repetition_penalty=1.0, use_cache=False)
+    assert {"use_cache", "num_beams", "length_penalty", "synced_gpus"} <= NO_OP_VALUES.keys() - FIELDS.keys()
+    config = GenerationConfig(num_beams=1, repetition_penalty=1.0, use_cache=True)
     assert torch.equal(model.generate(generator=seeded(), generation_config=config, stopping_criteria=None), expected)
 
 
@@ -312,12 +312,12 @@ def test_special_token_arguments_of_transformers_are_accepted() -> None:
         ({"num_return_sequences": 0}, "`num_return_sequences` must be an integer of at least 1, but is 0"),
         ({"block_length": 0}, "`block_length` must be an integer of at least 1, but is 0"),
         ({"stride": 2.5}, "`stride` must be an integer of at least 1, but is 2.5"),
-        ({"temperature": True}, "`temperature` must be positive and finite, but is True"),
-        ({"temperature": 0}, "`temperature` must be positive and finite, but is 0. Set `do_sample=False`"),
-        ({"temperature": -1.0}, "`temperature` must be positive and finite, but is -1.0"),
-        ({"temperature": float("nan")}, "`temperature` must be positive and finite, but is nan"),
-        ({"temperature": float("inf")}, "`temperature` must be positive and finite, but is inf"),
-        ({"temperature": "1"}, "`temperature` must be positive and finite, but is '1'"),
+        ({"temperature": True}, "`temperature` must be at least 1e-06 and finite, but is True"),
+        ({"temperature": 0}, "`temperature` must be at least 1e-06 and finite, but is 0. Set `do_sample=False`"),
+        ({"temperature": -1.0}, "`temperature` must be at least 1e-06 and finite, but is -1.0"),
+        ({"temperature": float("nan")}, "`temperature` must be at least 1e-06 and finite, but is nan"),
+        ({"temperature": float("inf")}, "`temperature` must be at least 1e-06 and finite, but is inf"),
+        ({"temperature": "1"}, "`temperature` must be at least 1e-06 and finite, but is '1'"),
         ({"top_p": "a"}, "`top_p` must be above 0 and at most 1, but is 'a'"),
         ({"top_p": 0.0}, "`top_p` must be above 0 and at most 1, but is 0.0"),
         ({"top_p": 1.1}, "`top_p` must be above 0 and at most 1, but is 1.1"),
@@ -330,7 +330,7 @@ def test_special_token_arguments_of_transformers_are_accepted() -> None:
         ),
         ({"order": np.zeros((1, 12))}, "'entropy' or a (batch, n) tensor, but is array"),
         ({"do_sample": "false"}, "`do_sample` must be True or False, but is 'false'"),
-        ({"stop_at_eos": 1}, "`stop_at_eos` must be True or False, but is 1"),
+        ({"stop_at_eos": 1}, "`stop_at_eos` must be True, False or None, but is 1"),
         ({"output_history": "no"}, "`output_history` must be True or False, but is 'no'"),
         ({"return_dict_in_generate": 1}, "`return_dict_in_generate` must be True or False, but is 1"),
         (
@@ -369,7 +369,7 @@ def test_special_tokens_outside_the_vocabulary_are_refused(arguments: dict, mess
 @pytest.mark.parametrize(
     ("arguments", "needed"),
     [
-        ({"eos_token_id": 3}, "`stop_at_eos=True`"),
+        ({"eos_token_id": 3}, "a left-to-right `order`, `block_length`, `min_length` or `min_new_tokens`"),
         ({"draft": "prompt_lookup"}, "`strategy='speculative'`"),
         ({"draft_length": 8, "strategy": "parallel"}, "`strategy='speculative'`"),
         ({"entropy_bound": 0.5}, "`unmasking='entropy_bound'`"),

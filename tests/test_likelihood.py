@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import itertools
 import math
+import re
 from collections.abc import Callable
 from functools import partial
 
@@ -331,3 +332,14 @@ def test_log_likelihoods_that_are_not_finite_are_errors(ids: torch.LongTensor) -
     ):
         with pytest.raises(ValueError, match=r"The log-likelihood of sequence 0 is not finite.* \(torch\.float64\)"):
             score(ids)
+
+
+@pytest.mark.parametrize(
+    ("argument", "hint"),
+    [("order", "Did you mean `orders`?"), ("num_order", "Did you mean `num_orders`?"), ("seed", "Use `generator=")],
+)
+def test_unknown_arguments_name_the_known_one(argument: str, hint: str, ids: torch.LongTensor) -> None:
+    for model in (random_model(), random_encoder()):
+        for method in (model.log_likelihood, partial(model.conditional_log_likelihood, targets=torch.ones_like(ids))):
+            with pytest.raises(TypeError, match=re.escape(f"got the unknown argument `{argument}`. {hint}")):
+                method(ids, **{argument: 1})

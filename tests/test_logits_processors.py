@@ -5,12 +5,24 @@
 import pytest
 import torch
 from transformers import (
+    EncoderNoRepeatNGramLogitsProcessor,
+    ExponentialDecayLengthPenalty,
+    ForcedBOSTokenLogitsProcessor,
+    ForcedEOSTokenLogitsProcessor,
     LogitsProcessor,
     LogitsProcessorList,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    NoBadWordsLogitsProcessor,
+    NoRepeatNGramLogitsProcessor,
+    PrefixConstrainedLogitsProcessor,
     RepetitionPenaltyLogitsProcessor,
+    SequenceBiasLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
 )
 
+from modeling_aogpt import AOGPTForCausalLM
 from tests.references import random_encoder, random_model, seeded
 
 MASK = 11
@@ -68,6 +80,20 @@ def test_processors_get_masks_at_masked_positions_and_padding() -> None:
     assert [ids.tolist() for ids in processor.seen] == list(seen)
 
 
+def test_processors_get_the_text_before_the_token_left_to_right() -> None:
+    processor = ForbidVisibleTokens()
+    inputs = torch.tensor([[9, 1, 2], [3, 9, 9]])
+    filled = random_model().generate(
+        inputs,
+        attention_mask=torch.tensor([[0, 1, 1], [1, 0, 0]]),
+        max_new_tokens=2,
+        logits_processor=[processor],
+    )
+    (a, b), (c, _) = filled[:, 3:].tolist()
+    assert [ids.tolist() for ids in processor.seen] == [[[3]], [[1, 2]], [[3, c]], [[1, 2, a]]]
+    assert b not in (1, 2, a)
+
+
 @pytest.mark.parametrize("strategy", ["parallel", "speculative"])
 @pytest.mark.parametrize("padding", [-100, 3, 999])
 def test_ids_at_padding_do_not_affect_processors(padding: int, strategy: str) -> None:
@@ -107,3 +133,118 @@ def test_processors_may_be_a_plain_list() -> None:
 def test_processors_that_forbid_every_token_are_reported(arguments: dict) -> None:
     with pytest.raises(ValueError, match=r"logits are not finite .* that no logits processor forbids every token"):
         random_model().generate(logits_processor=[SuppressTokensLogitsProcessor([*range(11)])], **arguments)
+
+
+# ---------------------------------------------------------------------------------------------- processors of prefixes
+
+EOS = 4
+
+# Settings and processors that need the text before a token, for a prompt of two tokens.
+PREFIX_PROCESSORS = {
+    "n-grams": NoRepeatNGramLogitsProcessor(2),
+    "encoder n-grams": EncoderNoRepeatNGramLogitsProcessor(1, torch.tensor([[5, 6]])),
+    "min length": MinLengthLogitsProcessor(6, EOS),
+    "min new tokens": MinNewTokensLengthLogitsProcessor(2, 3, EOS),
+    "bad words": NoBadWordsLogitsProcessor([[5, 6], [4, 1]], eos_token_id=[EOS]),
+    "bias": SequenceBiasLogitsProcessor([[[5, 6], -50.0], [[4, 1], -50.0]]),
+    "forced eos": ForcedEOSTokenLogitsProcessor(6, EOS),
+    "forced bos": ForcedBOSTokenLogitsProcessor(5),
+    "length penalty": ExponentialDecayLengthPenalty((1, 3.0), EOS, 2),
+    "begin": SuppressTokensAtBeginLogitsProcessor([*range(9)], 2),
+    "allowed tokens": PrefixConstrainedLogitsProcessor(lambda batch, ids: [len(ids), len(ids) + 1], 1),
+}
+PREFIX_SETTINGS = {
+    "n-grams": {"no_repeat_ngram_size": 2},
+    "bad words": {"bad_words_ids": [[5, 5], [3, 1], [7]]},
+    "min length": {"min_length": 6, "eos_token_id": EOS},
+    "min new tokens": {"min_new_tokens": 3, "eos_token_id": EOS},
+    "penalty": {"repetition_penalty": 1.7},
+    "suppressed": {"suppress_tokens": [1, 5]},
+    "all": {"no_repeat_ngram_size": 1, "repetition_penalty": 0.5, "min_length": 5, "eos_token_id": EOS, "min_p": 0.2},
+}
+
+
+def causal_view(model: torch.nn.Module) -> AOGPTForCausalLM:
+    causal = AOGPTForCausalLM(model.config).double().eval()
+    causal.load_state_dict(model.state_dict())
+    return causal
+
+
+def biased_model() -> torch.nn.Module:
+    """Return a model that repeats tokens and likes EOS, so that every processor has something to change."""
+    model = random_model(initializer_range=0.3)
+    with torch.no_grad():
+        model.lm_head.bias[[EOS, 5]] += 2.0
+    return model
+
+
+@pytest.mark.parametrize("strategy", [{}, {"block_length": 4}, {"strategy": "speculative", "draft_length": 3}])
+@pytest.mark.parametrize("name", PREFIX_PROCESSORS)
+def test_left_to_right_processors_work_as_in_transformers(name: str, strategy: dict) -> None:
+    model, processors = biased_model(), [PREFIX_PROCESSORS[name]]
+    inputs = torch.tensor([[5, 6], [1, 5]])
+    greedy = {"do_sample": False} if "strategy" not in strategy else {"top_k": 1}
+    common = {"max_new_tokens": 5, "logits_processor": processors}
+    found = model.generate(inputs, order="left_to_right", **greedy, **common, **strategy)
+    assert found.tolist() == causal_view(model).generate(inputs, do_sample=False, **common).tolist()
+    plain = model.generate(inputs, order="left_to_right", max_new_tokens=5, do_sample=False)
+    assert name == "forced bos" or not torch.equal(found, plain)  # it applies to texts of one token only
+
+
+@pytest.mark.parametrize("name", PREFIX_SETTINGS)
+def test_settings_of_processors_work_as_in_transformers(name: str) -> None:
+    model, settings = biased_model(), PREFIX_SETTINGS[name]
+    inputs, arguments = torch.tensor([[5, 6], [1, 5]]), {"max_new_tokens": 6, "do_sample": False, **settings}
+    found = model.generate(inputs, pad_token_id=0, **arguments)
+    if "min_p" in settings:
+        arguments.pop("min_p")  # changes nothing in greedy decoding, and Transformers warns
+    expected = causal_view(model).generate(inputs, pad_token_id=0, **arguments)
+    assert found[:, : expected.shape[1]].tolist() == expected.tolist()
+    assert (found[:, expected.shape[1] :] == 0).all()  # Transformers leaves out columns of padding
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"order": "random"}, {"num_steps": 3, "order": "left_to_right"}, {"order": "margin"}, {"block_length": 3}],
+)
+@pytest.mark.parametrize("name", PREFIX_PROCESSORS)
+def test_processors_of_prefixes_are_refused_in_other_orders(name: str, settings: dict) -> None:
+    processor = PREFIX_PROCESSORS[name]
+    message = rf"{type(processor).__name__} needs the text before each token, .* Set `order='left_to_right'` without"
+    with pytest.raises(ValueError, match=message):
+        random_model().generate(logits_processor=[processor], **settings)
+
+
+def test_settings_of_prefixes_are_refused_by_name_in_other_orders() -> None:
+    for name, value in (("no_repeat_ngram_size", 2), ("bad_words_ids", [[1, 2]])):
+        with pytest.raises(ValueError, match=rf"or remove it \(`{name}`.*\)"):
+            random_model().generate(order="random", **{name: value})
+    samples = random_model().generate(order="random", bad_words_ids=[[1], [2]], repetition_penalty=2.0)
+    assert not torch.isin(samples, torch.tensor([1, 2])).any()
+
+
+def test_processors_of_prefixes_apply_to_masked_text_that_is_filled_in_left_to_right() -> None:
+    inputs = torch.tensor([[5, MASK, MASK, 5, MASK, MASK, MASK]])
+    filled = biased_model().generate(inputs, order="left_to_right", no_repeat_ngram_size=2, do_sample=False)[0]
+    bigrams = [tuple(filled[i : i + 2].tolist()) for i in range(6)]
+    # The pair that ends with a given token is not chosen, and so not checked.
+    chosen = [pair for index, pair in enumerate(bigrams) if inputs[0, index + 1] == MASK]
+    assert all(pair not in bigrams[: bigrams.index(pair)] for pair in chosen)
+    assert len(set(chosen)) == len(chosen)
+
+
+@pytest.mark.parametrize("strategy", [{}, {"strategy": "speculative"}])
+def test_min_p_keeps_tokens_relative_to_the_likeliest(strategy: dict) -> None:
+    model = random_model()
+    output = model.generate(
+        num_return_sequences=50,
+        order="left_to_right",
+        min_p=0.5,
+        generator=seeded(),
+        return_dict_in_generate=True,
+        **strategy,
+    )
+    probabilities = model(output.sequences).logits[..., :11].softmax(-1)
+    chosen = probabilities.gather(2, output.sequences[..., None]).squeeze(2)
+    assert (chosen >= 0.5 * probabilities.amax(-1) - 1e-12).all()
+    assert (chosen < probabilities.amax(-1) - 1e-6).any()

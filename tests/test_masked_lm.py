@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast, pipeline
 
-from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForMaskedLM
+from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM
 from tests.references import conditional, random_model
 
 
@@ -76,3 +76,16 @@ def test_labels_that_differ_from_unmasked_tokens_are_errors() -> None:
 def test_ids_that_are_neither_text_nor_the_mask_are_errors() -> None:
     with pytest.raises(ValueError, match="`input_ids` contains the id 12"):
         masked_lm(random_model())(torch.tensor([[1, 12]]))
+
+
+def test_methods_of_other_views_are_named() -> None:
+    model = random_model()
+    for view in (AOGPTForMaskedLM(model.config), AOGPTForCausalLM(model.config)):
+        for name in ("log_likelihood", "conditional_log_likelihood"):
+            message = f"{type(view).__name__} has no `{name}`. Load the checkpoint with AutoModel"
+            with pytest.raises(AttributeError, match=message):
+                getattr(view, name)
+        with pytest.raises(AttributeError, match="has no attribute 'no_such_thing'"):
+            view.no_such_thing()
+    with pytest.raises(AttributeError, match="AOGPTForMaskedLM has no `generate`"):
+        AOGPTForMaskedLM(model.config).generate()

@@ -1,5 +1,5 @@
-# Every target needs only make and a Python of at least 3.10: `.venv` is made on first use, and again when what it
-# holds changes. Another interpreter: make test PYTHON=python3.12
+# All targets need only make and Python 3.10 or newer. They create `.venv` on first use, and again when the requirements
+# change. Use PYTHON=... to choose an interpreter, for instance: make test PYTHON=python3.12
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -27,14 +27,16 @@ findings: $(INSTALLED)
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2
 
-# Quantised loading, apart from the rest: where torchao is installed, it speaks whenever transformers is imported.
+# Tests of quantized models. torchao is installed in a folder of its own, because it prints messages whenever
+# Transformers is imported.
 TORCHAO := .venv/torchao
 
 test-quantization: $(INSTALLED)
 	$(BIN)/python -m pip install --no-deps --upgrade --target $(TORCHAO) torchao --constraint constraints.txt
 	PYTHONPATH=$(TORCHAO) $(BIN)/python -m pytest tests/test_quantization.py tests/test_ecosystem.py
 
-# transformers' own tests of every model, against these: TRANSFORMERS_TESTS=... takes those of a checkout, which has more.
+# The common tests of Transformers for all models, run on ours. TRANSFORMERS_TESTS=... uses those of a checkout, which
+# has more of them than the source distribution.
 TRANSFORMERS_SOURCE := .venv/transformers-source
 TRANSFORMERS_TESTS ?= $(TRANSFORMERS_SOURCE)/tests
 
@@ -47,8 +49,8 @@ $(TRANSFORMERS_SOURCE)/tests: | $(INSTALLED)
 	$(BIN)/python -m pip download --no-deps --no-binary transformers --dest $(TRANSFORMERS_SOURCE) "transformers==$$version" && \
 	tar xzf $(TRANSFORMERS_SOURCE)/transformers-$$version.tar.gz --strip-components 1 -C $(TRANSFORMERS_SOURCE)
 
-# With the lowest versions that pyproject.toml allows. torch 2.7 of PyPI brings 5.7 GB of CUDA along: LOWEST_TORCH=...
-# takes another with all else at its lowest, as CI does.
+# All tests with the lowest versions that pyproject.toml allows. PyPI's torch 2.7 downloads 5.7 GB of CUDA libraries;
+# LOWEST_TORCH=... uses another version of torch, as CI does.
 LOWEST_TORCH ?= 2.7.0
 
 test-lowest:
@@ -69,7 +71,7 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Python 3.10 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + ": give another with PYTHON=...")'
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 10) or sys.exit("Python 3.10 or newer is needed, but $(PYTHON) is " + sys.version.split()[0] + ". Choose another one with PYTHON=...")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --editable '.[train,eval,harness,demo,dev]' --constraint constraints.txt
 	@touch $@

@@ -1,9 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Text to train on and to hold out: two corpora that every Python carries, files, and Hub data sets.
+Text for training and evaluation: two built-in corpora, files, and Hub data sets.
 
-A corpus becomes a `DatasetDict` with the splits `train` and `validation` and one column, `text`: a document per row.
+A corpus is loaded as a `DatasetDict` with the splits `train` and `validation` and one column, `text`, with one document
+per row.
 """
 
 import glob
@@ -24,38 +25,43 @@ from typing import Any, Literal, get_args
 from datasets import Dataset, DatasetDict, IterableDataset, load_dataset, load_dataset_builder
 
 from common.commands import Options, option
+from modeling_aogpt.validation import check_choice
 
 SampleBy = Literal["line", "paragraph", "document"]
 COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
-BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # every other file is read as text
-TEXT_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", ".csv", ".tsv")  # never the name of a Hub data set
+BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # all other files are read as text
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", ".csv", ".tsv")  # no Hub data set ends with these
 
-# Names that only spell out a code point, a number or a sound; the numbered ones are known by their digits.
+# Characters that are named after a code point or a sound. Other numbered families have digits in their names.
 UNNUMBERED_FAMILIES = ("CJK COMPATIBILITY IDEOGRAPH", "CUNEIFORM SIGN", "HANGUL SYLLABLE")
-TEST_FOLDERS = {"test", "tests", "idle_test"}
-INSTALLED_FOLDERS = {"site-packages", "dist-packages"}
+EXCLUDED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages"}  # of the standard library
 
 
 @dataclass
 class CorpusArguments(Options):
-    """The text to train on and to hold out."""
+    """Options that select the text for training and evaluation."""
 
     corpus: list[str] = option(
         ["unicode-names"],
-        "unicode-names or python-stdlib, which every Python carries; or text, JSONL or Parquet files and patterns "
-        "(also as .xz or .gz); or a Hub data set, by name or folder.",
+        "Built-in corpus (`unicode-names` or `python-stdlib`); or text, JSONL or Parquet files and patterns, also "
+        "compressed (.xz, .gz); or name or folder of a Hub data set.",
     )
-    corpus_config: str | None = option(None, "Configuration of a Hub data set.")
-    corpus_revision: str | None = option(None, "Revision of a Hub data set.")
-    train_split: str = option("train", "Split of a Hub data set to train on.")
-    validation_split: str | None = option(None, "Split of a Hub data set to hold out; unless given, `validation`.")
-    validation_files: list[str] = option([], "Files to hold out, where corpus names files or is streamed.")
-    validation_fraction: float = option(0.05, "Share of the documents to hold out, by hash, where nothing else says.")
-    text_column: str = option("text", "Column of the documents, in anything but plain text.")
-    sample_by: SampleBy = option("line", "A document of plain text; `document`: a file.")
+    corpus_config: str | None = option(None, "Configuration of the Hub data set.")
+    corpus_revision: str | None = option(None, "Revision of the Hub data set.")
+    train_split: str = option("train", "Split of the Hub data set to train on.")
+    validation_split: str | None = option(
+        None, "Split of the Hub data set to hold out; defaults to `validation` if the data set has it."
+    )
+    validation_files: list[str] = option([], "Files to hold out, if the corpus consists of files or is streamed.")
+    validation_fraction: float = option(
+        0.05, "Fraction of the documents to hold out, by hash, if no split or files are held out.", least=0, below=1
+    )
+    text_column: str = option("text", "Column with the documents; does not apply to plain text.")
+    sample_by: SampleBy = option("line", "Unit of plain text that makes a document; `document` is a whole file.")
 
     @property
     def name(self) -> str:
+        """Return the corpus as it is given on the command line."""
         return " ".join(self.corpus)
 
 
@@ -64,12 +70,11 @@ class CorpusArguments(Options):
 
 def unicode_names() -> Iterator[tuple[str, str]]:
     """
-    Yield the names of the Unicode characters without the numbered families, as (name, name).
+    Yield the names of the Unicode characters, except for numbered families, as (name, name).
 
-    Left out are names with a digit (ideographs by code point, hieroglyphs by catalogue number, ...), CJK compatibility
-    ideographs and Hangul syllables (named by an algorithm), and cuneiform signs (transliterations). They come in the
-    order of their hashes: in code point order most names differ from their neighbour by a word, which would tell a
-    compressor, or a model of packed text, what to expect.
+    Excluded are names with a digit (such as ideographs and hieroglyphs), CJK compatibility ideographs, Hangul syllables
+    and cuneiform signs. The names are sorted by hash: in code point order, most differ from the previous one by a
+    single word, which would make them easy to predict for a compressor or for a model of packed text.
     """
     names = (unicodedata.name(chr(code_point), "") for code_point in range(sys.maxunicode + 1))
     phrases = (name for name in names if not name.startswith(UNNUMBERED_FAMILIES) and not re.search("[0-9]", name))
@@ -77,13 +82,13 @@ def unicode_names() -> Iterator[tuple[str, str]]:
 
 
 def python_stdlib() -> Iterator[tuple[str, str]]:
-    """Yield the source of the running Python's standard library without its tests, as (path, text of the file)."""
+    """Yield the files of the running Python's standard library, without its tests, as (path, text)."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
-        inside = path.relative_to(root)
-        if TEST_FOLDERS.isdisjoint(inside.parts) and INSTALLED_FOLDERS.isdisjoint(inside.parts):
-            with tokenize.open(path) as file:  # honours the file's own encoding line
-                yield inside.as_posix(), file.read()
+        relative = path.relative_to(root)
+        if EXCLUDED_FOLDERS.isdisjoint(relative.parts):
+            with tokenize.open(path) as file:  # decodes the file by its encoding declaration
+                yield relative.as_posix(), file.read()
 
 
 BUILT_IN: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
@@ -92,19 +97,19 @@ BUILT_IN: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
 }
 
 
-def split_built_in(name: str, validation_fraction: float) -> dict[str, Dataset]:
+def _load_built_in(name: str, validation_fraction: float) -> dict[str, Dataset]:
     texts: dict[str, list[str]] = {"train": [], "validation": []}
     for key, text in BUILT_IN[name]():
         texts["validation" if is_held_out(key, validation_fraction) else "train"].append(text)
-    return {split: dataset_of(documents) for split, documents in texts.items() if documents}
+    return {split: make_dataset(documents) for split, documents in texts.items() if documents}
 
 
-def dataset_of(documents: list[str]) -> Dataset:
-    """Return documents as a data set, cached under their hash, so that everything made of it is cached too."""
-    return Dataset.from_generator(_to_rows, gen_kwargs={"documents": documents})
+def make_dataset(documents: list[str]) -> Dataset:
+    """Return a data set of documents. It is cached under their hash, so results derived from it are cached too."""
+    return Dataset.from_generator(_make_rows, gen_kwargs={"documents": documents})
 
 
-def _to_rows(documents: list[str]) -> Iterator[dict[str, str]]:
+def _make_rows(documents: list[str]) -> Iterator[dict[str, str]]:
     return ({"text": document} for document in documents)
 
 
@@ -112,13 +117,14 @@ def is_held_out(key: str, fraction: float) -> bool:
     """
     Return whether the document with this key belongs to the validation split.
 
-    Decided by the SHA-256 of the key alone: it is the same on every machine, copies of a document stay on one side, a
-    document keeps its side when others are added, and a larger fraction holds out what a smaller one does and more.
+    The decision depends only on the SHA-256 of the key. It is therefore the same on every machine, the same for all
+    copies of a document, and independent of other documents. A larger fraction holds out a superset.
     """
     return int.from_bytes(sha256(key)[:8], "big") < fraction * 2**64
 
 
 def sha256(key: str) -> bytes:
+    """Return the SHA-256 of a string in UTF-8."""
     return hashlib.sha256(key.encode()).digest()
 
 
@@ -126,24 +132,15 @@ def sha256(key: str) -> bytes:
 
 
 def load_corpus(arguments: CorpusArguments) -> DatasetDict:
-    """
-    Load the documents of the splits `train` and `validation`, in the column `text`.
-
-    Raises:
-        ValueError: For a missing file, an unknown name, no such column or split, or a split without documents.
-    """
-    fraction = arguments.validation_fraction
+    """Load the documents of the splits `train` and `validation`, in the column `text`."""
     if not arguments.corpus:
-        raise ValueError(f"corpus is empty; name one of {sorted(BUILT_IN)}, files, or a Hub data set.")
-    if arguments.sample_by not in get_args(SampleBy):
-        raise ValueError(f"sample_by is {arguments.sample_by!r}; it must be one of {', '.join(get_args(SampleBy))}.")
-    if not 0 < fraction < 1:
-        raise ValueError(f"validation_fraction is {fraction}; it must lie between 0 and 1, both excluded.")
-    name = check_corpus(arguments)
+        raise ValueError(f"`corpus` is empty. Set it to one of {sorted(BUILT_IN)}, files, or a Hub data set.")
+    check_choice("sample_by", arguments.sample_by, get_args(SampleBy))
+    name = _check_corpus(arguments)
     if name in BUILT_IN:
-        splits = split_built_in(name, fraction)
+        splits = _load_built_in(name, arguments.validation_fraction)
     elif is_hub_name(name):
-        splits = load_hub(arguments)
+        splits = _load_hub(arguments)
     else:
         splits = {"train": load_files(arguments.corpus, arguments.sample_by)}
         if arguments.validation_files:
@@ -151,207 +148,213 @@ def load_corpus(arguments: CorpusArguments) -> DatasetDict:
 
     splits = DatasetDict({split: keep_text(dataset, arguments.text_column) for split, dataset in splits.items()})
     if "validation" not in splits:
-        splits = hold_out(splits["train"], fraction)
+        splits = _split_by_hash(splits["train"], arguments.validation_fraction)
     for split, dataset in splits.items():
         if not len(dataset):
             raise ValueError(
-                f"The {split} split of {arguments.name} has no documents. Give more documents (sample_by is "
-                f"{arguments.sample_by!r}), another validation_fraction (it is {fraction}), or say what to hold out."
+                f"The {split} split of {arguments.name} has no documents. Add documents, or change `sample_by` "
+                f"({arguments.sample_by!r}) or `validation_fraction` ({arguments.validation_fraction})."
             )
     return splits
 
 
 def stream_corpus(arguments: CorpusArguments) -> dict[str, IterableDataset]:
-    """
-    Open a corpus to be read a document at a time. Only a Hub data set can have the split `validation`.
-
-    Raises:
-        ValueError: As `load_corpus`, as far as the first documents tell; and for a built-in corpus.
-    """
-    name = check_corpus(arguments, is_streamed=True)
+    """Open a corpus for streaming. Only a Hub data set can have the split `validation`."""
+    name = _check_corpus(arguments, is_streamed=True)
     if is_hub_name(name):
-        splits = load_hub(arguments, streaming=True)
+        splits = _load_hub(arguments, streaming=True)
     else:
         splits = {"train": load_files(arguments.corpus, arguments.sample_by, streaming=True)}
-    column = arguments.text_column
     for split, stream in splits.items():
         try:
             first = next(iter(stream), None)
         except Exception as error:  # as in load_files
-            raise ValueError(f"The {split} split of {arguments.name} could not be read: {error}") from error
+            raise ValueError(f"The {split} split of {arguments.name} cannot be read: {error}") from error
         if first is None:
-            raise ValueError(f"The {split} split of {arguments.name} has no documents.")
-        if column not in first:
-            raise ValueError(f"There is no column {column!r}; set text_column to one of {', '.join(first)}.")
-        if not isinstance(first[column], str | None):
-            raise ValueError(f"Column {column!r} holds {type(first[column]).__name__}, no text.")
+            raise ValueError(f"The {split} split of {arguments.name} has no documents. Add documents.")
+        _check_column(arguments.text_column, list(first))
+        if not isinstance(first[arguments.text_column], str | None):
+            raise _not_text(arguments.text_column, type(first[arguments.text_column]).__name__)
     return splits
 
 
-def check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
-    """Return the first name of a corpus. Raises a `ValueError` for names and options that do not go together."""
-    name, others = arguments.corpus[0], [*arguments.corpus[1:], *([] if is_streamed else arguments.validation_files)]
-    if (name in BUILT_IN or is_hub_name(name)) and others:
-        raise ValueError(f"{name!r} stands for a whole corpus; it cannot be mixed with {' '.join(others)}.")
+def _check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
+    """Return the first name of a corpus. Raise a `ValueError` if names and options contradict each other."""
+    name = arguments.corpus[0]
+    is_whole = name in BUILT_IN or is_hub_name(name)
+    others = [*arguments.corpus[1:], *([] if is_streamed else arguments.validation_files)]
+    if is_whole and others:
+        raise ValueError(f"The corpus {name!r} cannot be combined with {' '.join(others)}. Remove one of them.")
     if name in BUILT_IN and is_streamed:
-        raise ValueError(f"{name!r} is small and not streamed: leave out streaming, or give files or a Hub data set.")
-    of_hub = ("corpus_config", "corpus_revision", "validation_split", "train_split")
-    given = [option for option in of_hub if getattr(arguments, option) != getattr(CorpusArguments, option)]
-    if given and (name in BUILT_IN or not is_hub_name(name)):
         raise ValueError(
-            f"{' and '.join(given)} can be chosen of a Hub data set alone, which {name!r} is not. (Of files, "
-            "validation_files says what to hold out.)"
+            f"The built-in corpus {name!r} cannot be streamed. Remove `streaming`, or set `corpus` to files or a Hub "
+            "data set."
+        )
+    hub_options = ("corpus_config", "corpus_revision", "validation_split", "train_split")
+    given = [key for key in hub_options if getattr(arguments, key) != getattr(CorpusArguments, key)]
+    if given and (name in BUILT_IN or not is_whole):
+        raise ValueError(
+            f"{' and '.join(f'`{key}`' for key in given)} can only be set for a Hub data set, but the corpus is "
+            f"{name!r}. Remove them. (`validation_files` sets the files to hold out.)"
         )
     return name
 
 
 def keep_text(dataset: Dataset, text_column: str) -> Dataset:
-    """Return the documents alone, in the column `text`."""
-    if text_column not in dataset.column_names:
-        raise ValueError(
-            f"There is no column {text_column!r}; set text_column to one of {', '.join(dataset.column_names)}."
-        )
+    """Return only the documents, in the column `text`."""
+    _check_column(text_column, dataset.column_names)
     if getattr(dataset.features[text_column], "dtype", None) not in ("string", "large_string"):
-        raise ValueError(f"Column {text_column!r} holds {dataset.features[text_column]}, no text.")
+        raise _not_text(text_column, dataset.features[text_column])
     dataset = dataset.select_columns(text_column)
     return dataset if text_column == "text" else dataset.rename_column(text_column, "text")
 
 
-def hold_out(dataset: Dataset, fraction: float) -> DatasetDict:
-    def select(held_out: bool) -> Dataset:
-        return dataset.filter(
-            lambda text, held_out, fraction: is_held_out(text or "", fraction) == held_out,
-            input_columns="text",
-            fn_kwargs={"held_out": held_out, "fraction": fraction},
+def _check_column(text_column: str, columns: list[str]) -> None:
+    if text_column not in columns:
+        raise ValueError(
+            f"The corpus has no column {text_column!r}. Set `text_column` to one of: {', '.join(columns)}."
         )
 
-    return DatasetDict({"train": select(False), "validation": select(True)})
+
+def _not_text(text_column: str, kind: Any) -> ValueError:
+    return ValueError(f"Column {text_column!r} must hold text, but holds {kind}. Set `text_column` to another column.")
 
 
-def keep_filled(texts: Dataset, split: str, arguments: CorpusArguments) -> Dataset:
-    """Return the documents that are not empty. Raises a `ValueError` if all are."""
-    filled = texts.filter(bool, input_columns="text")
-    if not len(filled):
-        raise _all_empty(split, arguments)
-    return filled
+def _split_by_hash(dataset: Dataset, fraction: float) -> DatasetDict:
+    return DatasetDict(
+        {
+            split: dataset.filter(
+                lambda text, held_out, fraction: is_held_out(text or "", fraction) == held_out,
+                input_columns="text",
+                fn_kwargs={"held_out": split == "validation", "fraction": fraction},
+            )
+            for split in ("train", "validation")
+        }
+    )
+
+
+def drop_empty(texts: Dataset, split: str, arguments: CorpusArguments) -> Dataset:
+    """Return the documents that are not empty. Raise a `ValueError` if all are empty."""
+    return _check_filled(texts.filter(bool, input_columns="text"), split, arguments)
 
 
 def first_texts(stream: IterableDataset, split: str, arguments: CorpusArguments, count: int) -> list[str]:
-    """Return the first `count` documents that are not empty, or fewer if there are no more."""
+    """Return the first `count` documents that are not empty, or all of them if there are fewer."""
     texts = (row[arguments.text_column] for row in stream)
-    if not (first := list(islice(filter(None, texts), count))):
-        raise _all_empty(split, arguments)
-    return first
+    return _check_filled(list(islice(filter(None, texts), count)), split, arguments)
 
 
-def _all_empty(split: str, arguments: CorpusArguments) -> ValueError:
-    return ValueError(f"All documents of {arguments.name} ({split}) are empty; give some text.")
+def _check_filled(texts: Any, split: str, arguments: CorpusArguments) -> Any:
+    if not len(texts):
+        raise ValueError(f"All documents of {arguments.name} ({split}) are empty. Add documents with text.")
+    return texts
 
 
 # ---------------------------------------------------------------------------------------------------- Hub data sets
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether `name` can only mean a Hub data set or a folder of one: no file, pattern or file suffix."""
+    """Return whether `name` is a Hub data set or the folder of one, and not a file or a pattern of files."""
     if os.path.isdir(name):
         return True
     is_file = os.path.exists(name) or glob.has_magic(name) or name.startswith((".", "/", "~")) or name.count("/") > 1
     return not is_file and not name.endswith((*TEXT_SUFFIXES, *BUILDERS, *COMPRESSED))
 
 
-def load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, Dataset] | dict[str, IterableDataset]:
+def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, Dataset] | dict[str, IterableDataset]:
     name, train, validation = arguments.corpus[0], arguments.train_split, arguments.validation_split
     try:
         available = load_dataset(name, arguments.corpus_config, revision=arguments.corpus_revision, streaming=streaming)
-    except Exception as error:  # the library raises a dozen kinds, from no network to a bad configuration name
+    except Exception as error:  # the library raises many kinds of errors
         raise ValueError(
-            f"{name!r} is neither a built-in corpus ({', '.join(sorted(BUILT_IN))}) nor a file, and could not be "
-            f"loaded as a Hub data set: {error}"
+            f"{name!r} is neither a built-in corpus ({', '.join(sorted(BUILT_IN))}) nor a file, and cannot be loaded "
+            f"as a Hub data set: {error}"
         ) from error
     if validation is None and "validation" in available and train != "validation":
         validation = "validation"
-    wanted = {"train": train} | ({"validation": validation} if validation else {})
-    for split in wanted.values():
+    names = {"train": train} | ({"validation": validation} if validation else {})
+    for split in names.values():
         if split not in available:
-            raise ValueError(f"{name!r} has no split {split!r}; it has {', '.join(available)}.")
-    return {ours: available[theirs] for ours, theirs in wanted.items()}
+            raise ValueError(f"The data set {name!r} has no split {split!r}. Its splits are: {', '.join(available)}.")
+    return {split: available[name] for split, name in names.items()}
 
 
 # ------------------------------------------------------------------------------------------------------------ files
 
 
 def find_files(patterns: Sequence[str]) -> list[str]:
-    """Return the files that names and patterns stand for: in the order given, sorted within a pattern, each once."""
+    """Return the absolute paths of the files that match, in the order of `patterns`, sorted within each, and unique."""
     files: list[str] = []
     for pattern in patterns:
         expanded = os.path.expanduser(pattern)
-        found = [expanded] if os.path.isfile(expanded) else sorted(glob.glob(expanded, recursive=True))
-        found = list(filter(os.path.isfile, found))
-        if not found:
-            raise ValueError(f"There is no file {pattern!r}; the working folder is {os.getcwd()}.")
-        files += found
+        paths = [expanded] if os.path.isfile(expanded) else sorted(glob.glob(expanded, recursive=True))
+        matching = list(filter(os.path.isfile, paths))
+        if not matching:
+            raise ValueError(f"There is no file {pattern!r}. (The working folder is {os.getcwd()}.)")
+        files += matching
     return list(dict.fromkeys(os.path.abspath(file) for file in files))
 
 
-def builder_of(file: str) -> str:
-    """Return the `datasets` builder that reads a file, by its suffix before that of a compression."""
+def _choose_builder(file: str) -> str:
+    """Return the `datasets` builder that reads a file, according to its suffix without that of a compression."""
     path = Path(file)
     inner = Path(path.stem) if path.suffix in COMPRESSED else path
     return BUILDERS.get(inner.suffix, "text")
 
 
 def load_files(patterns: Sequence[str], sample_by: str = "line", streaming: bool = False) -> Dataset | IterableDataset:
-    """Load the rows of local files, all of one kind. Any line end in plain text is read as a newline character."""
+    """Load local files, which must all be of one kind. In plain text, any line end is read as a newline character."""
     files = find_files(patterns)
-    builders = sorted({builder_of(file) for file in files})
+    builders = sorted({_choose_builder(file) for file in files})
     if len(builders) > 1:
-        raise ValueError(f"{' '.join(patterns)} mixes kinds of files ({', '.join(builders)}); give one kind at a time.")
+        raise ValueError(f"{' '.join(patterns)} mixes kinds of files ({', '.join(builders)}). Use files of one kind.")
     if empty := [file for file in files if os.path.getsize(file) == 0]:
-        raise ValueError(f"{empty[0]} is empty; give a file with text.")
+        raise ValueError(f"{empty[0]} is empty. Use a file with text.")
     options = {"sample_by": sample_by} if builders == ["text"] else {}
     try:
-        data_files = [glob.escape(file) for file in files]  # it takes names for patterns
+        data_files = [glob.escape(file) for file in files]  # `load_dataset` treats names as patterns
         return load_dataset(builders[0], data_files=data_files, split="train", streaming=streaming, **options)
-    except Exception as error:  # damaged archives, JSON, Parquet and other encodings: each builder has its own error
+    except Exception as error:  # each builder raises its own errors for damaged files and wrong encodings
         reason = error.__cause__ or error
-        raise ValueError(f"{' '.join(patterns)} could not be read as {builders[0]} in UTF-8: {reason}") from error
+        raise ValueError(f"{' '.join(patterns)} cannot be read as {builders[0]} in UTF-8: {reason}") from error
 
 
-# ----------------------------------------------------------------------------------------------------------- record
+# ---------------------------------------------------------------------------------------------------------- sources
 
 
-def sources(arguments: CorpusArguments, corpus: DatasetDict) -> list[dict[str, Any]]:
-    """Return what exactly was read: every local file with its SHA-256, every file of a data set with its commit."""
+def describe_sources(arguments: CorpusArguments, corpus: DatasetDict) -> list[dict[str, Any]]:
+    """Return the name and size of every file that was read, and its SHA-256 (local) or commit (Hub)."""
     if arguments.corpus[0] in BUILT_IN:
         return [{"name": arguments.corpus[0], "python": platform.python_version()}]
     if is_hub_name(arguments.corpus[0]):
-        checksums = corpus["train"].info.download_checksums or {}  # the addresses name the commit
+        checksums = corpus["train"].info.download_checksums or {}  # the addresses contain the commit
         return [{"name": name, "bytes": known.get("num_bytes")} for name, known in sorted(checksums.items())]
-    return local_sources([*arguments.corpus, *arguments.validation_files])
+    return _describe_files([*arguments.corpus, *arguments.validation_files])
 
 
-def streamed_sources(arguments: CorpusArguments, splits: list[str]) -> list[dict[str, Any]]:
-    """Return the same for a streamed corpus: of a Hub data set the files of `splits`, and local files."""
+def describe_streamed_sources(arguments: CorpusArguments, splits: list[str]) -> list[dict[str, Any]]:
+    """Return the same facts for a streamed corpus: local files, or the files of some splits of a Hub data set."""
     if not is_hub_name(arguments.corpus[0]):
-        return local_sources([*arguments.corpus, *arguments.validation_files])
+        return _describe_files([*arguments.corpus, *arguments.validation_files])
     names = {"train": arguments.train_split, "validation": arguments.validation_split or "validation"}
     builder = load_dataset_builder(arguments.corpus[0], arguments.corpus_config, revision=arguments.corpus_revision)
     known = builder.config.data_files or {}
     files = sorted(str(file) for split in splits for file in known.get(names[split], []))
     streamed = [{"name": name, "bytes": os.path.getsize(name) if os.path.isfile(name) else None} for name in files]
-    return streamed + local_sources(arguments.validation_files)
+    return streamed + _describe_files(arguments.validation_files)
 
 
-def local_sources(patterns: Sequence[str]) -> list[dict[str, Any]]:
+def _describe_files(patterns: Sequence[str]) -> list[dict[str, Any]]:
     return [
-        {"name": os.path.basename(name), "bytes": os.path.getsize(name), "sha256": sha256_of_file(name)}
-        for name in find_files(patterns)
+        {"name": os.path.basename(file), "bytes": os.path.getsize(file), "sha256": hash_file(file)}
+        for file in find_files(patterns)
     ]
 
 
-def sha256_of_file(name: str) -> str:
+def hash_file(file: str) -> str:
+    """Return the SHA-256 of a file."""
     digest = hashlib.sha256()
-    with open(name, "rb") as file:
-        while block := file.read(2**24):
+    with open(file, "rb") as opened:
+        while block := opened.read(2**24):
             digest.update(block)
     return digest.hexdigest()

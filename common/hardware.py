@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about the machine: cores, speed, memory, and versions of the libraries."""
+"""Facts about the machine: cores, speed, memory, and versions of libraries."""
 
 import os
 import platform
@@ -17,9 +17,9 @@ from accelerate import Accelerator
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy")
 
-# Operations per second in bfloat16 and float16 with sums in float32, without sparsity, by NVIDIA's data sheets. (Since
-# Hopper these give twice as many: with sparsity.) By the whole name, since variants and slices of a device differ.
-PEAK_OF_DEVICE = {
+# Peak FLOPS in bfloat16 and float16 with float32 accumulation and without sparsity, from NVIDIA's data sheets (some of
+# which list the numbers with sparsity, which are twice as high). Full names, because variants and MIG slices differ.
+PEAK_FLOPS = {
     "NVIDIA A100-SXM4-40GB": 312e12,
     "NVIDIA A100-SXM4-80GB": 312e12,
     "NVIDIA A100-PCIE-40GB": 312e12,
@@ -33,13 +33,13 @@ PEAK_OF_DEVICE = {
 
 
 def num_cores() -> int:
-    """Return the number of cores this process may use, without hyper-threads where the system reports them."""
+    """Return the number of physical cores that this process may use, or of logical ones if these are not known."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(allowed, psutil.cpu_count(logical=False) or allowed)
 
 
 def hardware(accelerator: Accelerator) -> dict[str, Any]:
-    """Return the device, processes and precision of a run, for the record."""
+    """Return the device, number of processes and precision of a run."""
     device = accelerator.device
     return {
         "device": device.type,
@@ -52,7 +52,7 @@ def hardware(accelerator: Accelerator) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed `PACKAGES`."""
+    """Return the versions of Python and of the installed packages among `PACKAGES`."""
     return {
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in PACKAGES if find_spec(name) is not None},
@@ -60,25 +60,25 @@ def versions() -> dict[str, str]:
 
 
 def check_precision(device: torch.device, mixed_precision: str) -> None:
-    """Raise a `ValueError` for bf16 on a CPU without instructions for it, which is up to a hundred times slower."""
+    """Raise a `ValueError` for bf16 on a CPU that emulates it, which is up to a hundred times slower."""
     if device.type == "cpu" and mixed_precision == "bf16" and not torch.cpu._is_avx512_bf16_supported():
         raise ValueError(
-            "mixed_precision=bf16 needs a CPU with bfloat16 instructions, which this one does not have. Train in "
-            "float32: --mixed_precision no."
+            "mixed_precision=bf16 needs a CPU with bfloat16 instructions, which this CPU lacks. Train in float32: "
+            "--mixed_precision no."
         )
 
 
 def peak_flops(device: torch.device, mixed_precision: str) -> float | None:
-    """Return the operations per second a device can reach: measured on a CPU, known for some GPUs in 16 bits."""
+    """Return the peak FLOPS of a device: measured on a CPU, from a table for some GPUs in 16 bits, else None."""
     if device.type == "cpu":
         return product_speed()
     if device.type != "cuda" or mixed_precision not in ("bf16", "fp16"):
         return None
-    return PEAK_OF_DEVICE.get(torch.cuda.get_device_name(device))
+    return PEAK_FLOPS.get(torch.cuda.get_device_name(device))
 
 
 def product_speed() -> float:
-    """Measure the operations per second of float32 products on the CPU, and return the best of five."""
+    """Return the FLOPS of float32 matrix products on the CPU, the best of five measurements."""
     left, right = torch.randn(512, 1024), torch.randn(1024, 1024)
     best = float("inf")
     for _ in range(5):
@@ -89,7 +89,7 @@ def product_speed() -> float:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the bytes at the peak so far: of tensors on a GPU, of the whole process on a CPU."""
+    """Return the peak memory so far in bytes: of tensors on a GPU, of the process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Models in folders and on the Hub: how they are loaded, and what identifies their weights."""
+"""Loading of models from folders and the Hub, and identifiers of their weights."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
 
 
 def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfig:
-    """Return the configuration of a model in a folder or on the Hub. Raises a `ValueError` if there is none."""
+    """Return the configuration of a model in a folder or on the Hub. Raise a `ValueError` if there is none."""
     try:
         return AutoConfig.from_pretrained(name_or_path, **options)
     except (OSError, ValueError) as error:
@@ -27,27 +27,28 @@ def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfi
 
 
 def read_config(name_or_path: str | Path, **options: Any) -> AOGPTConfig:
-    """Return the configuration of a model of this package. Raises a `ValueError` for any other model."""
+    """Return the configuration of a model of this package. Raise a `ValueError` for any other model."""
     config = read_any_config(name_or_path, **options)
-    if not isinstance(config, AOGPTConfig):  # an encoder's is one too
+    if not isinstance(config, AOGPTConfig):  # also the base class of MDMEncoderConfig
         raise ValueError(
-            f"{name_or_path} is a model of type {config.model_type!r}, not of this package. A GPT-2 is converted by "
-            "training/convert_gpt2.py, released files by modeling_aogpt/convert_reference_checkpoint.py."
+            f"{name_or_path} is a model of type {config.model_type!r}, not of this package. Convert a GPT-2 with "
+            "training/convert_gpt2.py, and released files with modeling_aogpt/convert_reference_checkpoint.py."
         )
     return config
 
 
 def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) -> PreTrainedModel:
     """
-    Load a model with all its weights: none are initialized at random.
+    Load a model, and check that its weights are complete.
 
     Args:
-        model_class: A class of models, or one such as `AutoModel`; `options` are those of its `from_pretrained`.
-        name_or_path: A folder or Hub repository.
+        model_class: Model class, or an Auto class such as `AutoModel`.
+        name_or_path: Folder or Hub repository.
+        options: Arguments of `from_pretrained`.
 
     Raises:
-        ValueError: If weights are missing, damaged or of other shapes, or, for a model of this package, unused. (Other
-            models may come with the weights of a head that is not loaded.)
+        ValueError: If weights are missing, damaged or of other shapes, or, in a model of this package, unused. (Models
+            of other packages may contain a head that is not loaded.)
     """
     try:
         model, report = model_class.from_pretrained(name_or_path, output_loading_info=True, **options)
@@ -65,36 +66,21 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
 
 
 def load_model(name_or_path: str | Path, **options: Any) -> Model:
-    """
-    Load a decoder or encoder of this package in evaluation mode, with this package's code.
-
-    Args:
-        name_or_path: A folder or Hub repository.
-        options: Of `from_pretrained`, such as `dtype`.
-
-    Raises:
-        ValueError: If it is not a model of this package, or its weights are not complete.
-    """
+    """Load a decoder or encoder in evaluation mode, with the code of this package, not that in the model folder."""
     read_config(name_or_path, trust_remote_code=False)
     return load_pretrained(AutoModel, name_or_path, trust_remote_code=False, **options).eval()
 
 
 def longest_sequence(config: PreTrainedConfig) -> int | None:
-    """Return the number of tokens that a language model takes, or None if its configuration does not say."""
+    """Return the longest sequence that a language model supports, or None if its configuration does not tell."""
     return getattr(config.get_text_config(), "max_position_embeddings", None)
-
-
-# --------------------------------------------------------------------------------------------- identity of the weights
 
 
 def identity_of_weights(name: str) -> str | None:
     """
-    Return what identifies the weights that a name stands for now: a commit on the Hub, or a digest of a folder.
+    Return an identifier of the weights of a model: the commit on the Hub, or a digest of the tensors in a folder.
 
-    The digest is of the tensors, so it stays the same if they are saved in other shards.
-
-    Raises:
-        ValueError: If the files of a folder are damaged.
+    The digest does not depend on how the tensors are divided into files.
     """
     if not Path(name).is_dir():
         return hub_revision(name)
@@ -106,7 +92,7 @@ def identity_of_weights(name: str) -> str | None:
 
 
 def hub_revision(name: str) -> str | None:
-    """Return the commit that a model's name on the Hub stands for now, or None for a folder or an unknown name."""
+    """Return the current commit of a model on the Hub, or None for a folder or an unknown name."""
     try:
         return extract_commit_hash(cached_file(name, "config.json"), None)
     except OSError:
@@ -114,7 +100,7 @@ def hub_revision(name: str) -> str | None:
 
 
 def _digests_of_tensors(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name of each tensor in a file of weights, and a digest of its name, type, shape and values."""
+    """Yield the name of each tensor in a file, and a digest of its name, dtype, shape and values."""
     with safe_open(file, framework="pt") as tensors:
         for name in tensors.keys():
             tensor = tensors.get_tensor(name)

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""One run in several processes, on one machine or more."""
+"""Runs with several processes, on one or several machines."""
 
 import os
 import sys
@@ -16,35 +16,24 @@ from torch import distributed
 
 from common.hardware import num_cores
 
-PATIENCE = timedelta(days=7)
+TIMEOUT = timedelta(days=7)
 
 
 def start_accelerator(**options: Any) -> Accelerator:
-    """
-    Return the `Accelerator` of this process, with all CPU cores in use.
-
-    Args:
-        options: Of `Accelerator`.
-
-    Raises:
-        ValueError: If processes were launched that are not connected. All of them would write the same run.
-    """
+    """Return an `Accelerator`, and let PyTorch use all CPU cores. Raise a `ValueError` for unconnected processes."""
     accelerator = Accelerator(cpu=must_use_cpu(), **options)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != accelerator.num_processes:
         raise ValueError(
             f"{launched} processes were launched, but Accelerate knows of {accelerator.num_processes}. Launch them "
-            "with a file of training/accelerate/, or by torchrun: each needs RANK, LOCAL_RANK and WORLD_SIZE."
+            "with a file of training/accelerate/ or with torchrun, which set RANK, LOCAL_RANK and WORLD_SIZE."
         )
     use_all_cores(accelerator)
     return accelerator
 
 
 def must_use_cpu() -> bool:
-    """
-    Return whether Accelerate must be told to use the CPU: for several processes without an accelerator, and on Apple's
-    GPUs, which have no float64.
-    """
+    """Return whether to force the CPU: for several processes without accelerators, and on MPS, which lacks float64."""
     if torch.accelerator.is_available():
         return torch.accelerator.current_accelerator().type == "mps"
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -52,9 +41,9 @@ def must_use_cpu() -> bool:
 
 def use_all_cores(accelerator: Accelerator) -> None:
     """
-    Undo the OMP_NUM_THREADS=1 that `accelerate launch` sets on a CPU if nobody has set another value.
+    Divide the CPU cores among the processes, if `accelerate launch` has set OMP_NUM_THREADS=1.
 
-    Other values, and `python` without a launcher, are left alone.
+    Other values of OMP_NUM_THREADS are kept, and so is the default of processes without a launcher.
     """
     launched = "ACCELERATE_MIXED_PRECISION" in os.environ
     if accelerator.device.type == "cpu" and launched and os.environ.get("OMP_NUM_THREADS") == "1":
@@ -64,16 +53,16 @@ def use_all_cores(accelerator: Accelerator) -> None:
 @contextmanager
 def in_turn(accelerator: Accelerator) -> Iterator[None]:
     """
-    Run a block first in the main process, then in one process of each other machine, then in the rest.
+    Run a block first in the main process, then in one process of each other machine, then in all other processes.
 
-    The later ones find in their machine's cache what the first ones made. Accelerate's `main_process_first` gives up
-    after ten minutes on GPUs, which is too short to tokenize a large corpus. Here the processes wait in a CPU group. If
-    the block fails in one process, the others exit without a message of their own.
+    Later processes can then use the files that earlier ones have cached. Accelerate's `main_process_first` times out
+    after ten minutes on GPUs, which is too short to tokenize a large corpus; a CPU group waits longer. If the block
+    fails in one process, the others exit without a message.
     """
     if accelerator.num_processes == 1:
         yield
         return
-    group = distributed.new_group(backend="gloo", timeout=PATIENCE)
+    group = distributed.new_group(backend="gloo", timeout=TIMEOUT)
     own_turn = 0 if accelerator.is_main_process else 1 if accelerator.is_local_main_process else 2
     for turn in range(3):
         error = None
@@ -90,17 +79,13 @@ def in_turn(accelerator: Accelerator) -> Iterator[None]:
             sys.exit(1)
 
 
-def check_alike(accelerator: Accelerator, **found: Any) -> None:
-    """
-    Raise a `ValueError` in all processes if one has found something else than the main process.
-
-    Machines that do not see the same files would train different models and add up their gradients.
-    """
-    expected, *others = gather_object([found])
+def check_same_everywhere(**values: Any) -> None:
+    """Raise a `ValueError` in all processes if a value differs between them."""
+    expected, *others = gather_object([values])
     for process, other in enumerate(others, start=1):
         for name, value in other.items():
             if value != expected[name]:
                 raise ValueError(
                     f"Process {process} finds another {name} than process 0: {value}, not {expected[name]}. Every "
-                    "machine must see the same output_dir and the same corpus."
+                    "machine must have the same `output_dir` and the same corpus."
                 )

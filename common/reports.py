@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tables and pictures of reports."""
+"""Markdown tables and matplotlib figures of reports."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -14,14 +14,7 @@ GREY, BLUE, ORANGE, GREEN, RED = "#8c8c8c", "#1f5fa8", "#d9730d", "#3a8a4d", "#b
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
-    """
-    Return a Markdown table.
-
-    Args:
-        header: Titles of the columns.
-        rows: Cells.
-        align: `"l"` or `"r"` for each column. Defaults to the reader's own alignment.
-    """
+    """Return a Markdown table. `align` has `"l"` or `"r"` for each column; by default, columns are not aligned."""
     rules = [{"l": ":--", "r": "--:"}[side] for side in align]
     rule = f"|{'|'.join(rules)}|" if rules else f"| {' | '.join(['---'] * len(header))} |"
     first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
@@ -29,12 +22,12 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], align: 
 
 
 def with_error(value: float, error: float | None, digits: int) -> str:
-    """Return a figure and its standard error, if it is known, as text."""
+    """Format a number, followed by its standard error if it is known."""
     return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
 
 
 def style_axes(axes: Axes, title: str = "") -> None:
-    """Give axes the title, grid and borders that all reports have."""
+    """Set the title of axes, and the grid and borders of all reports."""
     if title:
         axes.set_title(title, loc="left", fontsize=11)
     axes.grid(alpha=0.25, linewidth=0.6)
@@ -42,6 +35,6 @@ def style_axes(axes: Axes, title: str = "") -> None:
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
-    """Write a PNG picture atomically."""
+    """Write a figure to a PNG file atomically."""
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=dpi)

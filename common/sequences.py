@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""From text to sequences of exactly n ids: documents laid end to end and cut, or one padded document per sequence."""
+"""Conversion of text into sequences of equal length: packed documents, or one padded document per sequence."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -17,9 +17,9 @@ def encode_documents(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool, num_workers: int | None = None
 ) -> Dataset:
     """
-    Tokenize the column `text` into `input_ids` (each ends with end-of-text), `num_tokens` and `num_bytes`.
+    Tokenize the column `text` into the columns `input_ids` (ending with end-of-text), `num_tokens` and `num_bytes`.
 
-    `with_token_bytes` adds `token_bytes`, the bytes that each id stands for; they sum up to `num_bytes` exactly.
+    `with_token_bytes` adds the column `token_bytes`, the number of bytes of each token. They sum to `num_bytes`.
     """
     return texts.map(
         encode_batch,
@@ -33,12 +33,13 @@ def encode_documents(
 
 
 def encode_batch(texts: list[str], tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool) -> dict[str, list]:
+    """Return the columns that `encode_documents` makes of some texts."""
     encoded = tokenizer(
         texts,
         add_special_tokens=False,
-        split_special_tokens=True,  # a text that spells "<|mask|>" or "<|endoftext|>" is text
+        split_special_tokens=True,  # "<|endoftext|>" in a text is not a special token
         return_offsets_mapping=with_token_bytes,
-        verbose=False,  # else it warns of documents that are longer than a sequence
+        verbose=False,  # no warnings about documents that are longer than a sequence
     )
     columns = {
         "input_ids": [[*ids, tokenizer.eos_token_id] for ids in encoded["input_ids"]],
@@ -52,9 +53,9 @@ def encode_batch(texts: list[str], tokenizer: PreTrainedTokenizerBase, with_toke
 
 def count_token_bytes(text: str, offsets: list[tuple[int, int]]) -> list[int]:
     """
-    Return the bytes of UTF-8 that each token stands for, then those of end-of-text: the separator and uncovered bytes.
+    Return the number of bytes of each token in UTF-8, and of end-of-text (the separator and bytes outside all tokens).
 
-    A character that takes several tokens counts with the first of them.
+    The bytes of a character that is split into several tokens count for the first of them.
     """
     bytes_before = np.concatenate([[0], np.cumsum([len(character.encode()) for character in text], dtype=int)])
     ends = [0, *(end for _, end in offsets)]
@@ -63,14 +64,15 @@ def count_token_bytes(text: str, offsets: list[tuple[int, int]]) -> list[int]:
 
 
 def total(documents: Dataset, column: str) -> int:
+    """Return the sum of a column."""
     return int(documents.with_format("numpy")[column][:].sum())
 
 
 def cut(documents: Iterable[dict[str, list[int]]], sequence_length: int) -> Iterator[dict[str, Any]]:
     """
-    Yield rows of `sequence_length` ids from documents laid end to end. The last row may be shorter.
+    Join documents, and yield rows of `sequence_length` ids. The last row may be shorter.
 
-    If documents have `token_bytes`, rows have `num_bytes`.
+    Rows have `num_bytes` if documents have `token_bytes`.
     """
     ids: list[int] = []
     sizes: list[int] = []
@@ -79,50 +81,52 @@ def cut(documents: Iterable[dict[str, list[int]]], sequence_length: int) -> Iter
         sizes += document.get("token_bytes", [])
         whole = len(ids) - len(ids) % sequence_length
         for start in range(0, whole, sequence_length):
-            yield make_row(ids[start : start + sequence_length], sizes[start : start + sequence_length])
+            yield _make_row(ids[start : start + sequence_length], sizes[start : start + sequence_length])
         ids, sizes = ids[whole:], sizes[whole:]
     if ids:
-        yield make_row(ids, sizes)
+        yield _make_row(ids, sizes)
 
 
-def make_row(ids: list[int], sizes: list[int]) -> dict[str, Any]:
+def _make_row(ids: list[int], sizes: list[int]) -> dict[str, Any]:
     return {"input_ids": ids} | ({"num_bytes": sum(sizes)} if sizes else {})
 
 
 def full_rows(documents: Dataset, sequence_length: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows of `cut` that have `sequence_length` ids."""
     return (row for row in cut(documents, sequence_length) if len(row["input_ids"]) == sequence_length)
 
 
 def pack(documents: Dataset, sequence_length: int, split: str) -> tuple[Dataset, dict[str, int]]:
-    """Return the full sequences of the documents laid end to end, and the number of tokens left over."""
+    """Return the sequences of packed documents, and the number of tokens left out at the end."""
     num_tokens = total(documents, "num_tokens")
     if num_tokens < sequence_length:
         raise ValueError(
-            f"The {split} split has {num_tokens} tokens, less than one sequence of {sequence_length}; give more text "
-            f"or a smaller sequence_length."
+            f"The {split} split has {num_tokens} tokens, less than one sequence of {sequence_length}. Add text, or "
+            "decrease `sequence_length`."
         )
-    # Written to the cache row by row, so a corpus need not fit into memory.
+    # A generator writes row by row to the cache, so the corpus need not fit into memory.
     rows = Dataset.from_generator(full_rows, gen_kwargs={"documents": documents, "sequence_length": sequence_length})
     left_out = num_tokens % sequence_length
     if left_out:
-        logger.warning("%s: the last %d of %d tokens do not fill a sequence.", split, left_out, num_tokens)
+        logger.warning("%s: the last %d of %d tokens are left out.", split, left_out, num_tokens)
     return rows, {"left_out_tokens": left_out}
 
 
 def pad(
     documents: Dataset, sequence_length: int, end_of_text: int, split: str, drop_long_documents: bool = False
 ) -> tuple[Dataset, dict[str, int]]:
-    """Return one sequence per document, padded with end-of-text, and the number of documents that were left out."""
+    """Return one sequence per document, padded with end-of-text, and the number of documents left out."""
     fitting = documents.filter(lambda num_tokens: num_tokens <= sequence_length, input_columns="num_tokens")
     left_out = len(documents) - len(fitting)
     if left_out and (not drop_long_documents or not len(fitting)):
         longest = int(documents.with_format("numpy")["num_tokens"][:].max())
         raise ValueError(
-            f"{left_out} of {len(documents)} {split} documents do not fit into sequence_length={sequence_length} with "
-            f"their end-of-text; the longest needs {longest}. Raise it, set drop_long_documents, or use packing=packed."
+            f"{left_out} of {len(documents)} {split} documents do not fit into `sequence_length` ({sequence_length}) "
+            f"with end-of-text; the longest needs {longest}. Increase it, or set `drop_long_documents` or "
+            "`packing=packed`."
         )
     if left_out:
-        logger.warning("%s: %d of %d documents are too long and left out.", split, left_out, len(documents))
+        logger.warning("%s: %d of %d documents are too long and are left out.", split, left_out, len(documents))
     rows = fitting.map(
         lambda ids: {
             "input_ids": [[*document, *[end_of_text] * (sequence_length - len(document))] for document in ids]

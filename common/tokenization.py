@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenizers learned from a corpus, what a model must know of a tokenizer, and the text of padded sequences."""
+"""Training of tokenizers, vocabulary settings of a model, and decoding of padded sequences."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,25 +11,24 @@ from modeling_aogpt.configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCA
 from modeling_aogpt.tokenization import add_mask_token
 
 END_OF_TEXT = "<|endoftext|>"
-SMALLEST_VOCAB_SIZE = 257  # the bytes and end-of-text
+MIN_VOCAB_SIZE = 257  # the bytes and end-of-text
 
 
 def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
     """
-    Train a byte-level BPE like GPT-2's: merges stay inside words, and any text can be encoded.
+    Train a byte-level BPE tokenizer like GPT-2's: merges stay within words, and any text can be encoded.
 
-    The same documents in the same order give the same tokenizer, byte for byte.
+    The same documents in the same order give identical files.
 
     Args:
-        documents: The training split.
-        vocab_size: Ids of the model's table: 256 bytes, `<|endoftext|>` (id 0) and merges. The mask token is added to
-            them.
+        documents: Texts to train on.
+        vocab_size: Number of ids without the mask: 256 bytes, `<|endoftext|>` (id 0) and merges.
 
     Raises:
-        ValueError: If the documents have too little text for so many merges, or `vocab_size` is too small.
+        ValueError: If `vocab_size` is less than 257, or too large for the documents.
     """
-    if vocab_size < SMALLEST_VOCAB_SIZE:
-        raise ValueError(f"vocab_size is {vocab_size}; byte-level BPE needs at least {SMALLEST_VOCAB_SIZE}.")
+    if vocab_size < MIN_VOCAB_SIZE:
+        raise ValueError(f"`vocab_size` must be at least {MIN_VOCAB_SIZE} for byte-level BPE, but is {vocab_size}.")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -42,10 +41,10 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedToke
     tokenizer.train_from_iterator(documents, trainer)
     if tokenizer.get_vocab_size() < vocab_size:
         raise ValueError(
-            f"The corpus is too small for vocab_size={vocab_size}: its words are whole tokens at "
-            f"{tokenizer.get_vocab_size()}. Choose at most that."
+            f"`vocab_size` ({vocab_size}) is too large for the corpus, in which merges end at "
+            f"{tokenizer.get_vocab_size()}. Decrease it to that, or add text."
         )
-    # End-of-text pads, as is usual for GPT-2: batches carry an attention mask, so padding is never told by its id.
+    # End-of-text is also the padding, as usual for GPT-2. Batches have an attention mask, so the two are not confused.
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, pad_token=END_OF_TEXT
     )
@@ -56,8 +55,8 @@ def vocabulary_arguments(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | 
     """
     Return the arguments of `AOGPTConfig` that depend on the tokenizer.
 
-    The mask id follows the valid tokens, and lies outside the model's table (a decoder never embeds it). GPT-2's 50257
-    ids get the table of 50304 of the released checkpoints.
+    The mask id follows the ids of text. It is outside the decoder's token table, since a decoder never embeds it. The
+    table of GPT-2's 50257 ids is padded to 50304, as in the released checkpoints.
     """
     valid = tokenizer.mask_token_id
     return {
@@ -71,12 +70,12 @@ def vocabulary_arguments(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | 
 
 
 def decode(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the text of a sequence padded with end-of-text. An end-of-text inside the text is kept."""
+    """Decode a sequence without the end-of-text tokens at its end. Others are kept."""
     return tokenizer.decode(ids[: num_unpadded(ids, tokenizer.eos_token_id)])
 
 
 def num_unpadded(ids: Sequence[int], end_of_text: int) -> int:
-    """Return the number of ids before the end-of-text tokens at the end."""
+    """Return the length of a sequence without the end-of-text tokens at its end."""
     end = len(ids)
     while end and ids[end - 1] == end_of_text:
         end -= 1

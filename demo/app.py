@@ -1,18 +1,19 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-A text with holes, filled in step by step in the chosen order: a demo for a laptop or a Space of the Hub.
+Demo that fills in missing tokens of a text step by step, in an order of choice, on a laptop or as a Space of the Hub.
 
     python demo/app.py [MODEL]
 
 MODEL is a folder or a Hub repository (default: $AOGPT_MODEL, then runs/quickstart/model). Needs gradio, torch and
-transformers; the package itself is not needed, the model brings its code.
+transformers. The package itself is not needed, because the model contains its code.
 """
 
 import argparse
 import html
 import math
 import os
+import random
 import re
 import sys
 import time
@@ -20,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # nothing goes out that nobody asked for
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 
 import gradio as gr
 import torch
@@ -28,64 +29,63 @@ from safetensors import SafetensorError
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 MODEL = "runs/quickstart/model"
-HOLE = "_"
+BLANK = "_"
 ORDERS = ["random", "left_to_right", "confidence", "margin", "entropy"]
-ENDS = {"the text ends here": "end", "write on": "on"}
-LONGEST = 128  # tokens; more are not pleasant to watch
-MIN_WIDTH = 260  # dots, of a slider: room for its name beside its number
-EXAMPLES = ["LATIN SMALL LETTER _ WITH _", "_ WHITE _ SYMBOL", "GREEK _ _ _", "_ _ _ _ _"]
+ENDINGS = {"nothing": "end", "more text": "continue"}
+MAX_LENGTH = 128  # tokens; longer texts take too long to watch
+MIN_WIDTH = 260  # pixels; narrower sliders cut off their labels
+# With the quickstart's model and these defaults, 99 % of the texts made from the first example consist of known words.
+EXAMPLES = ["LATIN _ LETTER _ WITH _", "GREEK _ LETTER _", "_ DIGIT _", "_ _ LETTER _"]
+TEMPERATURE = 0.7
 CSS = """
-.canvas { font-family: ui-monospace, Menlo, Consolas, monospace; line-height: 1.2; display: flex; flex-wrap: wrap;
+.tokens { font-family: ui-monospace, Menlo, Consolas, monospace; line-height: 1.2; display: flex; flex-wrap: wrap;
           gap: 6px 3px }
 .token { padding: 5px 6px 3px; border-radius: 5px; border: 1px solid #d6dade; text-align: center; min-width: 1em;
          background: #f4f5f6; color: #22262a; white-space: pre }
 .token small { display: block; font-size: 10px; opacity: .75; min-height: 12px }
-.token.hidden { border-style: dashed; background: #fff; color: #667 }
+.token.masked { border-style: dashed; background: #fff; color: #667 }
 .token.filled { color: #fff; border-color: transparent }
 .token.filled small { color: #fff !important; opacity: 1 }
 .token.new { outline: 3px solid #e8a33d }
 .summary { margin-top: 12px; font-size: 14px }
 """
-# Fonts of the reader's own system: none are fetched.
-THEME = gr.themes.Base(font="system-ui", font_mono="ui-monospace")
+THEME = gr.themes.Base(font="system-ui", font_mono="ui-monospace")  # other fonts would be downloaded
 
 
 @dataclass(frozen=True)
 class Token:
-    """A position as it is shown: its text (None: masked), the step that filled it in (None: given), and its score."""
+    """A position of the text. `text` is None while it is masked, `step` is None if it was never masked."""
 
     text: str | None
     step: int | None = None
-    log_probability: float | None = None  # nats; its exponential may be 0 where this is finite
+    log_probability: float | None = None  # nats; known when everything is filled in
 
 
-# ------------------------------------------------------------------------------------------------------ generation
+# ---------------------------------------------------------------------------------------------------------- generation
 
 
-def encode(text: str, end: str, tokenizer: PreTrainedTokenizerBase, longest: int) -> torch.LongTensor:
-    """
-    Return the ids (1, n) of a text in which every `_` masks one token; `\\_` is an underscore, `\\\\` a backslash.
+def encode(text: str, ending: str, tokenizer: PreTrainedTokenizerBase, length: int) -> torch.LongTensor:
+    r"""
+    Return the ids (1, length) of a text with one mask for each `_`. A literal `_` is written `\_`, a backslash `\\`.
 
-    What comes after the text is end-of-text, if it ends there, otherwise masked too, up to `longest` tokens.
+    `ending="end"` pads the text with end-of-text, `ending="continue"` with masks.
 
     Raises:
-        ValueError: If the text is too long, or nothing is masked.
+        ValueError: If the text is too long, or contains nothing to fill in.
     """
-    text = re.sub(rf"\\([{HOLE}\\])|{HOLE}", lambda found: found[1] or tokenizer.mask_token, text)
+    text = re.sub(rf"\\([{BLANK}\\])|{BLANK}", lambda match: match[1] or tokenizer.mask_token, text)
     ids = tokenizer(text).input_ids if text else []
-    if len(ids) > longest:
-        raise ValueError(f"The text has {len(ids)} tokens, but at most {longest} are allowed: shorten it.")
-    rest = tokenizer.eos_token_id if end == "end" else tokenizer.mask_token_id
-    ids = ids + [rest] * (longest - len(ids))
+    if len(ids) > length:
+        raise ValueError(f"The text has {len(ids)} tokens, but at most {length} are allowed. Shorten it.")
+    padding = tokenizer.eos_token_id if ending == "end" else tokenizer.mask_token_id
+    ids = ids + [padding] * (length - len(ids))
     if tokenizer.mask_token_id not in ids:
-        raise ValueError(
-            f"There is nothing to fill in: write {HOLE} for each token that is to be found, or let it write on."
-        )
+        raise ValueError(f"There is nothing to fill in. Write {BLANK} for each missing token, or ask for more text.")
     return torch.tensor([ids])
 
 
 def decode(token: int, tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return a token's text, or None if it is masked."""
+    """Return the text of a token, or None for a mask."""
     return None if token == tokenizer.mask_token_id else tokenizer.decode([token])
 
 
@@ -93,93 +93,93 @@ def fill(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
     text: str,
-    end: str,
+    ending: str,
     order: str,
     num_steps: int,
     temperature: float,
     top_p: float,
-    seed: int | None,
+    seed: int,
 ) -> Iterator[list[Token]]:
     """
-    Yield the tokens of a text, first with its holes, then after each step, and at last with their probabilities.
+    Yield the tokens of a text before the first step, after each step, and finally with their log-probabilities.
 
-    The last probabilities are the model's own, without temperature or top-p: p(token | tokens filled in before). Their
-    product is the likelihood of the text in the order in which it was filled in. `num_steps` 0: one position at a time.
+    The log-probabilities are those of the model itself, without temperature and top-p, given the tokens filled in
+    before. Their sum is the log-likelihood of the generated tokens in the order in which they were filled in.
+
+    `num_steps=0` fills in one position at a time. The other settings are those of `encode` and `generate`.
 
     Raises:
-        ValueError: If the text cannot be filled in, a setting is not allowed, or there is no seed.
+        ValueError: If the text or a setting is not allowed.
     """
-    if seed is None:
-        raise ValueError("There is no seed: give a whole number, the same for the same text again.")
-    ids = encode(text, end, tokenizer, min(model.config.max_position_embeddings, LONGEST))
-    given = [Token(decode(token, tokenizer)) for token in ids[0].tolist()]
-    yield given
+    ids = encode(text, ending, tokenizer, min(model.config.max_position_embeddings, MAX_LENGTH))
+    prompt = [Token(decode(token, tokenizer)) for token in ids[0].tolist()]
+    yield prompt
     output = model.generate(
         ids,
         order=order,
         num_steps=int(num_steps) or None,
         temperature=temperature,
         top_p=top_p,
-        generator=torch.Generator().manual_seed(int(seed)),
+        generator=torch.Generator().manual_seed(seed),
         return_dict_in_generate=True,
     )
     steps = output.unmasking_steps[0].tolist()
     filled = [
         token if step < 0 else Token(decode(id, tokenizer), step)
-        for token, id, step in zip(given, output.sequences[0].tolist(), steps, strict=True)
+        for token, id, step in zip(prompt, output.sequences[0].tolist(), steps, strict=True)
     ]
     for now in sorted(set(steps) - {-1}):
-        yield [masked if step > now else token for masked, token, step in zip(given, filled, steps, strict=True)]
+        yield [masked if step > now else token for masked, token, step in zip(prompt, filled, steps, strict=True)]
     scores = model.log_likelihood(output.sequences, orders=output.orders).token_log_likelihood[0].tolist()
     yield [replace(token, log_probability=score) for token, score in zip(filled, scores, strict=True)]
 
 
-# ------------------------------------------------------------------------------------------------------- appearance
+# ---------------------------------------------------------------------------------------------------------- appearance
 
 
-def colour(step: int, last: int) -> str:
-    """Return a colour: blue for the first step, over green, to red for the last."""
+def step_color(step: int, last: int) -> str:
+    """Return the color of a step, from blue (first) over green to red (last)."""
     return f"hsl({round(215 - 205 * step / max(last, 1))} 60% 30%)"
 
 
-def draw(tokens: list[Token], end_of_text: str | None = None) -> str:
-    """Return the tokens as HTML, without given end-of-text at the end."""
-    shown = list(tokens)
-    while end_of_text is not None and shown and (shown[-1].text, shown[-1].step) == (end_of_text, None):
-        shown.pop()
-    revealed = [token.step for token in tokens if token.step is not None]
-    last = max(revealed, default=0)
+def render(tokens: list[Token], end_of_text: str = "", seed: int | None = None) -> str:
+    """Return tokens as HTML. End-of-text tokens at the end are left out, except the first one that was generated."""
+    length = len(tokens)
+    while length and tokens[length - 1].text == end_of_text:
+        length -= 1
+    length += any(token.step is not None for token in tokens[length : length + 1])
+    steps = {token.step for token in tokens if token.step is not None}
     is_done = any(token.log_probability is not None for token in tokens)
-    cells = "".join(draw_token(token, last, is_done) for token in shown)
+    cells = "".join(_render_token(token, max(steps, default=0), is_done) for token in tokens[:length])
     return (
-        f'<div class="canvas" role="region" aria-label="The text" data-steps="{len(set(revealed))}">{cells}</div>'
-        f"{summary(tokens)}"
+        f'<div class="tokens" role="region" aria-label="The text" data-steps="{len(steps)}">{cells}</div>'
+        f"{_render_summary(tokens, seed)}"
     )
 
 
-def draw_token(token: Token, last: int, is_done: bool) -> str:
+def _render_token(token: Token, last: int, is_done: bool) -> str:
     if token.text is None:
-        return '<span class="token hidden">?<small></small></span>'
+        return '<span class="token masked">?<small></small></span>'
     text = html.escape(token.text)
     if token.step is None:
         return f'<span class="token">{text}<small></small></span>'
-    fresh = " new" if token.step == last and not is_done else ""
-    likelihood = "" if token.log_probability is None else f"{100 * math.exp(token.log_probability):.3g} %"
+    new = " new" if token.step == last and not is_done else ""
+    probability = "" if token.log_probability is None else f"{100 * math.exp(token.log_probability):.3g} %"
     return (
-        f'<span class="token filled{fresh}" data-step="{token.step}" title="step {token.step + 1} {likelihood}" '
-        f'style="background: {colour(token.step, last)}">{text}<small>{likelihood}</small></span>'
+        f'<span class="token filled{new}" data-step="{token.step}" title="step {token.step + 1} {probability}" '
+        f'style="background: {step_color(token.step, last)}">{text}<small>{probability}</small></span>'
     )
 
 
-def summary(tokens: list[Token]) -> str:
+def _render_summary(tokens: list[Token], seed: int | None) -> str:
     filled = [token for token in tokens if token.step is not None and token.log_probability is not None]
     if not filled:
         return ""
     nats = sum(token.log_probability for token in filled)
     return (
-        f'<div class="summary" role="status">{len(filled)} tokens in {len({token.step for token in filled})} steps, '
-        f"blue first, red last; log-likelihood of what was filled in, in this order: {nats:.2f} nats. Below each "
-        "token: its probability given the tokens filled in before it.</div>"
+        f'<div class="summary" role="status">Seed {seed}: {len(filled)} tokens in {len({t.step for t in filled})} '
+        "steps, from blue (first) to red (last). The number below a token is its probability given the tokens filled "
+        f"in before it. The log-likelihood of all filled-in tokens in this order is {nats:.2f} nats.</div>"
     )
 
 
@@ -187,54 +187,57 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
     """Return the page."""
 
     def show(
-        text: str, end: str, order: str, steps: int, temperature: float, top_p: float, seed: int, pause: float
+        text: str, ending: str, order: str, steps: int, temperature: float, top_p: float, seed: int | None, wait: float
     ) -> Any:
+        seed = random.randrange(2**31) if seed in (None, -1) else int(seed)
+        settings = (ENDINGS[ending], order, steps, temperature, top_p, seed)
         try:
-            yield ""  # what an error leaves
-            for number, tokens in enumerate(
-                fill(model, tokenizer, text, ENDS[end], order, steps, temperature, top_p, seed)
-            ):
-                if number:
-                    time.sleep(pause)
-                yield draw(tokens, tokenizer.eos_token)
+            yield ""  # clears the last result, in case of an error
+            for index, tokens in enumerate(fill(model, tokenizer, text, *settings)):
+                if index:
+                    time.sleep(wait)
+                yield render(tokens, tokenizer.eos_token, seed)
         except ValueError as error:
-            raise gr.Error(str(error), print_exception=False) from error  # no fault of the program
+            raise gr.Error(str(error), print_exception=False) from error
 
     with gr.Blocks(title="Any-order text", analytics_enabled=False) as page:
         gr.Markdown(
-            "# Any-order text\nWrite a text with holes, one `_` for each token, and watch a decoder-only language "
-            "model ([AO-GPT](https://arxiv.org/abs/2506.19935)) fill them in, in the order you choose. An underscore "
-            r"of the text itself is `\_`."
+            "# Any-order text\nWrite a text with one `_` for each missing token. A decoder-only language model "
+            "([AO-GPT](https://arxiv.org/abs/2506.19935)) fills them in, in the order that you choose. Write `\\_` for "
+            "a literal underscore."
         )
-        text = gr.Textbox(EXAMPLES[0], label="Text with holes", elem_id="text", max_length=2000)
+        text = gr.Textbox(EXAMPLES[0], label="Text", elem_id="text", max_length=2000)
         with gr.Row():
-            end = gr.Radio(list(ENDS), value=next(iter(ENDS)), label="After it")
+            ending = gr.Radio(list(ENDINGS), value=next(iter(ENDINGS)), label="What follows the text")
             order = gr.Dropdown(ORDERS, value="random", label="Order")
             steps = gr.Slider(0, 32, 0, step=1, label="Steps (0: one position at a time)")
         with gr.Row():
-            temperature = gr.Slider(0.1, 2, 1, step=0.05, label="Temperature", min_width=MIN_WIDTH)
+            temperature = gr.Slider(0.1, 2, TEMPERATURE, step=0.05, label="Temperature", min_width=MIN_WIDTH)
             top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p", min_width=MIN_WIDTH)
-            seed = gr.Number(0, label="Seed", precision=0, minimum=0, maximum=2**31, min_width=MIN_WIDTH)
-            pause = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step", min_width=MIN_WIDTH)
+            seed = gr.Number(
+                -1, minimum=-1, maximum=2**31, precision=0, label="Seed (-1: a new one each time)", min_width=MIN_WIDTH
+            )
+            wait = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step", min_width=MIN_WIDTH)
         start = gr.Button("Fill in", variant="primary", elem_id="start")
-        canvas = gr.HTML(elem_id="canvas")
-        inputs = [text, end, order, steps, temperature, top_p, seed, pause]
-        gr.on([start.click, text.submit], show, inputs, canvas, show_progress="hidden")
+        result = gr.HTML(elem_id="result")
+        inputs = [text, ending, order, steps, temperature, top_p, seed, wait]
+        gr.on([start.click, text.submit], show, inputs, result, show_progress="hidden")
         gr.Examples(EXAMPLES, text)
     return page
 
 
 def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model with its code and tokenizer, or exit if there is none."""
+    """Load a model with its own code, and its tokenizer. Exit with an error message if that fails."""
     try:
         model = AutoModel.from_pretrained(name, trust_remote_code=True).eval()
         return model, AutoTokenizer.from_pretrained(name, trust_remote_code=True)
     except (OSError, ValueError, SafetensorError) as error:
-        sys.exit(f"error: There is no model {name!r}, on the Hub or as a folder: {error}")
+        sys.exit(f"error: The model {name!r} cannot be loaded from the Hub or a folder: {error}")
 
 
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(description="A text with holes, filled in step by step.")
+    """Run the command."""
+    parser = argparse.ArgumentParser(description="Fill in missing tokens of a text step by step, in a web page.")
     parser.add_argument("model", nargs="?", default=os.environ.get("AOGPT_MODEL", MODEL), help="folder or Hub name")
     model, tokenizer = load(parser.parse_args(argv).model)
     build(model, tokenizer).queue().launch(css=CSS, theme=THEME)

@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Take a picture of the demo while it fills in a text, and one when it is done, side by side:
+Command that takes one picture of the demo while it fills in a text, and one at the end, side by side.
 
     python demo/screenshot.py [MODEL] --output_dir DIR
 
-Needs gradio, playwright, matplotlib and an installed Chromium.
+Needs gradio, playwright, matplotlib, and an installed Chromium.
 """
 
 import argparse
@@ -24,36 +24,38 @@ TEXT = "LATIN _ LETTER _ WITH _ AND _ BELOW"
 WIDTH, HEIGHT = 860, 800
 
 
-def pictures(address: str, browser_path: str) -> list[bytes]:
-    """Return the page after two steps, and at the end."""
+def take_pictures(url: str, browser_path: str) -> list[bytes]:
+    """Return pictures of the page after two steps and at the end."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
-        page.goto(address)
+        page.goto(url)
         page.locator("#text textarea").fill(TEXT)
+        page.get_by_label("Seed").fill("0")
         page.locator("#start").click()
         page.locator('.token[data-step="1"]').wait_for()
-        taken = [page.screenshot()]
+        pictures = [page.screenshot()]
         page.locator(".summary").wait_for()
-        taken.append(page.screenshot())
+        pictures.append(page.screenshot())
         browser.close()
-    return taken
+    return pictures
 
 
 def main(argv: list[str]) -> None:
+    """Run the command."""
     parser = argparse.ArgumentParser(description="Take pictures of the demo.")
-    parser.add_argument("model", nargs="?", default=MODEL)
+    parser.add_argument("model", nargs="?", default=MODEL, help="folder or Hub name")
     parser.add_argument("--output_dir", type=Path, required=True, help="folder for demo.png")
     arguments = parser.parse_args(argv)
     browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser_path is None:
-        sys.exit(f"No browser is installed: none of {', '.join(BROWSERS)}.")
+        sys.exit(f"error: No browser was found. Install one of {', '.join(BROWSERS)}.")
     page = build(*load(arguments.model)).queue()
-    _, address, _ = page.launch(css=CSS, theme=THEME, prevent_thread_lock=True, quiet=True)
-    taken = pictures(address, browser_path)
+    _, url, _ = page.launch(css=CSS, theme=THEME, prevent_thread_lock=True, quiet=True)
+    pictures = take_pictures(url, browser_path)
     page.close()
     figure = Figure(figsize=(2 * WIDTH / 100, HEIGHT / 100), dpi=100)
-    for axes, picture in zip(figure.subplots(1, 2), taken, strict=True):
+    for axes, picture in zip(figure.subplots(1, 2), pictures, strict=True):
         axes.imshow(imread(io.BytesIO(picture)))
         axes.axis("off")
     figure.subplots_adjust(0, 0, 1, 1, wspace=0.01)

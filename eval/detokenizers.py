@@ -1,14 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-From the tokenised text of the benchmark data sets back to ordinary text, by the rules behind the published zero-shot
-tables (SEDD, RADD and AO-GPT share them). The order of the rules matters.
+Detokenizers: rules that turn the tokenized text of the benchmark data sets into ordinary text.
+
+SEDD, RADD and AO-GPT used these rules for their published zero-shot tables. The order of the rules matters.
 """
 
 import re
 from collections.abc import Iterable
-
-Replacements = Iterable[tuple[str, str]]
 
 WIKITEXT_MARKS = (
     ("s '", "s'"),
@@ -32,7 +31,7 @@ PTB = (
     (" n't", "n't"),
     (" \n ", "\n"),
     ("\\/", "/"),
-    *[(" N ", " 1 ")] * 10,  # neighbours share a blank, so one pass leaves every second of them
+    *[(" N ", " 1 ")] * 10,  # one pass skips every second of consecutive numbers, which share a space
     ("$ 1", "$1"),
     ("# 1", "#1"),
     ("<unk>", "?"),
@@ -61,29 +60,32 @@ LM1B = (
 
 
 def detokenize_wikitext(text: str) -> str:
-    text = replace(text, WIKITEXT_MARKS)
+    """Detokenize a row of WikiText-2 or WikiText-103."""
+    text = _replace(text, WIKITEXT_MARKS)
     for opening, closing in WIKITEXT_PAIRS:
         inside = rf"\{opening}\s*([^\{closing}]*?)\s*\{closing}"
         text = re.sub(inside, rf"{opening}\1{closing}", text)
-    return replace(text, WIKITEXT_REST)
+    return _replace(text, WIKITEXT_REST)
 
 
 def detokenize_ptb(text: str) -> str:
-    return replace(text, PTB)
+    """Detokenize a row of the Penn Treebank."""
+    return _replace(text, PTB)
 
 
 def detokenize_lm1b(text: str) -> str:
+    """Detokenize a row of the One Billion Word benchmark."""
     for pattern, replacement in LM1B:
         text = re.sub(pattern, replacement, text)
     return text
 
 
 def detokenize_lambada(text: str) -> str:
-    """Straight quotes, and a line break in front."""
-    return "\n" + replace(text, (("“", '"'), ("”", '"'))).strip()
+    """Make the quotes of a LAMBADA row straight, and put a line break in front."""
+    return "\n" + _replace(text, (("“", '"'), ("”", '"'))).strip()
 
 
-def replace(text: str, replacements: Replacements) -> str:
+def _replace(text: str, replacements: Iterable[tuple[str, str]]) -> str:
     for old, new in replacements:
         text = text.replace(old, new)
     return text

@@ -1,13 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Samples of any-order models over a grid of steps, top-p and temperature, and how likely a judge finds them.
+Generative perplexity of any-order models over a grid of steps, top-p and temperature.
 
     python eval/generative.py MODEL [MODEL ...] --output_dir DIR [--judge gpt2-large] [--steps 64 128] ...
 
-Writes DIR/samples (JSON lines, one file for each cell of the grid), results.json, table.md in the layout of the paper's
-Table 1, and frontier.png. Cells that are finished are taken as they are when the same command is given again; another
-judge judges the same samples.
+Writes to DIR: samples/ (JSON lines, a file for each cell of the grid), results.json, table.md in the layout of the
+paper's Table 1, and frontier.png. The samples of finished cells are reused when the command is given again, also with
+another judge.
 """
 
 import itertools
@@ -28,14 +28,13 @@ from tqdm import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
-from common.corpora import keep_text, load_files
 from common.files import write_json, write_text
 from common.hardware import hardware, versions
 from common.models import identity_of_weights, load_model, read_config
 from common.processes import start_accelerator
 from common.reports import save_figure, style_axes
 from common.tokenization import num_unpadded
-from eval.judging import Judge, Sample, check_mauve
+from eval.judging import Judge, Sample
 from eval.metrics.sample_entropy.sample_entropy import distinct, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
@@ -47,31 +46,28 @@ MARKERS = "osD^v<>P"
 
 @dataclass
 class GenerativeArguments(Options):
-    """What to sample, and who judges it."""
+    """Options of eval/generative.py."""
 
     output_dir: Path = field(metadata={"help": "Folder for samples and results."})
-    steps: list[int] = option(list(GENERATIVE_STEPS), "Steps of the reverse process.")
-    top_p: list[float] = option(
-        [], "Values of top-p, each with each temperature; unless given either, Table 1's three pairs."
-    )
-    temperature: list[float] = option([], "Temperatures.")
+    steps: list[int] = option(list(GENERATIVE_STEPS), "Numbers of generation steps.")
+    top_p: list[float] = option([], "Values of top-p, combined with all temperatures. Defaults to 1.")
+    temperature: list[float] = option([], "Temperatures. Defaults to 1, or without `top_p` to the pairs of Table 1.")
     top_p_rule: Literal["inclusive", "exclusive"] = option(
-        "inclusive", "Whether the token that crosses top-p is kept; the code behind Table 1 does not (exclusive)."
+        "inclusive", "Whether the token that crosses top-p is kept. The code behind Table 1 drops it (exclusive)."
     )
-    schedule: Literal["linear", "cosine"] = option("linear", "How the masked share falls.")
-    unmasking: Literal["bernoulli", "fixed_count"] = option("bernoulli", "Positions that a step unmasks.")
-    num_samples: int = option(64, "Samples of each cell.", least=1)
-    length: int | None = option(None, "Tokens of a sample; unless given, as many as the model takes.", least=1)
-    batch_size: int = option(16, "Samples made or judged at once.", least=1)
-    seed: int = option(0, "Of the samples.")
-    dtype: Literal["float32", "bfloat16"] = option("float32", "Of the models' and the judge's weights.")
-    judge: str = option("openai-community/gpt2-large", "Any causal language model, by name or folder.")
-    reference_texts: list[str] = option([], "Text, JSONL or Parquet files to compute MAUVE against.")
+    schedule: Literal["linear", "cosine"] = option("linear", "Schedule of the masked fraction.")
+    unmasking: Literal["bernoulli", "fixed_count"] = option("bernoulli", "How a step chooses positions to unmask.")
+    num_samples: int = option(64, "Samples in each cell.", least=1)
+    length: int | None = option(None, "Tokens in a sample. Defaults to the model's maximum.", least=1)
+    batch_size: int = option(16, "Samples that are generated or judged at once.", least=1)
+    seed: int = option(0, "Seed of the samples.")
+    dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of the models' and the judge's weights.")
+    judge: str = option("openai-community/gpt2-large", "Folder or Hub name of any causal language model.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for (top_p, temperature), steps in itertools.product(self.settings(), self.steps):
-            AnyOrderGenerationConfig(num_steps=steps, top_p=top_p, temperature=temperature)  # raises what is wrong
+            AnyOrderGenerationConfig(num_steps=steps, top_p=top_p, temperature=temperature)  # checks the values
 
     def settings(self) -> list[tuple[float, float]]:
         """Return the pairs of top-p and temperature."""
@@ -82,7 +78,7 @@ class GenerativeArguments(Options):
 
 @dataclass(frozen=True)
 class Cell:
-    """One point of the grid; all that its samples depend on. `weights` tells them from others of the same name."""
+    """A point of the grid, with everything that its samples depend on. `weights` is the `identity_of_weights`."""
 
     model: str
     weights: str | None
@@ -99,6 +95,7 @@ class Cell:
     dtype: str
 
     def path(self, folder: Path) -> Path:
+        """Return the file of the samples."""
         model = re.sub(r"[^\w.-]+", "--", self.model).strip("-")
         name = f"steps-{self.steps}_top-p-{self.top_p}_temperature-{self.temperature}.jsonl"
         return folder / "samples" / model / name
@@ -107,7 +104,7 @@ class Cell:
 def sample_cell(
     cell: Cell, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, machine: dict[str, Any]
 ) -> None:
-    """Write the samples of a cell: a line of facts on how they were made, then a line for each."""
+    """Generate the samples of a cell, and write a line of facts about them, then a line for each sample."""
     generator = torch.Generator().manual_seed(cell.seed)
     started = time.perf_counter()
     samples: list[Sample] = []
@@ -119,7 +116,7 @@ def sample_cell(
             num_steps=cell.steps,
             top_p=cell.top_p,
             temperature=cell.temperature,
-            top_p_rule=cell.top_p_rule if cell.top_p < 1 else None,  # it has nothing to choose
+            top_p_rule=cell.top_p_rule if cell.top_p < 1 else None,  # it has no effect without truncation
             schedule=cell.schedule,
             unmasking=cell.unmasking,
             num_return_sequences=min(cell.batch_size, cell.num_samples - start),
@@ -147,51 +144,39 @@ def without_padding(ids: list[int], end_of_text: int) -> list[int]:
 
 
 def read_cell(cell: Cell, folder: Path) -> tuple[dict[str, Any], list[Sample]] | None:
-    """
-    Return the facts and samples of a finished cell, or None before.
-
-    Raises:
-        ValueError: If the samples were made with other settings.
-    """
-    if not cell.path(folder).exists():
+    """Return the facts and samples of a cell, or None if it is not finished."""
+    path = cell.path(folder)
+    if not path.exists():
         return None
-    lines = cell.path(folder).read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     facts = json.loads(lines[0])
-    if unlike := {name for name, value in asdict(cell).items() if facts["cell"].get(name) != value}:
+    if different := sorted(name for name, value in asdict(cell).items() if facts["cell"].get(name) != value):
         raise ValueError(
-            f"{cell.path(folder)} holds samples of another {', '.join(sorted(unlike))}; take another --output_dir, or "
-            "delete it."
+            f"The samples in {path} were generated with another value of {', '.join(different)}. Set another "
+            "`output_dir`, or delete the file."
         )
     return facts, [Sample(**json.loads(line)) for line in lines[1:]]
 
 
 def judge_cell(
-    facts: dict[str, Any],
-    samples: Sequence[Sample],
-    tokenizer: PreTrainedTokenizerBase,
-    judge: Judge,
-    references: Sequence[str],
+    facts: dict[str, Any], samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase, judge: Judge
 ) -> dict[str, Any]:
-    cell = facts["cell"]
-    sequences = judge.encode(samples, tokenizer)
+    """Return the facts of a cell with its perplexity, entropies and distinct-n."""
     entropies = [unigram_entropy(sample.ids) for sample in samples]
-    found = {
+    ids = [sample.ids for sample in samples]
+    return {
         **facts,
         "judge": judge.name,
         "judge_weights": judge.weights,
-        "perplexity": judge.perplexity(sequences, cell["batch_size"]),
+        "perplexity": judge.perplexity(judge.encode(samples, tokenizer), facts["cell"]["batch_size"]),
         "entropy": sum(entropies) / len(entropies),
         "entropies": entropies,
+        **{f"distinct_{n}": distinct(ids, n) for n in range(1, MAX_N + 1)},
     }
-    ids = [sample.ids for sample in samples]
-    found |= {f"distinct_{n}": distinct(ids, n) for n in range(1, MAX_N + 1)}
-    if references:
-        found["mauve"] = judge.mauve(sequences, references, cell["seed"])
-    return found
 
 
-def make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
-    """Yield the grid of a model. Raises a `ValueError` if it cannot make samples of this length."""
+def _make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
+    """Yield the grid of a model. Raise a `ValueError` if it cannot generate samples of this length."""
     shared = {
         key: getattr(arguments, key)
         for key in ("top_p_rule", "schedule", "unmasking", "num_samples", "batch_size", "seed", "dtype")
@@ -199,29 +184,22 @@ def make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
     longest = read_config(name).max_position_embeddings
     length = arguments.length or longest
     if length > longest:
-        raise ValueError(f"length is {length}; {name} takes 1 to {longest} (its max_position_embeddings).")
+        raise ValueError(
+            f"`length` must be at most {longest}, the `max_position_embeddings` of {name}, but is {length}."
+        )
     weights = identity_of_weights(name)
     for (top_p, temperature), steps in itertools.product(arguments.settings(), arguments.steps):
         yield Cell(name, weights, steps, top_p, temperature, length=length, **shared)
 
 
 def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[dict[str, Any]]:
-    """
-    Make and judge the samples of all cells, and return the results of each.
-
-    Raises:
-        ValueError: For models or judges that do not exist, or samples that were made with other settings.
-    """
+    """Generate and judge the samples of all cells, and return the results of each cell."""
     folder, dtype = arguments.output_dir, getattr(torch, arguments.dtype)
     accelerator = start_accelerator()
     if accelerator.num_processes > 1:
-        raise ValueError("Samples are made and judged in one process: start it with python, not with a launcher.")
-    # Errors are raised before hours of sampling.
-    texts: list[str] = []
-    if arguments.reference_texts:
-        texts = list(filter(None, keep_text(load_files(arguments.reference_texts), "text")["text"]))
-        check_mauve()
-    cells = {name: list(dict.fromkeys(make_cells(name, arguments))) for name in models}
+        raise ValueError("eval/generative.py runs in one process. Start it with python, without a launcher.")
+    # Check everything before sampling, which may take hours.
+    cells = {name: list(dict.fromkeys(_make_cells(name, arguments))) for name in models}
     missing = {name: [cell for cell in cells[name] if read_cell(cell, folder) is None] for name in cells}
     judge = Judge(arguments.judge, torch.device("cpu"), dtype)
 
@@ -230,16 +208,17 @@ def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[di
         model, tokenizer = load_model(name, dtype=dtype).to(accelerator.device), load_tokenizer(name)
         for cell in tqdm(missing[name], desc=f"Sampling {name}", unit="cell"):
             sample_cell(cell, model, tokenizer, folder, machine)
-        del model  # the judge needs the room
+        del model  # frees its memory for the judge
     judge.scorer.model.to(accelerator.device)
     return [
-        judge_cell(*read_cell(cell, folder), load_tokenizer(name), judge, texts)
+        judge_cell(*read_cell(cell, folder), load_tokenizer(name), judge)
         for name in cells
         for cell in tqdm(cells[name], desc=f"Judging {name}", unit="cell")
     ]
 
 
 def write_results(results: list[dict[str, Any]], arguments: GenerativeArguments) -> None:
+    """Write results.json, table.md and frontier.png."""
     folder = arguments.output_dir
     write_json(folder / "results.json", {"arguments": asdict(arguments), "cells": results})
     write_text(folder / "table.md", f"{generative_table(results)}\n\n{generative_table(results, 'pooled')}\n")
@@ -247,12 +226,12 @@ def write_results(results: list[dict[str, Any]], arguments: GenerativeArguments)
 
 
 def draw_frontier(results: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw perplexity against entropy: a line for each model and number of steps, over top-p and temperature."""
+    """Plot perplexity against entropy, with a line over top-p and temperature for each model and number of steps."""
     figure = Figure(figsize=(12, 5.2), facecolor="white", layout="constrained")
     left, right = figure.subplots(1, 2, sharex=True)
-    judge = short_name(results[0]["judge"])
+    judge = _short_name(results[0]["judge"])
     for axes, average, title in ((left, "mean", "mean over samples"), (right, "pooled", "pooled over tokens")):
-        draw_lines(axes, results, average)
+        _draw_lines(axes, results, average)
         axes.set_yscale("log")
         axes.set_xlabel("mean unigram entropy of a sample (nats)")
         axes.set_ylabel(f"generative perplexity by {judge}")
@@ -261,32 +240,32 @@ def draw_frontier(results: Sequence[dict[str, Any]], path: Path) -> None:
     save_figure(figure, path, dpi=130)
 
 
-def draw_lines(axes: Axes, results: Sequence[dict[str, Any]], average: str) -> None:
+def _draw_lines(axes: Axes, results: Sequence[dict[str, Any]], average: str) -> None:
     models = list(dict.fromkeys(result["cell"]["model"] for result in results))
     steps = sorted({result["cell"]["steps"] for result in results})
-    for (number, model), (place, count) in itertools.product(enumerate(models), enumerate(steps)):
+    for (model_index, model), (step_index, count) in itertools.product(enumerate(models), enumerate(steps)):
         points = sorted(
             (result["entropy"], result["perplexity"][average])
             for result in results
             if (result["cell"]["model"], result["cell"]["steps"]) == (model, count)
         )
         axes.plot(
-            [entropy for entropy, _ in points],
-            [perplexity for _, perplexity in points],
-            color=colormaps["viridis"](0.9 * place / max(1, len(steps) - 1)),
-            marker=MARKERS[number % len(MARKERS)],
+            *zip(*points, strict=True),
+            color=colormaps["viridis"](0.9 * step_index / max(1, len(steps) - 1)),
+            marker=MARKERS[model_index % len(MARKERS)],
             linewidth=1.3,
-            label=f"{short_name(model)}, {count} step{'s' * (count > 1)}",
+            label=f"{_short_name(model)}, {count} step{'s' * (count > 1)}",
         )
 
 
-def short_name(model: str) -> str:
-    """Return the end of a path or name."""
+def _short_name(model: str) -> str:
+    """Return the last two parts of a path or name."""
     return "/".join(Path(model).parts[-2:])
 
 
 @one_line_errors()
 def main(argv: list[str]) -> None:
+    """Run the command."""
     parser = Parser(GenerativeArguments)
     parser.add_argument("models", nargs="+", help="Folders or Hub names of the models.")
     arguments, others = parser.parse(argv)

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Samples and infills of a model of one document per sequence, and how many of them are real documents."""
+"""Samples and infills of a model of one document per sequence, and the fraction of them that are real documents."""
 
 import random
 import re
@@ -18,129 +18,135 @@ from modeling_aogpt import AOGPTForAnyOrderLM
 NUM_EXAMPLES = 16
 LETTER_WITH = re.compile(r"LETTER (\S+) WITH (\S+)")
 
-# What a text can be: the document that had been there, another held-out one, a training document, or none of these.
+# Kinds of generated texts: the original document, another held-out one, a training document, or none of these.
 KINDS = ("exact", "held_out", "train", "new")
 Known = dict[str, set[str]]  # all documents of the splits "train" and "validation"
 
 
 @dataclass
-class Hole:
+class MaskedDocument:
     """
-    A document with words to hide.
+    A document with words to fill in.
 
     Attributes:
         text: The document.
-        ids: Its sequence, padded with end-of-text.
-        words: For each token of the document, the number of its word.
-        hidden: The numbers of the words to hide.
+        ids: Its token ids, padded with end-of-text.
+        word_indices: Index of the word that each token belongs to, without padding.
+        masked_words: Indices of the words to fill in.
     """
 
     text: str
     ids: list[int]
-    words: list[int]
-    hidden: set[int]
+    word_indices: list[int]
+    masked_words: set[int]
 
-    def tokens_of_words(self) -> Iterator[tuple[slice, bool]]:
-        """Yield the positions of the tokens of each word, and whether the word is hidden."""
-        for word, positions in groupby(range(len(self.words)), key=self.words.__getitem__):
-            found = list(positions)
-            yield slice(found[0], found[-1] + 1), word in self.hidden
-
-
-def letter_and_mark(text: str, draw: random.Random) -> set[int]:
-    """Choose the words A and ACUTE in LATIN SMALL LETTER A WITH ACUTE, and none in other texts."""
-    found = LETTER_WITH.search(text)
-    return {text[: found.start(group)].count(" ") for group in (1, 2)} if found else set()
+    def words(self) -> Iterator[tuple[slice, bool]]:
+        """Yield the positions of the tokens of each word, and whether the word is masked."""
+        for word, group in groupby(range(len(self.word_indices)), key=self.word_indices.__getitem__):
+            positions = list(group)
+            yield slice(positions[0], positions[-1] + 1), word in self.masked_words
 
 
-def one_or_two_words(text: str, draw: random.Random) -> set[int]:
-    """Draw one or two words of a text of three or more."""
+def choose_letter_and_mark(text: str, rng: random.Random) -> set[int]:
+    """Choose the words A and ACUTE in LATIN SMALL LETTER A WITH ACUTE, and no word in texts of another form."""
+    match = LETTER_WITH.search(text)
+    return {text[: match.start(group)].count(" ") for group in (1, 2)} if match else set()
+
+
+def choose_one_or_two_words(text: str, rng: random.Random) -> set[int]:
+    """Choose one or two random words of a text with at least three words, and no word of a shorter text."""
     num_words = text.count(" ") + 1
-    return set(draw.sample(range(num_words), draw.choice((1, 2)))) if num_words >= 3 else set()
+    return set(rng.sample(range(num_words), rng.choice((1, 2)))) if num_words >= 3 else set()
 
 
-def make_holes(
+def mask_documents(
     tokenizer: PreTrainedTokenizerBase,
     texts: Sequence[str],
     sequences: Sequence[list[int]],
     choose: Callable[[str, random.Random], set[int]],
     limit: int,
     seed: int,
-) -> list[Hole]:
-    """Return the first `limit` documents in which `choose` finds words to hide."""
-    draw = random.Random(seed)
+) -> list[MaskedDocument]:
+    """Return the first `limit` documents in which `choose` selects words to mask."""
+    rng = random.Random(seed)
     offsets = tokenizer(list(texts), return_offsets_mapping=True)["offset_mapping"]
-    holes = (
-        Hole(text, ids, [text[:end].count(" ") for _, end in spans], choose(text, draw))
+    documents = (
+        MaskedDocument(text, ids, [text[:end].count(" ") for _, end in spans], choose(text, rng))
         for text, ids, spans in zip(texts, sequences, offsets, strict=True)
     )
-    return list(islice((hole for hole in holes if hole.hidden), limit))
+    return list(islice((document for document in documents if document.masked_words), limit))
 
 
 def sample(
     model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase, known: Known, count: int, generator: torch.Generator
 ) -> dict[str, Any]:
-    """Draw unconditional samples, token by token in random orders, at temperature 1 and untruncated."""
+    """Generate `count` documents, token by token in random orders, without temperature or truncation."""
     sequences = model.generate(num_return_sequences=count, generator=generator)
     texts = [decode(ids, tokenizer) for ids in sequences.tolist()]
-    kinds = [kind_of(text, known) for text in texts]  # never exact: there is no original
+    kinds = [classify(text, known) for text in texts]
     examples = [{"text": text, "kind": kind} for text, kind in zip(texts, kinds, strict=True)]
-    return {"count": count, "shares": shares(kinds), "examples": examples[:NUM_EXAMPLES]}
+    return {"count": count, "shares": _shares(kinds), "examples": examples[:NUM_EXAMPLES]}
 
 
 def infill(
     model: AOGPTForAnyOrderLM,
     tokenizer: PreTrainedTokenizerBase,
-    holes: Sequence[Hole],
+    documents: Sequence[MaskedDocument],
     known: Known,
     generator: torch.Generator,
 ) -> dict[str, Any]:
-    """Fill in the hidden words, token by token in random orders. The masks tell how many tokens they take."""
-    inputs = torch.tensor([hole.ids for hole in holes])
-    for row, hole in zip(inputs, holes, strict=True):
-        for tokens, is_hidden in hole.tokens_of_words():
-            if is_hidden:
-                row[tokens] = tokenizer.mask_token_id
+    """Fill in the masked words, token by token in random orders. The model sees how many tokens each word has."""
+    inputs = torch.tensor([document.ids for document in documents])
+    for row, document in zip(inputs, documents, strict=True):
+        for positions, is_masked in document.words():
+            if is_masked:
+                row[positions] = tokenizer.mask_token_id
     sequences = model.generate(inputs, generator=generator).tolist()
     texts = [decode(ids, tokenizer) for ids in sequences]
-    kinds = [kind_of(text, known, hole.text) for text, hole in zip(texts, holes, strict=True)]
+    kinds = [classify(text, known, document.text) for text, document in zip(texts, documents, strict=True)]
     examples = [
         {
-            "before": "".join(text for text, _ in words_before(tokenizer, hole)),
-            "after": list(words_after(tokenizer, hole, ids)),
-            "original": hole.text,
+            "before": _text_with_blanks(tokenizer, document),
+            "after": list(_filled_words(tokenizer, document, ids)),
+            "original": document.text,
             "kind": kind,
         }
-        for hole, ids, kind in zip(holes[:NUM_EXAMPLES], sequences, kinds, strict=False)
+        for document, ids, kind in zip(documents[:NUM_EXAMPLES], sequences, kinds, strict=False)
     ]
-    return {"count": len(holes), "shares": shares(kinds), "examples": examples}
+    return {"count": len(documents), "shares": _shares(kinds), "examples": examples}
 
 
-def words_before(tokenizer: PreTrainedTokenizerBase, hole: Hole) -> Iterator[tuple[str, bool]]:
-    """Yield the words of a document, an underscore per token of a hidden one, and whether they are hidden."""
-    for tokens, is_hidden in hole.tokens_of_words():
-        blank = " " if tokens.start else ""
-        yield blank + "_" * (tokens.stop - tokens.start) if is_hidden else tokenizer.decode(hole.ids[tokens]), is_hidden
+def _text_with_blanks(tokenizer: PreTrainedTokenizerBase, document: MaskedDocument) -> str:
+    """Return the text of a document with an underscore for each token of a masked word."""
+    return "".join(
+        (" " if positions.start else "") + "_" * (positions.stop - positions.start)
+        if is_masked
+        else tokenizer.decode(document.ids[positions])
+        for positions, is_masked in document.words()
+    )
 
 
-def words_after(tokenizer: PreTrainedTokenizerBase, hole: Hole, ids: list[int]) -> Iterator[tuple[str, bool]]:
-    """Yield the same words of the filled sequence, and whether they were hidden. The text may be shorter."""
+def _filled_words(
+    tokenizer: PreTrainedTokenizerBase, document: MaskedDocument, ids: list[int]
+) -> Iterator[tuple[str, bool]]:
+    """Yield the words of the filled-in ids, which may end early, and whether they were masked."""
     end = num_unpadded(ids, tokenizer.eos_token_id)
-    for tokens, is_hidden in hole.tokens_of_words():
-        if tokens.start < end:
-            yield tokenizer.decode(ids[tokens.start : min(tokens.stop, end)]), is_hidden
+    for positions, is_masked in document.words():
+        if positions.start < end:
+            yield tokenizer.decode(ids[positions.start : min(positions.stop, end)]), is_masked
 
 
-def printable(text: str) -> str:
-    """Return the text on one line: a young model may write line breaks and other control characters."""
+def make_printable(text: str) -> str:
+    """Replace line breaks and other control characters, which a poorly trained model may generate."""
     return "".join(character if character.isprintable() else "�" for character in text)
 
 
-def kind_of(text: str, known: Known, original: str | None = None) -> str:
+def classify(text: str, known: Known, original: str | None = None) -> str:
+    """Return the kind of a text, one of `KINDS`."""
     if text == original:
         return "exact"
     return "held_out" if text in known["validation"] else "train" if text in known["train"] else "new"
 
 
-def shares(kinds: Sequence[str]) -> dict[str, float]:
+def _shares(kinds: Sequence[str]) -> dict[str, float]:
     return {kind: kinds.count(kind) / len(kinds) for kind in KINDS}

@@ -1,11 +1,12 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-The benchmark data sets of zero-shot perplexity: where they come from, how their rows become text, and text sequences.
+Benchmark data sets of zero-shot perplexity: loading, detokenization, and the two protocols that cut them into blocks.
 
-Two ways of cutting. `published`: that of the paper's tables. Rows end with end-of-text and are joined and cut into
-blocks in batches of 1000 rows by each of 8 workers; what does not fill a block at the end of a batch is dropped, so the
-number of workers is a part of the protocol. `clean`: all rows joined and cut, nothing dropped, the last block shorter.
+`published` is the protocol of the paper's tables. It joins the rows, each followed by end-of-text, and cuts them into
+blocks in batches of 1000 rows, separately for each of 8 workers. It drops tokens at the end of a batch that do not fill
+a block, so the number of workers changes the result. `clean` joins all rows, drops nothing, and ends with a shorter
+block.
 """
 
 import glob
@@ -19,28 +20,31 @@ from datasets import Dataset, load_dataset
 from common.corpora import COMPRESSED, keep_text, load_files
 from common.sequences import cut, full_rows, total
 from eval.detokenizers import detokenize_lambada, detokenize_lm1b, detokenize_ptb, detokenize_wikitext
+from modeling_aogpt.validation import check_choice
 
 BLOCK_LENGTH = 1024
 NUM_WORKERS, ROWS_PER_BATCH = 8, 1000
 
 
-def wikitext_line(line: str) -> str:
-    """The Hub's row of a line: blank ones are empty, others end in a line break."""
+def _read_wikitext_line(line: str) -> str:
+    """Return the row that the Hub has for a line: blank lines are empty, others end with a line break."""
     return f"{line}\n" if line.strip() else ""
 
 
 @dataclass(frozen=True)
 class EvaluationSet:
     """
+    A benchmark data set.
+
     Attributes:
-        title: heads the column of the paper's tables.
-        split: the one that the published tables are of.
-        hub: Parquet files on the Hub at a fixed revision; `{split}` stands for the split.
-        hub_rows: rows of the splits there, for a check that it is the data set we mean.
-        local: the file below a data folder, or a pattern; `{split}` is train, valid or test.
-        column: that holds the text on the Hub, and in local JSON lines.
-        read_line: from a line of the local file to the row that the Hub has for it.
-        detokenize: from a row to ordinary text.
+        title: Column title in the paper's tables.
+        split: Split of the published tables.
+        hub: Parquet files on the Hub, at a fixed revision where there is one; contains `{split}`.
+        hub_rows: Number of rows of each split on the Hub, to check that the right data were loaded.
+        local: File or pattern below a data folder; `{split}` stands for train, valid or test.
+        detokenize: Function that turns a row into ordinary text.
+        column: Column of the text on the Hub and in local JSON lines.
+        read_line: Function that turns a line of a local text file into the row that the Hub has for it.
     """
 
     title: str
@@ -52,8 +56,12 @@ class EvaluationSet:
     column: str = "text"
     read_line: Callable[[str], str] = str.strip
 
+    def local_file(self, split: str) -> str:
+        """Return the local file or pattern of a split."""
+        return self.local.format(split={"validation": "valid"}.get(split, split))
 
-# `datasets` runs no loading scripts: data sets that have one are read from the Hub's own conversion to Parquet.
+
+# `datasets` does not run loading scripts. Data sets with such a script are read from the Hub's conversion to Parquet.
 WIKITEXT = "hf://datasets/Salesforce/wikitext@b08601e04326c79dfdd32d625aee71d232d685c3"
 LAMBADA = "hf://datasets/EleutherAI/lambada_openai@761609c75432cf25d076cd41b8182b7f3ceaae6e"
 PTB = "hf://datasets/ptb-text-only/ptb_text_only@6003d540889b95fc8c8403a3f04619f3b943fc8d"
@@ -75,7 +83,7 @@ EVALUATION_SETS = {
         {"train": 36718, "validation": 3760, "test": 4358},
         "wikitext-2-raw/wiki.{split}.raw",
         detokenize_wikitext,
-        read_line=wikitext_line,
+        read_line=_read_wikitext_line,
     ),
     "ptb": EvaluationSet(
         "PTB",
@@ -93,7 +101,7 @@ EVALUATION_SETS = {
         {"train": 1801350, "validation": 3760, "test": 4358},
         "wikitext-103-raw/wiki.{split}.raw",
         detokenize_wikitext,
-        read_line=wikitext_line,
+        read_line=_read_wikitext_line,
     ),
     "lm1b": EvaluationSet(
         "1BW",
@@ -108,101 +116,85 @@ EVALUATION_SETS = {
 
 def load_texts(name: str, data_dir: str | None = None, split: str | None = None) -> Dataset:
     """
-    The detokenised rows of a data set, in the column `text`.
+    Load a data set, and return its detokenized rows in the column `text`.
 
     Args:
-        name: one of `EVALUATION_SETS`.
-        data_dir: folder of local files, see `EvaluationSet.local`, also packed (.xz, .gz, .bz2, .zst). None: the Hub.
-        split: train, validation or test, unless that of the published tables.
-
-    Raises:
-        ValueError: for an unknown name or split, a missing or empty file, or a data set that cannot be loaded or has
-            another number of rows than it should.
+        name: One of `EVALUATION_SETS`.
+        data_dir: Folder of local files, which may be compressed (.xz, .gz, .bz2, .zst). Defaults to the Hub.
+        split: Train, validation or test. Defaults to the split of the published tables.
     """
-    if name not in EVALUATION_SETS:
-        raise ValueError(f"{name!r} is none of the data sets: {', '.join(EVALUATION_SETS)}.")
-    found = EVALUATION_SETS[name]
-    split = split or found.split
-    if split not in found.hub_rows:
-        raise ValueError(f"{name} has no split {split!r}; it has {', '.join(found.hub_rows)}.")
-    rows = load_hub(name, found, split) if data_dir is None else load_local(name, found, split, data_dir)
-    return rows.map(detokenize, batched=True, fn_kwargs={"name": name}, desc="Detokenising")
+    check_choice("name", name, EVALUATION_SETS)
+    data_set = EVALUATION_SETS[name]
+    split = split or data_set.split
+    check_choice("split", split, data_set.hub_rows, f" for {name}")
+    rows = _load_hub(name, data_set, split) if data_dir is None else _load_local(name, data_set, split, data_dir)
+    return rows.map(_map_text, batched=True, fn_kwargs={"function": data_set.detokenize}, desc="Detokenizing")
 
 
-def detokenize(rows: dict[str, list[str]], name: str) -> dict[str, list[str]]:
-    return {"text": list(map(EVALUATION_SETS[name].detokenize, rows["text"]))}
+def _map_text(rows: dict[str, list[str]], function: Callable[[str], str]) -> dict[str, list[str]]:
+    return {"text": list(map(function, rows["text"]))}
 
 
-def load_hub(name: str, found: EvaluationSet, split: str) -> Dataset:
-    files = found.hub.format(split=split)
+def _load_hub(name: str, data_set: EvaluationSet, split: str) -> Dataset:
+    files = data_set.hub.format(split=split)
     try:
         rows = load_dataset("parquet", data_files={split: files}, split=split)
-    except Exception as error:  # no network, no such revision, a damaged file: each has its own error
+    except Exception as error:  # a missing network, a missing revision and a damaged file raise different errors
         raise ValueError(
-            f"{name} could not be loaded from the Hub ({files}): {error}. Without a network give --data_dir, a folder "
-            f"that holds {local_file(found, split)}."
+            f"{name} could not be loaded from the Hub ({files}): {error}. Without a network, set `data_dir` to a "
+            f"folder that contains {data_set.local_file(split)}."
         ) from error
-    if len(rows) != found.hub_rows[split]:
+    if len(rows) != data_set.hub_rows[split]:
         raise ValueError(
-            f"{name} ({files}) has {len(rows)} rows, but its {split} split has {found.hub_rows[split]}: clear the "
-            "cache of `datasets`, or give the files as --data_dir."
+            f"{name} ({files}) has {len(rows)} rows, but its {split} split has {data_set.hub_rows[split]}. Clear the "
+            "cache of `datasets`, or set `data_dir` to a folder with the files."
         )
-    return keep_text(rows, found.column)
+    return keep_text(rows, data_set.column)
 
 
-def local_file(found: EvaluationSet, split: str) -> str:
-    return found.local.format(split={"validation": "valid"}.get(split, split))
-
-
-def load_local(name: str, found: EvaluationSet, split: str, data_dir: str) -> Dataset:
+def _load_local(name: str, data_set: EvaluationSet, split: str, data_dir: str) -> Dataset:
     if not Path(data_dir).is_dir():
-        raise ValueError(f"There is no folder {data_dir!r} (data_dir).")
-    if "{split}" not in found.local and split != found.split:
-        raise ValueError(f"{name} has no local files of its {split} split, those of {found.split} alone; see --split.")
-    path = Path(data_dir) / local_file(found, split)
-    candidates = [f"{glob.escape(data_dir)}/{local_file(found, split)}{packed}" for packed in ("", *COMPRESSED)]
+        raise ValueError(f"`data_dir` ({data_dir!r}) is not a folder.")
+    if "{split}" not in data_set.local and split != data_set.split:
+        raise ValueError(
+            f"{name} has local files of its {data_set.split} split only, but `split` is {split!r}. Remove it."
+        )
+    path = Path(data_dir) / data_set.local_file(split)
+    candidates = [f"{glob.escape(data_dir)}/{data_set.local_file(split)}{suffix}" for suffix in ("", *COMPRESSED)]
     pattern = next((candidate for candidate in candidates if glob.glob(candidate)), None)
     if pattern is None:
         raise ValueError(
-            f"There is no {path} (nor packed as {', '.join(COMPRESSED)}), where the {split} split of {name} should be. "
-            "Put it there, leave this data set out, or take another split (--split)."
+            f"{path}, the {split} split of {name}, does not exist, and neither does a compressed one "
+            f"({', '.join(COMPRESSED)}). Put it there, leave out this data set, or set another `split`."
         )
     if path.suffix == ".jsonl":
-        rows = keep_text(load_files([pattern]), found.column)
+        rows = keep_text(load_files([pattern]), data_set.column)
     else:
-        rows = load_files([pattern]).map(read_lines, batched=True, fn_kwargs={"name": name}, desc="Reading")
+        rows = load_files([pattern])
+        rows = rows.map(_map_text, batched=True, fn_kwargs={"function": data_set.read_line}, desc="Reading")
     if not any(rows["text"]):
-        raise ValueError(f"{path}, the {split} split of {name}, has no text; give the whole file.")
+        raise ValueError(f"{path}, the {split} split of {name}, contains no text. Use the complete file.")
     return rows
 
 
-def read_lines(rows: dict[str, list[str]], name: str) -> dict[str, list[str]]:
-    return {"text": list(map(EVALUATION_SETS[name].read_line, rows["text"]))}
-
-
-def published_blocks(documents: Dataset, length: int) -> Iterator[dict[str, Any]]:
-    """Whole blocks as the published tables have them; `documents` as of `encode_documents`."""
+def _published_blocks(documents: Dataset, length: int) -> Iterator[dict[str, Any]]:
     num_workers = min(NUM_WORKERS, len(documents))
     for worker in range(num_workers):
-        share = documents.shard(num_workers, worker, contiguous=True)
-        for start in range(0, len(share), ROWS_PER_BATCH):
-            yield from full_rows(share.select(range(start, min(start + ROWS_PER_BATCH, len(share)))), length)
+        shard = documents.shard(num_workers, worker, contiguous=True)
+        for start in range(0, len(shard), ROWS_PER_BATCH):
+            yield from full_rows(shard.select(range(start, min(start + ROWS_PER_BATCH, len(shard)))), length)
 
 
-PROTOCOLS = {"published": published_blocks, "clean": cut}
+PROTOCOLS = {"published": _published_blocks, "clean": cut}
 
 
 def cut_into_blocks(documents: Dataset, length: int, protocol: str) -> list[dict[str, Any]]:
-    """Rows with `input_ids`, `num_tokens` and `num_bytes`.
-
-    Raises:
-        ValueError: if no batch of documents fills a block.
-    """
-    rows = [row | {"num_tokens": len(row["input_ids"])} for row in PROTOCOLS[protocol](documents, length)]
-    if not rows:
+    """Return blocks of `length` tokens of encoded documents, with `input_ids`, `num_tokens` and `num_bytes`."""
+    blocks = [block | {"num_tokens": len(block["input_ids"])} for block in PROTOCOLS[protocol](documents, length)]
+    if not blocks:
         raise ValueError(
-            f"The text has {total(documents, 'num_tokens')} tokens and fills no block of {length} in any batch of "
-            f"{ROWS_PER_BATCH} rows of {NUM_WORKERS} workers, which the published protocol drops: use --protocol "
-            "clean, or a smaller --sequence_length."
+            f"The text has {total(documents, 'num_tokens')} tokens, and no batch of {ROWS_PER_BATCH} rows (from one of "
+            f"{NUM_WORKERS} workers) fills a block of {length}, so the published protocol drops everything. Set "
+            "`protocol='clean'`, or a smaller `sequence_length`."
         )
-    return rows
+    return blocks

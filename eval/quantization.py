@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-The cost of fewer bits: the held-out text of a run, scored with weights in float32, bfloat16 and 8 bits.
+Bits per byte of a run's held-out text with weights in float32, bfloat16 and 8 bits.
 
     python eval/quantization.py RUN [--output_dir DIR]
 
@@ -25,18 +25,20 @@ from common.hardware import versions
 from common.models import load_model
 from common.reports import markdown_table
 from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
-from eval.scoring import figures, score
+from eval.scoring import compute_metrics, score_rows
 
 
 @dataclass
 class Arguments:
+    """Options of eval/quantization.py."""
+
     output_dir: Path = option(Path("runs/quantization"), "Folder for results.json and report.md.")
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Return ways to load a model, as arguments of `from_pretrained`. Raises a `ValueError` without torchao."""
+    """Return arguments of `from_pretrained` for each data type. Raise a `ValueError` without torchao."""
     if find_spec("torchao") is None:
-        raise ValueError("8 bits need torchao, which is not installed: `pip install torchao`.")
+        raise ValueError("8 bits need torchao, which is not installed. Use `pip install torchao`.")
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig
     from transformers import TorchAoConfig
 
@@ -48,8 +50,8 @@ def variants() -> dict[str, dict[str, Any]]:
     }
 
 
-def num_bytes_of(model: PreTrainedModel) -> int:
-    """Return the bytes of all weights, those of quantized tensors with their scales."""
+def num_bytes(model: PreTrainedModel) -> int:
+    """Return the number of bytes of all weights, including the scales of quantized tensors."""
 
     def size(tensor: torch.Tensor) -> int:
         if not hasattr(tensor, "__tensor_flatten__"):
@@ -61,23 +63,18 @@ def num_bytes_of(model: PreTrainedModel) -> int:
 
 
 def measure(run: Path) -> dict[str, Any]:
-    """
-    Return the bits per byte of the run's held-out text and the bytes of the weights, of every variant.
-
-    Raises:
-        ValueError: If the run is not finished, or torchao is not installed.
-    """
+    """Return the bits per byte of the run's held-out text and the bytes of the weights for every variant."""
     _, arguments = read_finished_run(run)
-    ways = variants()
+    load_options = variants()
     rows = load_data(arguments).validation.to_list()
-    num_bytes = torch.tensor([row["num_bytes"] for row in rows]).numpy()
+    sizes = torch.tensor([row["num_bytes"] for row in rows]).numpy()
     measured: dict[str, Any] = {}
-    for name, options in ways.items():
+    for name, options in load_options.items():
         model = load_model(run / "model", **options)
-        nats = score(model, rows, num_orders=1, seed=ORDER_SEED, batch_size=256)
-        measured[name] = {"bytes": num_bytes_of(model)}
+        nats = score_rows(model, rows, num_orders=1, seed=ORDER_SEED, batch_size=256)
+        measured[name] = {"bytes": num_bytes(model)}
         for order in ORDER_NAMES:
-            measured[name][order] = figures(nats[order], num_bytes, num_bytes)["bits_per_byte"]
+            measured[name][order] = compute_metrics(nats[order], sizes, sizes)["bits_per_byte"]
     return {
         "run": run.name,
         "sequences": len(rows),
@@ -86,31 +83,34 @@ def measure(run: Path) -> dict[str, Any]:
     }
 
 
-def report(results: dict[str, Any]) -> str:
-    used = ", ".join(f"{name} {results['versions'][name]}" for name in ("torch", "transformers", "torchao"))
-    exact = results["variants"]["float32"]
+def format_report(results: dict[str, Any]) -> str:
+    """Return the text of report.md."""
+    packages = ", ".join(f"{name} {results['versions'][name]}" for name in ("torch", "transformers", "torchao"))
+    baseline = results["variants"]["float32"]
     rows = [
         (
             *(name, f"{row['bytes'] / 1e6:.2f}"),
-            *(f"{row[order]:.4f} ({row[order] - exact[order]:+.4f})" for order in ORDER_NAMES),
+            *(f"{row[order]:.4f} ({row[order] - baseline[order]:+.4f})" for order in ORDER_NAMES),
         )
         for name, row in results["variants"].items()
     ]
     return (
-        f"Held-out bits per byte of {results['run']} ({results['sequences']} sequences), by how its weights are loaded "
-        f"({used}, CPU):\n\n{markdown_table(['weights', 'megabytes', *ORDER_NAMES.values()], rows, 'lrrr')}\n"
+        f"Bits per byte of the held-out text of {results['run']} ({results['sequences']} sequences), by data type of "
+        f"the weights, with the difference from float32. Measured on a CPU with {packages}.\n\n"
+        f"{markdown_table(['weights', 'megabytes', *ORDER_NAMES.values()], rows, 'lrrr')}\n"
     )
 
 
 @one_line_errors()
 def main(argv: list[str]) -> None:
-    parser = Parser(Arguments, description="The cost of fewer bits.")
-    parser.add_argument("run", type=Path, metavar="RUN", help="a finished run of training/pretrain.py")
+    """Run the command."""
+    parser = Parser(Arguments, description="Measure the bits per byte of a run with quantized weights.")
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run of training/pretrain.py")
     arguments, others = parser.parse(argv)
     results = measure(others.run)
     write_json(arguments.output_dir / "results.json", results)
-    write_text(arguments.output_dir / "report.md", report(results))
-    print(report(results))
+    write_text(arguments.output_dir / "report.md", format_report(results))
+    print(format_report(results))
 
 
 if __name__ == "__main__":

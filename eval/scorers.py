@@ -1,10 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-The negative log-likelihood of a batch under each kind of model, by the measures that the kind has.
+Negative log-likelihoods of a batch under any-order, masked diffusion and causal models.
 
-`left_to_right` is -log p(x) in the order of the text, `any_order` the mean over random orders (Eq. 7; for an encoder
-the same bound by masking, Eq. 1), `ensemble` the same with predictions averaged over orders of the context (Eq. 4).
+A measure is a kind of log-likelihood: `left_to_right` is log p(x) in the order of the text. `any_order` is its mean
+over random orders (Eq. 7); for an encoder, the same bound by masking (Eq. 1). `ensemble` averages predictions over
+orders of the context (Eq. 4).
 """
 
 from collections.abc import Sequence
@@ -21,18 +22,18 @@ MEASURES = ("left_to_right", "any_order", "ensemble")
 RANDOM_MEASURES = ("any_order", "ensemble")
 LOGITS_PER_PASS = 4096 * 50304  # of a causal language model: 824 MB in float32
 
-Batch = dict[str, torch.Tensor]  # what DataCollatorForAnyOrderLM gives, on the model's device
+Batch = dict[str, torch.Tensor]  # output of DataCollatorForAnyOrderLM, on the model's device
 
 
 @dataclass
-class Estimators:
+class EstimatorSettings:
     """
     Settings of the measures that are estimated.
 
     Attributes:
-        ensemble_size: Orders of a context, M.
-        num_ranks: Draws, even, that estimate what the ensemble adds; 0: all ranks, which takes M n^2 / 2 rows.
-        num_times: Masking times of an encoder's bound, even.
+        ensemble_size: Number of orders of each context, M.
+        num_ranks: Even number of draws that estimate the ensemble; 0 computes all ranks, which takes M n^2 / 2 rows.
+        num_times: Even number of masking times of an encoder's bound.
     """
 
     ensemble_size: int = 8
@@ -45,26 +46,26 @@ class AnyOrderScorer:
     """Scorer of AO-GPT, sigma-GPT and encoder-only masked diffusion models."""
 
     model: Model
-    estimators: Estimators = field(default_factory=Estimators)
+    settings: EstimatorSettings = field(default_factory=EstimatorSettings)
 
     def __post_init__(self) -> None:
         self.is_encoder = isinstance(self.model, MDMEncoderForMaskedLM)
         self.measures = MEASURES[:2] if self.is_encoder else MEASURES
-        # Left to right takes an encoder a pass for every token.
+        # An encoder needs a forward pass per token to score left to right.
         self.default_measures = ("any_order",) if self.is_encoder else MEASURES[:2]
 
-    def nats(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
-        """Return -log p of each sequence, (batch,), or the bound on it."""
+    def negative_log_likelihood(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
+        """Return -log p of each sequence, or a bound on it, in nats, (batch,)."""
         options: dict[str, Any] = {"orders": "left_to_right" if measure == "left_to_right" else batch["orders"]}
         if measure == "ensemble":
             options = {
-                "orders": "random",  # whose estimate takes the fewest rows
-                "ensemble_size": self.estimators.ensemble_size,
-                "num_ranks": self.estimators.num_ranks or None,
+                "orders": "random",  # drawn inside, which allows the estimate that needs the fewest rows
+                "ensemble_size": self.settings.ensemble_size,
+                "num_ranks": self.settings.num_ranks or None,
                 "generator": generator,
             }
         elif measure == "any_order" and self.is_encoder:
-            options = {"num_times": self.estimators.num_times, "generator": generator}
+            options = {"num_times": self.settings.num_times, "generator": generator}
         ids, mask = batch["input_ids"], batch.get("attention_mask")
         return -self.model.log_likelihood(ids, attention_mask=mask, rows_per_pass=ids.numel(), **options).log_likelihood
 
@@ -72,11 +73,11 @@ class AnyOrderScorer:
 @dataclass
 class CausalScorer:
     """
-    Scorer of any causal language model of transformers.
+    Scorer of any causal language model of Transformers.
 
     Attributes:
-        start_id: Id to put before every sequence, so that its first token is predicted too; the last token, from which
-            nothing is predicted, makes room for it. None: the first token is given and not scored, as in the tables.
+        start_id: Id that replaces the missing context of the first token. It takes the place of the last token, which
+            is never an input. None leaves the first token unscored, as in the published tables.
     """
 
     model: PreTrainedModel
@@ -84,21 +85,22 @@ class CausalScorer:
     measures: ClassVar[Sequence[str]] = ("left_to_right",)
     default_measures: ClassVar[Sequence[str]] = ("left_to_right",)
 
-    def nats(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
-        """Return -log p of each sequence, (batch,). Few sequences share a pass, so that few logits are held at once."""
+    def negative_log_likelihood(self, measure: str, batch: Batch, generator: torch.Generator | None) -> torch.Tensor:
+        """Return -log p of each sequence in nats, (batch,), in passes of at most `LOGITS_PER_PASS` logits."""
         labels = batch["labels"]
         input_ids = batch["input_ids"][:, :-1]
         if self.start_id is None:
             labels = labels[:, 1:]
         else:
             input_ids = torch.nn.functional.pad(input_ids, (1, 0), value=self.start_id)
-        at_once = max(1, LOGITS_PER_PASS // (self.model.config.get_text_config().vocab_size * input_ids.shape[1]))
-        parts = zip(input_ids.split(at_once), labels.split(at_once), strict=True)
-        return torch.cat([self._nats(*part) for part in parts])
+        vocab_size = self.model.config.get_text_config().vocab_size
+        rows_per_pass = max(1, LOGITS_PER_PASS // (vocab_size * input_ids.shape[1]))
+        parts = zip(input_ids.split(rows_per_pass), labels.split(rows_per_pass), strict=True)
+        return torch.cat([self._score(*part) for part in parts])
 
     @torch.no_grad()
-    def _nats(self, input_ids: torch.LongTensor, labels: torch.LongTensor) -> torch.Tensor:
-        # Padding stands on the right, where a causal model does not see it.
+    def _score(self, input_ids: torch.LongTensor, labels: torch.LongTensor) -> torch.Tensor:
+        # Padding is on the right, where a causal model does not attend to it.
         logits = self.model(input_ids, use_cache=False).logits
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         losses = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
@@ -109,52 +111,42 @@ Scorer = AnyOrderScorer | CausalScorer
 
 
 def load_scorer(
-    name: str, dtype: torch.dtype, device: torch.device, estimators: Estimators, revision: str | None = None
+    name: str, dtype: torch.dtype, device: torch.device, settings: EstimatorSettings, revision: str | None = None
 ) -> Scorer:
-    """
-    Load the scorer of a model in a folder or on the Hub.
-
-    Args:
-        name: Folder or name on the Hub.
-        dtype: Of the weights.
-        device: Of the model.
-        estimators: For models of this package.
-        revision: Commit of a model on the Hub; unless given, the newest.
-
-    Raises:
-        ValueError: If there is none, or it is no language model of a kind that can be scored, see `check_causal`.
-    """
+    """Load the scorer of a model in a folder or on the Hub. `revision` is a commit and defaults to the newest."""
     config = read_any_config(name, revision=revision)
     model_class = {AOGPTConfig: AOGPTForAnyOrderLM, MDMEncoderConfig: MDMEncoderForMaskedLM}.get(type(config))
     if model_class is None and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ValueError(
-            f"{name!r} ({config.model_type}) is none of an AO-GPT, a masked diffusion encoder or a causal language "
-            "model."
+            f"{name!r} is a model of type {config.model_type}, which cannot be scored. Use an AO-GPT, a masked "
+            "diffusion encoder or a causal language model."
         )
     model = load_pretrained(model_class or AutoModelForCausalLM, name, revision=revision, dtype=dtype).to(device).eval()
     if model_class is None:
         check_causal(model, name)
-    return make_scorer(model, estimators)
+    return make_scorer(model, settings)
 
 
-def make_scorer(model: PreTrainedModel, estimators: Estimators | None = None) -> Scorer:
+def make_scorer(model: PreTrainedModel, settings: EstimatorSettings | None = None) -> Scorer:
     """Return the scorer of a model in memory."""
     if isinstance(model, Model):
-        return AnyOrderScorer(model, estimators or Estimators())
+        return AnyOrderScorer(model, settings or EstimatorSettings())
     return CausalScorer(model)
 
 
 @torch.no_grad()
 def check_causal(model: PreTrainedModel, name: str) -> None:
     """
-    Raise a `ValueError` for a model whose predictions see what comes after. Transformers has causal classes for some
-    encoders (BERT and its like), which are causal only where the configuration says so (`is_decoder`).
+    Raise a `ValueError` if predictions of a model depend on later tokens.
+
+    Transformers has causal language model classes for encoders such as BERT. They are causal only if the configuration
+    has `is_decoder=True`.
     """
     ids = torch.tensor([[0, 0], [0, 1]], device=model.device)
     one, other = model(ids, use_cache=False).logits[:, 0]
-    tolerance = torch.finfo(one.dtype).eps ** 0.5 * one.abs().max()  # rows of a batch may round differently
+    tolerance = torch.finfo(one.dtype).eps ** 0.5 * one.abs().max()  # rows of a batch may be rounded differently
     if (one - other).abs().max() > tolerance:
         raise ValueError(
-            f"{name!r} ({model.config.model_type}) sees what comes after the token that it predicts: it is no causal "
-            "language model, and its perplexity would mean nothing."
+            f"{name!r} ({model.config.model_type}) is not causal: its predictions depend on later tokens, so they give "
+            "no perplexity. Use a causal language model."
         )

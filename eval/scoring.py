@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Scores of many sequences, shared among processes and kept when a run is stopped, and the figures made of them."""
+"""Scoring of many sequences in several processes, with scores on disk for stopped runs, and metrics of the scores."""
 
 import json
 import math
@@ -20,18 +20,18 @@ from common.commands import progress_bar
 from eval.scorers import RANDOM_MEASURES, Batch, Scorer, make_scorer
 from modeling_aogpt import DataCollatorForAnyOrderLM
 
-EXACT = {"left_to_right": "no", "any_order": "no"}
+FULL_PRECISION = {"left_to_right": "no", "any_order": "no"}
 
 
 class Journal:
     """
-    The scores of rows that are finished, also by runs that were stopped, of all processes: a line on disk for a batch.
+    Scores of finished batches, kept on disk so that a stopped run can continue.
 
-    Every process writes a file of its own, a line when a batch is finished, which `kill -9` cannot undo. All of them
-    read all files when they begin, so the number of processes may change in between.
+    Every process appends a line to its own file when it finishes a batch, so not even `kill -9` loses finished batches.
+    All processes read all files at the start, so the number of processes may change in between.
 
     Args:
-        folder: Where the lines are kept; None keeps nothing. It must belong to one run, whose settings never change.
+        folder: Folder of the files, for one run with fixed settings. None keeps nothing on disk.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -43,7 +43,7 @@ class Journal:
         if folder is not None:
             for path in sorted(folder.glob("*.jsonl")):
                 self._read(path)
-            self.state.wait_for_everyone()  # before any process adds a line that another would read
+            self.state.wait_for_everyone()  # no process may append a line that another one is still to read
             folder.mkdir(parents=True, exist_ok=True)
 
     def _read(self, path: Path) -> None:
@@ -51,63 +51,58 @@ class Journal:
             try:
                 key, rows, scores = json.loads(line)
             except ValueError:
-                continue  # blank, or cut off when the process was killed: these rows are scored again
+                continue  # an empty line, or one that was cut off when the process was killed
             self.done[key].update(zip(rows, scores, strict=True))
 
     def add(self, key: str, rows: Sequence[int], scores: Sequence[float]) -> None:
+        """Add the scores of a batch."""
         self.new += [(key, row, score) for row, score in zip(rows, scores, strict=True)]
         if self.file is not None:
-            with self.file.open("a", encoding="utf-8") as file:  # the first break ends a line that was cut off
+            with self.file.open("a", encoding="utf-8") as file:  # the first line break ends a line that was cut off
                 file.write("\n" + json.dumps([key, list(rows), list(scores)]) + "\n")
 
     def gather(self, key: str, num_rows: int) -> list[float]:
-        """
-        Return the scores of all rows, from all processes.
-
-        Raises:
-            RuntimeError: If a row was scored twice or not at all.
-        """
-        found = gather_object([(row, score) for added, row, score in self.new if added == key])
+        """Return the scores of all rows from all processes, after checking that each was scored exactly once."""
+        gathered = gather_object([(row, score) for added, row, score in self.new if added == key])
         self.new = [entry for entry in self.new if entry[0] != key]
-        rows = sorted([*self.done[key], *(row for row, _ in found)])
+        rows = sorted([*self.done[key], *(row for row, _ in gathered)])
         if rows != list(range(num_rows)):
-            raise RuntimeError(f"{key}: {len(rows)} scores ({len(set(rows))} different) of {num_rows} rows.")
-        self.done[key].update(found)
+            raise RuntimeError(f"{key}: got {len(rows)} scores ({len(set(rows))} different) for {num_rows} rows.")
+        self.done[key].update(gathered)
         return [self.done[key][row] for row in range(num_rows)]
 
     def remove(self) -> None:
-        """Remove the lines, once their results are written."""
+        """Remove the files after the results are written."""
         self.state.wait_for_everyone()
         if self.folder is not None and self.state.is_main_process:
             shutil.rmtree(self.folder)
 
 
-def score(
+def score_rows(
     model: PreTrainedModel | Scorer,
     rows: list[dict[str, Any]],
     num_orders: int,
     seed: int,
     batch_size: int,
-    precisions: Mapping[str, str] = EXACT,
+    precisions: Mapping[str, str] = FULL_PRECISION,
     journal: Journal | None = None,
     name: str = "",
 ) -> dict[str, np.ndarray]:
     """
-    Return the negative log-likelihood of each row in nats by each measure, averaged over `num_orders` random orders.
+    Return the negative log-likelihood of each row in nats for each measure, averaged over `num_orders` random orders.
 
-    The orders of a row depend on `seed`, the row's number and `num_orders` alone, not on the batch. (Other random
-    numbers, of ensembles and of an encoder's maskings, depend on which rows are in the batch as well.) Processes share
-    the batches.
+    Processes share the batches. The orders of a row depend on `seed`, its index and `num_orders`, but not on its batch.
+    Other random numbers (of ensembles and of an encoder's maskings) also depend on the rows in the batch.
 
     Args:
-        model: A model, or its scorer.
+        model: A model or its scorer.
         rows: Rows with `input_ids`.
-        num_orders: Orders of a row.
-        seed: Of the orders.
-        batch_size: Rows of a forward pass.
-        precisions: `"no"`, or `"bf16"` for autocast, for each measure to compute, some of `MEASURES`.
-        journal: Where finished batches are kept.
-        name: Of the text, in the journal.
+        num_orders: Number of random orders of each row.
+        seed: Seed of the orders.
+        batch_size: Number of rows in a forward pass.
+        precisions: Measures to compute, with `"no"`, or `"bf16"` for autocast.
+        journal: Storage of finished batches.
+        name: Name of the text in the journal.
     """
     scorer = make_scorer(model) if isinstance(model, PreTrainedModel) else model
     journal = Journal() if journal is None else journal
@@ -115,9 +110,9 @@ def score(
     numbers = {measure: range(num_orders if measure in RANDOM_MEASURES else 1) for measure in precisions}
     passes = [(measure, number, f"{name}/{measure}/{number}") for measure in precisions for number in numbers[measure]]
     work = [
-        (*one, chosen)
-        for one in passes
-        for chosen in batches_of([row for row in range(len(rows)) if row not in journal.done[one[-1]]], batch_size)
+        (measure, number, key, batch)
+        for measure, number, key in passes
+        for batch in split_batches([row for row in range(len(rows)) if row not in journal.done[key]], batch_size)
     ]
     collator = DataCollatorForAnyOrderLM(pad_token_id=0, left_to_right_fraction=0.0, seed=seed)
     device = scorer.model.device
@@ -127,28 +122,29 @@ def score(
         unit="pass",
         disable=not state.is_local_main_process,
     )
-    for measure, number, key, chosen in bar:
-        features = [{"input_ids": rows[row]["input_ids"], "order_seed": row * num_orders + number} for row in chosen]
+    for measure, number, key, indices in bar:
+        features = [{"input_ids": rows[row]["input_ids"], "order_seed": row * num_orders + number} for row in indices]
         batch: Batch = {part: values.to(device) for part, values in collator(features).items()}
-        seeds = np.random.SeedSequence([seed, number, *chosen])
+        seeds = np.random.SeedSequence([seed, number, *indices])
         generator = torch.Generator().manual_seed(int(seeds.generate_state(1)[0]))
         with torch.autocast(device.type, torch.bfloat16, enabled=precisions[measure] == "bf16"):
-            nats = scorer.nats(measure, batch, generator)
-        journal.add(key, chosen, nats.tolist())
+            scores = scorer.negative_log_likelihood(measure, batch, generator)
+        journal.add(key, indices, scores.tolist())
     gathered = {measure: [] for measure in precisions}
     for measure, _, key in passes:
         gathered[measure].append(journal.gather(key, len(rows)))
-    return {measure: np.mean(nats, axis=0) for measure, nats in gathered.items()}
+    return {measure: np.mean(scores, axis=0) for measure, scores in gathered.items()}
 
 
-def batches_of(rows: list[Any], batch_size: int) -> list[list[Any]]:
-    return [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
+def split_batches(values: list[Any], batch_size: int) -> list[list[Any]]:
+    """Split a list into lists of at most `batch_size` values."""
+    return [values[start : start + batch_size] for start in range(0, len(values), batch_size)]
 
 
-def figures(nats: np.ndarray, num_tokens: np.ndarray, num_bytes: np.ndarray) -> dict[str, float | None]:
-    """Return perplexity per token and bits per byte of all rows, each with its standard error (None for one row)."""
-    per_token, token_error = ratio(nats, num_tokens)
-    per_byte, byte_error = ratio(nats, num_bytes)
+def compute_metrics(nats: np.ndarray, num_tokens: np.ndarray, num_bytes: np.ndarray) -> dict[str, float | None]:
+    """Return perplexity per token and bits per byte over all rows, with standard errors (None for a single row)."""
+    per_token, token_error = ratio_with_error(nats, num_tokens)
+    per_byte, byte_error = ratio_with_error(nats, num_bytes)
     perplexity = math.exp(per_token)
     return {
         "perplexity": perplexity,
@@ -158,10 +154,10 @@ def figures(nats: np.ndarray, num_tokens: np.ndarray, num_bytes: np.ndarray) -> 
     }
 
 
-def ratio(values: np.ndarray, sizes: np.ndarray) -> tuple[float, float | None]:
-    """Return sum(values) / sum(sizes), and its standard error over rows (to first order; rows taken as independent)."""
-    quotient = values.sum() / sizes.sum()
+def ratio_with_error(values: np.ndarray, sizes: np.ndarray) -> tuple[float, float | None]:
+    """Return sum(values) / sum(sizes) and its standard error over independent rows, to first order."""
+    ratio = values.sum() / sizes.sum()
     if len(values) == 1:
-        return float(quotient), None
-    spread = ((values - quotient * sizes) ** 2).sum() * len(values) / (len(values) - 1)
-    return float(quotient), float(spread**0.5 / sizes.sum())
+        return float(ratio), None
+    variance = ((values - ratio * sizes) ** 2).sum() * len(values) / (len(values) - 1)
+    return float(ratio), float(variance**0.5 / sizes.sum())

@@ -1,9 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Measured results beside the published ones (Tables 1, 4 and 5 of arXiv 2506.19935), as Markdown.
+Markdown tables of measured and published results (Tables 1, 4 and 5 of arXiv 2506.19935).
 
-    python eval/tables.py RESULTS.json [...]    the tables of finished runs of eval/zero_shot.py
+    python eval/tables.py RESULTS.json [...]
+
+RESULTS.json are results of eval/zero_shot.py.
 """
 
 import argparse
@@ -20,20 +22,13 @@ from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS
 from modeling_aogpt.configuration_aogpt import GPT2_VOCAB_SIZE
 
 KEYS = (
-    "model",
-    "num_parameters",
-    "protocol",
-    "sequence_length",
-    "tokenizer",
-    "mixed_precision",
-    "arguments",
+    *("model", "num_parameters", "protocol", "sequence_length", "tokenizer", "mixed_precision", "arguments"),
     "datasets",
 )
 MEASURE_NAMES = ORDER_NAMES | {"ensemble": "ensemble"}
-PRECISIONS = {"left_to_right": "bf16", "any_order": "no", "ensemble": "no"}  # mixed precision of the published figures
+PRECISIONS = {"left_to_right": "bf16", "any_order": "no", "ensemble": "no"}  # mixed precision of the published results
 
-# Zero-shot perplexity on LAMBADA, WikiText2, PTB, WikiText103 and 1BW, as published.
-DATASETS = ("lambada", "wikitext2", "ptb", "wikitext103", "lm1b")
+# Published zero-shot perplexity on LAMBADA, WikiText2, PTB, WikiText103 and 1BW, the order of `EVALUATION_SETS`.
 PUBLISHED = {
     "medium": {  # Table 4, about 350 million parameters
         "left_to_right": {
@@ -74,9 +69,9 @@ PUBLISHED = {
         },
     },
 }
-SMALL, MEDIUM = (100e6, 250e6), (250e6, 500e6)  # parameters; AO-GPT's sizes are 170.6 and 425.8 million
+SMALL, MEDIUM = (100e6, 250e6), (250e6, 500e6)  # numbers of parameters; AO-GPT has 170.6 and 425.8 million
 
-# Generative perplexity by GPT-2 large, as published (Table 1): medium models by steps, at each (top-p, temperature).
+# Published generative perplexity by GPT-2 large (Table 1): medium models, by (top-p, temperature), for each step count.
 GENERATIVE_STEPS = (64, 128, 256, 512, 1024)
 GENERATIVE = {
     (1.0, 1.0): {"AO-GPT": (194.5, 154.8, 148.0, 140.3, 136.4), "SEDD": (121.5, 100.0, 86.4, 87.6, 81.6)},
@@ -85,88 +80,85 @@ GENERATIVE = {
 }
 
 
-def size_of(num_parameters: int) -> str | None:
-    """Return the published size that a model is compared with, if any."""
+def _published_size(num_parameters: int) -> str | None:
+    """Return the published model size that a model is compared with, or None."""
     for size, (least, most) in {"small": SMALL, "medium": MEDIUM}.items():
         if least <= num_parameters < most:
             return size
     return None
 
 
-def departures(results: dict[str, Any], measure: str) -> list[str]:
-    """Return the departures of a run from the published protocol, which make its figures of a measure incomparable."""
-    found = []
+def _departures(results: dict[str, Any], measure: str) -> list[str]:
+    """Return the differences to the published protocol, which make the perplexities of a measure incomparable."""
+    departures = []
     if results["protocol"] != "published":
-        found.append("nothing dropped")
+        departures.append("nothing dropped")
     if results["sequence_length"] != BLOCK_LENGTH:
-        found.append(f"blocks of {results['sequence_length']}")
+        departures.append(f"blocks of {results['sequence_length']}")
     if results["tokenizer"]["num_ids"] != GPT2_VOCAB_SIZE:
-        found.append(f"a tokenizer of {results['tokenizer']['num_ids']} ids")
+        departures.append(f"a tokenizer of {results['tokenizer']['num_ids']} ids")
     if results["mixed_precision"][measure] != PRECISIONS[measure]:
-        found.append(f"mixed precision {results['mixed_precision'][measure]!r}")
+        departures.append(f"mixed precision {results['mixed_precision'][measure]!r}")
     if results["arguments"]["dtype"] != "float32":
-        found.append(f"weights in {results['arguments']['dtype']}")
-    for name, values in results["datasets"].items():
+        departures.append(f"weights in {results['arguments']['dtype']}")
+    for name, scored in results["datasets"].items():
         if name not in EVALUATION_SETS:
             continue
-        known = EVALUATION_SETS[name]
-        if values["split"] != known.split:
-            found.append(f"the {values['split']} split of {known.title}")
-        elif values["documents"] != known.hub_rows[known.split]:
-            found.append(f"{values['documents']} of the {known.hub_rows[known.split]} rows of {known.title}")
-    return found
+        data_set = EVALUATION_SETS[name]
+        num_rows = data_set.hub_rows[data_set.split]
+        if scored["split"] != data_set.split:
+            departures.append(f"the {scored['split']} split of {data_set.title}")
+        elif scored["documents"] != num_rows:
+            departures.append(f"{scored['documents']} of the {num_rows} rows of {data_set.title}")
+    return departures
 
 
 def zero_shot_table(runs: Sequence[dict[str, Any]]) -> str:
-    """Return Tables 4 and 5 with measured rows in bold, beside the published rows of their sizes."""
-    sizes = sorted({size for run in runs if (size := size_of(run["num_parameters"]))})
-    titles = [EVALUATION_SETS[name].title for name in DATASETS]
+    """Return Tables 4 and 5 with measured rows in bold, below the published rows of the same model size."""
+    sizes = sorted({size for run in runs if (size := _published_size(run["num_parameters"]))})
+    titles = [data_set.title for data_set in EVALUATION_SETS.values()]
     rows: list[tuple[str, ...]] = []
-    marks: list[str] = []
+    notes: list[str] = []
     for measure, title in MEASURE_NAMES.items():
-        of_measure = [
+        group = [
             (f"{model} {size} (published)", *(f"{value:.2f}" for value in values))
             for size in sizes
             for model, values in PUBLISHED[size][measure].items()
         ]
         for run in runs:
-            cells = [cell(run["datasets"].get(name), measure) for name in DATASETS]
+            cells = [_format_cell(run["datasets"].get(name), measure) for name in EVALUATION_SETS]
             if any(cells):
                 name = run["model"] + (f", {run['arguments']['ensemble_size']}" if measure == "ensemble" else "")
-                if unlike := departures(run, measure):
-                    marks.append(f"[*] {name}, {title}: not comparable with published rows: {'; '.join(unlike)}.")
+                if departures := _departures(run, measure):
+                    notes.append(f"[*] {name}, {title}: not comparable with published rows: {'; '.join(departures)}.")
                     name += " [*]"
-                of_measure.append((f"**{name}**", *cells))
-        if of_measure:
-            rows += [(f"*{title}*", *[""] * len(titles)), *of_measure]
+                group.append((f"**{name}**", *cells))
+        if group:
+            rows += [(f"*{title}*", *[""] * len(titles)), *group]
     table = markdown_table(["zero-shot perplexity", *titles], rows, "l" + "r" * len(titles))
-    return "\n".join([table, *(["", *marks] if marks else [])])
+    return "\n".join([table, *(["", *notes] if notes else [])])
 
 
-def cell(found: dict[str, Any] | None, measure: str) -> str:
-    if found is None or measure not in found["measures"]:
+def _format_cell(scored: dict[str, Any] | None, measure: str) -> str:
+    if scored is None or measure not in scored["measures"]:
         return ""
-    values = found["measures"][measure]
-    return with_error(values["perplexity"], values["perplexity_standard_error"], 2)
+    metrics = scored["measures"][measure]
+    return with_error(metrics["perplexity"], metrics["perplexity_standard_error"], 2)
 
 
 def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -> str:
     """
-    Return Table 1 with measured rows in bold: generative perplexity and, behind a slash, the samples' mean unigram
-    entropy in nats, at each setting by steps. Published rows stand beside those that GPT-2 large judged.
+    Return Table 1 with measured rows in bold, below the published rows if GPT-2 large is the judge.
 
-    Args:
-        results: Of `judge_cell`.
-        average: `"mean"` over samples, as published, or `"pooled"` over all tokens, on which a few bad samples weigh
-            less.
+    A cell is "generative perplexity / mean unigram entropy of the samples in nats". Perplexity is the `"mean"` over
+    samples, as published, or `"pooled"` over all tokens, which a few bad samples affect less.
     """
     judge = results[0]["judge"]
-    by_place = {
-        tuple(result["cell"][key] for key in ("model", "top_p", "temperature", "steps")): result for result in results
-    }
-    settings = list(dict.fromkeys((top_p, temperature) for _, top_p, temperature, _ in by_place))
-    models = list(dict.fromkeys(model for model, *_ in by_place))
-    steps = sorted({count for *_, count in by_place})
+    keys = ("model", "top_p", "temperature", "steps")
+    results_by_key = {tuple(result["cell"][key] for key in keys): result for result in results}
+    settings = list(dict.fromkeys((top_p, temperature) for _, top_p, temperature, _ in results_by_key))
+    models = list(dict.fromkeys(model for model, *_ in results_by_key))
+    steps = sorted({count for *_, count in results_by_key})
     rows = []
     for top_p, temperature in settings:
         if Path(judge).name == "gpt2-large" and average == "mean":
@@ -175,10 +167,10 @@ def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -
                 cells = (str(published.get(count, "")) for count in steps)
                 rows.append((f"{top_p}, {temperature}", f"{model} medium (published)", *cells))
         for model in models:
-            found = (by_place.get((model, top_p, temperature, count)) for count in steps)
+            measured = (results_by_key.get((model, top_p, temperature, count)) for count in steps)
             cells = (
                 "" if result is None else f"{result['perplexity'][average]:.1f} / {result['entropy']:.2f}"
-                for result in found
+                for result in measured
             )
             rows.append((f"{top_p}, {temperature}", f"**{model}**", *cells))
     over = {"mean": "mean over samples", "pooled": "pooled over tokens"}[average]
@@ -189,15 +181,16 @@ def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -
 
 @one_line_errors()
 def main(argv: list[str]) -> None:
-    parser = argparse.ArgumentParser(description="Results of eval/zero_shot.py beside the published figures.")
-    parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS.json")
+    """Run the command."""
+    parser = argparse.ArgumentParser(description="Print results of eval/zero_shot.py with the published tables.")
+    parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS.json", help="results of a finished run")
     files = parser.parse_args(argv).results
     runs = [read_json(file, KEYS, "eval/zero_shot.py") for file in files]
     for file, run in zip(files, runs, strict=True):
-        if not run["datasets"].keys() & set(DATASETS):
+        if not run["datasets"].keys() & EVALUATION_SETS.keys():
             raise ValueError(
-                f"{file} has figures of {', '.join(run['datasets'])}, but the tables are of {', '.join(DATASETS)}: "
-                "score these with eval/zero_shot.py --datasets."
+                f"{file} has results for {', '.join(run['datasets'])} only, but the tables are for "
+                f"{', '.join(EVALUATION_SETS)}. Score these with eval/zero_shot.py --datasets."
             )
     print(zero_shot_table(runs))
 

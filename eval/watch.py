@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Watch a generation fill in, in the terminal or as an animated picture.
+Show the steps of a generation in the terminal, or write them to an animated GIF.
 
     python eval/watch.py MODEL ["TEXT with <mask> tokens" ...] [--order ...] [--output_dir DIR]
 """
@@ -28,7 +28,7 @@ from common.commands import Options, Parser, one_line_errors, option
 from common.files import atomic_file
 from common.models import load_model
 from common.tokenization import num_unpadded
-from eval.infilling import printable
+from eval.infilling import make_printable
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.orders import ORDER_NAMES
 from modeling_aogpt.tokenization import load_tokenizer
@@ -37,43 +37,37 @@ from modeling_aogpt.unmasking import CERTAINTY_MEASURES
 MASKED = "░"
 INK, PALE = "#22262a", "#c9ced3"
 DOTS_PER_INCH = 100
-CHARACTER_WIDTH = 9 / DOTS_PER_INCH  # inches; whole dots, as letters are drawn, so that words stand in their columns
-FONT_SIZE = 72 * CHARACTER_WIDTH / 0.602  # points, of DejaVu Sans Mono, which matplotlib carries
+CHARACTER_WIDTH = 9 / DOTS_PER_INCH  # inches; a whole number of dots, so that columns of characters are aligned
+FONT_SIZE = 72 * CHARACTER_WIDTH / 0.602  # points, of DejaVu Sans Mono, which matplotlib includes
 LINE_HEIGHT = 1.7 * FONT_SIZE / 72
 
 
 @dataclass
 class WatchArguments(Options):
-    """How to generate, and how to show it."""
+    """Options of eval/watch.py."""
 
-    num_samples: int | None = option(
-        None, "Whole sequences to make, if no text is given (1), or samples of each text.", least=1
-    )
+    num_samples: int | None = option(None, "Samples of each text, or of whole sequences. Defaults to 1.", least=1)
     length: int | None = option(
-        None,
-        "Tokens of a sequence: texts are filled up with end-of-text, for models of one document per sequence; whole "
-        "sequences have so many, unless given as many as the model takes.",
+        None, "Tokens in a sequence. Texts are padded to it with end-of-text. Defaults to the texts' length.", least=1
     )
-    order: str = option(
-        "random", f"Order in which positions are filled in: {', '.join((*ORDER_NAMES, *CERTAINTY_MEASURES))}."
-    )
-    num_steps: int | None = option(None, "Steps of the reverse process; unless given, one position at a time.")
-    strategy: str = option("parallel", "parallel, or speculative: exact, in fewer passes.")
-    block_length: int | None = option(None, "Fill in contiguous blocks of so many positions one after the other.")
-    temperature: float = option(1.0, "Divides the logits.")
-    top_p: float = option(1.0, "Draw from the likeliest tokens that together reach this probability.")
-    seed: int = option(0, "Of all that is drawn.")
-    seconds: float = option(0.15, "How long each step is shown.")
-    output_dir: Path | None = option(None, "Folder for an animated picture, samples.gif, instead of showing it here.")
+    order: str = option("random", f"Order of unmasking: {', '.join((*ORDER_NAMES, *CERTAINTY_MEASURES))}.")
+    num_steps: int | None = option(None, "Generation steps. Defaults to one position at a time.")
+    strategy: str = option("parallel", "parallel, or speculative, which samples exactly in fewer forward passes.")
+    block_length: int | None = option(None, "Fill in contiguous blocks of this length from left to right.")
+    temperature: float = option(1.0, "Temperature.")
+    top_p: float = option(1.0, "Sample from the likeliest tokens whose probabilities add up to this value.")
+    seed: int = option(0, "Seed of orders and tokens.")
+    seconds: float = option(0.15, "Seconds to show each step.")
+    output_dir: Path | None = option(None, "Folder for samples.gif. Defaults to showing the steps in the terminal.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 < self.seconds < float("inf"):
-            raise ValueError(f"seconds is {self.seconds}; every step is to be shown for some time, above 0.")
+            raise ValueError(f"`seconds` must be positive and finite, but is {self.seconds}.")
 
 
 class Token(NamedTuple):
-    """A token of a line: its text, and the step that filled it in (-1: given)."""
+    """A token of a line: its text, and the step at which it was unmasked (-1 if it was given)."""
 
     text: str
     step: int
@@ -98,81 +92,75 @@ def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> None:
     )
     lines = make_lines(output, tokenizer)
     if arguments.output_dir is None:
-        show(lines, output, arguments.seconds)
+        _show(lines, output, arguments.seconds)
     else:
-        draw(lines, output, arguments.seconds, arguments.output_dir / "samples.gif")
+        _draw(lines, output, arguments.seconds, arguments.output_dir / "samples.gif")
 
 
 def make_inputs(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int | None) -> torch.LongTensor | None:
-    """
-    Return the ids (batch, n) of the texts, or None if there are none.
-
-    Raises:
-        ValueError: For texts without a hole, of different lengths, or longer than `length`.
-    """
+    """Return the ids (batch, n) of the texts, padded with end-of-text to `length`, or None if there are no texts."""
     if not texts:
         return None
     ids = tokenizer(texts).input_ids
     if not any(tokenizer.mask_token_id in row for row in ids):
-        raise ValueError(f"The texts have no hole: write {tokenizer.mask_token} for every token that is to be found.")
-    longest = max(map(len, ids)) if length is None else length
-    if length is None and len(set(map(len, ids))) > 1:
+        raise ValueError(f"The texts contain no mask. Write {tokenizer.mask_token} for each token to fill in.")
+    lengths = [len(row) for row in ids]
+    if length is None and len(set(lengths)) > 1:
         raise ValueError(
-            f"The texts have {', '.join(map(str, map(len, ids)))} tokens; texts of different lengths go together only "
-            "where they are filled up with end-of-text: give --length."
+            f"The texts have different lengths ({', '.join(map(str, lengths))} tokens). Set `length` to pad them with "
+            "end-of-text."
         )
-    if max(map(len, ids)) > longest:
-        raise ValueError(f"A text has {max(map(len, ids))} tokens, but --length is {longest}.")
-    return torch.tensor([row + [tokenizer.eos_token_id] * (longest - len(row)) for row in ids])
+    if max(lengths) > (length or max(lengths)):
+        raise ValueError(f"`length` ({length}) is less than the longest text ({max(lengths)} tokens). Increase it.")
+    return torch.tensor([row + [tokenizer.eos_token_id] * ((length or len(row)) - len(row)) for row in ids])
 
 
 def make_lines(output: AnyOrderGenerationOutput, tokenizer: PreTrainedTokenizerBase) -> list[list[Token]]:
-    """Return the tokens of each sequence, without padding."""
+    """Return the tokens of each sequence without padding."""
     lines = []
     for ids, steps in zip(output.sequences, output.unmasking_steps, strict=True):
         kept = ids.tolist()[: num_unpadded(ids, tokenizer.eos_token_id)]
-        texts = [printable(tokenizer.decode(token)) for token in kept]
+        texts = [make_printable(tokenizer.decode(token)) for token in kept]
         lines.append([Token(*value) for value in zip(texts, steps.tolist(), strict=False)])
     return lines
 
 
-def color_of(step: int, num_steps: int) -> str:
-    """Return the colour of a step: early steps are blue, late ones orange; given tokens are plain."""
+def _step_color(step: int, num_steps: int) -> str:
+    """Return the colour of a step, from blue (early) to orange (late), or that of given tokens."""
     return INK if step < 0 else to_hex(colormaps["plasma"](0.1 + 0.7 * step / max(num_steps - 1, 1)))
 
 
-def show(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: float) -> None:
-    """Show the steps in the terminal, each token in the colour of its step."""
+def _show(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: float) -> None:
+    """Show the steps in the terminal, with each token in the colour of its step."""
     num_steps = int(output.unmasking_steps.max()) + 1
     console = Console()
     with Live(console=console, auto_refresh=False) as live:
         for step in range(-1, num_steps):
-            live.update(frame(lines, step, num_steps), refresh=True)
+            live.update(make_frame(lines, step, num_steps), refresh=True)
             time.sleep(seconds if console.is_terminal else 0)
-    console.print(caption(output), style="dim")
+    console.print(_caption(output), style="dim")
 
 
-def frame(lines: list[list[Token]], step: int, num_steps: int) -> Text:
-    """Return the lines as they were after a step."""
+def make_frame(lines: list[list[Token]], step: int, num_steps: int) -> Text:
+    """Return the text of the lines after a step."""
     text = Text()
     for line in lines:
         for token in line:
             if token.step > step:
                 text.append(MASKED * len(token.text), style="dim")
             else:
-                style = None if token.step < 0 else color_of(token.step, num_steps)
-                text.append(token.text, style=style)
+                text.append(token.text, style=None if token.step < 0 else _step_color(token.step, num_steps))
         text.append("\n")
     return text
 
 
-def caption(output: AnyOrderGenerationOutput) -> str:
+def _caption(output: AnyOrderGenerationOutput) -> str:
     num_tokens = int((output.unmasking_steps >= 0).sum())
     return f"{num_tokens} tokens in {output.num_forward_passes} forward passes, {output.num_rows} rows in all"
 
 
-def draw(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: float, path: Path) -> None:
-    """Draw the steps as an animated GIF that begins again after some seconds."""
+def _draw(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: float, path: Path) -> None:
+    """Write the steps to an animated GIF that repeats."""
     num_steps = int(output.unmasking_steps.max()) + 1
     width = max(sum(len(token.text) for token in line) for line in lines) + 2
     figure = Figure(figsize=(width * CHARACTER_WIDTH, (len(lines) + 2.2) * LINE_HEIGHT), facecolor="white")
@@ -190,26 +178,27 @@ def draw(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: fl
             column += len(token.text)
     counter = axes.text(0, len(lines) + 0.7, "", color=INK, **(style | {"fontsize": 0.85 * FONT_SIZE}))
 
-    pictures = []
+    frames = []
     for step in range(-1, num_steps):
         for artist, token in artists:
             is_masked = token.step > step
             artist.set_text(MASKED * len(token.text) if is_masked else token.text)
-            artist.set_color(PALE if is_masked else color_of(token.step, num_steps))
-        counter.set_text(f"step {step + 1} of {num_steps}" if step < num_steps - 1 else caption(output))
+            artist.set_color(PALE if is_masked else _step_color(token.step, num_steps))
+        counter.set_text(f"step {step + 1} of {num_steps}" if step < num_steps - 1 else _caption(output))
         canvas.draw()
-        pictures.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
-    durations = [1000 * seconds] * (len(pictures) - 1) + [1000 * (seconds + 2.5)]  # milliseconds; the result stays
+        frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+    durations = [1000 * seconds] * (len(frames) - 1) + [1000 * (seconds + 2.5)]  # milliseconds
     with atomic_file(path) as temporary:
-        options = {"append_images": pictures[1:], "duration": durations, "loop": 0}
-        pictures[0].save(temporary, format="GIF", save_all=True, **options)
+        options = {"append_images": frames[1:], "duration": durations, "loop": 0}
+        frames[0].save(temporary, format="GIF", save_all=True, **options)
 
 
 @one_line_errors()
 def main(argv: list[str]) -> None:
+    """Run the command."""
     parser = Parser(WatchArguments)
     parser.add_argument("model", help="Folder or Hub name of the model.")
-    parser.add_argument("text", nargs="*", help="Texts with mask tokens; none: whole sequences are made up.")
+    parser.add_argument("text", nargs="*", help="Texts with mask tokens. Without texts, whole sequences are generated.")
     arguments, others = parser.parse(argv)
     watch(others.model, others.text, arguments)
 

@@ -1,16 +1,16 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Perplexity and bits per byte of a model on text that it was not trained on, left to right and in random orders.
+Zero-shot perplexity and bits per byte of a model, left to right and in random orders.
 
     python eval/zero_shot.py MODEL --text_file FILE [...]
     python eval/zero_shot.py MODEL --datasets lambada wikitext2 ptb wikitext103 lm1b [--protocol clean] [--data_dir DIR]
     accelerate launch eval/zero_shot.py MODEL ...
 
-MODEL is an AO-GPT or sigma-GPT, an encoder-only masked diffusion model, or any causal language model of transformers.
-Writes results.json to --output_dir. Bits per byte assume a tokenizer that gives back the text it was given, as
-byte-level BPE does; each end-of-text counts as one byte. A run that was stopped goes on when the same command is given
-again.
+MODEL is an AO-GPT or sigma-GPT, an encoder-only masked diffusion model, or any causal language model of Transformers.
+Writes results.json to --output_dir. A run that was stopped continues when the same command is given again. Bits per
+byte assume a tokenizer that decodes to the text that it encoded, as byte-level BPE does. Each end-of-text counts as one
+byte.
 """
 
 import hashlib
@@ -38,80 +38,70 @@ from common.processes import in_turn, start_accelerator
 from common.sequences import encode_documents, pad, total
 from common.tokenization import vocabulary_arguments
 from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS, cut_into_blocks, load_texts
-from eval.scorers import MEASURES, CausalScorer, Estimators, Scorer, load_scorer
-from eval.scoring import Journal, figures, score
+from eval.scorers import MEASURES, CausalScorer, EstimatorSettings, Scorer, load_scorer
+from eval.scoring import Journal, compute_metrics, score_rows
 from eval.tables import MEASURE_NAMES, PRECISIONS, zero_shot_table
 from modeling_aogpt.tokenization import load_tokenizer
+from modeling_aogpt.validation import check_choice, check_even
 
 TEXT_FILES = "text files"
 
 
 @dataclass
 class ScoringArguments(Options):
-    """What to score, and how."""
+    """Options of eval/zero_shot.py."""
 
-    text_file: list[str] = option(
-        [], "Text, JSONL or Parquet files or patterns, also as .xz or .gz, to score without drops."
-    )
-    text_column: str = option("text", "Column of the documents of text_file, in anything but plain text.")
-    sample_by: SampleBy = option("line", "A document of plain text; `document`: a file.")
+    text_file: list[str] = option([], "Text, JSONL or Parquet files or patterns to score, also as .xz or .gz.")
+    text_column: str = option("text", "Column of the documents in JSONL and Parquet text files.")
+    sample_by: SampleBy = option("line", "A document in plain text files. `document` is a whole file.")
     packing: Literal["packed", "documents"] = option(
         "packed",
-        "Of text_file. packed: documents end to end, cut into sequences. documents: one per sequence, filled up with "
-        "end-of-text, for models that were trained so.",
+        "packed: concatenate the documents of text files, and cut them into sequences. documents: one document per "
+        "sequence, padded with end-of-text, for models that were trained in this way.",
     )
-    datasets: list[str] = option([], f"Benchmark data sets: {', '.join(EVALUATION_SETS)}.")
+    datasets: list[str] = option([], f"Benchmark data sets to score: {', '.join(EVALUATION_SETS)}.")
     protocol: Literal["published", "clean"] = option(
-        "published",
-        "How data sets are cut. published: as in the paper's tables, which drops text, leaves the first token of a "
-        "block to causal models unscored, and scores left to right in bfloat16. clean: everything is scored.",
+        "published", "published: cut and score data sets as for the paper's tables. clean: score all tokens exactly."
     )
-    data_dir: str | None = option(None, "Folder of the data sets' files; unless given, they come from the Hub.")
-    split: str | None = option(None, "Split of all data sets, unless that of the published tables.")
+    data_dir: str | None = option(None, "Folder with local files of the data sets. Defaults to the Hub.")
+    split: str | None = option(None, "Split of all data sets. Defaults to the split of the published tables.")
     sequence_length: int | None = option(
-        None, "Tokens of a sequence; unless given, as many as the model takes, and for data sets at most 1024."
+        None, "Tokens in a sequence. Defaults to the model's maximum, and for data sets to at most 1024."
     )
-    tokenizer: str | None = option(None, "Name or folder of the tokenizer; unless given, that of the model.")
+    tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model's.")
     measures: list[str] = option(
-        [], f"Of {', '.join(MEASURES)}; unless given, the first two, of an encoder the second."
+        [], f"{', '.join(MEASURES)}. Defaults to the first two, and to any_order for an encoder."
     )
     num_orders: int = option(1, "Random orders (or maskings) per sequence.", least=1)
-    ensemble_size: int = option(8, "Orders of the context that `ensemble` averages predictions over (Eq. 4).", least=2)
-    num_ranks: int = option(
-        8, "Draws, even, from which `ensemble` is estimated; 0: exactly, from M n^2 / 2 rows.", least=0
-    )
-    num_times: int = option(32, "Masking times, even, of the bound of an encoder.", least=2)
-    seed: int = option(0, "Of the random orders.", least=0)
-    tokens_per_batch: int = option(16384, "Tokens per forward pass and process.", least=1)
-    dtype: Literal["float32", "bfloat16"] = option("float32", "Of the weights.")
+    ensemble_size: int = option(8, "Orders of each context for the measure `ensemble` (Eq. 4).", least=2)
+    num_ranks: int = option(8, "Even number of draws that estimate `ensemble`. 0 computes it exactly.", least=0)
+    num_times: int = option(32, "Even number of masking times of an encoder's bound.", least=2)
+    seed: int = option(0, "Seed of the random orders.", least=0)
+    tokens_per_batch: int = option(16384, "Tokens in a forward pass of a process.", least=1)
+    dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of the weights.")
     mixed_precision: Literal["no", "bf16"] | None = option(
-        None, "no: everything in dtype. bf16: autocast to bfloat16. Unless given, what the protocol says."
+        None, "no: compute in `dtype`. bf16: autocast to bfloat16. Defaults to the protocol's choice."
     )
-    output_dir: Path | None = option(
-        None, "Folder for results.json; unless given, runs/zero_shot/ and a name made of the model's and settings'."
-    )
+    output_dir: Path | None = option(None, "Folder for results.json. Defaults to a new folder in runs/zero_shot/.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("num_ranks", "num_times"):
-            if getattr(self, name) % 2:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be even: two draws in each stratum.")
+        check_even("num_times", self.num_times)
+        if self.num_ranks:
+            check_even("num_ranks", self.num_ranks)
         if bool(self.text_file) == bool(self.datasets):
-            raise ValueError("Give either text files (--text_file) or data sets (--datasets).")
-        of_others = ("data_dir", "split") if self.text_file else ("text_column", "sample_by", "packing")
-        for name in of_others:
+            raise ValueError("Set either `text_file` or `datasets`.")
+        used, unused = ("text_file", "datasets") if self.text_file else ("datasets", "text_file")
+        for name in ("data_dir", "split") if self.text_file else ("text_column", "sample_by", "packing"):
             if getattr(self, name) != getattr(ScoringArguments, name):
-                here, there = ("text files", "data sets") if self.text_file else ("data sets", "text files")
-                raise ValueError(f"{name}={getattr(self, name)!r} is for {there}, but {here} are given: leave it out.")
-        for name, values, allowed in (
-            ("datasets", self.datasets, EVALUATION_SETS),
-            ("measures", self.measures, MEASURES),
-        ):
-            if unknown := [value for value in values if value not in allowed]:
-                raise ValueError(f"{name} has {unknown[0]!r}; it may hold {', '.join(allowed)}.")
+                raise ValueError(f"`{name}` applies to `{unused}`, but `{used}` is given. Remove `{name}`.")
+        for name, allowed in (("datasets", EVALUATION_SETS), ("measures", MEASURES)):
+            for value in getattr(self, name):
+                check_choice(name, value, allowed)
 
 
-Texts = dict[str, tuple[list[dict[str, Any]], dict[str, Any]]]  # by name: rows of sequences, and facts for the record
+# By name of a text: rows of sequences, and facts for results.json.
+Texts = dict[str, tuple[list[dict[str, Any]], dict[str, Any]]]
 
 
 def zero_shot(
@@ -122,45 +112,42 @@ def zero_shot(
     identity: str | None = None,
 ) -> dict[str, Any]:
     """
-    Score the text, and return the results: numbers and strings.
+    Score the text, and return the results.
 
     Args:
         model_name: Folder or Hub name of the model.
-        arguments: What to score, and how.
-        journal_folder: Keeps what is finished until all is saved, see `Journal`; the model's revision and the text add
-            to its name.
-        save: Writes the results, in the main process.
-        identity: The `identity_of_weights` of the model, if it is known: it reads all weights.
-
-    Raises:
-        ValueError: For missing or empty data, a tokenizer that is not the model's, a sequence longer than the model
-            takes, a text shorter than a block, or a measure that the model has not.
+        arguments: Settings.
+        journal_folder: Folder that keeps finished batches until the results are saved, see `Journal`. A digest of the
+            model's revision and the text is appended to its name.
+        save: Function that writes the results, called in the main process.
+        identity: The model's `identity_of_weights` if it is known, which saves reading all weights.
     """
     started = time.perf_counter()
     accelerator = start_accelerator()
-    estimators = Estimators(arguments.ensemble_size, arguments.num_ranks, arguments.num_times)
+    settings = EstimatorSettings(arguments.ensemble_size, arguments.num_ranks, arguments.num_times)
     identity = identity or identity_of_weights(model_name)
     weights, revision = (identity, None) if Path(model_name).is_dir() else (None, identity)
-    scorer = load_scorer(model_name, getattr(torch, arguments.dtype), accelerator.device, estimators, revision)
-    measures = choose_measures(scorer, arguments.measures)
+    scorer = load_scorer(model_name, getattr(torch, arguments.dtype), accelerator.device, settings, revision)
+    measures = _choose_measures(scorer, arguments.measures)
     tokenizer = load_tokenizer(arguments.tokenizer or model_name)
-    check_vocabulary(scorer.model, tokenizer, arguments.tokenizer or model_name)
+    _check_vocabulary(scorer.model, tokenizer, arguments.tokenizer or model_name)
     length = choose_length(scorer.model, arguments)
     is_published = bool(arguments.datasets) and arguments.protocol == "published"
     if isinstance(scorer, CausalScorer) and not is_published:
         scorer.start_id = tokenizer.eos_token_id
     with in_turn(accelerator):
-        texts: Texts = dict(load_all(arguments, tokenizer, length, isinstance(scorer, CausalScorer)))
+        texts: Texts = dict(_load_all(arguments, tokenizer, length, isinstance(scorer, CausalScorer)))
 
-    precisions = {measure: precision_of(measure, arguments, is_published) for measure in measures}
-    if journal_folder is not None:  # the same command may find another revision of the model, or other text
-        journal_folder = journal_folder.with_name(f"{journal_folder.name}-{digest_of(revision, texts)}")
+    default_precisions = PRECISIONS if is_published else dict.fromkeys(MEASURES, "no")
+    precisions = {measure: arguments.mixed_precision or default_precisions[measure] for measure in measures}
+    if journal_folder is not None:
+        journal_folder = journal_folder.with_name(f"{journal_folder.name}-{_digest(revision, texts)}")
     journal = Journal(journal_folder)
     batch_size = max(1, arguments.tokens_per_batch // length)
-    found = {}
+    scored = {}
     for name, (rows, facts) in texts.items():
-        nats = score(scorer, rows, arguments.num_orders, arguments.seed, batch_size, precisions, journal, name)
-        found[name] = facts | measured(scorer, rows, nats)
+        nats = score_rows(scorer, rows, arguments.num_orders, arguments.seed, batch_size, precisions, journal, name)
+        scored[name] = facts | _summarize(scorer, rows, nats)
     results = {
         "model": model_name,
         "revision": revision,
@@ -172,7 +159,7 @@ def zero_shot(
         "sequence_length": length,
         "mixed_precision": precisions,
         "arguments": asdict(arguments),
-        "datasets": found,
+        "datasets": scored,
         "seconds": round(time.perf_counter() - started, 1),
         "hardware": hardware(accelerator),
         "versions": versions(),
@@ -183,83 +170,84 @@ def zero_shot(
     return results
 
 
-def digest_of(revision: str | None, texts: Texts) -> str:
-    ids = [[row["input_ids"] for row in rows] for rows, _ in texts.values()]
-    return hashlib.sha256(json.dumps([revision, ids]).encode()).hexdigest()[:12]
+def _digest(revision: str | None, texts: Texts) -> str:
+    digest = hashlib.sha256(str(revision).encode())
+    for rows, _ in texts.values():
+        for row in rows:
+            digest.update(json.dumps(row["input_ids"]).encode())
+    return digest.hexdigest()[:12]
 
 
-def measured(scorer: Scorer, rows: list[dict[str, Any]], nats: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return the figures of each measure of a text, and the number of tokens they are of."""
-    num_given = int(isinstance(scorer, CausalScorer) and scorer.start_id is None)  # first tokens without a score
-    num_tokens = np.array([row["num_tokens"] - num_given for row in rows])
+def _summarize(scorer: Scorer, rows: list[dict[str, Any]], nats: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return the metrics of each measure, and the number of scored tokens."""
+    skips_first = isinstance(scorer, CausalScorer) and scorer.start_id is None
+    num_tokens = np.array([row["num_tokens"] - skips_first for row in rows])
     num_bytes = np.array([row["num_bytes"] for row in rows])
-    measures = {measure: figures(values, num_tokens, num_bytes) for measure, values in nats.items()}
-    if num_given:  # their bytes are counted, their bits are not
-        for found in measures.values():
-            del found["bits_per_byte"], found["bits_per_byte_standard_error"]
+    measures = {measure: compute_metrics(values, num_tokens, num_bytes) for measure, values in nats.items()}
+    if skips_first:  # the bytes include those of the first token, so bits per byte would be too low
+        for metrics in measures.values():
+            del metrics["bits_per_byte"], metrics["bits_per_byte_standard_error"]
     return {"tokens": int(num_tokens.sum()), "measures": measures}
 
 
-def choose_measures(scorer: Scorer, wanted: Sequence[str]) -> list[str]:
-    if missing := [measure for measure in wanted if measure not in scorer.measures]:
-        raise ValueError(
-            f"A model of type {scorer.model.config.model_type} has no measure {missing[0]!r}; it has "
-            f"{', '.join(scorer.measures)} (--measures)."
-        )
-    return list(wanted or scorer.default_measures)
+def _choose_measures(scorer: Scorer, requested: Sequence[str]) -> list[str]:
+    for measure in requested:
+        if measure not in scorer.measures:
+            raise ValueError(
+                f"`measures` has {measure!r}, but a model of type {scorer.model.config.model_type} can be scored by "
+                f"{', '.join(scorer.measures)} only."
+            )
+    return list(requested or scorer.default_measures)
 
 
-def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raise a `ValueError` unless the tokenizer can be the model's."""
-    given = vocabulary_arguments(tokenizer)["num_valid_tokens"]
-    known = getattr(model.config, "num_valid_tokens", None)
-    at_most = model.config.get_text_config().vocab_size  # causal models often have more ids than their tokenizers
-    if given != known if known is not None else given > at_most:
+def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Raise a `ValueError` if the tokenizer cannot be the model's."""
+    num_ids = vocabulary_arguments(tokenizer)["num_valid_tokens"]
+    expected = getattr(model.config, "num_valid_tokens", None)
+    vocab_size = model.config.get_text_config().vocab_size  # may be larger than the tokenizer's, for causal models
+    if num_ids > vocab_size if expected is None else num_ids != expected:
         raise ValueError(
-            f"The tokenizer {name!r} has {given} ids, the model {known or at_most}; name the one the model was trained "
-            "with (--tokenizer)."
+            f"The tokenizer {name!r} has {num_ids} ids, but the model has {expected or vocab_size}. Set `tokenizer` to "
+            "the one that the model was trained with."
         )
 
 
 def choose_length(model: PreTrainedModel, arguments: ScoringArguments) -> int:
+    """Return the number of tokens in a sequence. Raise a `ValueError` if the model does not support it."""
     longest = longest_sequence(model.config) or BLOCK_LENGTH
     length = arguments.sequence_length
     if length is None:
         length = min(longest, BLOCK_LENGTH) if arguments.datasets else longest
     if not 1 <= length <= longest:
-        raise ValueError(f"sequence_length is {length}; this model takes 1 to {longest} (its max_position_embeddings).")
+        raise ValueError(
+            f"`sequence_length` must be between 1 and {longest} (`max_position_embeddings`), but is {length}."
+        )
     return length
 
 
-def precision_of(measure: str, arguments: ScoringArguments, is_published: bool) -> str:
-    if arguments.mixed_precision is not None:
-        return arguments.mixed_precision
-    return PRECISIONS[measure] if is_published else "no"
-
-
-def load_all(
+def _load_all(
     arguments: ScoringArguments, tokenizer: PreTrainedTokenizerBase, length: int, is_causal: bool
 ) -> Iterator[tuple[str, tuple[list[dict[str, Any]], dict[str, Any]]]]:
-    """Yield `Texts`: rows with `input_ids`, `num_tokens` (those that count) and `num_bytes`, and facts."""
+    """Yield the items of `Texts`."""
     if arguments.text_file:
         texts = keep_text(load_files(arguments.text_file, arguments.sample_by), arguments.text_column)
-        rows, facts = make_rows(texts, tokenizer, arguments.packing, length, is_causal)
+        rows, facts = _make_rows(texts, tokenizer, arguments.packing, length, is_causal)
         yield TEXT_FILES, (rows, {"files": arguments.text_file, "packing": arguments.packing} | facts)
     for name in arguments.datasets:
         texts = load_texts(name, arguments.data_dir, arguments.split)
-        rows, facts = make_rows(texts, tokenizer, arguments.protocol, length, is_causal)
+        rows, facts = _make_rows(texts, tokenizer, arguments.protocol, length, is_causal)
         split = arguments.split or EVALUATION_SETS[name].split
         yield name, (rows, {"from": arguments.data_dir or "Hub", "split": split} | facts)
 
 
-def make_rows(
+def _make_rows(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, packing: str, length: int, is_causal: bool
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Return sequences of `length` ids, and their counts. Those of packed text may end with a shorter one."""
+    """Return sequences with `input_ids`, `num_tokens` (without padding) and `num_bytes`, and counts for the results."""
     documents = encode_documents(texts, tokenizer, with_token_bytes=True)
     if packing == "documents":
         rows = pad(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
-        if is_causal:  # they have not learned what the padding is
+        if is_causal:  # causal models were not trained on the padding
             rows = [row | {"input_ids": row["input_ids"][: row["num_tokens"]]} for row in rows]
     else:
         rows = cut_into_blocks(documents, length, "clean" if packing == "packed" else packing)
@@ -271,23 +259,24 @@ def make_rows(
     }
 
 
-def report(results: dict[str, Any]) -> Iterator[str]:
+def format_report(results: dict[str, Any]) -> Iterator[str]:
     """Yield the lines to print."""
     length, orders = results["sequence_length"], results["arguments"]["num_orders"]
-    for name, found in results["datasets"].items():
+    for name, scored in results["datasets"].items():
         yield (
-            f"{name}: {found['documents']} documents, {found['tokens']} tokens, {found['bytes']} bytes, as "
-            f"{found['sequences']} sequences of at most {length} tokens ({found.get('packing', results['protocol'])}); "
-            f"{found['dropped_tokens']} tokens dropped; random orders per sequence: {orders}"
+            f"{name}: {scored['documents']} documents, {scored['tokens']} tokens, {scored['bytes']} bytes, as "
+            f"{scored['sequences']} sequences of at most {length} tokens "
+            f"({scored.get('packing', results['protocol'])}); {scored['dropped_tokens']} tokens dropped; random orders "
+            f"per sequence: {orders}"
         )
-        yield f"{'':<16}{'perplexity':<26}{'bits per byte':<26}".rstrip()
-        for measure, values in found["measures"].items():
+        yield f"{'':<16}{'perplexity':<26}bits per byte"
+        for measure, metrics in scored["measures"].items():
             cells = [f"{MEASURE_NAMES[measure]:<16}"]
-            for figure, digits in (("perplexity", 2), ("bits_per_byte", 4)):
-                if figure in values:
-                    error = values[f"{figure}_standard_error"]
+            for metric, digits in (("perplexity", 2), ("bits_per_byte", 4)):
+                if metric in metrics:
+                    error = metrics[f"{metric}_standard_error"]
                     shown = "unknown" if error is None else f"{error:.{digits}f}"
-                    cells.append(f"{values[figure]:.{digits}f} ± {shown}".ljust(26))
+                    cells.append(f"{metrics[metric]:.{digits}f} ± {shown}".ljust(26))
             yield "".join(cells).rstrip()
     if results["arguments"]["datasets"]:
         yield f"\n{zero_shot_table([results])}"
@@ -295,12 +284,13 @@ def report(results: dict[str, Any]) -> Iterator[str]:
 
 def output_paths(model_name: str, identity: str | None, arguments: ScoringArguments) -> tuple[Path, Path]:
     """
-    Return the file of the results of a model, known by its `identity_of_weights`, and the folder in which finished
-    batches are kept until then: a function of what is computed.
+    Return the file of the results, and the folder of finished batches.
+
+    Both depend on the model's `identity_of_weights` and on all arguments that change results.
     """
-    computed = asdict(arguments) | {"model": model_name, "weights": identity}
-    del computed["output_dir"], computed["tokens_per_batch"]
-    digest = hashlib.sha256(json.dumps(computed, sort_keys=True).encode()).hexdigest()[:12]
+    settings = asdict(arguments) | {"model": model_name, "weights": identity}
+    del settings["output_dir"], settings["tokens_per_batch"]
+    digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
     path = Path(model_name)
     name = f"{path.resolve().parent.name}-{path.name}" if path.is_dir() else model_name.replace("/", "--")
     folder = arguments.output_dir or Path("runs/zero_shot") / f"{name}-{digest}"
@@ -309,19 +299,20 @@ def output_paths(model_name: str, identity: str | None, arguments: ScoringArgume
 
 @one_line_errors()
 def main(argv: list[str]) -> None:
+    """Run the command."""
     parser = Parser(ScoringArguments)
     parser.add_argument("model", help="Folder or Hub name of the model.")
     arguments, others = parser.parse(argv)
     identity = identity_of_weights(others.model)
     output, unfinished = output_paths(others.model, identity, arguments)
     if output.parent.is_file():
-        raise ValueError(f"output_dir={output.parent} is a file: name a folder.")
+        raise ValueError(f"`output_dir` ({output.parent}) is a file. Name a folder.")
     try:
         results = zero_shot(others.model, arguments, unfinished, partial(write_json, output), identity)
     except KeyboardInterrupt:
-        sys.exit(f"Stopped. Finished batches are kept in {output.parent}; the same command goes on from there.")
+        sys.exit(f"Stopped. Finished batches are kept in {output.parent}. Give the same command again to continue.")
     if PartialState().is_main_process:
-        print(*report(results), f"Written: {output}", sep="\n")
+        print(*format_report(results), f"Written: {output}", sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Use a model folder as somebody does who has torch and transformers and nothing else, in a process of its own:
+Script that uses a model folder in a process of its own, with torch and transformers only.
 
     python -I check_staged.py FOLDER [EXPECTED.safetensors]
 
-Every other installed package and this project are hidden first. Loads the tokenizer and every Auto class that the
-folder names, runs, generates and fills masks with each. EXPECTED holds `input_ids` and the `logits` that they must
-give. Prints a JSON list of [what was done, outcome]; ends with an error at the first thing that fails.
+It hides every other installed package and this project. Then it loads the tokenizer and every Auto class that the
+folder lists, runs each model, and generates or fills in masks. EXPECTED contains `input_ids` and the `logits` that they
+must give. The script prints a JSON list of [check, outcome], and stops with an error at the first failure.
 """
 
 import argparse
@@ -25,9 +25,14 @@ PROJECT = ("modeling_aogpt", "common", "training", "eval", "model_cards", "tests
 
 def hide_other_packages(kept: Iterable[str] = KEPT, hidden_modules: Iterable[str] = PROJECT) -> set[str]:
     """
-    Hide every installed package that those of `kept` do not require, and modules by name, from this process.
+    Make installed packages unavailable for import in this process.
 
-    Returns the names that can no longer be imported.
+    Args:
+        kept: Packages to keep, with everything they require.
+        hidden_modules: Other modules to hide.
+
+    Returns:
+        The names of the modules that cannot be imported any more.
     """
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -40,7 +45,7 @@ def hide_other_packages(kept: Iterable[str] = KEPT, hidden_modules: Iterable[str
         required.add(name)
         try:
             requirements = map(Requirement, distribution(name).requires or ())
-        except PackageNotFoundError:  # for another platform
+        except PackageNotFoundError:  # a requirement of another platform
             continue
         todo += [r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
     hidden = {
@@ -54,39 +59,38 @@ def hide_other_packages(kept: Iterable[str] = KEPT, hidden_modules: Iterable[str
         def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
             return None if name.partition(".")[0] in hidden else super().find_spec(name, path, target)
 
-    # An editable installation has a finder of its own, after this one.
+    # An editable installation has its own finder, which would find the hidden modules.
     others = [finder for finder in sys.meta_path if "editable" not in str(finder)]
     sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in others]
     return hidden
 
 
 def check(folder: str, expected: str | None) -> Iterable[tuple[str, str]]:
-    """Yield what was done with the folder, and how it went."""
+    """Load and use everything in a model folder, and yield the name and the outcome of each check."""
     import torch
     import transformers
     from safetensors.torch import load_file
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
-    assert tokenizer.mask_token_id == config.mask_token_id, "the tokenizer's mask is not the model's"
+    assert tokenizer.mask_token_id == config.mask_token_id, "the masks of the tokenizer and of the model differ"
     text = tokenizer.decode([config.num_valid_tokens - 1])
     yield "AutoTokenizer", f"{len(tokenizer)} tokens, mask {tokenizer.mask_token}"
-    given = load_file(expected) if expected else {"input_ids": torch.arange(3)[None] % config.num_valid_tokens}
-    ids = given["input_ids"]
+    inputs = load_file(expected) if expected else {"input_ids": torch.arange(3)[None] % config.num_valid_tokens}
+    ids = inputs["input_ids"]
 
     for name in sorted(config.auto_map.keys() - {"AutoConfig"}):
         model, info = getattr(transformers, name).from_pretrained(
             folder, trust_remote_code=True, output_loading_info=True
         )
-        assert type(model).__module__.startswith("transformers_modules."), "the code did not come from the folder"
-        assert not any(info.values()), f"weights are missing or left over: {info}"
+        assert type(model).__module__.startswith("transformers_modules."), "the code does not come from the folder"
+        assert not any(info.values()), f"weights are missing or unused: {info}"
         with torch.no_grad():
             logits = model(ids).logits
         assert logits.isfinite().all(), "logits are not finite"
-        is_causal = name == "AutoModelForCausalLM"
         if expected and name == "AutoModel":
-            torch.testing.assert_close(logits, given["logits"])
-        if is_causal:
+            torch.testing.assert_close(logits, inputs["logits"])
+        if name == "AutoModelForCausalLM":
             filled = model.generate(ids[:, :1], attention_mask=ids[:, :1] * 0 + 1, max_new_tokens=2, do_sample=False)
         elif hasattr(model, "generate"):
             generator = torch.Generator().manual_seed(0)
@@ -94,28 +98,31 @@ def check(folder: str, expected: str | None) -> Iterable[tuple[str, str]]:
         else:
             masked = ids.masked_fill(torch.arange(ids.shape[1]) == 1, config.mask_token_id)
             filled = model(masked).logits.argmax(-1)
-        assert not (filled == config.mask_token_id).any(), "masks are left"
-        assert filled.max() < config.num_valid_tokens, "ids that are no text were written"
+        assert not (filled == config.mask_token_id).any(), "masks were not filled in"
+        assert filled.max() < config.num_valid_tokens, "generated ids are not ids of text"
         yield f"{name} -> {type(model).__name__}", repr(tokenizer.decode(filled[0], skip_special_tokens=True))
 
     if "AutoModelForMaskedLM" in config.auto_map:
         pipe = transformers.pipeline("fill-mask", model=folder, trust_remote_code=True)
-        answers = pipe(f"{tokenizer.mask_token}{text}", top_k=1)
-        yield 'pipeline("fill-mask")', repr(answers[0]["sequence"])
+        outputs = pipe(f"{tokenizer.mask_token}{text}", top_k=1)
+        yield 'pipeline("fill-mask")', repr(outputs[0]["sequence"])
     if "AutoModelForCausalLM" in config.auto_map:
         pipe = transformers.pipeline("text-generation", model=folder, trust_remote_code=True)
-        answers = pipe(text, max_new_tokens=2, do_sample=False)
-        yield 'pipeline("text-generation")', repr(answers[0]["generated_text"])
+        outputs = pipe(text, max_new_tokens=2, do_sample=False)
+        yield 'pipeline("text-generation")', repr(outputs[0]["generated_text"])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Uses a model folder with nothing but torch and transformers.")
-    parser.add_argument("folder", type=Path, metavar="FOLDER")
-    parser.add_argument("expected", nargs="?", metavar="EXPECTED.safetensors", help="input_ids, and logits they give")
+    """Run the script."""
+    parser = argparse.ArgumentParser(description="Use a model folder with torch and transformers only.")
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the model folder")
+    parser.add_argument(
+        "expected", nargs="?", metavar="EXPECTED.safetensors", help="input_ids, and the logits that they must give"
+    )
     arguments = parser.parse_args()
     for path in (arguments.folder / "config.json", arguments.expected):
         if path is not None and not Path(path).is_file():
-            parser.error(f"there is no {path}")
+            parser.error(f"{path} does not exist")
     hide_other_packages()
     outcomes = list(check(str(arguments.folder.absolute()), arguments.expected))
     assert not set(PROJECT) & sys.modules.keys()

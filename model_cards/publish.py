@@ -1,13 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Make a Hub repository of a model, check it, show it, and upload it with --push:
+Command that prepares a Hub repository of a model, checks it, and uploads it with --push.
 
-    python model_cards/publish.py RUN_OR_MODEL REPO_ID [--card NAME] [--push]
+    python model_cards/publish.py RUN_OR_MODEL REPO_ID [--card NAME] [--output_dir DIR] [--push]
 
-RUN_OR_MODEL is a finished run (runs/quickstart) or a model folder. Without --push nothing is sent and the network is
-not touched. The check loads the repository in a process that has nothing but torch and transformers, with every Auto
-class, and generates. The token is that of `hf auth login`.
+RUN_OR_MODEL is a finished run (runs/quickstart) or a model folder. The check loads the repository through every Auto
+class in a process that has only torch and transformers, and generates. Without --push, the network is not used. Without
+--output_dir, the prepared files are deleted at the end. Uploads use the token of `hf auth login`.
 """
 
 import json
@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import yaml
-from huggingface_hub import HfApi, eval_result_entries_to_yaml
+from huggingface_hub import HfApi
 from huggingface_hub.errors import HTTPError
 from huggingface_hub.utils import validate_repo_id
 from rich.console import Console
@@ -33,14 +32,13 @@ from common.commands import Parser, one_line_errors, option
 from common.files import atomic_folder, check_empty_folder
 from common.models import Model, identity_of_weights, load_model
 from common.results import read_finished_run
-from model_cards.card import read_facts, render
+from model_cards.card import read_facts, render_card
 from model_cards.measurements import (
-    Measurement,
-    benchmark_entries,
     describe_corpus,
-    run_hyperparameters,
-    run_measurements,
-    zero_shot_measurements,
+    name_corpus,
+    read_run_measurements,
+    read_zero_shot_measurements,
+    select_hyperparameters,
 )
 from modeling_aogpt.tokenization import load_matching_tokenizer
 
@@ -50,94 +48,97 @@ CHECK = Path(__file__).parent / "check_staged.py"
 
 @dataclass
 class PublishArguments:
-    card: str = option("default", "A YAML file of this folder by its name, such as ao-gpt-small, or one of your own.")
-    tokenizer: str | None = option(None, "Name or folder, for a model folder without one.")
-    results: list[Path] = option([], "JSON files of eval/zero_shot.py with this model.")
-    max_shard_size: str = option("2GB", "Largest file of weights.")
-    output_dir: Path | None = option(None, "Keep the repository's files in this folder, to look at.")
-    push: bool = option(False, "Upload.")
-    private: bool = option(False, "Make the repository private if it is created. One that is there must be private.")
-    revision: str = option("main", "Branch to upload to, made from main if it is not there.")
-    tag: str | None = option(None, "Tag to put on the upload.")
+    """Options of the command."""
+
+    card: str = option("default", "Card in model_cards/, such as quickstart or ao-gpt-small, or a YAML file.")
+    tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to that of the model folder.")
+    results: list[Path] = option([], "JSON files of eval/zero_shot.py with results of this model, for the card.")
+    max_shard_size: str = option("2GB", "Maximum size of a file of weights.")
+    output_dir: Path | None = option(None, "Folder to keep the prepared files in. Without it, they are deleted.")
+    push: bool = option(False, "Upload the prepared files.")
+    private: bool = option(False, "Create a private repository. An existing one must be private.")
+    revision: str = option("main", "Branch to upload to. A new branch starts from main.")
+    tag: str | None = option(None, "Tag to create for the uploaded commit. Defaults to no tag.")
     message: str = option("Upload model", "Message of the commit.")
 
     def __post_init__(self) -> None:
-        of_uploads = ("private", "revision", "tag", "message")
-        unused = [f"--{name}" for name in of_uploads if getattr(self, name) != getattr(PublishArguments, name)]
+        upload_options = ("private", "revision", "tag", "message")
+        unused = [f"--{name}" for name in upload_options if getattr(self, name) != getattr(PublishArguments, name)]
         if unused and not self.push:
-            raise ValueError(f"{', '.join(unused)} would change nothing: without --push nothing is sent.")
+            raise ValueError(f"{', '.join(unused)} has no effect without --push. Add --push, or remove it.")
 
 
-# ----------------------------------------------------------------------------------------------------------- staging
+# -------------------------------------------------------------------------------------------------------- preparation
 
 
 def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments) -> None:
     """
-    Write the repository of a model: weights in safetensors, configurations, code, tokenizer, licence, card, results.
+    Write the files of a repository: weights in safetensors, configurations, code, tokenizer, licence and card.
 
     Args:
         source: A finished run of training/pretrain.py, or a model folder.
         repo_id: Name of the repository on the Hub.
-        folder: The folder to write, atomically.
-        arguments: Its card, tokenizer, results and size of shards.
+        folder: Folder to write. It is written completely or not at all.
+        arguments: Options of the command.
 
     Raises:
-        ValueError: If `source` is neither a run nor a model, has no tokenizer or another model's, if the card or
-            results cannot be read, if the results are another model's, or if `folder` holds anything.
+        ValueError: If `source` is neither a run nor a model; if there is no tokenizer, or it does not fit the model; if
+            the card or the results cannot be read, or belong to another model; or if `folder` is not empty.
     """
     check_empty_folder(folder)
     run = source if (source / "model").is_dir() else None
-    model_folder = source if run is None else source / "model"
-    finished = None if run is None else read_finished_run(run)[0]
+    model_folder = source / "model" if run else source
+    run_results = read_finished_run(run)[0] if run else None
     model = load_local(model_folder)
     tokenizer = load_matching_tokenizer(model.config, arguments.tokenizer or str(model_folder))
     facts, num_parameters = read_facts(arguments.card), model.num_parameters()
     weights = identity_of_weights(str(model_folder)) if arguments.results else None
-    known = model.config.model_type, num_parameters, weights
-    measurements = [row for path in arguments.results for row in zero_shot_measurements(path, *known)]
-    if finished is not None:
-        facts["hyperparameters"] = run_hyperparameters(finished)
-        measurements = run_measurements(run, finished) + measurements
-        if arguments.card == "default":
-            facts["training_data"] = describe_corpus(finished)
-    rendered = render(
-        *(repo_id, facts, model.config, num_parameters),
+    model_facts = model.config.model_type, num_parameters, weights
+    measurements = [row for path in arguments.results for row in read_zero_shot_measurements(path, *model_facts)]
+    if run_results is not None:
+        corpus = name_corpus(run_results)
+        if facts.get("corpus", corpus) != corpus:
+            raise ValueError(
+                f"The card {arguments.card!r} describes a model trained on {facts['corpus']}, but {source} was trained "
+                f"on {corpus}. Remove `--card` to use the default card, or pass a YAML file for this run."
+            )
+        facts["hyperparameters"] = select_hyperparameters(run_results)
+        facts.setdefault("training_data", describe_corpus(run_results))
+        measurements = read_run_measurements(run, run_results) + measurements
+    card = render_card(
+        repo_id,
+        facts,
+        model.config,
+        num_parameters,
         str(model.dtype).removeprefix("torch."),
         tokenizer.mask_token,
         measurements,
-        ends_documents=finished is not None and finished["corpus"]["packing"] == "documents",
+        pad_texts=run_results is not None and run_results["corpus"]["packing"] == "documents",
     )
     with atomic_folder(folder) as temporary:
         model.save_pretrained(temporary, max_shard_size=arguments.max_shard_size)
         tokenizer.save_pretrained(temporary)
         shutil.copy(ROOT / "LICENSE", temporary / "LICENSE")
-        rendered.save(temporary / "README.md")
-        write_benchmark_results(temporary, measurements)
+        card.save(temporary / "README.md")
 
 
 def load_local(folder: Path) -> Model:
-    """Load the model of a folder with this package's code, and without unpickling anything."""
+    """Load a model from a folder with this package's code. Pickled weights are refused."""
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} is neither a finished run nor a model folder: it has no config.json.")
     return load_model(folder, use_safetensors=True)
 
 
-def write_benchmark_results(folder: Path, measurements: list[Measurement]) -> None:
-    entries = benchmark_entries(measurements)
-    for dataset_id in sorted({entry.dataset_id for entry in entries}):
-        path = folder / ".eval_results" / f"{dataset_id.replace('/', '--')}.yaml"
-        path.parent.mkdir(exist_ok=True)
-        of_dataset = [entry for entry in entries if entry.dataset_id == dataset_id]
-        path.write_text(yaml.safe_dump(eval_result_entries_to_yaml(of_dataset)), encoding="utf-8")
-
-
 @torch.no_grad()
 def check(folder: Path) -> list[tuple[str, str]]:
     """
-    Load and use a staged folder in a process that can import nothing but torch and transformers.
+    Load and use a prepared folder in a process that can import torch and transformers only.
 
-    Returns what was done and how it went, see check_staged.py. Raises a `ValueError` with the message of that process
-    if anything failed.
+    Returns:
+        The name and the outcome of each check, see check_staged.py.
+
+    Raises:
+        ValueError: If a check failed, with the error message of the process.
     """
     model = load_local(folder)
     generator = torch.Generator().manual_seed(0)
@@ -151,7 +152,7 @@ def check(folder: Path) -> list[tuple[str, str]]:
             [sys.executable, "-I", str(CHECK), str(folder.absolute()), str(expected)],
             cwd=temporary,
             env=environment,
-            stdin=subprocess.DEVNULL,  # a question gets no answer
+            stdin=subprocess.DEVNULL,  # fail instead of waiting for an answer
             capture_output=True,
             text=True,
             encoding="utf-8",
@@ -162,32 +163,31 @@ def check(folder: Path) -> list[tuple[str, str]]:
     return [tuple(outcome) for outcome in json.loads(process.stdout.splitlines()[-1])]
 
 
-# ------------------------------------------------------------------------------------------------------------ upload
+# ------------------------------------------------------------------------------------------------------------- upload
 
 
 def push(folder: Path, repo_id: str, api: HfApi, arguments: PublishArguments) -> str:
     """
-    Make a branch of a repository hold exactly the files of a folder, in one commit, and return the commit's address.
+    Replace the files of a branch by those of a folder in one commit, and return the URL of the commit.
 
-    Files of weights go first. They are stored by their hashes, belong to nothing until the commit names them, and are
-    not sent again by the next attempt. So an upload that fails leaves every branch as it was, and goes on where it
-    stopped.
+    A failed upload changes no branch. Files of weights that it has sent are stored by their hashes, and are not sent
+    again by the next attempt.
 
     Raises:
-        ValueError: If the tag is taken, or the repository is there and public but is to be private. Errors of
-            huggingface_hub pass; the branch is then as it was.
-        RuntimeError: If only the tag failed: the commit is there.
+        ValueError: If the tag exists, or the repository is public although `arguments.private` is set.
+        RuntimeError: If the commit was made, but the tag could not be created.
+        OSError, HTTPError: If the upload failed.
     """
     revision, tag = arguments.revision, arguments.tag
     api.create_repo(repo_id, private=arguments.private, exist_ok=True)
     if arguments.private and not api.repo_info(repo_id, revision="main").private:
         raise ValueError(
-            f"{repo_id} is there already and public: make it private in its settings, choose another name, or leave "
-            "--private out."
+            f"{repo_id} exists and is public. Make it private in its settings, choose another name, or remove "
+            "`--private`."
         )
     refs = api.list_repo_refs(repo_id)
     if tag is not None and tag in {ref.name for ref in refs.tags}:
-        raise ValueError(f"{repo_id} has a tag {tag!r} already: choose another, or delete that one first.")
+        raise ValueError(f"{repo_id} already has a tag {tag!r}. Choose another one, or delete it first.")
     is_new = revision not in {ref.name for ref in refs.branches}
     if is_new:
         api.create_branch(repo_id, branch=revision)
@@ -198,7 +198,7 @@ def push(folder: Path, repo_id: str, api: HfApi, arguments: PublishArguments) ->
             revision=revision,
             commit_message=arguments.message,
             delete_patterns="*",
-            parent_commit=api.repo_info(repo_id, revision=revision).sha,  # refused if somebody else has pushed since
+            parent_commit=api.repo_info(repo_id, revision=revision).sha,  # fails if another commit was made since
         )
     except BaseException:
         if is_new:
@@ -208,18 +208,18 @@ def push(folder: Path, repo_id: str, api: HfApi, arguments: PublishArguments) ->
         try:
             api.create_tag(repo_id, tag=tag, revision=commit.oid)
         except (OSError, HTTPError) as error:
-            raise RuntimeError(f"Uploaded: {commit.commit_url}, but without the tag {tag!r}: {error}") from error
+            raise RuntimeError(f"Uploaded to {commit.commit_url}, but without the tag {tag!r}: {error}") from error
     return commit.commit_url
 
 
-# ----------------------------------------------------------------------------------------------------------- command
+# ------------------------------------------------------------------------------------------------------------ command
 
 
 def show(folder: Path, outcomes: list[tuple[str, str]], console: Console) -> None:
-    """Print what the check did, and the files that would be sent."""
+    """Print the outcomes of the checks, and the prepared files."""
     checks = Table("checked in a clean process", "outcome", title_justify="left")
-    for what, outcome in outcomes:
-        checks.add_row(escape(what), escape(outcome))
+    for name, outcome in outcomes:
+        checks.add_row(escape(name), escape(outcome))
     console.print(checks)
     files = Table("file", "bytes", show_footer=True)
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -231,27 +231,36 @@ def show(folder: Path, outcomes: list[tuple[str, str]], console: Console) -> Non
     console.print(files)
 
 
-@one_line_errors(ValueError, OSError, RuntimeError, HTTPError)  # of the token, of an upload, of the network
+@one_line_errors(ValueError, OSError, RuntimeError, HTTPError)  # HTTPError: no token, no network, or a failed upload
 def main(argv: list[str]) -> None:
-    parser = Parser(PublishArguments, description="Make a Hub repository of a model, check it, and upload it.")
+    """Run the command."""
+    parser = Parser(
+        PublishArguments,
+        description="Prepare a Hub repository of a model, check it, and upload it with --push. The prepared files are "
+        "deleted at the end, unless --output_dir is given.",
+    )
     parser.add_argument("source", type=Path, metavar="RUN_OR_MODEL", help="a finished run, or a model folder")
     parser.add_argument("repo_id", metavar="REPO_ID", help="owner/name on the Hub")
     arguments, others = parser.parse(argv)
     validate_repo_id(others.repo_id)
-    if "/" not in others.repo_id:  # the card's snippets would name somebody else's repository, or none
-        raise ValueError(f"{others.repo_id} names no owner: give REPO_ID as OWNER/NAME.")
+    if "/" not in others.repo_id:  # the snippets of the card would load another repository
+        raise ValueError(f"REPO_ID must be OWNER/NAME, but is {others.repo_id}.")
     console = Console()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.output_dir or Path(temporary) / "repository"
-        with console.status("staging"):
+        with console.status("preparing the repository"):
             stage(others.source, others.repo_id, folder, arguments)
-        with console.status("checking in a clean process"):
+        with console.status("checking it in a clean process"):
             outcomes = check(folder)
         show(folder, outcomes, console)
-        if not arguments.push:
-            console.print(f"Nothing was sent. To upload to {others.repo_id}, give --push.", soft_wrap=True)
-            return
-        console.print(f"Uploaded: {push(folder, others.repo_id, HfApi(), arguments)}", soft_wrap=True)
+        if arguments.push:
+            message = f"Uploaded to {push(folder, others.repo_id, HfApi(), arguments)}."
+        else:
+            message = f"Nothing was uploaded. Add --push to upload to {others.repo_id}."
+    kept = "The files above were deleted. Use --output_dir DIR to keep them."
+    if arguments.output_dir is not None:
+        kept = f"The files above are in {arguments.output_dir}."
+    console.print(escape(f"{message} {kept}"), soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A local stand-in of the Hub's HTTP API: what the real client calls to create, fill and tag a repository."""
+"""Local server with the part of the Hub's HTTP API that the client needs to create, fill and tag a repository."""
 
 import base64
 import hashlib
@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlparse
 Files = dict[str, bytes]
 
 
-def oid_of(files: Files, parent: str) -> str:
+def hash_commit(files: Files, parent: str) -> str:
     digest = hashlib.sha1(parent.encode())
     for name, content in sorted(files.items()):
         digest.update(name.encode() + content)
@@ -26,6 +26,8 @@ def oid_of(files: Files, parent: str) -> str:
 
 @dataclass
 class Repository:
+    """Repository of the server, with its commits by id, and the commit ids of its branches and tags."""
+
     private: bool
     commits: dict[str, Files] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
@@ -33,7 +35,7 @@ class Repository:
     messages: list[str] = field(default_factory=list)
 
     def commit(self, branch: str, files: Files, message: str) -> str:
-        oid = oid_of(files, self.branches.get(branch, ""))
+        oid = hash_commit(files, self.branches.get(branch, ""))
         self.commits[oid], self.branches[branch] = files, oid
         self.messages.append(message)
         return oid
@@ -44,7 +46,16 @@ class Repository:
 
 @dataclass
 class Hub:
-    """What the server holds, what it was asked, and what it is to refuse (a path with "METHOD " before it: a regex)."""
+    """
+    State of the server.
+
+    Attributes:
+        repositories: Repositories by name.
+        blobs: Uploaded files of weights by hash.
+        requests: All requests so far, as "METHOD path".
+        refused: Regular expression of the requests to refuse, or None.
+        endpoint: URL of the server.
+    """
 
     repositories: dict[str, Repository] = field(default_factory=dict)
     blobs: Files = field(default_factory=dict)
@@ -54,13 +65,17 @@ class Hub:
 
 
 class Refused(Exception):
+    """Error that the server answers a request with."""
+
     def __init__(self, status: int, message: str, **more: str) -> None:
         super().__init__(message)
         self.status = status
-        self.answer = {"error": message, **more}
+        self.response = {"error": message, **more}
 
 
 class Handler(BaseHTTPRequestHandler):
+    """Handler of the requests in `ROUTES`. It requires the token hf_test."""
+
     hub: Hub
 
     def log_message(self, *arguments: object) -> None:
@@ -76,13 +91,13 @@ class Handler(BaseHTTPRequestHandler):
                 raise Refused(400, "refused by the test")
             if not path.startswith("/blob/") and self.headers.get("Authorization") != "Bearer hf_test":
                 raise Refused(401, "no token")
-            self._answer(200, self._route(call, body))
+            self._respond(200, self._route(call, body))
         except Refused as refused:
-            self._answer(refused.status, refused.answer)
+            self._respond(refused.status, refused.response)
 
     do_GET = do_POST = do_PUT = do_DELETE = _handle
 
-    def _answer(self, status: int, value: Any) -> None:
+    def _respond(self, status: int, value: Any) -> None:
         content = json.dumps(value).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
@@ -97,21 +112,23 @@ class Handler(BaseHTTPRequestHandler):
             match = re.fullmatch(pattern, call)
             if match:
                 return method(self, *match.groups(), body)
-        raise Refused(501, f"the stand-in does not know {call}")
+        raise Refused(501, f"the server has no route for {call}")
 
     def _repository(self, name: str) -> Repository:
         if name not in self.hub.repositories:
             raise Refused(404, "Repository not found")
         return self.hub.repositories[name]
 
-    # --------------------------------------------------------------------------------------------------- the calls
+    # ------------------------------------------------------------------------------------------------------ routes
 
     def create(self, body: bytes) -> Any:
-        given = json.loads(body)
-        name = f"{given['organization']}/{given['name']}" if given.get("organization") else given["name"]
+        options = json.loads(body)
+        name = options["name"]
+        if options.get("organization"):
+            name = f"{options['organization']}/{name}"
         if name in self.hub.repositories:
             raise Refused(409, "You already created this model repo", url=f"{self.hub.endpoint}/{name}")
-        repository = Repository(private=bool(given.get("private")) or given.get("visibility") == "private")
+        repository = Repository(private=bool(options.get("private")) or options.get("visibility") == "private")
         repository.commit("main", {".gitattributes": b"*.safetensors filter=lfs\n"}, "initial commit")
         self.hub.repositories[name] = repository
         return {"url": f"{self.hub.endpoint}/{name}", "id": name}
@@ -183,7 +200,7 @@ class Handler(BaseHTTPRequestHandler):
         objects = []
         for file in json.loads(body)["objects"]:
             entry = {"oid": file["oid"], "size": file["size"]}
-            if file["oid"] not in self.hub.blobs:  # what is there is not asked for again
+            if file["oid"] not in self.hub.blobs:  # stored files are not uploaded again
                 address = f"{self.hub.endpoint}/blob/{file['oid']}"
                 entry["actions"] = {"upload": {"href": address, "header": {}}}
             objects.append(entry)
@@ -210,7 +227,7 @@ class Handler(BaseHTTPRequestHandler):
             elif line["key"] == "deletedFile":
                 del files[value["path"]]
             else:
-                raise Refused(501, f"the stand-in does not know {line['key']}")
+                raise Refused(501, f"the server does not support {line['key']}")
         oid = repository.commit(revision, files, header["summary"])
         return {"commitUrl": f"{self.hub.endpoint}/{name}/commit/{oid}", "commitOid": oid, "success": True}
 
@@ -232,7 +249,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def running_hub() -> Iterator[Hub]:
-    """A hub on a free port of this machine, for the time of the block."""
+    """Run a server on a free port of this machine until the end of the block."""
     hub = Hub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("HubHandler", (Handler,), {"hub": hub}))
     hub.endpoint = f"http://127.0.0.1:{server.server_port}"

@@ -22,15 +22,15 @@ ROOT = Path(__file__).parents[1]
 KINDS = get_args(ActivationCheckpointing)
 LAYERS = 2
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-# What the backward pass makes again: attention, activation functions, and products with weights.
-MADE_AGAIN = {
+# Numbers of operations that the backward pass recomputes: attention, activation functions, and products with weights.
+RECOMPUTED = {
     "none": (0, 0, 0),
-    "selective": (0, LAYERS, LAYERS),  # the products of the modulations
+    "selective": (0, LAYERS, LAYERS),  # the products of the modulations only
     "full": (LAYERS, LAYERS, 5 * LAYERS),
 }
 
 
-def model_of(form: str, kind: ActivationCheckpointing) -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:
+def make_model(form: str, kind: ActivationCheckpointing) -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:
     if form in ("learned", "rotary"):
         model = random_model(position_encoding=form)
     else:
@@ -41,7 +41,7 @@ def model_of(form: str, kind: ActivationCheckpointing) -> AOGPTForAnyOrderLM | M
     return model
 
 
-def loss_of(model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM) -> torch.Tensor:
+def compute_loss(model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM) -> torch.Tensor:
     ids = torch.arange(24).view(2, 12) % 11
     if isinstance(model, AOGPTForAnyOrderLM):
         return model(ids, orders=torch.stack((torch.arange(12), torch.arange(11, -1, -1))), labels=ids).loss
@@ -59,7 +59,7 @@ class Operators(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def made_again(counts: Counter[str]) -> tuple[int, ...]:
+def count_recomputed(counts: Counter[str]) -> tuple[int, ...]:
     return tuple(counts[name] for name in (ATTENTION, "gelu", "addmm"))
 
 
@@ -67,8 +67,8 @@ def made_again(counts: Counter[str]) -> tuple[int, ...]:
 def test_losses_and_gradients_are_the_same_bit_for_bit(form: str) -> None:
     results = []
     for kind in KINDS:
-        model = model_of(form, kind)
-        loss = loss_of(model)
+        model = make_model(form, kind)
+        loss = compute_loss(model)
         loss.backward()
         results.append([loss.detach(), *(parameter.grad for parameter in model.parameters())])
     for other in results[1:]:
@@ -77,15 +77,15 @@ def test_losses_and_gradients_are_the_same_bit_for_bit(form: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("form", ["learned", "sigma"])
-def test_what_is_made_again(form: str, kind: ActivationCheckpointing) -> None:
-    loss = loss_of(model_of(form, kind))
+def test_recomputed_operations(form: str, kind: ActivationCheckpointing) -> None:
+    loss = compute_loss(make_model(form, kind))
     with Operators() as operators:
         loss.backward()
-    assert made_again(operators.counts) == MADE_AGAIN[kind]
+    assert count_recomputed(operators.counts) == RECOMPUTED[kind]
 
 
-def test_compiled_graphs_keep_what_is_large() -> None:
-    """Unless told, the partitioner would make no product again; what "full" keeps of attention is its choice."""
+def test_compiled_graphs_recompute_the_same_operations() -> None:
+    """By default, the partitioner recomputes no matrix product. With "full", it decides itself about attention."""
     counts: Counter[str] = Counter()
 
     def count(graph: torch.fx.GraphModule, inputs: Any, is_backward: bool) -> torch.fx.GraphModule:
@@ -103,28 +103,28 @@ def test_compiled_graphs_keep_what_is_large() -> None:
         partition_fn=min_cut_rematerialization_partition,
     )
     torch._dynamo.reset()
-    model = model_of("learned", "selective")
-    expected = loss_of(model)
+    model = make_model("learned", "selective")
+    expected = compute_loss(model)
     model.model.compile(backend=backend)
-    loss = loss_of(model)
+    loss = compute_loss(model)
     torch.testing.assert_close(loss, expected)
     loss.backward()
-    assert counts[ATTENTION] == MADE_AGAIN["selective"][0]
-    assert counts["addmm"] == MADE_AGAIN["selective"][2]
+    assert counts[ATTENTION] == RECOMPUTED["selective"][0]
+    assert counts["addmm"] == RECOMPUTED["selective"][2]
 
 
-def test_freed_tensors_go_back_to_the_system() -> None:
-    """Others that live longer lie between them."""
+def test_memory_of_freed_tensors_is_returned_to_the_system() -> None:
+    """A later tensor that is still in use keeps glibc from shrinking its heap."""
     if platform.libc_ver()[0] != "glibc":
-        pytest.skip("only glibc can be told")
+        pytest.skip("needs glibc")
     code = """
 import psutil, torch
-from training.activation_checkpointing import return_freed_memory
-torch.ones(8_000_000).sum()  # freed: glibc's threshold for tensors of their own rises above it
+from training.activation_checkpointing import release_freed_memory
+torch.ones(8_000_000).sum()  # raises the size below which glibc allocates on its heap
 tensors = [torch.ones(1_000_000) for _ in range(200)]
 full = psutil.Process().memory_info().rss
 del tensors[:-1]
-return_freed_memory()
+release_freed_memory()
 print(full - psutil.Process().memory_info().rss)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)

@@ -46,7 +46,7 @@ def empty(path: Path) -> None:
 
 
 class Toy(nn.Module):
-    """Two layers that share a weight."""
+    """Model of two layers that share a weight, with an optimizer."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Toy(nn.Module):
             self.optimizer.zero_grad()
 
 
-def test_checkpoint_comes_back_exactly(tmp_path: Path) -> None:
+def test_checkpoints_are_read_back_exactly(tmp_path: Path) -> None:
     path = save(tmp_path, 3)
     checkpoint = load_newest_checkpoint(tmp_path)
     assert checkpoint.path == path
@@ -74,7 +74,7 @@ def test_checkpoint_comes_back_exactly(tmp_path: Path) -> None:
         torch.testing.assert_close(checkpoint.tensors[name], tensor, rtol=0, atol=0)
 
 
-def test_newest_are_kept_in_order_of_steps(tmp_path: Path) -> None:
+def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert load_newest_checkpoint(tmp_path) is None
     for step in (9, 10, 100):
         save(tmp_path, step, keep=2)
@@ -87,7 +87,7 @@ def test_newest_are_kept_in_order_of_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", range(1, 10))
-def test_as_many_are_kept_as_are_asked_for(tmp_path: Path, keep: int) -> None:
+def test_the_number_of_kept_checkpoints(tmp_path: Path, keep: int) -> None:
     for step in range(1, 13):
         save(tmp_path, step, keep)
         steps = [int(path.stem.removeprefix("checkpoint-")) for path in checkpoints_in(tmp_path)]
@@ -95,7 +95,7 @@ def test_as_many_are_kept_as_are_asked_for(tmp_path: Path, keep: int) -> None:
 
 
 @pytest.mark.parametrize("damage", [cut_short, flip_a_bit, empty])
-def test_damaged_checkpoint_is_passed_over_by_name(
+def test_damaged_checkpoints_are_skipped_with_a_warning(
     damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(tmp_path, 1)
@@ -106,7 +106,7 @@ def test_damaged_checkpoint_is_passed_over_by_name(
     assert "checkpoint-00000002.safetensors" in caplog.text
 
 
-def test_damaged_newer_checkpoint_does_not_displace_a_whole_one(tmp_path: Path) -> None:
+def test_a_damaged_newer_checkpoint_does_not_count_as_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save(tmp_path, step)
     cut_short(tmp_path / "checkpoint-00000003.safetensors")
@@ -114,14 +114,14 @@ def test_damaged_newer_checkpoint_does_not_displace_a_whole_one(tmp_path: Path) 
     assert load_newest_checkpoint(tmp_path).metadata == {"progress": {"step": 2}}
 
 
-def test_foreign_file_is_passed_over(tmp_path: Path) -> None:
+def test_files_without_a_checksum_are_skipped(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     save_file(TENSORS, tmp_path / "checkpoint-00000001.safetensors")
     assert load_newest_checkpoint(tmp_path) is None
 
 
-def test_failed_write_keeps_the_previous_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(tensors: dict[str, torch.Tensor], path: Path, metadata: dict[str, str]) -> None:
         Path(path).write_bytes(b"half")
         raise OSError("No space left on device")
@@ -133,10 +133,10 @@ def test_failed_write_keeps_the_previous_one(tmp_path: Path, monkeypatch: pytest
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001.safetensors"]
 
 
-def test_full_disk_is_told_and_keeps_the_previous_one(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_keeps_the_previous_checkpoint(tmp_path: Path) -> None:
     save(tmp_path, 1, keep=1)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # a file that is longer cannot be written
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # limits the size of files
     try:
         with pytest.raises(OSError, match=r"0002.safetensors could not be written: .* needs 40,000 bytes; [\d,]+ are"):
             save_checkpoint(tmp_path, 2, {"weights.a": torch.ones(10_000)}, {}, keep=1)
@@ -145,7 +145,7 @@ def test_full_disk_is_told_and_keeps_the_previous_one(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001.safetensors"]
 
 
-def test_restored_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_resumed_training_is_the_same_bit_for_bit(tmp_path: Path) -> None:
     whole = Toy(seed=0)
     whole.train_steps(3)
     with torch.no_grad():
@@ -161,12 +161,12 @@ def test_restored_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert "second.weight" not in resumed.ema.weights
 
 
-# ------------------------------------------------------------------------------------------------ requests to stop
+# ---------------------------------------------------------------------------------------------------------- signals
 
 
 @pytest.fixture
 def _ctrl_c() -> Iterator[None]:
-    """As in a terminal: what runs in the background of a script is started to ignore it."""
+    """Handle SIGINT as in a terminal. Processes in the background of a script ignore it by default."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -174,7 +174,7 @@ def _ctrl_c() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_ctrl_c")
 @pytest.mark.parametrize("number", SIGNALS)
-def test_first_signal_is_remembered_and_a_second_ctrl_c_interrupts(number: int) -> None:
+def test_the_first_signal_is_recorded_and_a_second_ctrl_c_interrupts(number: int) -> None:
     with StopRequest() as stop:
         assert stop.signal == 0
         os.kill(os.getpid(), number)
@@ -184,7 +184,7 @@ def test_first_signal_is_remembered_and_a_second_ctrl_c_interrupts(number: int) 
 
 
 @pytest.mark.usefixtures("_ctrl_c")
-def test_schedulers_and_launchers_may_both_send_sigterm() -> None:
+def test_further_sigterms_are_ignored() -> None:
     with StopRequest() as stop:
         for _ in range(3):
             os.kill(os.getpid(), signal.SIGTERM)

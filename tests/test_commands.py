@@ -17,43 +17,43 @@ from common.commands import Options, Parser, one_line_errors, option
 ROOT = Path(__file__).parents[1]
 QUICKSTART = ROOT / "training" / "configs" / "quickstart.yaml"
 
-# Commands, and the line that they end with; None: the parser says what is wrong, and the exit status is 2.
+# Commands, and the error message they exit with. None: the parser reports the error, and the exit status is 2.
 WRONG = [
     ("training/pretrain.py none.yaml", "none.yaml cannot be read as YAML"),
     ("training/pretrain.py {quickstart} --lerning_rate 1", "Did you mean 'learning_rate'"),
     ("training/pretrain.py {quickstart} --output_dir out --corpus none.txt", "There is no file 'none.txt'"),
     ("training/pretrain.py {quickstart} --output_dir out --corpus empty.txt", "empty.txt is empty"),
     ("training/pretrain.py {quickstart} --output_dir out --tracker nothing", None),
-    ("training/pretrain.py {quickstart} --output_dir damaged", "damaged/results.json is no JSON file"),
-    ("training/pretrain.py {quickstart} --output_dir text.txt", "output_dir=text.txt is a file"),
+    ("training/pretrain.py {quickstart} --output_dir damaged", r"damaged/results.json is not a JSON file"),
+    ("training/pretrain.py {quickstart} --output_dir text.txt", r"`output_dir` \(text.txt\) is a file"),
     ("training/compare_runs.py folder", "has no results.json; finish the run first"),
     ("training/compare_runs.py", None),
     ("training/convert_gpt2.py folder out", "There is no model 'folder'"),
     ("training/convert_gpt2.py gpt2 out", "The weights of gpt2 are missing or damaged"),
     ("eval/generative.py nowhere --output-dir out", "There is no model 'nowhere'"),
-    ("eval/generative.py nowhere --output-dir out --length 0", "length is 0"),
+    ("eval/generative.py nowhere --output-dir out --length 0", "`length` must be at least 1, but is 0"),
     ("eval/quantization.py folder", "has no results.json; finish the run first"),
     ("eval/quantization.py", None),
     ("eval/tables.py none.json", "none.json"),
     ("eval/tables.py list.json", "list.json has no model, .*not written by eval/zero_shot.py"),
     ("eval/watch.py nowhere", "There is no model 'nowhere'"),
     ("eval/zero_shot.py nowhere --text-file text.txt", "There is no model 'nowhere'"),
-    ("eval/zero_shot.py nowhere", "either text files"),
+    ("eval/zero_shot.py nowhere", "Set either `text_file` or `datasets`"),
     ("eval/zero_shot.py gpt2 --text-file text.txt", "The weights of gpt2 are missing or damaged"),
-    ("eval/zero_shot.py nowhere --text-file text.txt --output_dir text.txt", "output_dir=text.txt is a file"),
-    ("eval/benchmarks/kill_and_resume.py --kills 101", "kills is 101; it must be below 101"),
+    ("eval/zero_shot.py nowhere --text-file text.txt --output_dir text.txt", r"`output_dir` \(text.txt\) is a file"),
+    ("eval/benchmarks/kill_and_resume.py --kills 101", "`kills` must be below 101, but is 101"),
     ("eval/benchmarks/kill_and_resume.py --nothing 1", None),
     ("eval/benchmarks/kill_and_resume.py --output_dir text.txt", "text.txt"),
-    ("eval/benchmarks/likelihood_estimators.py damaged", "damaged/results.json is no JSON file"),
+    ("eval/benchmarks/likelihood_estimators.py damaged", "damaged/results.json is not a JSON file"),
     ("eval/benchmarks/likelihood_estimators.py", None),
-    ("eval/benchmarks/likelihood_estimators.py folder --num_draws 3", "num_draws is 3"),
-    ("eval/benchmarks/quickstart_report.py damaged", "damaged/results.json is no JSON file"),
+    ("eval/benchmarks/likelihood_estimators.py folder --num_draws 3", "`num_draws` must be even, but is 3"),
+    ("eval/benchmarks/quickstart_report.py damaged", "damaged/results.json is not a JSON file"),
     ("eval/benchmarks/quickstart_report.py", None),
-    ("eval/benchmarks/speed.py --size tiny --device nothing", "device=nothing is not there"),
+    ("eval/benchmarks/speed.py --size tiny --device nothing", r"`device` \(nothing\) does not exist"),
     ("eval/benchmarks/speed.py --model nowhere", "The weights of nowhere are missing"),
-    ("eval/benchmarks/speed_report.py text.txt --output_dir out", "text.txt is no JSON file"),
+    ("eval/benchmarks/speed_report.py text.txt --output_dir out", "text.txt is not a JSON file"),
     ("eval/benchmarks/speed_report.py text.txt", None),
-    ("eval/benchmarks/training_speed.py --size tiny --length 17", "length is 17; tiny takes 1 to 16"),
+    ("eval/benchmarks/training_speed.py --size tiny --length 17", "`length` must be at most 16 for `size=tiny`"),
     ("model_cards/publish.py folder somebody/model", "neither a finished run nor a model folder"),
     ("model_cards/check_staged.py folder", None),
 ]
@@ -68,26 +68,26 @@ class Sizes(Options):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("--sizes 3 0", "sizes is 0; it must be at least 1"),
-        ("--decay=-0.1", "decay is -0.1; it must be at least 0"),
-        ("--decay nan", "decay is nan; it must be at least 0"),
-        ("--decay 1", "decay is 1.0; it must be below 1"),
+        ("--sizes 3 0", "^`sizes` must be at least 1, but is 0"),
+        ("--decay=-0.1", "^`decay` must be at least 0, but is -0.1"),
+        ("--decay nan", "^`decay` must be at least 0, but is nan"),
+        ("--decay 1", "^`decay` must be below 1, but is 1.0"),
     ],
 )
-def test_numbers_out_of_their_bounds_are_refused(given: str, message: str) -> None:
+def test_numbers_out_of_their_bounds_are_errors(given: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Parser(Sizes).parse(given.split())
 
 
-def test_numbers_within_their_bounds_are_taken() -> None:
+def test_numbers_within_their_bounds_are_accepted() -> None:
     (one,), (other,) = Parser(Sizes).parse([]), Parser(Sizes).parse(["--sizes", "1", "2", "--decay", "0"])
     one.sizes.append(16)
     assert (one, other) == (Sizes([4, 8, 16], None), Sizes([1, 2], 0.0))
-    assert Sizes().sizes == [4, 8]  # the default is no list that all share
+    assert Sizes().sizes == [4, 8]  # the default is copied
 
 
 @pytest.mark.parametrize("kind", [ValueError, FileNotFoundError])
-def test_what_is_wrong_is_said_in_a_line(kind: type[Exception]) -> None:
+def test_errors_are_reported_in_one_line(kind: type[Exception]) -> None:
     @one_line_errors()
     def command() -> None:
         raise kind("no such thing")
@@ -96,14 +96,14 @@ def test_what_is_wrong_is_said_in_a_line(kind: type[Exception]) -> None:
         command()
 
 
-@pytest.mark.parametrize(("kinds", "fault"), [((), TypeError), ((LookupError,), ValueError)])
-def test_a_fault_of_the_program_keeps_its_traceback(kinds: tuple[type[Exception], ...], fault: type[Exception]) -> None:
-    with pytest.raises(fault), one_line_errors(*kinds):
-        raise fault
+@pytest.mark.parametrize(("kinds", "bug"), [((), TypeError), ((LookupError,), ValueError)])
+def test_bugs_keep_their_traceback(kinds: tuple[type[Exception], ...], bug: type[Exception]) -> None:
+    with pytest.raises(bug), one_line_errors(*kinds):
+        raise bug
 
 
-def test_a_fault_in_training_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is a `ValueError` of wrong settings before a run begins is none afterwards."""
+def test_bugs_in_training_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `ValueError` reports a wrong setting before the run begins, but a bug afterwards."""
 
     class Run:
         def train(self) -> int:
@@ -114,36 +114,36 @@ def test_a_fault_in_training_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch
         training.pretrain.main([])
 
 
-def test_one_of_several_processes_says_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def said() -> str | int:
+def test_only_one_of_several_processes_reports_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exit_code() -> str | int:
         with pytest.raises(SystemExit) as ended, one_line_errors():
             raise ValueError("no such thing")
         return ended.value.code
 
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert said() == 1
-    store = torch.distributed.HashStore()  # by now they know of each other: the first says it, whichever it is
+    assert exit_code() == 1
+    store = torch.distributed.HashStore()  # the processes are connected now, so the first that fails reports its error
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", lambda: store)
-    assert [said(), said(), said()] == ["error: no such thing", 1, 1]
+    assert [exit_code(), exit_code(), exit_code()] == ["error: no such thing", 1, 1]
 
-    def gone() -> None:
+    def fail() -> None:
         raise torch.distributed.DistNetworkError("Connection reset by peer")
 
-    monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", gone)
-    assert said() == 1
+    monkeypatch.setattr("torch.distributed.distributed_c10d._get_default_store", fail)
+    assert exit_code() == 1
 
 
 @pytest.fixture
 def _fresh_accelerator() -> None:
-    """Accelerate's states last as long as a process."""
+    """Clear Accelerate's states, which last as long as a process."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
 
 
 @pytest.mark.usefixtures("_fresh_accelerator")
 @pytest.mark.parametrize(("command", "message"), WRONG)
-def test_commands_end_without_a_traceback(
+def test_commands_report_errors_without_a_traceback(
     command: str,
     message: str | None,
     tiny_tokenizer: PreTrainedTokenizerFast,
@@ -153,11 +153,11 @@ def test_commands_end_without_a_traceback(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    given = {"text.txt": "[", "list.json": "[]", "empty.txt": "", "damaged/results.json": "{", "folder/some.txt": ""}
+    files = {"text.txt": "[", "list.json": "[]", "empty.txt": "", "damaged/results.json": "{", "folder/some.txt": ""}
     GPT2Config(n_embd=4, n_layer=1, n_head=1).save_pretrained("gpt2")
     tiny_tokenizer.save_pretrained("gpt2")
-    Path("gpt2/model.safetensors").write_text("no weights")
-    for name, content in given.items():
+    Path("gpt2/model.safetensors").write_text("damaged")
+    for name, content in files.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(content)
     monkeypatch.setattr(sys, "argv", command.format(quickstart=QUICKSTART).split())
@@ -170,8 +170,8 @@ def test_commands_end_without_a_traceback(
         assert re.search(f"^error: .*{message}", str(ended.value.code))
 
 
-def test_every_command_is_tried() -> None:
+def test_the_errors_of_every_command_are_tested() -> None:
     folders = ("common", "training", "eval", "model_cards")
     files = (file for folder in folders for file in (ROOT / folder).rglob("*.py"))
     commands = {file.relative_to(ROOT).as_posix() for file in files if '__name__ == "__main__"' in file.read_text()}
-    assert commands - {"eval/harness.py"} == {command.split()[0] for command, _ in WRONG}  # it has tests of its own
+    assert commands - {"eval/harness.py"} == {command.split()[0] for command, _ in WRONG}  # tested in test_harness.py

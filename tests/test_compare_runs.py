@@ -11,7 +11,7 @@ from training.compare_runs import main
 
 
 def write_run(folder: Path, arguments: dict[str, Any], num_bytes: int = 8, **last: float) -> str:
-    """A finished run of two evaluations, in the first of which all was 4 bits."""
+    """Write the results of a run with two evaluations. The first has 4 bits per byte."""
     evaluations = [
         {"step": step, **scores, "sequences": 2, "bytes": num_bytes}
         for step, scores in ((5, dict.fromkeys(last, 4.0)), (10, last))
@@ -36,19 +36,19 @@ def write_run(folder: Path, arguments: dict[str, Any], num_bytes: int = 8, **las
 @pytest.fixture
 def runs(tmp_path: Path) -> list[str]:
     return [
-        write_run(tmp_path / "decoder", {"orders": "uniform"}, left_to_right=1.5, any_order=2.25),
+        write_run(tmp_path / "decoder", {"orders": "random"}, left_to_right=1.5, any_order=2.25),
         write_run(tmp_path / "encoder", {"orders": None}, any_order=1.75),
     ]
 
 
-def test_table_holds_what_differs_and_what_came_of_it(runs: list[str], tmp_path: Path) -> None:
+def test_the_table_has_differing_settings_and_results(runs: list[str], tmp_path: Path) -> None:
     main([*runs, "--output_dir", str(tmp_path / "out")])
     lines = (tmp_path / "out" / "runs.md").read_text().splitlines()
     assert lines[-4:] == [
         "|  | `orders` | left to right | random orders |",
         "| --- | --- | --- | --- |",
-        "| encoder | None |  | 1.750 |",  # the best first
-        "| decoder | uniform | 1.500 | 2.250 |",
+        "| encoder | None |  | 1.750 |",  # sorted by the last column
+        "| decoder | random | 1.500 | 2.250 |",
     ]
     assert "8 held-out bytes" in lines[4]
     kept = json.loads((tmp_path / "out" / "runs.json").read_text())
@@ -56,7 +56,7 @@ def test_table_holds_what_differs_and_what_came_of_it(runs: list[str], tmp_path:
     assert kept["decoder"]["evaluations"][-1]["left_to_right"] == 1.5
 
 
-def test_picture_shows_every_run(runs: list[str], tmp_path: Path, saved_figures: list[Figure]) -> None:
+def test_the_figure_shows_every_run(runs: list[str], tmp_path: Path, saved_figures: list[Figure]) -> None:
     main([*runs, "--output_dir", str(tmp_path / "out")])
     assert (tmp_path / "out" / "runs.png").read_bytes().startswith(b"\x89PNG")
     curves = [{line.get_label(): list(line.get_ydata()) for line in axes.lines} for axes in saved_figures[0].axes]
@@ -70,14 +70,14 @@ def test_picture_shows_every_run(runs: list[str], tmp_path: Path, saved_figures:
     assert colors[0]["decoder"] == colors[1]["decoder"] != colors[0]["encoder"]
 
 
-def test_runs_that_cannot_be_compared_are_refused(runs: list[str], tmp_path: Path) -> None:
+def test_runs_that_cannot_be_compared_are_errors(runs: list[str], tmp_path: Path) -> None:
     longer = write_run(tmp_path / "longer", {}, num_bytes=9, any_order=1.0)
     (tmp_path / "elsewhere").mkdir()
-    namesake = write_run(tmp_path / "elsewhere" / "decoder", {}, any_order=1.0)
+    same_name = write_run(tmp_path / "elsewhere" / "decoder", {}, any_order=1.0)
     (tmp_path / "unfinished").mkdir()
     for folder, message in (
-        (longer, "longer was scored on .*9.*, but decoder on .*8"),
-        (namesake, "have one name"),
+        (longer, "longer was evaluated on .*9.*, but decoder on .*8"),
+        (same_name, "have the same name"),
         (str(tmp_path / "unfinished"), "finish the run first"),
     ):
         with pytest.raises(SystemExit, match=message):

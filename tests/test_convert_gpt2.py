@@ -9,7 +9,7 @@ from transformers import AutoTokenizer, BertConfig, GPT2Config, GPT2LMHeadModel,
 from modeling_aogpt import AOGPTForAnyOrderLM
 from tests.references import perturb_vectors
 from training.arguments import parse_arguments
-from training.convert_gpt2 import convert, from_gpt2
+from training.convert_gpt2 import convert, convert_model
 
 EOS, LENGTH = 13, 12
 INJECTIONS = ["adaln", "input", "shared", "per_layer"]
@@ -26,12 +26,10 @@ def random_gpt2(**settings: object) -> GPT2LMHeadModel:
 
 @torch.no_grad()
 @pytest.mark.parametrize("target_injection", INJECTIONS)
-@pytest.mark.parametrize(
-    ("settings", "tolerance"), [({}, 1e-5), ({"n_inner": 24, "activation_function": "relu"}, 1e-5)]
-)
-def test_left_to_right_it_is_the_gpt2(target_injection: str, settings: dict, tolerance: float) -> None:
+@pytest.mark.parametrize("settings", [{}, {"n_inner": 24, "activation_function": "relu"}])
+def test_left_to_right_predictions_are_those_of_the_gpt2(target_injection: str, settings: dict) -> None:
     gpt2 = random_gpt2(**settings)
-    model = from_gpt2(gpt2, target_injection)
+    model = convert_model(gpt2, target_injection)
     ids = torch.randint(16, (3, LENGTH))
     after_end_of_text = torch.cat((torch.full((3, 1), EOS), ids[:, :-1]), dim=1)
     expected = gpt2(after_end_of_text).logits
@@ -41,8 +39,8 @@ def test_left_to_right_it_is_the_gpt2(target_injection: str, settings: dict, tol
 
 
 @pytest.mark.parametrize("target_injection", INJECTIONS)
-def test_targets_learn_from_the_first_steps(target_injection: str) -> None:
-    model = from_gpt2(random_gpt2(), target_injection)
+def test_target_embeddings_are_trained_from_the_first_steps_on(target_injection: str) -> None:
+    model = convert_model(random_gpt2(), target_injection)
     ids, orders = torch.randint(16, (4, LENGTH)), torch.stack([torch.randperm(LENGTH) for _ in range(4)])
     before = model(ids, orders=orders, labels=ids).loss
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -51,20 +49,20 @@ def test_targets_learn_from_the_first_steps(target_injection: str) -> None:
     for step in range(2):
         optimizer.zero_grad()
         model(ids, orders=orders, labels=ids).loss.backward()
-        idle = {name for name, weight in model.named_parameters() if name in names and not weight.grad.any()}
-        assert idle <= ({"model.target_embeddings.weight"} if target_injection == "adaln" and step == 0 else set())
+        untrained = {name for name, weight in model.named_parameters() if name in names and not weight.grad.any()}
+        assert untrained <= ({"model.target_embeddings.weight"} if target_injection == "adaln" and step == 0 else set())
         optimizer.step()
     assert model(ids, orders=orders, labels=ids).loss < before
 
 
-def test_folder_is_one_to_start_from(tmp_path: Path, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_training_can_start_from_the_folder(tmp_path: Path, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
     gpt2 = random_gpt2()
     gpt2.save_pretrained(tmp_path / "gpt2")
     tiny_tokenizer.save_pretrained(tmp_path / "gpt2")
     convert(str(tmp_path / "gpt2"), tmp_path / "out")
     model = AOGPTForAnyOrderLM.from_pretrained(tmp_path / "out")
     ids = torch.randint(16, (1, LENGTH))
-    torch.testing.assert_close(model(ids).logits, from_gpt2(gpt2)(ids).logits)
+    torch.testing.assert_close(model(ids).logits, convert_model(gpt2)(ids).logits)
     assert AutoTokenizer.from_pretrained(tmp_path / "out").mask_token_id == model.config.mask_token_id == 16
     (tmp_path / "run.yaml").write_text(f"corpus: a.txt\nsequence_length: 10\ninit_from: {tmp_path / 'out'}\n")
     assert parse_arguments([str(tmp_path / "run.yaml")])[0].hidden_act == "gelu_new"
@@ -75,19 +73,19 @@ def test_folder_is_one_to_start_from(tmp_path: Path, tiny_tokenizer: PreTrainedT
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx=True; only False"),
-        ({"tie_word_embeddings": False}, "tie_word_embeddings=False; only True"),
-        ({"eos_token_id": None}, "no eos_token_id"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "_by_inverse_layer_idx` of the GPT-2 is True; only False"),
+        ({"tie_word_embeddings": False}, "`tie_word_embeddings` of the GPT-2 is False; only True"),
+        ({"eos_token_id": None}, "no `eos_token_id`"),
     ],
 )
-def test_other_gpt2_are_refused(settings: dict, message: str) -> None:
+def test_unsupported_settings_are_errors(settings: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        from_gpt2(random_gpt2(**settings))
+        convert_model(random_gpt2(**settings))
 
 
-def test_other_models_are_refused(tmp_path: Path) -> None:
+def test_models_of_other_types_are_errors(tmp_path: Path) -> None:
     BertConfig().save_pretrained(tmp_path / "bert")
-    with pytest.raises(ValueError, match="a model of type 'bert', and no GPT-2"):
+    with pytest.raises(ValueError, match="a model of type 'bert', but must be a GPT-2"):
         convert(str(tmp_path / "bert"), tmp_path / "out")
     with pytest.raises(ValueError, match=r"There is no model '.*nowhere'"):
         convert(str(tmp_path / "nowhere"), tmp_path / "out")

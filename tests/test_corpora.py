@@ -34,7 +34,7 @@ def lines(tmp_path: Path) -> Path:
     return path
 
 
-def test_unicode_names_are_phrases_without_numbered_families() -> None:
+def test_unicode_names_exclude_numbered_families() -> None:
     names = [text for _, text in unicode_names()]
     assert len(names) == len(set(names)) > 26_000
     assert {"LATIN SMALL LETTER A WITH ACUTE", "GREEK SMALL LETTER ETA WITH DASIA AND OXIA"} <= set(names)
@@ -48,22 +48,22 @@ def test_unicode_names_are_phrases_without_numbered_families() -> None:
         assert not [name for name in names if name.startswith(family)]
     assert not [name for name in names if any(character.isdigit() for character in name)]
     neighbours = [(one.split()[0], other.split()[0]) for one, other in pairwise(names)]
-    assert sum(one == other for one, other in neighbours) < 0.1 * len(names)  # in code point order: 0.9
+    assert sum(one == other for one, other in neighbours) < 0.1 * len(names)  # 0.9 in code point order
 
 
-@pytest.mark.skipif(unicodedata.unidata_version != "14.0.0", reason="counted with Unicode 14")
+@pytest.mark.skipif(unicodedata.unidata_version != "14.0.0", reason="the numbers are those of Unicode 14")
 def test_unicode_names_count() -> None:
     splits = load_corpus(CorpusArguments())
     assert (len(splits["train"]), len(splits["validation"])) == (25_534, 1_376)
 
 
-def test_python_stdlib_has_modules_and_no_tests() -> None:
+def test_python_stdlib_excludes_tests() -> None:
     paths = {path for path, _ in python_stdlib()}
     assert {"argparse.py", "json/decoder.py"} <= paths
     assert not [path for path in paths if "test" in path.split("/") or "site-packages" in path]
 
 
-def test_hold_out_depends_on_the_text_alone() -> None:
+def test_the_validation_split_depends_only_on_the_text() -> None:
     names = ["LATIN SMALL LETTER A", "LATIN SMALL LETTER B", "LATIN SMALL LETTER C", "LATIN SMALL LETTER D"]
     assert [is_held_out(name, 0.5) for name in names] == [False, True, True, False]
     kept = [word for word in WORDS if is_held_out(word, 0.2)]
@@ -71,13 +71,13 @@ def test_hold_out_depends_on_the_text_alone() -> None:
     assert {word for word in WORDS if is_held_out(word, 0.05)} < set(kept)
 
 
-def test_text_file_splits_by_hash(lines: Path) -> None:
+def test_text_files_are_split_by_hash(lines: Path) -> None:
     splits = load_corpus(CorpusArguments([str(lines)], validation_fraction=0.2))
     assert splits["validation"]["text"][:] == [word for word in WORDS if is_held_out(word, 0.2)]
     assert splits["train"]["text"][:] == [word for word in WORDS if not is_held_out(word, 0.2)]
 
 
-def test_validation_files_are_held_out_whole(lines: Path, tmp_path: Path) -> None:
+def test_validation_files_are_held_out(lines: Path, tmp_path: Path) -> None:
     (tmp_path / "held_out.txt").write_text("one\ntwo\n")
     splits = load_corpus(CorpusArguments([str(lines)], validation_files=[str(tmp_path / "held_out.txt")]))
     assert splits["train"]["text"][:] == WORDS
@@ -85,7 +85,7 @@ def test_validation_files_are_held_out_whole(lines: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "txt.xz", "txt.gz"])
-def test_kinds_of_files(kind: str, tmp_path: Path) -> None:
+def test_supported_kinds_of_files(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"corpus.{kind}"
     plain = "".join(word + "\n" for word in WORDS)
     if kind.startswith("jsonl"):
@@ -103,7 +103,7 @@ def test_kinds_of_files(kind: str, tmp_path: Path) -> None:
     assert sorted([*splits["train"]["text"], *splits["validation"]["text"]]) == sorted(WORDS)
 
 
-def test_names_are_no_patterns(tmp_path: Path) -> None:
+def test_names_of_files_are_not_patterns(tmp_path: Path) -> None:
     (tmp_path / "set [1]").mkdir()
     path = tmp_path / "set [1]" / "a.txt"
     path.write_text("one\n")
@@ -112,7 +112,7 @@ def test_names_are_no_patterns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("sample_by", "documents"), [("paragraph", ["a\nb", "c\n"]), ("document", ["a\nb\n\nc\n"])])
-def test_sample_by(sample_by: str, documents: list[str], tmp_path: Path) -> None:
+def test_units_of_plain_text(sample_by: str, documents: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a\nb\n\nc\n")
     (tmp_path / "b.txt").write_text("held\n\nout")
     splits = load_corpus(
@@ -122,7 +122,7 @@ def test_sample_by(sample_by: str, documents: list[str], tmp_path: Path) -> None
     assert len(splits["validation"]) == len(documents)
 
 
-def test_patterns_are_sorted_and_each_file_is_read_once(tmp_path: Path) -> None:
+def test_matching_files_are_sorted_and_unique(tmp_path: Path) -> None:
     for name in ("b.txt", "a.txt"):
         (tmp_path / name).write_text(name)
     assert find_files([str(tmp_path / "b.txt"), str(tmp_path / "*.txt")]) == [
@@ -131,14 +131,14 @@ def test_patterns_are_sorted_and_each_file_is_read_once(tmp_path: Path) -> None:
     ]
 
 
-def test_folder_of_a_data_set_with_its_own_validation_split(tmp_path: Path) -> None:
+def test_validation_split_of_a_data_set(tmp_path: Path) -> None:
     for split in ("train", "validation", "test"):
         (tmp_path / "set").mkdir(exist_ok=True)
         (tmp_path / "set" / f"{split}.jsonl").write_text(json.dumps({"text": split}) + "\n")
     folder = str(tmp_path / "set")
     assert load_corpus(CorpusArguments([folder]))["validation"]["text"][:] == ["validation"]
     assert load_corpus(CorpusArguments([folder], validation_split="test"))["validation"]["text"][:] == ["test"]
-    with pytest.raises(ValueError, match="no split 'dev'; it has train, validation, test"):
+    with pytest.raises(ValueError, match=r"no split 'dev'\. Its splits are: train, validation, test"):
         load_corpus(CorpusArguments([folder], validation_split="dev"))
 
 
@@ -150,30 +150,34 @@ def test_is_hub_name(name: str, is_hub: bool) -> None:
     assert is_hub_name(name) is is_hub
 
 
-def test_bad_input(lines: Path, tmp_path: Path) -> None:
+def test_wrong_arguments_are_errors(lines: Path, tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     (tmp_path / "latin.txt").write_bytes(b"caf\xe9\n")
     (tmp_path / "broken.jsonl").write_text('{"text": \n')
     (tmp_path / "one.jsonl").write_text('{"body": "a", "number": 1}\n')
     (tmp_path / "one.txt").write_text("a\n")
-    at = {path.name: str(path) for path in tmp_path.iterdir()}
+    paths = {path.name: str(path) for path in tmp_path.iterdir()}
     cases: list[tuple[str, list[str], dict]] = [
         ("no file 'missing.txt'", ["missing.txt"], {}),
         ("no file '.*missing.txt'", [str(lines)], {"validation_files": [str(tmp_path / "missing.txt")]}),
-        ("empty.txt is empty", [at["empty.txt"]], {}),
-        ("could not be read as text in UTF-8", [at["latin.txt"]], {}),
-        ("could not be read as json", [at["broken.jsonl"]], {}),
-        ("no column 'text'; set text_column to one of body, number", [at["one.jsonl"]], {}),
-        ("Column 'number' holds .*int64.*, no text", [at["one.jsonl"]], {"text_column": "number"}),
-        ("mixes kinds of files", [at["one.jsonl"], at["one.txt"]], {}),
-        ("split of .* has no documents", [at["one.txt"]], {}),
-        ("cannot be mixed", ["unicode-names", at["one.txt"]], {}),
+        ("empty.txt is empty", [paths["empty.txt"]], {}),
+        ("cannot be read as text in UTF-8", [paths["latin.txt"]], {}),
+        ("cannot be read as json", [paths["broken.jsonl"]], {}),
+        ("no column 'text'. Set `text_column` to one of: body, number", [paths["one.jsonl"]], {}),
+        ("Column 'number' must hold text, but holds .*int64", [paths["one.jsonl"]], {"text_column": "number"}),
+        ("mixes kinds of files", [paths["one.jsonl"], paths["one.txt"]], {}),
+        ("split of .* has no documents", [paths["one.txt"]], {}),
+        ("'unicode-names' cannot be combined with .*one.txt", ["unicode-names", paths["one.txt"]], {}),
         ("neither a built-in corpus", ["unicode-name"], {}),
-        ("sample_by is 'word'", ["unicode-names"], {"sample_by": "word"}),
-        ("validation_fraction is 1", ["unicode-names"], {"validation_fraction": 1}),
-        ("corpus is empty", [], {}),
-        ("validation_split can be chosen of a Hub data set alone", [at["one.txt"]], {"validation_split": "test"}),
-        ("^corpus_config and train_split can be", ["unicode-names"], {"corpus_config": "en", "train_split": "all"}),
+        ("`sample_by` must be one of 'line', .*, but is 'word'", ["unicode-names"], {"sample_by": "word"}),
+        ("`validation_fraction` must be below 1, but is 1", ["unicode-names"], {"validation_fraction": 1}),
+        ("`corpus` is empty", [], {}),
+        ("`validation_split` can only be set for a Hub data set", [paths["one.txt"]], {"validation_split": "test"}),
+        (
+            "^`corpus_config` and `train_split` can only",
+            ["unicode-names"],
+            {"corpus_config": "en", "train_split": "all"},
+        ),
     ]
     for message, corpus, options in cases:
         with pytest.raises(ValueError, match=message):

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from common.commands import Parser
-from common.corpora import first_texts, load_corpus, sha256_of_file
+from common.corpora import first_texts, hash_file, load_corpus
 from common.data import DataArguments, load_data
 from common.tokenization import train_tokenizer
 
@@ -32,21 +32,21 @@ def splits(arguments: DataArguments) -> dict[str, list[str]]:
     return {split: [text for text in dataset["text"] if text] for split, dataset in corpus.items()}
 
 
-def test_packed_rows_are_the_documents_end_to_end(arguments: DataArguments) -> None:
+def test_packed_rows_are_the_joined_documents(arguments: DataArguments) -> None:
     arguments.sequence_length = 31
     data = load_data(arguments)
     for split, rows in (("train", data.train), ("validation", data.validation)):
         assert {len(ids) for ids in rows["input_ids"]} == {31}
         written = data.tokenizer.decode([id for ids in rows["input_ids"] for id in ids])
         whole = "".join(text + "<|endoftext|>" for text in splits(arguments)[split])
-        assert whole.startswith(written.rstrip("�"))  # the cut may fall inside a character
+        assert whole.startswith(written.rstrip("�"))  # a character may be cut
         left_out = data.facts[split]["left_out_tokens"]
         assert left_out == data.facts[split]["tokens"] - 31 * len(rows)
         assert len(data.tokenizer.encode(whole)) == data.facts[split]["tokens"]
         assert 0 < left_out < 31
 
 
-def test_a_text_of_one_sequence_is_enough(arguments: DataArguments) -> None:
+def test_a_split_may_have_a_single_sequence(arguments: DataArguments) -> None:
     num_tokens = load_data(arguments).facts["validation"]["tokens"]
     arguments.sequence_length = num_tokens
     data = load_data(arguments)
@@ -64,7 +64,7 @@ def test_bytes_of_packed_rows_are_exact(arguments: DataArguments) -> None:
     assert "num_bytes" not in data.train.column_names
 
 
-def test_documents_are_filled_with_end_of_text(arguments: DataArguments) -> None:
+def test_documents_are_padded_with_end_of_text(arguments: DataArguments) -> None:
     arguments.packing = "documents"
     data = load_data(arguments)
     held_out = splits(arguments)["validation"]
@@ -81,11 +81,11 @@ def test_documents_are_filled_with_end_of_text(arguments: DataArguments) -> None
 def test_empty_documents_are_counted(arguments: DataArguments) -> None:
     facts = load_data(arguments).facts
     empty = [facts[split]["empty_documents"] for split in ("train", "validation")]
-    assert sorted(empty) == [0, 2]  # two blank lines, of one hash
+    assert sorted(empty) == [0, 2]  # two empty lines, with the same hash
     assert facts["train"]["documents"] + facts["validation"]["documents"] == len(LINES)
 
 
-def test_note_of_what_was_read(arguments: DataArguments, tmp_path: Path) -> None:
+def test_sources_of_local_files(arguments: DataArguments, tmp_path: Path) -> None:
     (tmp_path / "held_out.txt").write_text("\n".join(LINES[:9]))
     arguments.validation_files = [str(tmp_path / "held_out.txt")]
     files = (tmp_path / "lines.txt", tmp_path / "held_out.txt")
@@ -95,22 +95,22 @@ def test_note_of_what_was_read(arguments: DataArguments, tmp_path: Path) -> None
     ]
 
 
-def test_the_checksum_is_that_of_a_whole_file(tmp_path: Path) -> None:
-    content = bytes(2**24) + b"end"  # it is read in parts
+def test_the_hash_of_a_file_covers_all_of_it(tmp_path: Path) -> None:
+    content = bytes(2**24) + b"end"  # more than one block
     (tmp_path / "large").write_bytes(content)
-    assert sha256_of_file(str(tmp_path / "large")) == hashlib.sha256(content).hexdigest()
+    assert hash_file(str(tmp_path / "large")) == hashlib.sha256(content).hexdigest()
 
 
-def test_the_first_documents_are_those_with_text() -> None:
+def test_empty_documents_are_not_among_the_first() -> None:
     rows = [{"text": text} for text in ("", "a", None, "b", "c")]
     assert first_texts(rows, "train", DataArguments(), count=2) == ["a", "b"]
 
 
-def test_tokenizing_in_parallel_changes_nothing_and_is_done_once(
+def test_parallel_tokenization_gives_the_same_data_and_is_cached(
     arguments: DataArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "other_cache")  # or it would be found
+        patch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "other_cache")  # nothing is cached for later
         alone = load_data(arguments)
     arguments.preprocessing_num_workers = 2
     shared = load_data(arguments)
@@ -123,7 +123,7 @@ def test_tokenizing_in_parallel_changes_nothing_and_is_done_once(
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")} == cached
 
 
-def test_long_documents_are_refused_or_counted(arguments: DataArguments, caplog: pytest.LogCaptureFixture) -> None:
+def test_long_documents_are_errors_or_dropped(arguments: DataArguments, caplog: pytest.LogCaptureFixture) -> None:
     arguments.packing = "documents"
     lengths = [len(ids) + 1 for ids in train_tokenizer(splits(arguments)["train"], 300)(LINES)["input_ids"]]
     arguments.sequence_length = max(lengths)
@@ -137,10 +137,10 @@ def test_long_documents_are_refused_or_counted(arguments: DataArguments, caplog:
     left_out = facts["train"]["left_out_documents"]
     assert left_out + facts["validation"]["left_out_documents"] == lengths.count(max(lengths))
     assert facts["train"]["sequences"] == facts["train"]["documents"] - left_out
-    assert f"train: {left_out} of {facts['train']['documents']} documents are too long" in caplog.text
+    assert f"train: {left_out} of {facts['train']['documents']} documents are too long and are left out" in caplog.text
 
 
-def test_text_that_spells_special_tokens_is_text(arguments: DataArguments) -> None:
+def test_special_tokens_in_a_text_are_encoded_as_text(arguments: DataArguments) -> None:
     spelt = " <|mask|> and <|endoftext|>"
     Path(arguments.corpus[0]).write_text("\n".join(line + spelt for line in LINES))
     arguments.packing, arguments.sequence_length = "documents", 128
@@ -151,14 +151,14 @@ def test_text_that_spells_special_tokens_is_text(arguments: DataArguments) -> No
         assert data.tokenizer.decode(text).endswith(spelt)
 
 
-def test_a_tokenizer_by_path(arguments: DataArguments, tmp_path: Path) -> None:
+def test_tokenizer_in_a_folder(arguments: DataArguments, tmp_path: Path) -> None:
     own = load_data(arguments)
     own.tokenizer.save_pretrained(tmp_path / "tokenizer")
     arguments.tokenizer = str(tmp_path / "tokenizer")
     assert load_data(arguments).train["input_ids"][:] == own.train["input_ids"][:]
 
 
-def test_a_tokenizer_that_skips_blanks_loses_no_bytes(arguments: DataArguments, tmp_path: Path) -> None:
+def test_bytes_outside_of_tokens_are_counted(arguments: DataArguments, tmp_path: Path) -> None:
     words = Tokenizer(models.WordLevel({"</s>": 0, "?": 1, "ein": 2, "zwei": 3, "drei": 4}, unk_token="?"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=words, eos_token="</s>", unk_token="?").save_pretrained(tmp_path / "words")
@@ -167,7 +167,7 @@ def test_a_tokenizer_that_skips_blanks_loses_no_bytes(arguments: DataArguments, 
     assert sum(data.validation["num_bytes"]) == sum(len(text.encode()) + 1 for text in splits(arguments)["validation"])
 
 
-def test_arguments_parse_from_command_line() -> None:
+def test_arguments_on_the_command_line() -> None:
     (arguments,) = Parser(DataArguments).parse(
         [
             "--corpus",
@@ -188,21 +188,21 @@ def test_arguments_parse_from_command_line() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sequence_length": 0}, "sequence_length is 0; it must be at least 1"),
+        ({"sequence_length": 0}, "`sequence_length` must be at least 1, but is 0"),
         ({"sequence_length": 10_000}, r"train split has \d+ tokens, less than one sequence of 10000"),
         ({"packing": "documents", "sequence_length": 2, "drop_long_documents": True}, "do not fit"),
-        ({"vocab_size": 5000}, "too small for vocab_size=5000"),
+        ({"vocab_size": 5000}, r"`vocab_size` \(5000\) is too large for the corpus"),
         ({"text_column": "body"}, "no column 'body'"),
     ],
 )
-def test_bad_input(arguments: DataArguments, changes: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_errors(arguments: DataArguments, changes: dict[str, Any], message: str) -> None:
     for name, value in changes.items():
         setattr(arguments, name, value)
     with pytest.raises(ValueError, match=message):
         load_data(arguments)
 
 
-def test_blank_documents_alone_are_refused(arguments: DataArguments, tmp_path: Path) -> None:
+def test_a_split_of_empty_documents_is_an_error(arguments: DataArguments, tmp_path: Path) -> None:
     (tmp_path / "blank.txt").write_text("\n\n")
     arguments.validation_files = [str(tmp_path / "blank.txt")]
     with pytest.raises(ValueError, match=r"\(validation\) are empty"):

@@ -1,8 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's steps, and the page itself in a browser, where gradio, playwright and a Chromium are installed."""
+"""The demo: its steps, and the page in a browser (needs gradio, playwright and an installed Chromium)."""
 
 import colorsys
+import html
 import os
 import re
 import shutil
@@ -27,23 +28,23 @@ ROOT = Path(__file__).parents[1]
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium-headless-shell", "chromium", "google-chrome"))), None)
 
 
-def steps_of(
+def collect_steps(
     model: AOGPTForAnyOrderLM,
     tokenizer: PreTrainedTokenizerFast,
     text: str = "ab__e_",
-    end: str = "end",
+    ending: str = "end",
     **options: object,
 ) -> list[list[app.Token]]:
     settings = {"order": "random", "num_steps": 0, "temperature": 1.0, "top_p": 1.0, "seed": 0} | options
-    return list(app.fill(model, tokenizer, text, end, **settings))
+    return list(app.fill(model, tokenizer, text, ending, **settings))
 
 
-def test_holes_are_filled_one_after_another(
+def test_masks_are_filled_in_one_after_another(
     tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    shown = steps_of(tiny_model, tiny_tokenizer, order="left_to_right")
-    hidden = [[place for place, token in enumerate(tokens) if token.text is None] for tokens in shown]
-    assert hidden == [[2, 3, 5], [3, 5], [5], [], []]
+    shown = collect_steps(tiny_model, tiny_tokenizer, order="left_to_right")
+    masked = [[position for position, token in enumerate(tokens) if token.text is None] for tokens in shown]
+    assert masked == [[2, 3, 5], [3, 5], [5], [], []]
     assert [token.text for token in shown[0][:5]] == ["a", "b", None, None, "e"]
     assert {token.text for token in shown[0][6:]} == {"<eos>"}
     assert [token.step for token in shown[-1]][:6] == [None, None, 0, 1, None, 2]
@@ -51,7 +52,7 @@ def test_holes_are_filled_one_after_another(
 
 
 @pytest.mark.parametrize(
-    ("written", "meant"),
+    ("written", "expected"),
     [
         ("a_c", ["a", None, "c"]),
         (r"a\_c_", ["a", "_", "c", None]),
@@ -59,75 +60,97 @@ def test_holes_are_filled_one_after_another(
         (r"\a_", ["\\", "a", None]),
     ],
 )
-def test_an_underscore_of_the_text_is_written_with_a_backslash(
-    written: str, meant: list[str | None], tiny_tokenizer: PreTrainedTokenizerFast
+def test_a_literal_underscore_is_written_with_a_backslash(
+    written: str, expected: list[str | None], tiny_tokenizer: PreTrainedTokenizerFast
 ) -> None:
     tiny_tokenizer.add_tokens(["_", "\\"])
-    ids = app.encode(written, "end", tiny_tokenizer, 12)[0, : len(meant)]
-    assert [app.decode(token, tiny_tokenizer) for token in ids.tolist()] == meant
+    ids = app.encode(written, "end", tiny_tokenizer, 12)[0, : len(expected)]
+    assert [app.decode(token, tiny_tokenizer) for token in ids.tolist()] == expected
 
 
-def test_fewer_steps_reveal_several_at_once(
+def test_fewer_steps_fill_in_several_positions_at_once(
     tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    shown = steps_of(tiny_model, tiny_tokenizer, text="", end="on", num_steps=2)
+    shown = collect_steps(tiny_model, tiny_tokenizer, text="", ending="continue", num_steps=2)
     assert len(shown[0]) == 12
     assert len(shown) <= 4
     assert {token.step for token in shown[-1]} <= {0, 1}
 
 
-def test_probabilities_are_the_likelihood_of_the_text(
+def test_shown_probabilities_multiply_to_the_likelihood_of_the_text(
     tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    """Whatever temperature it was drawn at: their product is p(text | order)."""
-    tokens = steps_of(tiny_model, tiny_tokenizer, order="left_to_right", text="_" * 12, temperature=0.5)[-1]
+    """Their product is p(text | order), also when the text was page_html at another temperature."""
+    tokens = collect_steps(tiny_model, tiny_tokenizer, order="left_to_right", text="_" * 12, temperature=0.5)[-1]
     ids = tiny_tokenizer.convert_tokens_to_ids([token.text for token in tokens])
     expected = tiny_model.log_likelihood(torch.tensor([ids])).log_likelihood.item()
     total = sum(token.log_probability for token in tokens)
     assert total == pytest.approx(expected, rel=1e-4)
-    assert f"{expected:.2f} nats" in app.draw(tokens)
+    assert f"{expected:.2f} nats" in app.render(tokens)
 
 
-def test_refuses_what_cannot_be_filled(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
-    for text, message in (("abc", "nothing to fill in"), ("_" * 13, "13 tokens, but at most 12")):
+def test_wrong_inputs_are_errors(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
+    for text, message in (("abc", "There is nothing to fill in. Write _"), ("_" * 13, "13 tokens, but at most 12")):
         with pytest.raises(ValueError, match=message):
-            steps_of(tiny_model, tiny_tokenizer, text=text)
-    with pytest.raises(ValueError, match="temperature=0"):
-        steps_of(tiny_model, tiny_tokenizer, temperature=0.0)
-    with pytest.raises(ValueError, match="There is no seed"):  # the emptied field
-        steps_of(tiny_model, tiny_tokenizer, seed=None)
+            collect_steps(tiny_model, tiny_tokenizer, text=text)
+    with pytest.raises(ValueError, match=r"`temperature` must be .* but is 0\.0"):
+        collect_steps(tiny_model, tiny_tokenizer, temperature=0.0)
 
 
-def test_a_token_that_is_very_unlikely_has_a_finite_likelihood() -> None:
-    assert "-200.50 nats" in app.draw([app.Token("a", 0, -200.0), app.Token("b", 1, -0.5)])
+def test_equal_seeds_give_equal_texts(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
+    first, again, other = (
+        collect_steps(tiny_model, tiny_tokenizer, text="_" * 12, seed=seed)[-1] for seed in (3, 3, 4)
+    )
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize(
+    ("tokens", "expected"),
+    [
+        ([("a", None), ("<eos>", None), ("<eos>", None)], ["a"]),
+        ([("a", None), ("<eos>", 1), ("<eos>", 0)], ["a", "<eos>"]),
+        ([("a", None), (None, None), ("<eos>", 0)], ["a", "?", "<eos>"]),
+        ([("<eos>", 0), ("a", None), ("<eos>", None)], ["<eos>", "a"]),
+        ([("<eos>", 0), ("<eos>", 1)], ["<eos>"]),
+    ],
+)
+def test_end_of_text_is_shown_once(tokens: list[tuple[str | None, int | None]], expected: list[str]) -> None:
+    """Only where it was generated. A text without it would look unfinished, and a row of it is hard to read."""
+    page = app.render([app.Token(*token) for token in tokens], "<eos>")
+    assert re.findall(r'<span class="token[^>]*>([^<]*)<small>', page) == [html.escape(text) for text in expected]
+
+
+def test_a_very_unlikely_token_has_a_finite_log_likelihood() -> None:
+    assert "-200.50 nats" in app.render([app.Token("a", 0, -200.0), app.Token("b", 1, -0.5)])
 
 
 @pytest.mark.parametrize("step", range(21))
-def test_text_on_a_colour_can_be_read(step: int) -> None:
-    """White on it has the contrast that WCAG 2 asks for (AA)."""
-    hue, saturation, lightness = map(int, re.findall(r"\d+", app.colour(step, 20)))
+def test_white_text_has_enough_contrast(step: int) -> None:
+    """The contrast with each color is at least that of WCAG 2, level AA."""
+    hue, saturation, lightness = map(int, re.findall(r"\d+", app.step_color(step, 20)))
     rgb = colorsys.hls_to_rgb(hue / 360, lightness / 100, saturation / 100)
     red, green, blue = (value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4 for value in rgb)
     assert 1.05 / (0.2126 * red + 0.7152 * green + 0.0722 * blue + 0.05) >= 4.5
 
 
-def test_text_is_no_markup() -> None:
-    drawn = app.draw([app.Token("<script>", 0, -0.5), app.Token("<b>"), app.Token(None)])
-    assert "<script>" not in drawn
-    assert "<b>" not in drawn
-    assert drawn.count('class="token') == 3
+def test_text_is_escaped() -> None:
+    page_html = app.render([app.Token("<script>", 0, -0.5), app.Token("<b>"), app.Token(None)])
+    assert "<script>" not in page_html
+    assert "<b>" not in page_html
+    assert len(re.findall('class="token[ "]', page_html)) == 3
 
 
-def test_a_model_that_is_not_there_is_said_in_a_line(tmp_path: Path, tiny_model: AOGPTForAnyOrderLM) -> None:
-    with pytest.raises(SystemExit, match=r"^error: There is no model 'nowhere'"):
+def test_a_model_that_cannot_be_loaded_is_a_one_line_error(tmp_path: Path, tiny_model: AOGPTForAnyOrderLM) -> None:
+    with pytest.raises(SystemExit, match=r"^error: The model 'nowhere' cannot be loaded"):
         app.main(["nowhere"])
     tiny_model.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_text("no weights")
-    with pytest.raises(SystemExit, match=f"^error: There is no model '{tmp_path}'"):
+    with pytest.raises(SystemExit, match=f"^error: The model '{tmp_path}' cannot be loaded"):
         app.main([str(tmp_path)])
 
 
-def test_the_space_has_what_the_hub_asks_for() -> None:
+def test_the_readme_has_the_metadata_of_a_space() -> None:
     header = (ROOT / "demo" / "README.md").read_text().split("---\n")[1]
     fields = dict(line.split(": ", 1) for line in header.strip().splitlines())
     data = SpaceCardData(**fields)
@@ -147,8 +170,8 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def address(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Iterator[str]:
-    """The demo as it is started, with a tiny model."""
+def url(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Iterator[str]:
+    """Start the demo with a tiny model, and return its URL."""
     tiny_model.save_pretrained(tmp_path / "model")
     tiny_tokenizer.save_pretrained(tmp_path / "model")
     port = free_port()
@@ -172,32 +195,42 @@ def address(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerF
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-def test_in_a_browser(address: str) -> None:
+def test_in_a_browser(url: str) -> None:
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": 860, "height": 800})
-        faults, elsewhere = [], []
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("request", lambda request: elsewhere.append(request.url))
-        page.goto(address)
+        errors, requests = [], []
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("request", lambda request: requests.append(request.url))
+        page.goto(url)
         sliders = page.locator(".head:has(input[type=number])")
         sliders.nth(3).wait_for()
-        for slider in sliders.all()[1:]:  # no name touches the number beside it (that of the steps takes several lines)
+        for slider in sliders.all()[1:]:  # no label overlaps the number beside it (that of the steps has several lines)
             name, number = (slider.locator(part).bounding_box() for part in ("label span", "input"))
             assert name["x"] + name["width"] < number["x"] - 4 or name["y"] + name["height"] <= number["y"]
         page.locator("#text textarea").fill("ab__e_")
         page.locator("#start").click()
-        page.locator(".token.new").first.wait_for()  # seen while it is being filled in
+        page.locator(".token.new").first.wait_for()  # visible while the text is being filled in
         page.locator(".summary").wait_for()
         assert page.locator(".token.filled").count() == 3
-        assert page.locator(".token.hidden").count() == 0
+        assert page.locator(".token.masked").count() == 0
         assert sorted(page.locator(".token.filled").evaluate_all("all => all.map(one => one.dataset.step)")) == list(
             "012"
         )
+        seeds = set()
+        for given in ("-1", "-1", ""):  # each click draws a new seed, and shows it
+            page.get_by_label("Seed").fill(given)
+            page.locator("#start").click()
+            page.locator(".summary").wait_for(state="detached")
+            seeds.add(re.search(r"Seed (\d+)", page.locator(".summary").text_content())[1])
+        assert len(seeds) == 3
+        page.get_by_label("Seed").fill("7")
+        page.locator("#start").click()
+        page.get_by_text("Seed 7: 3 tokens").wait_for()
         page.locator("#text textarea").fill("abc")
         page.locator("#start").click()
         page.get_by_text("There is nothing to fill in").wait_for()
         browser.close()
-    assert faults == []
-    assert [url for url in elsewhere if not url.startswith((address, "data:", "blob:"))] == []
+    assert errors == []
+    assert [request for request in requests if not request.startswith((url, "data:", "blob:"))] == []

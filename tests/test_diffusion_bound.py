@@ -306,7 +306,7 @@ def test_at_least_one_token_is_masked_even_for_the_largest_uniform_number(monkey
         ({"num_times": 3}, "`num_times` must be even, but is 3"),
         ({"num_times": 0}, "`num_times` must be an integer of at least 2, but is 0"),
         ({"masking": "half"}, "`masking` must be one of 'bernoulli', 'fixed_count', but is 'half'"),
-        ({"masking": "fixed_count"}, "`masking` must be one of 'bernoulli', 'fixed_count', but is 'fixed'"),
+        ({"masking": "fixed"}, "`masking` must be one of 'bernoulli', 'fixed_count', but is 'fixed'"),
         ({"rows_per_pass": 0}, "`rows_per_pass` must be an integer of at least 1, but is 0"),
     ],
 )

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of several processes: the same as those of one, up to rounding; and either goes on where the other stopped."""
+"""Runs with several processes equal those with one, up to rounding, and either can resume the other."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from training.sharding import keep_float32_gradients
 ROOT = Path(__file__).parents[1]
 SELECTIVE = "--activation_checkpointing=selective"
 
-# Accelerate shards on accelerators alone, though FSDP2 runs on CPUs as well: so it is told after it has looked.
+# FSDP2 runs on CPUs, but Accelerate uses it on accelerators only. Its state is therefore changed after it is made.
 FSDP2_ON_CPUS = """
 import sys
 import torch
@@ -31,7 +31,7 @@ from torch.distributed.tensor import DTensor
 from training.pretrain import Pretraining, main
 
 bf16 = "--mixed_precision=bf16" in sys.argv
-torch.cpu._is_avx512_bf16_supported = lambda: True  # slow where it is not, but right
+torch.cpu._is_avx512_bf16_supported = lambda: True  # emulated if not supported
 state = Accelerator(cpu=True, mixed_precision="bf16" if bf16 else "no").state
 state.fsdp_plugin = FullyShardedDataParallelPlugin(
     fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False
@@ -51,7 +51,7 @@ def checked(run):
     return train(run)
 
 if bf16:
-    state.fsdp_plugin.set_mixed_precision("bf16")  # as Accelerate does where it knows of FSDP2
+    state.fsdp_plugin.set_mixed_precision("bf16")  # as Accelerate does on accelerators
 Pretraining.train = checked
 main(sys.argv[1:])
 """
@@ -67,9 +67,9 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def alone(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of one process, with all its checkpoints."""
-    out = tmp_path_factory.mktemp("runs") / "alone"
+def single(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run with one process, with all checkpoints."""
+    out = tmp_path_factory.mktemp("runs") / "single"
     train(config, out, "--save_total_limit=9")
     return out
 
@@ -101,34 +101,34 @@ def assert_close_training(one: Path, other: Path) -> None:
         assert results(other)["evaluations"][-1][key] == results(one)["evaluations"][-1][key]
 
 
-def test_two_processes_share_the_batch(config: Path, alone: Path, tmp_path: Path) -> None:
+def test_two_processes_share_the_batch(config: Path, single: Path, tmp_path: Path) -> None:
     file = ROOT / "training" / "accelerate" / "cpus.yaml"
     launch = ("accelerate.commands.launch", "--config_file", str(file), "--main_process_port=0")
     script = str(ROOT / "training" / "pretrain.py")
     done = run(*launch, script, str(config), f"--output_dir={tmp_path}", "--per_device_batch_size=3", SELECTIVE)
     assert done.returncode == 0, done.stderr
     assert results(tmp_path)["hardware"]["num_processes"] == 2
-    assert_close_training(alone, tmp_path)
+    assert_close_training(single, tmp_path)
 
 
-def test_sharded_run_is_that_of_one_process_which_can_go_on_with_it(config: Path, alone: Path, tmp_path: Path) -> None:
+def test_sharded_run_equals_that_of_one_process_which_can_resume_it(config: Path, single: Path, tmp_path: Path) -> None:
     run_fsdp2(tmp_path, config, tmp_path / "sharded", "--save_total_limit=9", "--per_device_batch_size=3", SELECTIVE)
-    assert_close_training(alone, tmp_path / "sharded")
+    assert_close_training(single, tmp_path / "sharded")
     (tmp_path / "resumed").mkdir()
     name = "checkpoint-00000003.safetensors"
     (tmp_path / "resumed" / name).write_bytes((tmp_path / "sharded" / name).read_bytes())
     train(config, tmp_path / "resumed")
-    assert_close_training(alone, tmp_path / "resumed")
+    assert_close_training(single, tmp_path / "resumed")
 
 
-def test_sharded_run_goes_on_with_that_of_one_process(config: Path, alone: Path, tmp_path: Path) -> None:
+def test_sharded_run_can_resume_that_of_one_process(config: Path, single: Path, tmp_path: Path) -> None:
     (tmp_path / "resumed").mkdir()
     name = "checkpoint-00000003.safetensors"
-    (tmp_path / "resumed" / name).write_bytes((alone / name).read_bytes())
+    (tmp_path / "resumed" / name).write_bytes((single / name).read_bytes())
     run_fsdp2(tmp_path, config, tmp_path / "resumed")
-    assert torch.equal(losses(tmp_path / "resumed")[:3], losses(alone)[:3])
+    assert torch.equal(losses(tmp_path / "resumed")[:3], losses(single)[:3])
     assert len(losses(tmp_path / "resumed")) == STEPS
-    assert_close_training(alone, tmp_path / "resumed")
+    assert_close_training(single, tmp_path / "resumed")
 
 
 def test_sharded_run_in_bfloat16_rounds_neither_times_nor_losses(config: Path, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_sharded_run_in_bfloat16_rounds_neither_times_nor_losses(config: Path, t
     assert results(tmp_path / "run")["loss_curve"]["loss"][-1] < 6
 
 
-def test_gradients_of_shards_are_added_up_in_float32() -> None:
+def test_gradients_of_shards_are_summed_in_float32() -> None:
     plugin = FullyShardedDataParallelPlugin(fsdp_version=2)
     plugin.set_mixed_precision("bf16")
     state = SimpleNamespace(fsdp_plugin=plugin)
@@ -148,7 +148,7 @@ def test_gradients_of_shards_are_added_up_in_float32() -> None:
     assert not policy.cast_forward_inputs
 
 
-def test_wrong_input_of_several_processes_is_said_once(config: Path, tmp_path: Path) -> None:
+def test_several_processes_report_an_error_once(config: Path, tmp_path: Path) -> None:
     launch = ("torch.distributed.run", "--standalone", "--nproc_per_node=2", str(ROOT / "training" / "pretrain.py"))
     done = run(*launch, str(config), f"--output_dir={tmp_path / 'run'}", "--corpus=none.txt")
     assert done.returncode != 0

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Of the README and the pages: the snippets run, the commands parse, the links and pictures exist."""
+"""README and documentation: snippets run, commands parse, and links and pictures exist."""
 
 import re
 import shlex
@@ -21,31 +21,34 @@ from eval.generative import GenerativeArguments
 from eval.protocols import EVALUATION_SETS
 from eval.watch import WatchArguments
 from eval.zero_shot import ScoringArguments
+from model_cards.publish import PublishArguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from training.arguments import parse_arguments
-from training.convert_gpt2 import config_of
+from training.convert_gpt2 import convert_config
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"))}
 
 
-def text_of(page: str) -> str:
+def read_page(page: str) -> str:
     return PAGES[page].read_text(encoding="utf-8")
 
 
-def blocks(page: str, language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", text_of(page), flags=re.DOTALL)
+def find_blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", read_page(page), flags=re.DOTALL)
 
 
-def commands(script: str = "") -> list[list[str]]:
-    """The words of every command of every page; those after `script` of the ones that run it."""
-    lines = "\n".join(block for page in PAGES for block in blocks(page, "console")).replace("\\\n", " ").splitlines()
+def find_commands(script: str = "") -> list[list[str]]:
+    """Return the words of all commands of all pages, or the words after `script` of the commands that run it."""
+    lines = (
+        "\n".join(block for page in PAGES for block in find_blocks(page, "console")).replace("\\\n", " ").splitlines()
+    )
     words = [shlex.split(line.removeprefix("$ "), comments=True) for line in lines if line.startswith("$ ")]
     return [line[line.index(script) + 1 :] for line in words if script in line] if script else words
 
 
 def make_model(folder: Path, length: int) -> Path:
-    """A model of the quickstart's shape, untrained."""
+    """Save an untrained model with the shape of the quickstart's."""
     tokenizer = train_tokenizer((name for _, name in islice(unicode_names(), 3000)), vocab_size=512)
     config = AOGPTConfig(
         **vocabulary_arguments(tokenizer),
@@ -78,9 +81,9 @@ def check_generation(names: dict[str, Any]) -> None:
     mask = names["tokenizer"].mask_token_id
     for name in ("filled", "in_blocks", "also_filled", "fast", "careful"):
         assert not (names[name] == mask).any()
-    hidden = (names["holes"] == mask).repeat_interleave(2, 0)
-    assert torch.equal(names["output"].unmasking_steps >= 0, hidden)
-    assert not (names["output"].sequences[hidden] == names["tokenizer"].eos_token_id).any()
+    is_masked = (names["inputs"] == mask).repeat_interleave(2, 0)
+    assert torch.equal(names["output"].unmasking_steps >= 0, is_masked)
+    assert not (names["output"].sequences[is_masked] == names["tokenizer"].eos_token_id).any()
     assert torch.equal(names["output"].history[-1], names["output"].sequences)
 
 
@@ -89,8 +92,8 @@ def check_likelihood(names: dict[str, Any]) -> None:
     assert names["exact"].num_rows == 2 * 2 * (n + (m - 1) * sum(range(3, n + 1)))
     assert names["few_rows"].num_rows == 2 * (64 * n + 16 * m * n)
     assert names["diffusion"].num_rows == 2 * 16 * m * n
-    hidden = names["holes"] == names["tokenizer"].mask_token_id
-    assert torch.equal(names["infill"].token_log_likelihood != 0, hidden)
+    is_masked = names["inputs"] == names["tokenizer"].mask_token_id
+    assert torch.equal(names["infill"].token_log_likelihood != 0, is_masked)
 
 
 def check_training(names: dict[str, Any]) -> None:
@@ -123,7 +126,7 @@ def test_python_snippets_run_one_after_another(
     page: str, model_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(ROOT)
-    source = "\n".join(blocks(page, "python"))
+    source = "\n".join(find_blocks(page, "python"))
     assert "runs/quickstart/model" in source
     source = source.replace("runs/quickstart/model", str(model_folder)).replace(", trust_remote_code=True", "")
     names: dict[str, Any] = {}
@@ -131,28 +134,28 @@ def test_python_snippets_run_one_after_another(
     CHECKS[page](names)
 
 
-def test_every_page_with_snippets_is_run() -> None:
-    others = {"CONTRIBUTING.md"}  # whose snippets belong into files of the project, see test_contributing.py
-    assert {page for page in PAGES if "```python" in text_of(page)} - others == set(CHECKS)
+def test_every_page_with_snippets_is_tested() -> None:
+    others = {"CONTRIBUTING.md"}  # tested in test_contributing.py
+    assert {page for page in PAGES if "```python" in read_page(page)} - others == set(CHECKS)
 
 
-# ------------------------------------------------------------------------------------------------------- commands
+# ----------------------------------------------------------------------------------------------------------- commands
 
 
-def test_commands_name_what_exists() -> None:
-    scripts = [Path(word) for command in commands() for word in command if word.endswith((".py", ".yaml"))]
+def test_scripts_and_targets_of_commands_exist() -> None:
+    scripts = [Path(word) for command in find_commands() for word in command if word.endswith((".py", ".yaml"))]
     assert scripts
     assert [script for script in scripts if not (ROOT / script).is_file()] == []
-    targets = {command[1] for command in commands() if command[0] == "make"}
+    targets = {command[1] for command in find_commands() if command[0] == "make"}
     assert {"quickstart", "test"} <= targets
     assert [target for target in targets if f"\n{target}:" not in (ROOT / "Makefile").read_text()] == []
 
 
 def test_training_commands_parse(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    config_of(GPT2Config(), "adaln").save_pretrained(tmp_path)
+    convert_config(GPT2Config(), "adaln").save_pretrained(tmp_path)
     folders = {"runs/quickstart/model": model_folder, "models/gpt2-aogpt": tmp_path}
-    lines = commands("training/pretrain.py")
+    lines = find_commands("training/pretrain.py")
     assert len(lines) > 5
     for line in lines:
         parse_arguments([str(folders.get(word, word)) for word in line])
@@ -165,10 +168,11 @@ def test_training_commands_parse(model_folder: Path, tmp_path: Path, monkeypatch
         ("eval/generative.py", GenerativeArguments, "+"),
         ("eval/watch.py", WatchArguments, "+"),
         ("eval/benchmarks/speed.py", SpeedArguments, None),
+        ("model_cards/publish.py", PublishArguments, "+"),
     ],
 )
-def test_evaluation_commands_parse(script: str, arguments: type, positional: str | None) -> None:
-    lines = commands(script)
+def test_other_commands_parse(script: str, arguments: type, positional: str | None) -> None:
+    lines = find_commands(script)
     assert lines
     for line in lines:
         parser = Parser(arguments)
@@ -177,42 +181,42 @@ def test_evaluation_commands_parse(script: str, arguments: type, positional: str
         parser.parse(line)
 
 
-# ------------------------------------------------------------------------------------------------------ what is named
+# --------------------------------------------------------------------------------------------- links and other names
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_links_and_pictures_exist(page: str) -> None:
-    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", text_of(page)) if "://" not in link]
+    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", read_page(page)) if "://" not in link]
     assert [link for link in links if not (PAGES[page].parent / link).exists()] == []
 
 
 def test_every_recipe_is_described() -> None:
-    recipes = re.findall(r"`(\w+\.yaml)`", text_of("training.md"))
+    recipes = re.findall(r"`(\w+\.yaml)`", read_page("training.md"))
     assert set(recipes) == {path.name for path in (ROOT / "training" / "configs").glob("*.yaml")}
 
 
-def test_local_files_are_those_that_are_read() -> None:
-    for name, found in EVALUATION_SETS.items():
-        (row,) = (line for line in text_of("evaluation.md").splitlines() if line.startswith(f"| `{name}` | `"))
-        assert row.endswith(f"| {found.split} |")
-        pattern = re.escape(found.local).replace(re.escape("{split}"), r"(\{train,valid,test\}|test)")
+def test_documented_local_files_are_those_that_are_read() -> None:
+    for name, dataset in EVALUATION_SETS.items():
+        (row,) = (line for line in read_page("evaluation.md").splitlines() if line.startswith(f"| `{name}` | `"))
+        assert row.endswith(f"| {dataset.split} |")
+        pattern = re.escape(dataset.local).replace(re.escape("{split}"), r"(\{train,valid,test\}|test)")
         assert re.search(f"`{pattern}`", row)
 
 
-def test_results_are_listed_with_their_commands() -> None:
+def test_measured_results_are_listed_with_their_commands() -> None:
     results = ROOT / "docs" / "results"
     rows = re.findall(r"^\| \[(\w+)\]\(([^)]+)\)(.*)$", (results / "README.md").read_text("utf-8"), re.MULTILINE)
     assert {name for name, _, _ in rows} == {path.name for path in results.iterdir() if path.is_dir()}
-    for name, link, described in rows:
+    for name, link, description in rows:
         assert (results / link).is_file()
-        commands = re.findall(r"`(?:make (\w+)|python (\S+\.py))", described)
+        commands = re.findall(r"`(?:make (\w+)|python (\S+\.py))", description)
         assert commands, name
         for target, script in commands:
             assert (ROOT / script).is_file() if script else f"\n{target}:" in (ROOT / "Makefile").read_text(), name
 
 
-def test_commands_of_reports_name_what_exists() -> None:
-    """Where they are told how to be written anew."""
+def test_scripts_in_reports_exist() -> None:
+    """Reports name the commands that write them."""
     pages = (ROOT / "docs" / "results").rglob("*.md")
     scripts = {script for page in pages for script in re.findall(r"python (\S+\.py)", page.read_text("utf-8"))}
     assert len(scripts) > 5

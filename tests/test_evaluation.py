@@ -9,7 +9,7 @@ from modeling_aogpt import AOGPTForAnyOrderLM
 from training.evaluation import write_samples
 
 
-def test_texts_are_written_the_same_each_time(
+def test_samples_do_not_depend_on_the_global_seed(
     tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     torch.manual_seed(1)

@@ -13,13 +13,13 @@ def content(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
 
 
-def write_half(writer: Callable[[Path], AbstractContextManager[Path]], path: Path, inner: str = "") -> None:
+def fail_while_writing(writer: Callable[[Path], AbstractContextManager[Path]], path: Path, inner: str = "") -> None:
     with writer(path) as temporary:
         (temporary / inner).write_text("half")
         raise InterruptedError
 
 
-def test_file_appears_whole(tmp_path: Path) -> None:
+def test_files_appear_when_they_are_complete(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "file.txt"
     with atomic_file(path) as temporary:
         temporary.write_text("half")
@@ -28,13 +28,13 @@ def test_file_appears_whole(tmp_path: Path) -> None:
     assert content(tmp_path) == {"deep/file.txt": "whole"}
 
 
-def test_results_are_text_that_is_read_back(tmp_path: Path) -> None:
+def test_json_files_are_read_back(tmp_path: Path) -> None:
     write_json(tmp_path / "deep" / "results.json", {"figures": [0.1, None], "name": "é"})
     assert content(tmp_path) == {"deep/results.json": '{\n "figures": [\n  0.1,\n  null\n ],\n "name": "\\u00e9"\n}\n'}
     assert read_json(tmp_path / "deep" / "results.json", ["figures"], "us") == {"figures": [0.1, None], "name": "é"}
 
 
-def test_what_is_no_text_leaves_the_old_file(tmp_path: Path) -> None:
+def test_content_that_cannot_be_encoded_leaves_the_old_file(tmp_path: Path) -> None:
     for writer, old, wrong in ((write_text, "é", "\ud800"), (write_json, {"a": 1}, {"a": object()})):
         writer(tmp_path / "file.txt", old)
         before = (tmp_path / "file.txt").read_bytes()
@@ -44,12 +44,12 @@ def test_what_is_no_text_leaves_the_old_file(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == ["file.txt"]
 
 
-def test_paths_are_written_as_text(tmp_path: Path) -> None:
+def test_paths_in_json_are_strings(tmp_path: Path) -> None:
     write_json(tmp_path / "file.json", {"folder": Path("runs/mine")})
     assert read_json(tmp_path / "file.json", ["folder"], "a test") == {"folder": "runs/mine"}
 
 
-def test_readers_of_the_old_file_are_not_disturbed(tmp_path: Path) -> None:
+def test_readers_of_the_old_file_see_the_old_content(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("old")
     with (tmp_path / "file.txt").open() as reader:
         with atomic_file(tmp_path / "file.txt") as temporary:
@@ -58,14 +58,14 @@ def test_readers_of_the_old_file_are_not_disturbed(tmp_path: Path) -> None:
     assert content(tmp_path) == {"file.txt": "new"}
 
 
-def test_failure_keeps_the_old_file_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_error_keeps_the_old_file(tmp_path: Path) -> None:
     (tmp_path / "file.txt").write_text("old")
     with pytest.raises(InterruptedError):
-        write_half(atomic_file, tmp_path / "file.txt")
+        fail_while_writing(atomic_file, tmp_path / "file.txt")
     assert content(tmp_path) == {"file.txt": "old"}
 
 
-def test_folder_is_replaced_whole(tmp_path: Path) -> None:
+def test_folders_are_replaced_when_they_are_complete(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     for name in ("old", "new"):
         with atomic_folder(folder) as temporary:
@@ -76,16 +76,16 @@ def test_folder_is_replaced_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_failure_keeps_the_old_folder_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_error_keeps_the_old_folder(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "old").write_text("old")
     with pytest.raises(InterruptedError):
-        write_half(atomic_folder, tmp_path / "model", inner="half")
+        fail_while_writing(atomic_folder, tmp_path / "model", inner="half")
     assert content(tmp_path) == {"model/old": "old"}
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_leftovers_of_a_killed_process_do_not_get_into_a_folder(tmp_path: Path) -> None:
+def test_a_folder_contains_no_files_of_a_killed_process(tmp_path: Path) -> None:
     leftover = tmp_path / ".model.incomplete"
     leftover.mkdir()
     (leftover / "half").write_text("half")
@@ -94,7 +94,7 @@ def test_leftovers_of_a_killed_process_do_not_get_into_a_folder(tmp_path: Path) 
     assert content(tmp_path) == {"model/new": "new"}
 
 
-def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
+def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     remove_incomplete(tmp_path / "missing")
     (tmp_path / ".model.incomplete" / "inner").mkdir(parents=True)
     (tmp_path / ".results.json.incomplete").write_text("half")

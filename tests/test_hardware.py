@@ -8,18 +8,19 @@ from common import hardware
 from common.hardware import num_cores, peak_flops, peak_memory, product_speed, versions
 
 
-def test_facts_are_there() -> None:
+def test_facts_about_the_machine() -> None:
     assert num_cores() >= 1
-    assert versions()["torch"].split("+")[0] == torch.__version__.split("+")[0]  # CUDA builds say so in one of them
+    # Only one of the two versions has the suffix of CUDA builds.
+    assert versions()["torch"].split("+")[0] == torch.__version__.split("+")[0]
 
 
-def test_speed_of_products_is_their_operations_over_the_best_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measured_flops_are_those_of_the_fastest_product(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([0.0, 0.9, 1.0, 1.25, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5])  # the second takes a quarter of a second
     monkeypatch.setattr(hardware.time, "perf_counter", lambda: next(moments))
     assert product_speed() == 2 * 512 * 1024 * 1024 / 0.25
 
 
-def test_peak_speed_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peak_flops_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hardware, "product_speed", lambda: 123.0)
     assert peak_flops(torch.device("cpu"), "no") == 123.0
     for name, expected in (
@@ -33,7 +34,7 @@ def test_peak_speed_of_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
         assert peak_flops(torch.device("cuda"), "no") is None
 
 
-def test_peak_memory_is_that_of_the_largest_tensors() -> None:
+def test_peak_memory_includes_freed_tensors() -> None:
     device = torch.device("cpu")
     resident = psutil.Process().memory_info().rss
     num_bytes = peak_memory(device) - resident + 500_000_000  # more than the process ever had

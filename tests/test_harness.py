@@ -1,8 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""lm-evaluation-harness with local tasks. It is an extra of its own (`harness`), so these tests need it installed."""
+"""The lm-evaluation-harness with local tasks. These tests are skipped unless the extra `harness` is installed."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def folder(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFa
     return str(tmp_path / "model")
 
 
-def ask(lm: AnyOrderLM, *pairs: tuple[str, str]) -> list[tuple[float, bool]]:
+def score(lm: AnyOrderLM, *pairs: tuple[str, str]) -> list[tuple[float, bool]]:
     requests = [Instance("loglikelihood", {}, pair, number) for number, pair in enumerate(pairs)]
     return lm.loglikelihood(requests, disable_tqdm=True)
 
@@ -58,14 +59,14 @@ def test_completions_after_and_inside_a_context(folder: str, tiny_model: AOGPTFo
         reference(tiny_model, "bk", 0, 1),
         reference(tiny_model, "hab", 1, 3),
     ]
-    found = ask(lm, *pairs)
-    assert [score for score, _ in found] == pytest.approx(expected, rel=1e-5)
-    assert not any(is_greedy for _, is_greedy in found)
+    scores = score(lm, *pairs)
+    assert [value for value, _ in scores] == pytest.approx(expected, rel=1e-5)
+    assert not any(is_greedy for _, is_greedy in scores)
 
 
 def test_completion_of_likeliest_tokens_is_greedy(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:
     ids = [0, 1]
-    for _ in range(2):  # each given those before it, and the context on both sides
+    for _ in range(2):  # given the tokens before and the context on both sides
         masked = torch.tensor([[*ids, *[16] * (4 - len(ids)), 5]])
         order = torch.tensor([[0, 1, 4, 2, 3]])
         filled = masked.masked_fill(masked == 16, 0)
@@ -73,31 +74,31 @@ def test_completion_of_likeliest_tokens_is_greedy(folder: str, tiny_model: AOGPT
     letters = "".join(chr(ord("a") + id) for id in ids[2:])
     assert all(id < 13 for id in ids)
     other = "a" if letters[1] != "a" else "b"
-    answers = ask(AnyOrderLM(folder), ("ab<mask>f", letters), ("ab<mask>f", letters[0] + other))
+    answers = score(AnyOrderLM(folder), ("ab<mask>f", letters), ("ab<mask>f", letters[0] + other))
     assert [is_greedy for _, is_greedy in answers] == [True, False]
 
 
 @pytest.mark.parametrize("random", ["context_order", "completion_order"])
 def test_random_orders(folder: str, tiny_model: AOGPTForAnyOrderLM, random: str) -> None:
     lm = AnyOrderLM(folder, **{random: "random"}, num_orders=300)
-    (score, _), (again, _) = ask(lm, ("ab<mask>", "fg"))[0], ask(lm, ("ab<mask>", "fg"))[0]
+    (value, _), (again, _) = score(lm, ("ab<mask>", "fg"))[0], score(lm, ("ab<mask>", "fg"))[0]
     option = {"context_order": "context_orders", "completion_order": "orders"}[random]
     swapped = {"context_orders": torch.tensor([[1, 0, 2, 3]]), "orders": torch.tensor([[0, 1, 3, 2]])}[option]
     one, two = (reference(tiny_model, "abfg", 2, 4, **{option: order}) for order in (torch.arange(4)[None], swapped))
-    assert score == again
-    assert abs(score - (one + two) / 2) < 4 * abs(one - two) / 2 / 300**0.5
+    assert value == again
+    assert abs(value - (one + two) / 2) < 4 * abs(one - two) / 2 / 300**0.5
     assert abs(one - two) > 0.1
 
 
-def test_long_contexts_are_cut_at_their_far_ends(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:
+def test_long_contexts_are_cut_at_their_outer_ends(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:
     lm = AnyOrderLM(folder, max_length=6)
     expected = [
         reference(tiny_model, "efghij", 4, 6),
         reference(tiny_model, "cdefgh", 2, 4),
         reference(tiny_model, "dabcde", 1, 3),
     ]
-    found = ask(lm, ("abcdefgh", "ij"), ("abcd<mask>ghij", "ef"), ("d<mask>cdefgh", "ab"))
-    assert [score for score, _ in found] == pytest.approx(expected, rel=1e-5)
+    scores = score(lm, ("abcdefgh", "ij"), ("abcd<mask>ghij", "ef"), ("d<mask>cdefgh", "ab"))
+    assert [value for value, _ in scores] == pytest.approx(expected, rel=1e-5)
 
 
 def test_rolling_scores_every_token(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:
@@ -110,7 +111,7 @@ def test_rolling_scores_every_token(folder: str, tiny_model: AOGPTForAnyOrderLM)
 
 
 def run_task(folder: str, tmp_path: Path, model: str, model_args: dict[str, Any], context: str) -> tuple[list, dict]:
-    """Multiple choice between "c", "d" and "e" as continuations or fillings of a context."""
+    """Run a multiple-choice task with "c", "d" and "e" as continuations or infills of a context."""
     lines = [{"question": context.format(letter), "label": 0} for letter in "ab"]
     (tmp_path / "data.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     task = {
@@ -138,7 +139,9 @@ def run_task(folder: str, tmp_path: Path, model: str, model_args: dict[str, Any]
     return scores, results["results"]["letters"]
 
 
-def test_local_task_left_to_right_by_both_models(folder: str, tiny_model: AOGPTForAnyOrderLM, tmp_path: Path) -> None:
+def test_local_task_left_to_right_with_aogpt_and_hf(
+    folder: str, tiny_model: AOGPTForAnyOrderLM, tmp_path: Path
+) -> None:
     mine, accuracy = run_task(folder, tmp_path, "aogpt", {}, "{}kl")
     stock, same = run_task(folder, tmp_path, "hf", {"device": "cpu", "dtype": "float32"}, "{}kl")
     assert mine == [pytest.approx(scores, abs=1e-4) for scores in stock]
@@ -153,42 +156,66 @@ def test_local_infilling_task(folder: str, tiny_model: AOGPTForAnyOrderLM, tmp_p
     assert found == [pytest.approx(scores, rel=1e-5) for scores in expected]
 
 
-def test_the_blank_before_a_hole_belongs_to_the_completion(folder: str) -> None:
+def test_space_before_a_mask_belongs_to_the_completion(folder: str) -> None:
     lm = AnyOrderLM(folder)
     lm.tok_encode = lambda text, **_: list(text.encode())
     for context, completion in (("a <mask> b", "cd"), ("a<mask> b", " cd"), ("a <mask> b", " cd")):
-        query = lm._query(context, completion)
+        query = lm._make_query(context, completion)
         assert (bytes(query.ids), query.start, query.stop) == (b"a cd b", 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("num_order", "unknown name `num_order`. Did you mean `num_orders`?"),
+        ("context_orders", "unknown name `context_orders`. Did you mean `context_order`?"),
+        ("foo", "unknown name `foo`. Known names are pretrained, tokenizer, context_order, "),
+    ],
+)
+def test_unknown_model_args_are_an_error(folder: str, tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        run_task(folder, tmp_path, "aogpt", {name: 1}, "{}kl")
+
+
+def test_arguments_for_every_model_are_ignored(folder: str) -> None:
+    lm = AnyOrderLM.create_from_arg_string(
+        f"pretrained={folder},trust_remote_code=True", {"batch_size": 2, "max_batch_size": 8, "device": "cpu"}
+    )
+    assert lm.batch_size == 2
 
 
 @pytest.mark.parametrize(
     ("options", "pair", "message"),
     [
-        ({"context_order": "sorted"}, ("a", "b"), "context_order='sorted' is not one of 'left_to_right', 'random'"),
-        ({"dtype": "nn"}, ("a", "b"), "dtype='nn' is none of torch's"),
-        ({"num_orders": 2}, ("a", "b"), "num_orders=2 must be .* 1 where no order is random"),
-        ({}, ("a<mask>b<mask>", "c"), "The context has 2 holes"),
-        ({}, ("a", ""), "A completion has 0 tokens; this model takes 1 to 12"),
-        ({}, ("a", "b" * 13), "A completion has 13 tokens; this model takes 1 to 12"),
+        (
+            {"context_order": "sorted"},
+            ("a", "b"),
+            "`context_order` must be one of 'left_to_right', 'random', but is 'sorted'",
+        ),
+        ({"dtype": "nn"}, ("a", "b"), "`dtype` must be a data type of torch .*, but is 'nn'"),
+        ({"num_orders": 2}, ("a", "b"), "`num_orders` must be at least 1, and 1 if neither .* is 'random', but is 2"),
+        ({}, ("a<mask>b<mask>", "c"), r"The context 'a<mask>b<mask>' contains 2 masks\. Only one"),
+        ({}, ("a", ""), "A completion must have 1 to 12 tokens, but one has 0"),
+        ({}, ("a", "b" * 13), "A completion must have 1 to 12 tokens, but one has 13"),
     ],
 )
 def test_bad_input(folder: str, options: dict[str, Any], pair: tuple[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        ask(AnyOrderLM(folder, **options), pair)
+        score(AnyOrderLM(folder, **options), pair)
 
 
-def test_a_model_that_is_not_there_is_said_in_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_model_is_an_error_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eval.harness.cli_evaluate", lambda: AnyOrderLM(str(tmp_path)))
     with pytest.raises(SystemExit, match=rf"^error: The weights of {tmp_path} are missing or damaged"):
         main()
 
 
-def test_no_weights_are_made_up(folder: str) -> None:
+def test_missing_weights_are_an_error(folder: str) -> None:
     remove_weight(Path(folder), "lm_head.bias")
     with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head\.bias"):
         AnyOrderLM(folder)
 
 
-def test_generation_is_left_to_the_stock_model(folder: str) -> None:
+def test_generation_is_refused(folder: str) -> None:
     with pytest.raises(ValueError, match="use --model hf"):
         AnyOrderLM(folder).generate_until([])

@@ -14,17 +14,17 @@ def plain_loss(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tenso
     if loss == "cross_entropy":
         return (nn.functional.cross_entropy(logits, targets, reduction="none") * weights).sum()
     log_ratios = logits - math.log(logits.shape[1])
-    of_targets = log_ratios.gather(1, targets[:, None])[:, 0]
-    return ((log_ratios.exp().sum(1) - of_targets - 1) * weights).sum()
+    target_ratios = log_ratios.gather(1, targets[:, None])[:, 0]
+    return ((log_ratios.exp().sum(1) - target_ratios - 1) * weights).sum()
 
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "score_entropy"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("num_ids", [None, 9])
-def test_values_and_gradients_are_those_of_all_logits(
+def test_values_and_gradients_equal_those_with_all_logits(
     monkeypatch: pytest.MonkeyPatch, loss: Loss, bias: bool, num_ids: int | None
 ) -> None:
-    monkeypatch.setattr(module, "LOGITS_AT_ONCE", 3 * 11)  # chunks of three rows, and a last one of one
+    monkeypatch.setattr(module, "LOGITS_PER_CHUNK", 3 * 11)  # chunks of 3, 3, 3 and 1 rows
     torch.manual_seed(0)
     head = nn.Linear(5, 11, bias=bias).double()
     hidden_states = torch.randn(10, 5, dtype=torch.float64, requires_grad=True)
@@ -39,7 +39,7 @@ def test_values_and_gradients_are_those_of_all_logits(
         torch.testing.assert_close(one, other)
 
 
-def test_only_what_is_trained_gets_a_gradient() -> None:
+def test_frozen_heads_get_no_gradient() -> None:
     head = nn.Linear(5, 11).requires_grad_(False)
     hidden_states = torch.randn(4, 5, requires_grad=True)
     head_loss(hidden_states, head, torch.arange(4), torch.ones(4)).backward()
@@ -72,7 +72,7 @@ def test_bfloat16_states_give_float32_losses(autocast: bool) -> None:
 
 @pytest.mark.parametrize("loss", ["cross_entropy", "score_entropy"])
 def test_float16_keeps_the_gradients_of_many_rows(monkeypatch: pytest.MonkeyPatch, loss: Loss) -> None:
-    """As on a GPU, where a loss scale comes only after the gradient is made: a row weighs 1e-5, and an id 1e-8."""
+    """Weights of 1e-5 per row would underflow, because the loss scale is applied after gradients are computed."""
     torch.manual_seed(0)
     rows, ids, size = 4096, 500, 8
     head = nn.Linear(size, ids)
@@ -80,7 +80,7 @@ def test_float16_keeps_the_gradients_of_many_rows(monkeypatch: pytest.MonkeyPatc
     targets, weights = torch.randint(ids, (rows,)), torch.full((rows,), 1e-5)
     parameters = [states, *head.parameters()]
     expected = torch.autograd.grad(head_loss(states, head, targets, weights, loss), parameters)
-    monkeypatch.setattr(module, "dtype_of_products", lambda states: torch.float16)
+    monkeypatch.setattr(module, "_matmul_dtype", lambda states: torch.float16)
     actual = torch.autograd.grad(head_loss(states, head, targets, weights, loss), parameters)
     for one, other in zip(actual, expected, strict=True):
         assert (one - other).norm() < 2e-3 * other.norm()

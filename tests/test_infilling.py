@@ -10,12 +10,12 @@ from transformers import PreTrainedTokenizerBase
 from common.tokenization import train_tokenizer
 from eval.infilling import (
     KINDS,
+    choose_letter_and_mark,
+    choose_one_or_two_words,
+    classify,
     infill,
-    kind_of,
-    letter_and_mark,
-    make_holes,
-    one_or_two_words,
-    printable,
+    make_printable,
+    mask_documents,
     sample,
 )
 from tests.test_trained_tokenizers import DOCUMENTS
@@ -25,7 +25,7 @@ KNOWN = {"train": set(DOCUMENTS[1::2]), "validation": set(DOCUMENTS[::2])}
 
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerBase:
-    return train_tokenizer(DOCUMENTS, 300)  # so few merges that most words take several tokens
+    return train_tokenizer(DOCUMENTS, 300)  # few merges, so that most words have several tokens
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,8 @@ def sequences(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     return [ids + [tokenizer.eos_token_id] * (longest - len(ids)) for ids in tokenizer(DOCUMENTS)["input_ids"]]
 
 
-def model_that_writes(sequences: torch.Tensor, mask_token_id: int) -> SimpleNamespace:
-    """Fills masks, or whole sequences, with what stands in `sequences`."""
+def model_that_generates(sequences: torch.Tensor, mask_token_id: int) -> SimpleNamespace:
+    """Return a model that fills masks, or whole sequences, with the tokens of `sequences`."""
 
     def generate(inputs: torch.Tensor | None = None, **options: object) -> torch.Tensor:
         return sequences if inputs is None else torch.where(inputs == mask_token_id, sequences, inputs)
@@ -43,52 +43,56 @@ def model_that_writes(sequences: torch.Tensor, mask_token_id: int) -> SimpleName
     return SimpleNamespace(generate=generate)
 
 
-def test_letter_and_mark() -> None:
-    draw = random.Random(0)
-    assert letter_and_mark("LATIN SMALL LETTER A WITH ACUTE", draw) == {3, 5}
-    assert letter_and_mark("GREEK SMALL LETTER ETA WITH DASIA AND OXIA", draw) == {3, 5}
-    assert letter_and_mark("SOLIDUS WITH OVERLINE", draw) == set()
+def test_choose_letter_and_mark() -> None:
+    rng = random.Random(0)
+    assert choose_letter_and_mark("LATIN SMALL LETTER A WITH ACUTE", rng) == {3, 5}
+    assert choose_letter_and_mark("GREEK SMALL LETTER ETA WITH DASIA AND OXIA", rng) == {3, 5}
+    assert choose_letter_and_mark("SOLIDUS WITH OVERLINE", rng) == set()
 
 
-def test_one_or_two_words() -> None:
-    draw = random.Random(0)
-    assert one_or_two_words("PLUS SIGN", draw) == set()
-    drawn = [one_or_two_words("A B C D", draw) for _ in range(200)]
+def test_choose_one_or_two_words() -> None:
+    rng = random.Random(0)
+    assert choose_one_or_two_words("PLUS SIGN", rng) == set()
+    drawn = [choose_one_or_two_words("A B C D", rng) for _ in range(200)]
     assert {len(words) for words in drawn} == {1, 2}
     assert set.union(*drawn) == {0, 1, 2, 3}
 
 
-def test_documents_in_which_nothing_is_hidden_are_passed_over(
+def test_documents_without_masked_words_are_skipped(
     tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]
 ) -> None:
     chosen = [text for text in DOCUMENTS if "ALEPH" not in text]
     assert len(chosen) < len(DOCUMENTS)
-    holes = make_holes(tokenizer, DOCUMENTS, sequences, lambda text, draw: {0} if text in chosen else set(), 7, seed=0)
-    assert [hole.text for hole in holes] == chosen[:7]
+    documents = mask_documents(
+        tokenizer, DOCUMENTS, sequences, lambda text, rng: {0} if text in chosen else set(), 7, seed=0
+    )
+    assert [document.text for document in documents] == chosen[:7]
 
 
-def test_the_generator_reaches_the_model(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
+def test_generator_is_passed_to_the_model(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
     generator, seen = torch.Generator(), []
     written = torch.tensor(sequences[:1])
     model = SimpleNamespace(generate=lambda *inputs, **options: seen.append(options["generator"]) or written)
-    holes = make_holes(tokenizer, DOCUMENTS, sequences, letter_and_mark, limit=1, seed=0)
+    documents = mask_documents(tokenizer, DOCUMENTS, sequences, choose_letter_and_mark, limit=1, seed=0)
     sample(model, tokenizer, KNOWN, 1, generator)
-    infill(model, tokenizer, holes, KNOWN, generator)
+    infill(model, tokenizer, documents, KNOWN, generator)
     assert seen == [generator, generator]
 
 
-def test_holes_know_the_words_of_their_tokens(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
-    hole = make_holes(tokenizer, DOCUMENTS, sequences, letter_and_mark, limit=3, seed=0)[2]
-    words = [(tokenizer.decode(hole.ids[tokens]).strip(), is_hidden) for tokens, is_hidden in hole.tokens_of_words()]
+def test_words_of_a_masked_document(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
+    document = mask_documents(tokenizer, DOCUMENTS, sequences, choose_letter_and_mark, limit=3, seed=0)[2]
+    words = [
+        (tokenizer.decode(document.ids[positions]).strip(), is_masked) for positions, is_masked in document.words()
+    ]
     assert DOCUMENTS[2] == "LATIN SMALL LETTER ALEPH WITH DIAERESIS"
     assert words == [(word, word in ("ALEPH", "DIAERESIS")) for word in DOCUMENTS[2].split()]
 
 
-def test_only_hidden_words_are_filled(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
-    holes = make_holes(tokenizer, DOCUMENTS, sequences, letter_and_mark, limit=100, seed=0)
+def test_only_masked_words_are_filled(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
+    documents = mask_documents(tokenizer, DOCUMENTS, sequences, choose_letter_and_mark, limit=100, seed=0)
     (bang,) = tokenizer.encode("!")
-    bangs = torch.full((len(holes), len(sequences[0])), bang)
-    found = infill(model_that_writes(bangs, tokenizer.mask_token_id), tokenizer, holes, KNOWN, None)
+    bangs = torch.full((len(documents), len(sequences[0])), bang)
+    found = infill(model_that_generates(bangs, tokenizer.mask_token_id), tokenizer, documents, KNOWN, None)
     assert found["count"] == len(DOCUMENTS) == 54
     assert found["shares"] == {"exact": 0, "held_out": 0, "train": 0, "new": 1}
     for example in found["examples"]:
@@ -102,39 +106,46 @@ def test_only_hidden_words_are_filled(tokenizer: PreTrainedTokenizerBase, sequen
         ]
 
 
-def test_a_text_that_ends_early_is_shown_to_its_end(
+def test_text_that_ends_early_is_shown_to_its_end(
     tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]
 ) -> None:
-    (hole,) = make_holes(tokenizer, DOCUMENTS, sequences, letter_and_mark, limit=1, seed=0)
-    *_, (last_word, _) = hole.tokens_of_words()
+    (document,) = mask_documents(tokenizer, DOCUMENTS, sequences, choose_letter_and_mark, limit=1, seed=0)
+    *_, (last_word, _) = document.words()
     assert last_word.stop - last_word.start > 1
     for last_token, shown in ((last_word.start, (" WITH", False)), (last_word.start + 1, ("!", True))):
-        written = torch.full((1, len(hole.ids)), tokenizer.eos_token_id)
+        written = torch.full((1, len(document.ids)), tokenizer.eos_token_id)
         written[:, :last_token] = tokenizer.encode("!")[0]
-        found = infill(model_that_writes(written, tokenizer.mask_token_id), tokenizer, [hole], KNOWN, None)
+        found = infill(model_that_generates(written, tokenizer.mask_token_id), tokenizer, [document], KNOWN, None)
         assert found["examples"][0]["after"][-1] == shown
 
 
-def test_shares_tell_originals_from_other_names(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
+def test_shares_distinguish_originals_from_other_names(
+    tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]
+) -> None:
     held_out = sequences[::2]
-    holes = make_holes(tokenizer, DOCUMENTS[::2], held_out, one_or_two_words, limit=100, seed=0)
-    model = model_that_writes(torch.tensor(held_out), tokenizer.mask_token_id)
-    assert infill(model, tokenizer, holes, KNOWN, None)["shares"] == {"exact": 1, "held_out": 0, "train": 0, "new": 0}
+    documents = mask_documents(tokenizer, DOCUMENTS[::2], held_out, choose_one_or_two_words, limit=100, seed=0)
+    model = model_that_generates(torch.tensor(held_out), tokenizer.mask_token_id)
+    assert infill(model, tokenizer, documents, KNOWN, None)["shares"] == {
+        "exact": 1,
+        "held_out": 0,
+        "train": 0,
+        "new": 0,
+    }
 
 
 def test_kinds() -> None:
     known = {"train": {"a"}, "validation": {"b", "c"}}
-    assert [kind_of(text, known, "b") for text in ("b", "c", "a", "d")] == list(KINDS)
-    assert kind_of("b", known) == "held_out"
-    assert kind_of("b", {"train": {"b"}, "validation": {"b"}}) == "held_out"  # of two documents with one text
+    assert [classify(text, known, "b") for text in ("b", "c", "a", "d")] == list(KINDS)
+    assert classify("b", known) == "held_out"
+    assert classify("b", {"train": {"b"}, "validation": {"b"}}) == "held_out"  # two documents have the same text
 
 
 def test_samples(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
     written = torch.tensor([sequences[0], sequences[1], sequences[1], [tokenizer.eos_token_id] * len(sequences[0])])
-    found = sample(model_that_writes(written, -1), tokenizer, KNOWN, 4, None)
+    found = sample(model_that_generates(written, -1), tokenizer, KNOWN, 4, None)
     assert found["shares"] == {"exact": 0, "held_out": 0.25, "train": 0.5, "new": 0.25}
     assert found["examples"][1] == {"text": DOCUMENTS[1], "kind": "train"}
 
 
-def test_printable() -> None:
-    assert printable("größer 漢\n\t\x1b[1m") == "größer 漢���[1m"
+def test_make_printable() -> None:
+    assert make_printable("größer 漢\n\t\x1b[1m") == "größer 漢���[1m"

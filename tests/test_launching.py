@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The files of training/accelerate/: Accelerate knows all their keys; the Slurm script launches, stops and requeues."""
+"""Configurations of Accelerate, and the Slurm script, in training/accelerate/."""
 
 import os
 import signal
@@ -28,13 +28,13 @@ KINDS = {
 }
 
 
-def test_every_file_is_looked_at() -> None:
+def test_all_files_are_tested() -> None:
     assert {path.stem for path in FOLDER.glob("*.yaml")} == set(KINDS)
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_accelerate_takes_the_file(name: str) -> None:
-    config = load_config_from_file(str(FOLDER / f"{name}.yaml"))  # refuses unknown keys
+def test_accelerate_accepts_the_file(name: str) -> None:
+    config = load_config_from_file(str(FOLDER / f"{name}.yaml"))  # unknown keys are errors
     assert isinstance(config, ClusterConfig)
     kind, num_machines = KINDS[name]
     assert (config.distributed_type, config.num_machines) == (kind, num_machines)
@@ -42,17 +42,18 @@ def test_accelerate_takes_the_file(name: str) -> None:
     assert config.mixed_precision == ("no" if config.use_cpu else "bf16")
     assert (config.num_processes > 1) == (kind is not DistributedType.NO)
     options = vars(launch_command_parser().parse_args(["script.py"]))
-    assert set(config.fsdp_config) <= options.keys()  # unknown ones here it would pass over in silence
+    assert set(config.fsdp_config) <= options.keys()  # unknown keys are ignored here
     if kind is DistributedType.FSDP:
         assert config.fsdp_config["fsdp_version"] == 2
-        assert AOGPTPreTrainedModel._no_split_modules  # what TRANSFORMER_BASED_WRAP goes by
+        assert AOGPTPreTrainedModel._no_split_modules  # needed by TRANSFORMER_BASED_WRAP
 
 
 @pytest.fixture
 def slurm(tmp_path: Path) -> dict[str, str]:
     """
-    A cluster of one machine with two GPUs. Its `srun` writes down its options; its `accelerate` its arguments, and
-    starts a process.
+    Return the environment of a simulated cluster of one machine with two GPUs.
+
+    Its `srun` records its options, and its `accelerate` records its arguments and starts a process.
     """
     commands = {
         "srun": f'while [[ $1 == --* ]]; do echo "$1" >> {tmp_path}/srun.log; shift; done\nexec "$@"',
@@ -74,14 +75,14 @@ def slurm(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def script(slurm: dict[str, str], **more: str) -> subprocess.Popen:
+def start_script(slurm: dict[str, str], **more: str) -> subprocess.Popen:
     command = ["bash", str(FOLDER / "slurm.sh"), "training/configs/small.yaml", "--seed", "3"]
     return subprocess.Popen(command, env=slurm | more, start_new_session=True)
 
 
 @pytest.mark.parametrize("code", [0, 5])
-def test_slurm_launches_on_all_gpus(slurm: dict[str, str], tmp_path: Path, code: int) -> None:
-    assert script(slurm, CODE=str(code), LAUNCH="fsdp2_nodes").wait(timeout=60) == code
+def test_the_slurm_script_launches_on_all_gpus(slurm: dict[str, str], tmp_path: Path, code: int) -> None:
+    assert start_script(slurm, CODE=str(code), LAUNCH="fsdp2_nodes").wait(timeout=60) == code
     given = (tmp_path / "launched").read_text().split()
     parsed = launch_command_parser().parse_args(given[1:])
     assert (given[0], parsed.config_file) == ("launch", "training/accelerate/fsdp2_nodes.yaml")
@@ -94,20 +95,20 @@ def test_slurm_launches_on_all_gpus(slurm: dict[str, str], tmp_path: Path, code:
     assert (tmp_path / "srun.log").read_text().split() == ["--cpus-per-task=12", "--kill-on-bad-exit=0"]
 
 
-def test_slurm_goes_on_with_what_was_requeued(slurm: dict[str, str], tmp_path: Path) -> None:
-    assert script(slurm, SLURM_RESTART_COUNT="1").wait(timeout=60) == 0
+def test_the_slurm_script_resumes_a_requeued_job(slurm: dict[str, str], tmp_path: Path) -> None:
+    assert start_script(slurm, SLURM_RESTART_COUNT="1").wait(timeout=60) == 0
     assert (tmp_path / "launched").read_text().endswith("--seed 3 --resume auto\n")
 
 
-def test_slurm_requeues_what_was_stopped(slurm: dict[str, str], tmp_path: Path) -> None:
-    process = script(slurm, NAP="100")
+def test_the_slurm_script_requeues_a_stopped_job(slurm: dict[str, str], tmp_path: Path) -> None:
+    process = start_script(slurm, NAP="100")
     for _ in range(600):
         started = (tmp_path / "launched").exists()
         tasks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
         if started and tasks:
             break
         time.sleep(0.05)
-    time.sleep(0.2)  # `accelerate` has begun its nap
+    time.sleep(0.2)  # until `accelerate` sleeps
     os.kill(int(tasks[0]), signal.SIGTERM)  # Slurm signals the steps, not the batch script
     assert process.wait(timeout=60) == 143
     assert (tmp_path / "scontrol.log").read_text().splitlines()[-1] == "requeue 77"

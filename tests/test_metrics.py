@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The modules of eval/metrics, loaded by `evaluate` from their folders, without a network."""
+"""Modules of eval/metrics, loaded by `evaluate` from their folders."""
 
 import math
 from pathlib import Path
@@ -64,8 +64,10 @@ def test_perplexity_of_texts(perplexity: evaluate.Metric, folder: str, tiny_mode
     assert found["pooled_perplexity"] == pytest.approx(math.exp(sum(nats) / 13), rel=1e-5)
 
 
-def test_left_to_right_is_one_order(perplexity: evaluate.Metric, folder: str) -> None:
-    with pytest.raises(ValueError, match="num_orders=2 averages over random orders"):
+def test_num_orders_needs_random_orders(perplexity: evaluate.Metric, folder: str) -> None:
+    with pytest.raises(
+        ValueError, match=r"`num_orders` \(2\) averages over random orders, but `orders` is 'left_to_right'"
+    ):
         perplexity.compute(predictions=["ab"], model_id=folder, orders="left_to_right", num_orders=2)
 
 
@@ -87,10 +89,14 @@ def test_perplexity_in_random_orders(perplexity: evaluate.Metric, folder: str, t
 @pytest.mark.parametrize(
     ("texts", "changes", "message"),
     [
-        (["a", "a" * 12], {}, "Text 1 has 13 tokens, but this model takes 1 to 12"),
-        ([], {}, "There are no predictions"),
-        (["a", ""], {"add_end_of_text": False}, "Text 1 has 0 tokens"),
-        (["a"], {"orders": "right_to_left"}, "orders='right_to_left' is not one of 'random', 'left_to_right'"),
+        (["a", "a" * 12], {}, r"`predictions\[1\]` must have 1 to 12 tokens, but has 13"),
+        ([], {}, "`predictions` is empty"),
+        (["a", ""], {"add_end_of_text": False}, r"`predictions\[1\]` must have 1 to 12 tokens, but has 0"),
+        (
+            ["a"],
+            {"orders": "right_to_left"},
+            "`orders` must be one of 'random', 'left_to_right', but is 'right_to_left'",
+        ),
     ],
 )
 def test_bad_input(perplexity: evaluate.Metric, folder: str, texts: list[str], changes: dict, message: str) -> None:

@@ -309,7 +309,7 @@ def test_device_map_dtype_and_meta_device_work(tmp_path: Path, ids: torch.LongTe
         ({"input_ids": torch.tensor([[0, -1]])}, "`input_ids` contains the id -1, but"),
         (
             {"input_ids": torch.tensor([[0, 11]])},
-            r"This id is the mask: generate\(\) and AOGPTForMaskedLM fill masks in",
+            r"This id is the mask: generate\(\) and masked language models fill masks in",
         ),
         (
             {"input_ids": torch.tensor([[0, 1]]), "orders": torch.tensor([[1, 1]])},
@@ -385,7 +385,7 @@ def test_added_ids_below_the_mask_become_text() -> None:
 def test_resizing_keeps_the_rows_of_text_and_of_the_mask_of_an_encoder() -> None:
     sizes = {"vocab_size": 16, "num_valid_tokens": 11}
     for model, smallest, message in (
-        (random_model(**sizes), 11, r"`num_valid_tokens` \(11\) must not exceed `vocab_size` \(10\)"),
+        (random_model(**sizes), 11, r"`num_valid_tokens` \(11\) exceeds `vocab_size` \(10\)\. Change one\."),
         (random_encoder(**sizes), 12, r"`mask_token_id` \(11\) must be in the token table of an encoder"),
     ):
         before = copy.deepcopy(model.state_dict())

@@ -32,7 +32,7 @@ def vocabulary(tiny_tokenizer: PreTrainedTokenizerFast) -> dict[str, int | None]
 
 @pytest.fixture
 def folder(tmp_path: Path, vocabulary: dict, tiny_tokenizer: PreTrainedTokenizerFast) -> Path:
-    """A decoder and its tokenizer."""
+    """Return a folder with a decoder and its tokenizer."""
     AOGPTForAnyOrderLM(AOGPTConfig(**SIZES, **vocabulary)).bfloat16().save_pretrained(tmp_path / "model")
     tiny_tokenizer.save_pretrained(tmp_path / "model")
     (tmp_path / "run.yaml").write_text("corpus: a.txt\nsequence_length: 10\n")
@@ -43,7 +43,7 @@ def parse(folder: Path, *options: str) -> tuple:
     return parse_arguments([str(folder.parent / "run.yaml"), f"--init_from={folder}", *options])
 
 
-def test_architecture_tokenizer_and_weights_are_the_checkpoint_s(folder: Path, vocabulary: dict) -> None:
+def test_architecture_tokenizer_and_weights_are_those_of_the_checkpoint(folder: Path, vocabulary: dict) -> None:
     model_arguments, data, _ = parse(folder)
     assert (model_arguments.norm, model_arguments.max_position_embeddings) == ("layernorm", 12)
     assert data.tokenizer == str(folder)
@@ -54,7 +54,7 @@ def test_architecture_tokenizer_and_weights_are_the_checkpoint_s(folder: Path, v
     assert all(weight.dtype == torch.float32 for weight in model.parameters())
 
 
-def test_encoder_is_one(tmp_path: Path, vocabulary: dict) -> None:
+def test_training_can_start_from_an_encoder(tmp_path: Path, vocabulary: dict) -> None:
     sizes = build_config(ModelArguments(architecture="encoder", norm_bias=False, **SIZES), **vocabulary)
     MDMEncoderForMaskedLM(sizes).save_pretrained(tmp_path / "model")
     (tmp_path / "run.yaml").write_text("corpus: a.txt\nsequence_length: 10\nobjective: masked_diffusion\n")
@@ -68,38 +68,38 @@ def test_encoder_is_one(tmp_path: Path, vocabulary: dict) -> None:
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--num_hidden_layers=2", "num_hidden_layers=2 is given, but the model of .* has 1: leave it out"),
-        ("--architecture=encoder", "architecture=encoder is given"),
-        ("--sequence_length=13", "sequence_length=13 is longer than max_position_embeddings=12"),
-        ("--objective=masked_diffusion", "needs architecture=encoder"),
+        ("--num_hidden_layers=2", "`num_hidden_layers` is 2, but the model of .* has 1. Remove the key"),
+        ("--architecture=encoder", "`architecture` is encoder, but the model of .* has decoder"),
+        ("--sequence_length=13", r"`sequence_length` \(13\) is more than `max_position_embeddings` \(12\)"),
+        ("--objective=masked_diffusion", "needs `architecture=encoder`"),
     ],
 )
-def test_what_does_not_fit_is_refused(folder: Path, option: str, message: str) -> None:
+def test_keys_that_contradict_the_checkpoint_are_errors(folder: Path, option: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse(folder, option)
 
 
-def test_other_models_are_refused(folder: Path) -> None:
+def test_models_of_other_types_are_errors(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"There is no model '.*nowhere'"):
         parse(folder.with_name("nowhere"))
     GPT2Config().save_pretrained(folder.with_name("gpt2"))
-    with pytest.raises(ValueError, match=r"a model of type 'gpt2'.*converted by training/convert_gpt2.py"):
+    with pytest.raises(ValueError, match=r"a model of type 'gpt2'.*Convert a GPT-2 with training/convert_gpt2.py"):
         parse(folder.with_name("gpt2"))
 
 
-def test_other_tokenizer_is_refused(folder: Path, vocabulary: dict) -> None:
+def test_a_tokenizer_that_does_not_match_is_an_error(folder: Path, vocabulary: dict) -> None:
     other = vocabulary | {"vocab_size": 20, "num_valid_tokens": 20, "mask_token_id": 20}
-    with pytest.raises(ValueError, match=r"The tokenizer has num_valid_tokens=20, but the model of .* 16"):
+    with pytest.raises(ValueError, match=r"The tokenizer has num_valid_tokens=20, but the model of .* has 16"):
         make_model(AOGPTConfig(**SIZES, **other), str(folder))
 
 
-def test_missing_weights_are_refused(folder: Path, vocabulary: dict) -> None:
+def test_missing_weights_are_errors(folder: Path, vocabulary: dict) -> None:
     remove_weight(folder, "lm_head.bias")
     with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head.bias"):
         make_model(AOGPTConfig(**SIZES, **vocabulary), str(folder))
 
 
-def test_weights_too_many_are_refused_of_this_package_alone(folder: Path, tmp_path: Path) -> None:
+def test_unused_weights_are_errors_for_models_of_this_package(folder: Path, tmp_path: Path) -> None:
     GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=4, n_embd=8, n_layer=1, n_head=1)).save_pretrained(tmp_path)
     for path in (folder, tmp_path):
         weights = load_file(path / "model.safetensors") | {"another_head.weight": torch.zeros(3)}
@@ -109,17 +109,17 @@ def test_weights_too_many_are_refused_of_this_package_alone(folder: Path, tmp_pa
     assert load_pretrained(AutoModelForCausalLM, tmp_path).config.n_embd == 8
 
 
-def test_weights_of_other_shapes_and_damaged_ones_are_refused(folder: Path, vocabulary: dict) -> None:
+def test_damaged_weights_and_wrong_shapes_are_errors(folder: Path, vocabulary: dict) -> None:
     weights = load_file(folder / "model.safetensors")
     save_file(weights | {"lm_head.bias": torch.zeros(3)}, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(ValueError, match=r"weights in .* do not match the shapes in its config\.json"):
         make_model(AOGPTConfig(**SIZES, **vocabulary), str(folder))
-    (folder / "model.safetensors").write_bytes(b"no weights")
+    (folder / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(ValueError, match=r"weights of .* are missing or damaged"):
         make_model(AOGPTConfig(**SIZES, **vocabulary), str(folder))
 
 
-def test_a_fault_in_loading_stays_what_it_is() -> None:
+def test_other_errors_in_loading_are_not_changed() -> None:
     class Model:
         def from_pretrained(name: str, **options: object) -> None:
             raise RuntimeError("out of memory")

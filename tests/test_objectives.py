@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Every objective, averaged over all that may be drawn, is the bound that it stands for."""
+"""The mean of each objective over all possible draws equals the bound that it estimates."""
 
 import itertools
 import math
@@ -39,7 +39,7 @@ def random_encoder(target_injection: str) -> MDMEncoderForMaskedLM:
 
 
 def any_order_bound(model: MDMEncoderForMaskedLM) -> float:
-    """Eq. 7 by the definition: the mean over all orders of -log p(x | order), per token."""
+    """Return Eq. 7 by its definition: the mean over all orders of -log p(x | order), per token."""
     total = 0.0
     for order in itertools.permutations(range(LENGTH)):
         ids = torch.full_like(IDS, model.config.mask_token_id)
@@ -53,12 +53,12 @@ def loss(objective: MaskedDiffusionObjective, is_masked: torch.Tensor, time: flo
     return objective(IDS, is_masked=is_masked[None], times=torch.tensor([time], dtype=torch.float64)).item()
 
 
-def probability(is_masked: torch.Tensor, share: float) -> float:
-    return share ** int(is_masked.sum()) * (1 - share) ** int((~is_masked).sum())
+def probability(is_masked: torch.Tensor, fraction: float) -> float:
+    return fraction ** int(is_masked.sum()) * (1 - fraction) ** int((~is_masked).sum())
 
 
 @torch.no_grad()
-def test_decoder_any_order_is_the_mean_over_orders() -> None:
+def test_any_order_loss_of_a_decoder_is_the_mean_over_orders() -> None:
     model = random_model()
     objective = AnyOrderObjective(model)
     orders = torch.tensor(list(itertools.permutations(range(LENGTH))))
@@ -68,7 +68,7 @@ def test_decoder_any_order_is_the_mean_over_orders() -> None:
     torch.testing.assert_close(torch.stack([objective(IDS, orders=order[None]) for order in orders]).mean(), expected)
 
 
-def test_decoder_loss_and_gradients_are_those_of_the_model() -> None:
+def test_any_order_loss_and_gradients_of_a_decoder_equal_those_of_the_model() -> None:
     model = random_model()
     ids, orders = torch.randint(11, (3, 8)), torch.stack([torch.randperm(8) for _ in range(3)])
     labels = ids.masked_fill(torch.rand(3, 8) < 0.3, -100)
@@ -83,7 +83,7 @@ def test_decoder_loss_and_gradients_are_those_of_the_model() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("target_injection", ["adaln", "none"])
-def test_masked_diffusion_is_the_any_order_bound(target_injection: str) -> None:
+def test_masked_diffusion_loss_is_the_any_order_bound(target_injection: str) -> None:
     model = random_encoder(target_injection)
     objective = MaskedDiffusionObjective(model)
     integral = sum(
@@ -96,8 +96,8 @@ def test_masked_diffusion_is_the_any_order_bound(target_injection: str) -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("target_injection", ["adaln", "sigma"])
-def test_encoder_any_order_is_the_any_order_bound(target_injection: str) -> None:
-    """The number of masks is uniform, and which they are too."""
+def test_any_order_loss_of_an_encoder_is_the_any_order_bound(target_injection: str) -> None:
+    """The number of masks and their positions are uniformly distributed."""
     model = random_encoder(target_injection)
     objective = OBJECTIVES["encoder", "any_order"](model)
     mean = sum(
@@ -108,7 +108,7 @@ def test_encoder_any_order_is_the_any_order_bound(target_injection: str) -> None
 
 @torch.no_grad()
 @pytest.mark.parametrize("time", [0.03, 0.5, 1.0])
-def test_score_entropy_is_its_definition(time: float) -> None:
+def test_score_entropy_equals_its_definition(time: float) -> None:
     """
     Eq. 9 of arXiv 2310.16834 term by term, over all states x_t and their neighbours y:
 
@@ -122,31 +122,31 @@ def test_score_entropy_is_its_definition(time: float) -> None:
     for mask in MASKS:
         state = IDS.masked_fill(mask, mask_id)
         scores = model.log_score(state, torch.tensor([sigma], dtype=torch.float64))[0]
-        of_state = 0.0
-        for position in mask.nonzero()[:, 0]:  # no rate leads into a state but by masking
+        state_loss = 0.0
+        for position in mask.nonzero()[:, 0]:  # other transitions have rate 0
             for token in range(num_ids):
                 ratio = math.exp(-sigma) / (1 - math.exp(-sigma)) if token == IDS[0, position] else 0.0
                 log_score = scores[position, token].item()
-                of_state += math.exp(log_score) - ratio * log_score + (ratio and ratio * (math.log(ratio) - 1))
+                state_loss += math.exp(log_score) - ratio * log_score + (ratio and ratio * (math.log(ratio) - 1))
         weight = probability(mask, 1 - math.exp(-sigma))
-        expected += weight * rate * of_state / LENGTH
+        expected += weight * rate * state_loss / LENGTH
         actual += weight * loss(ScoreEntropyObjective(model), mask, time)
     assert actual == pytest.approx(expected, rel=1e-9)
 
 
 @torch.no_grad()
-def test_normalised_scores_have_one_loss_under_both() -> None:
+def test_normalized_scores_have_the_same_loss_under_both_objectives() -> None:
     model = random_encoder("sigma")
     model.lm_head.weight.zero_()
     model.lm_head.bias.copy_(torch.arange(7.0))
     num_ids = model.config.num_valid_tokens
     model.lm_head.bias += math.log(num_ids) - model.lm_head.bias[:num_ids].logsumexp(0)
     for mask in MASKS:
-        of_diffusion = loss(MaskedDiffusionObjective(model), mask, 0.3)
-        assert loss(ScoreEntropyObjective(model), mask, 0.3) == pytest.approx(of_diffusion, rel=1e-9)
+        expected = loss(MaskedDiffusionObjective(model), mask, 0.3)
+        assert loss(ScoreEntropyObjective(model), mask, 0.3) == pytest.approx(expected, rel=1e-9)
 
 
-def test_nothing_masked_costs_nothing() -> None:
+def test_the_loss_without_masks_is_zero() -> None:
     objective = MaskedDiffusionObjective(random_encoder("adaln"))
     value = objective(IDS, is_masked=torch.zeros_like(IDS, dtype=torch.bool), times=torch.tensor([0.1]).double())
     value.backward()
@@ -154,13 +154,13 @@ def test_nothing_masked_costs_nothing() -> None:
     assert all(weight.grad is None or not weight.grad.any() for weight in objective.parameters())
 
 
-def test_labels_of_nothing_cost_nothing() -> None:
+def test_the_loss_without_labels_is_zero() -> None:
     value = AnyOrderObjective(random_model())(IDS, torch.arange(LENGTH)[None], torch.full_like(IDS, -100))
     value.backward()
     assert value.item() == 0
 
 
-def test_ids_that_are_no_text_are_refused() -> None:
+def test_ids_that_are_not_text_are_errors() -> None:
     objective = MaskedDiffusionObjective(random_encoder("adaln"))
-    with pytest.raises(ValueError, match="input_ids holds 5"):
+    with pytest.raises(ValueError, match="`input_ids` contains the id 5, but ids of text go from 0 to 4"):
         objective(torch.full_like(IDS, 5), is_masked=MASKS[:1], times=torch.tensor([0.1]).double())

@@ -12,7 +12,7 @@ from training.optimization import ExponentialMovingAverage, create_optimizer, le
 RECIPE = TrainingArguments(learning_rate=0.1, weight_decay=0.5, adam_beta1=0.8, adam_beta2=0.7, adam_epsilon=1e-3)
 
 
-def test_only_tensors_of_two_or_more_dimensions_decay() -> None:
+def test_weight_decay_applies_to_tensors_of_two_or_more_dimensions() -> None:
     model = nn.Sequential(nn.Embedding(3, 4), nn.LayerNorm(4), nn.Linear(4, 2))
     optimizer = create_optimizer(model, RECIPE)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -25,7 +25,7 @@ def test_only_tensors_of_two_or_more_dimensions_decay() -> None:
     assert (optimizer.defaults["betas"], optimizer.defaults["eps"]) == ((0.8, 0.7), 1e-3)
 
 
-def test_every_weight_is_in_one_group() -> None:
+def test_tied_weights_are_in_one_group() -> None:
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2))
     model[1].weight = model[0].weight
     groups = create_optimizer(model, RECIPE).param_groups
@@ -36,7 +36,7 @@ def test_learning_rate_warms_up_and_follows_a_cosine() -> None:
     training = TrainingArguments(learning_rate=1.0, final_learning_rate=0.1, warmup_steps=4, max_steps=24)
     rates = [learning_rate_at(step, training) for step in range(24)]
     assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert rates[14] == pytest.approx(0.55)  # half-way down
+    assert rates[14] == pytest.approx(0.55)  # halfway between peak and end
     assert rates[4:] == sorted(rates[4:], reverse=True)
     assert rates[23] == pytest.approx(0.1, abs=0.01)
     assert rates[23] > 0.1
@@ -44,7 +44,7 @@ def test_learning_rate_warms_up_and_follows_a_cosine() -> None:
     assert learning_rate_at(0, training) == 1.0
 
 
-def test_learning_rate_is_set_in_every_group() -> None:
+def test_the_learning_rate_is_set_in_all_groups() -> None:
     optimizer = create_optimizer(nn.Linear(2, 2), RECIPE)
     set_learning_rate(optimizer, 0.25)
     assert [group["lr"] for group in optimizer.param_groups] == [0.25, 0.25]
@@ -61,7 +61,7 @@ def toy(value: float) -> nn.Linear:
     return model
 
 
-def test_average_follows_the_released_decay() -> None:
+def test_the_average_has_the_released_decay() -> None:
     model = toy(0.0)
     ema = ExponentialMovingAverage(model, decay=0.5)
     expected = 0.0
@@ -77,7 +77,7 @@ def test_average_follows_the_released_decay() -> None:
     assert ema.num_updates == 19
 
 
-def test_average_is_a_frozen_float32_copy() -> None:
+def test_the_average_is_a_float32_copy() -> None:
     model = toy(1.0).bfloat16()
     ema = ExponentialMovingAverage(model, decay=0.9)
     ema.update(model)
@@ -87,7 +87,7 @@ def test_average_is_a_frozen_float32_copy() -> None:
     assert model.weight.ne(0).all()
 
 
-def test_tied_weights_move_once() -> None:
+def test_tied_weights_are_averaged_once() -> None:
     tied = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     tied[1].weight = tied[0].weight
     nn.init.zeros_(tied[0].weight)
@@ -99,7 +99,7 @@ def test_tied_weights_move_once() -> None:
     torch.testing.assert_close(ema.weights["0.weight"], torch.full((2, 2), 9.0))  # 11 * (1 - 2/11)
 
 
-def test_averaged_model_has_the_averages_and_shares_them() -> None:
+def test_the_averaged_model_shares_the_averages() -> None:
     tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     tied[1].weight = tied[0].weight
     blank = deepcopy(tied).to("meta")
@@ -117,6 +117,6 @@ def test_averaged_model_has_the_averages_and_shares_them() -> None:
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0])
-def test_impossible_decay_is_refused(decay: float) -> None:
-    with pytest.raises(ValueError, match=r"must lie in \[0, 1\)"):
+def test_a_wrong_decay_is_an_error(decay: float) -> None:
+    with pytest.raises(ValueError, match="must be at least 0 and below 1, but is"):
         ExponentialMovingAverage(toy(0.0), decay)

@@ -133,7 +133,7 @@ def test_given_and_computed_orders_are_used_with_padding_moved_last() -> None:
         ),
         (
             {"orders": [2, 0, 1]},
-            r"`context_orders` must be a \(batch, n\) tensor, one of 'left_to_right', 'random', or .* but is a list",
+            r"`context_orders` must be a \(batch, n\) tensor, one of 'left_to_right', 'random', or .* has type list",
         ),
         ({"orders": "random", "block_length": 0}, "`block_length` must be an integer of at least 1, but is 0"),
         ({"orders": "random", "stride": 1.5}, "`stride` must be an integer of at least 1, but is 1.5"),
@@ -143,7 +143,8 @@ def test_given_and_computed_orders_are_used_with_padding_moved_last() -> None:
         ),
         (
             {"orders": torch.arange(7).expand(50, 7), "block_length": 2},
-            "`block_length` and `stride` apply to orders given by name. Remove them, or set `context_orders`",
+            "`block_length` and `stride` apply to orders given by name, but `context_orders` is not a name. "
+            "Remove them, or set `context_orders='random'`",
         ),
         ({"orders": random_orders, "stride": 2}, "apply to orders given by name"),
     ],

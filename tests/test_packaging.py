@@ -28,12 +28,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 ALLOWED = {*sys.stdlib_module_names, "torch", "transformers", "safetensors", "huggingface_hub"}
 
 
-# ------------------------------------------------------------------------------------------------- what it imports
+# ----------------------------------------------------------------------------------------------------------- imports
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.name)
-def test_imports_that_remote_code_can_follow(path: Path) -> None:
-    """Remote code is a flat folder in which transformers follows `from .x import y` alone."""
+def test_the_package_can_be_remote_code(path: Path) -> None:
+    """Remote code is a flat folder, in which Transformers only follows imports of the form `from .x import y`."""
     assert path.parent == PACKAGE
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -91,16 +91,16 @@ def test_public_names() -> None:
     assert all(hasattr(modeling_aogpt, name) for name in modeling_aogpt.__all__)
 
 
-# -------------------------------------------------------------------------------------------- what it is installed by
+# ------------------------------------------------------------------------------------------------------ requirements
 
 
-def requirements() -> Iterator[Requirement]:
+def list_requirements() -> Iterator[Requirement]:
     for listed in (PROJECT["dependencies"], *PROJECT["optional-dependencies"].values()):
         yield from map(Requirement, listed)
 
 
-def pinned(python: str, constraints: str = "constraints.txt") -> dict[str, str]:
-    """Versions by name that a file of constraints gives on Linux with a Python version."""
+def read_pins(python: str, constraints: str = "constraints.txt") -> dict[str, str]:
+    """Return the version of each package that a constraints file pins on Linux, for a version of Python."""
     environment: Any = {
         **default_environment(),
         "python_version": python,
@@ -117,14 +117,14 @@ def pinned(python: str, constraints: str = "constraints.txt") -> dict[str, str]:
 
 @pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
 def test_every_requirement_is_pinned_within_its_bounds(python: str) -> None:
-    versions = pinned(python)
-    for requirement in requirements():
+    versions = read_pins(python)
+    for requirement in list_requirements():
         assert requirement.specifier.contains(versions[canonicalize_name(requirement.name)]), requirement
         assert requirement.specifier, f"{requirement} has no lower bound"
 
 
-def test_the_lowest_versions_are_those_of_pyproject() -> None:
-    versions = pinned("3.10", "constraints-lowest.txt")
+def test_lowest_constraints_are_the_lower_bounds_of_pyproject() -> None:
+    versions = read_pins("3.10", "constraints-lowest.txt")
     extras = PROJECT["optional-dependencies"]
     for requirement in map(Requirement, [*PROJECT["dependencies"], *extras["train"], *extras["eval"], *extras["dev"]]):
         if requirement.name != "torch":
@@ -132,12 +132,12 @@ def test_the_lowest_versions_are_those_of_pyproject() -> None:
             assert Version(versions[canonicalize_name(requirement.name)]) == Version(lowest), requirement
 
 
-def test_pin_of_torch() -> None:
-    """One version everywhere, and no more than that: which build it is stays the installer's choice."""
+def test_torch_is_pinned_without_a_build() -> None:
+    """The installer chooses the build (CPU or CUDA), so the pin must not contain one."""
     assert re.findall("^torch[^a-z].*", (ROOT / "constraints.txt").read_text(), re.MULTILINE) == ["torch==2.13.0"]
 
 
-def test_type_checkers_read_the_hints_of_an_installed_package() -> None:
+def test_installed_packages_have_type_hints() -> None:
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     assert (PACKAGE / "py.typed").read_text() == ""
     assert setuptools["package-data"] == {PACKAGE.name: ["py.typed"]}
@@ -146,7 +146,7 @@ def test_type_checkers_read_the_hints_of_an_installed_package() -> None:
 
 def test_versions_agree() -> None:
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())
-    assert [hook["rev"] for hook in hooks["repos"]] == [f"v{pinned('3.12')['ruff']}"]
+    assert [hook["rev"] for hook in hooks["repos"]] == [f"v{read_pins('3.12')['ruff']}"]
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
     assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"][0] == PROJECT["requires-python"].removeprefix(">=")
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
@@ -154,7 +154,7 @@ def test_versions_agree() -> None:
     assert citation["license"] == PROJECT["license"]
 
 
-# ------------------------------------------------------------------------------------------------ what is in the tree
+# -------------------------------------------------------------------------------------------------------- repository
 
 
 @pytest.mark.parametrize("target", ["quickstart", "findings", "test", "lint"])
@@ -166,16 +166,16 @@ def test_make_targets_run_scripts_that_exist(target: str) -> None:
         assert (ROOT / script).is_file(), script
 
 
-def test_tests_are_run_with_every_library_that_they_ask_for() -> None:
-    """A test that is skipped without its library would be skipped always."""
+def test_make_test_installs_all_optional_libraries() -> None:
+    """Without its library, a test would always be skipped."""
     command = ["make", "--dry-run", "--always-make", "test"]
     commands = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     extras = set(re.findall(r"'\.\[([\w,]+)\]'", commands)[0].split(","))
-    assert extras == PROJECT["optional-dependencies"].keys() - {"quantization"}  # which has a target of its own
+    assert extras == PROJECT["optional-dependencies"].keys() - {"quantization"}  # it has its own target
 
 
-def test_scripts_import_what_is_below_them() -> None:
-    """Arrows run one way: model_cards, eval and training to common, and that to the package."""
+def test_imports_between_folders_go_one_way() -> None:
+    """Scripts import `common`, and `common` imports the package. `training` and `eval` do not import each other."""
     allowed = {
         "common": {"common", "modeling_aogpt"},
         "training": {"training", "common", "modeling_aogpt"},
@@ -185,13 +185,13 @@ def test_scripts_import_what_is_below_them() -> None:
         "demo": set(),
     }
     ours = set().union(*allowed.values(), {"tests"})
-    for folder, below in allowed.items():
+    for folder, allowed_folders in allowed.items():
         for path in sorted((ROOT / folder).glob("*.py")):
             imports = re.findall(r"^(?:from|import) (\w+)", path.read_text(), re.MULTILINE)
-            assert set(imports) & ours <= below, path
+            assert set(imports) & ours <= allowed_folders, path
 
 
-def test_every_file_of_code_names_its_licence() -> None:
+def test_every_code_file_has_a_licence_header() -> None:
     tracked = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
     paths = [ROOT / name for name in tracked.splitlines()] or sorted(PACKAGE.glob("*.py"))
     header = "# Copyright 2026 The AO-GPT package authors.\n# SPDX-License-Identifier: Apache-2.0\n"

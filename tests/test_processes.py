@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Four processes on two machines, as threads; and how one process is started."""
+"""Four processes on two machines, simulated by threads; and the start of a single process."""
 
 import threading
 import time
@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from common import processes
-from common.processes import check_alike, in_turn, must_use_cpu, start_accelerator, use_all_cores
+from common.processes import check_same_everywhere, in_turn, must_use_cpu, start_accelerator, use_all_cores
 
 MACHINES = [SimpleNamespace(num_processes=4, process_index=rank, local_process_index=rank % 2) for rank in range(4)]
 for accelerator in MACHINES:
@@ -22,24 +22,24 @@ for accelerator in MACHINES:
 
 
 class Threads:
-    """Stands for `torch.distributed` in four threads."""
+    """Substitute for `torch.distributed` in four threads."""
 
     def __init__(self) -> None:
         self.barrier = threading.Barrier(4, timeout=60)
         self.given: dict[int, bool] = {}
 
     def new_group(self, **options: Any) -> None:
-        assert options["backend"] == "gloo"  # which does not give up after ten minutes, as NCCL does
+        assert options["backend"] == "gloo"  # NCCL times out after ten minutes
 
-    def all_gather_object(self, found: list[bool], value: bool, group: None) -> None:
+    def all_gather_object(self, gathered: list[bool], value: bool, group: None) -> None:
         self.given[threading.get_ident()] = value
         self.barrier.wait()
-        found[:] = self.given.values()
+        gathered[:] = self.given.values()
         self.barrier.wait()
 
 
 def take_turns(monkeypatch: pytest.MonkeyPatch, work: Callable[[int], None]) -> list[BaseException | None]:
-    """What each process ends with."""
+    """Run `work` in all processes, and return their errors."""
     monkeypatch.setattr(processes, "distributed", Threads())
 
     def run(accelerator: SimpleNamespace) -> None:
@@ -51,7 +51,7 @@ def take_turns(monkeypatch: pytest.MonkeyPatch, work: Callable[[int], None]) -> 
         return [future.exception(timeout=60) for future in reversed(futures)]
 
 
-def test_the_main_process_goes_first_then_one_of_each_machine_then_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_main_process_is_first_then_one_of_each_machine_then_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
     seen: dict[int, list[int]] = {}
 
@@ -66,24 +66,24 @@ def test_the_main_process_goes_first_then_one_of_each_machine_then_all(monkeypat
     assert 2 in seen[3]
 
 
-@pytest.mark.parametrize(("culprit", "worked"), [(0, {0}), (2, {0, 2}), (3, {0, 1, 2, 3})])
-def test_where_one_fails_the_others_end_without_a_word(
-    monkeypatch: pytest.MonkeyPatch, culprit: int, worked: set[int]
+@pytest.mark.parametrize(("failing", "expected"), [(0, {0}), (2, {0, 2}), (3, {0, 1, 2, 3})])
+def test_if_one_process_fails_the_others_exit_without_a_message(
+    monkeypatch: pytest.MonkeyPatch, failing: int, expected: set[int]
 ) -> None:
-    began = set()
+    started = set()
 
     def work(process: int) -> None:
-        began.add(process)
-        if process == culprit:
+        started.add(process)
+        if process == failing:
             raise ValueError("There is no file")
 
-    ended = take_turns(monkeypatch, work)
-    assert began == worked
-    assert isinstance(ended.pop(culprit), ValueError)
-    assert [(type(error), error.code) for error in ended] == [(SystemExit, 1)] * 3
+    errors = take_turns(monkeypatch, work)
+    assert started == expected
+    assert isinstance(errors.pop(failing), ValueError)
+    assert [(type(error), error.code) for error in errors] == [(SystemExit, 1)] * 3
 
 
-def test_one_process_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_process_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "distributed", None)
     worked = []
     with in_turn(SimpleNamespace(num_processes=1)):
@@ -93,11 +93,11 @@ def test_one_process_waits_for_no_other(monkeypatch: pytest.MonkeyPatch) -> None
         raise ValueError("no file")
 
 
-def test_machines_that_see_other_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_alike(MACHINES[0], checkpoint="checkpoint-00000003.safetensors")
-    monkeypatch.setattr(processes, "gather_object", lambda found: [*found, *found, {"checkpoint": None}])
+def test_values_that_differ_between_machines_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_same_everywhere(checkpoint="checkpoint-00000003.safetensors")
+    monkeypatch.setattr(processes, "gather_object", lambda values: [*values, *values, {"checkpoint": None}])
     with pytest.raises(ValueError, match=r"Process 2 finds another checkpoint than process 0: None, not .*00000003"):
-        check_alike(MACHINES[0], checkpoint="checkpoint-00000003.safetensors")
+        check_same_everywhere(checkpoint="checkpoint-00000003.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_machines_that_see_other_files_are_refused(monkeypatch: pytest.MonkeyPat
         ({"ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "1"}, "cuda", []),
     ],
 )
-def test_launcher_leaves_no_core_idle(
+def test_processes_of_a_launcher_use_all_cores(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], device: str, expected: list[int]
 ) -> None:
     for name in ("ACCELERATE_MIXED_PRECISION", "OMP_NUM_THREADS"):
@@ -123,11 +123,11 @@ def test_launcher_leaves_no_core_idle(
     assert given == expected
 
 
-def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[dict[str, Any]] = []
+def test_processes_that_are_not_connected_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[dict[str, Any]] = []
 
     def accelerator(**options: Any) -> SimpleNamespace:
-        made.append(options)
+        calls.append(options)
         return SimpleNamespace(num_processes=1, device=torch.device("cpu"))
 
     monkeypatch.setattr(processes, "Accelerator", accelerator)
@@ -136,17 +136,17 @@ def test_processes_that_do_not_know_of_each_other_are_refused(monkeypatch: pytes
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match="2 processes were launched, but Accelerate knows of 1"):
         start_accelerator()
-    assert made == [{"cpu": False, "mixed_precision": "no"}, {"cpu": True}]
+    assert calls == [{"cpu": False, "mixed_precision": "no"}, {"cpu": True}]
 
 
 @pytest.mark.parametrize(
-    ("device", "num_processes", "takes_cpus"),
+    ("device", "num_processes", "uses_cpu"),
     [(None, 1, False), (None, 2, True), ("cuda", 1, False), ("cuda", 2, False), ("mps", 1, True)],
 )
-def test_cpus_are_taken_where_there_is_nothing_else_that_will_do(
-    monkeypatch: pytest.MonkeyPatch, device: str | None, num_processes: int, takes_cpus: bool
+def test_when_the_cpu_is_forced(
+    monkeypatch: pytest.MonkeyPatch, device: str | None, num_processes: int, uses_cpu: bool
 ) -> None:
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: device is not None)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: device and torch.device(device))
     monkeypatch.setenv("WORLD_SIZE", str(num_processes))
-    assert must_use_cpu() is takes_cpus
+    assert must_use_cpu() is uses_cpu

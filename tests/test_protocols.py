@@ -45,15 +45,15 @@ def documents(num_rows: int, tokens_per_row: int = 2) -> Dataset:
     return Dataset.from_dict({"input_ids": rows, "num_tokens": [len(row) for row in rows], "token_bytes": rows})
 
 
-def test_published_blocks_drop_what_remains_of_each_worker() -> None:
-    # 20 rows for 8 workers: four have 3 rows, four have 2. Blocks of 5 ids out of 6 or 4.
+def test_published_blocks_drop_the_remainder_of_each_worker() -> None:
+    # 20 rows for 8 workers: four get 3 rows (6 ids), four get 2 rows (4 ids). Blocks have 5 ids.
     blocks = cut_into_blocks(documents(20), 5, "published")
     assert [block["input_ids"] for block in blocks] == [[row, -1, row + 1, -1, row + 2] for row in (0, 3, 6, 9)]
     assert {block["num_tokens"] for block in blocks} == {5}
 
 
-def test_published_blocks_drop_what_remains_of_a_thousand_rows() -> None:
-    # 8012 rows: four workers have 1002, four 1001; 1000 rows are 285 blocks of 7 ids, what follows is none.
+def test_published_blocks_drop_the_remainder_of_each_batch_of_1000_rows() -> None:
+    # 8012 rows: four workers get 1002, four get 1001. 1000 rows fill 285 blocks of 7 ids, the rest fills none.
     blocks = cut_into_blocks(documents(8012), 7, "published")
     assert len(blocks) == 8 * 285
     firsts = [block["input_ids"][0] for block in blocks[::285]]
@@ -68,9 +68,9 @@ def test_clean_blocks_drop_nothing() -> None:
     assert [block["num_tokens"] for block in blocks] == [6] * 6 + [4]
 
 
-def test_text_shorter_than_a_block() -> None:
+def test_text_that_is_shorter_than_a_block() -> None:
     assert len(cut_into_blocks(documents(3), 1024, "clean")) == 1
-    with pytest.raises(ValueError, match=r"has 6 tokens and fills no block of 1024 .* --protocol clean"):
+    with pytest.raises(ValueError, match=r"has 6 tokens, .* fills a block of 1024, .* Set `protocol='clean'`"):
         cut_into_blocks(documents(3), 1024, "published")
 
 
@@ -101,18 +101,20 @@ def data_dir(tmp_path: Path) -> Path:
         ("lm1b", None, ["b .", "a, b."]),
     ],
 )
-def test_local_files_give_the_rows_of_the_hub(data_dir: Path, name: str, split: str | None, texts: list[str]) -> None:
+def test_local_files_have_the_same_rows_as_the_hub(
+    data_dir: Path, name: str, split: str | None, texts: list[str]
+) -> None:
     assert load_texts(name, str(data_dir), split)["text"][:] == texts
 
 
-def test_packed_local_files(data_dir: Path) -> None:
+def test_compressed_local_files(data_dir: Path) -> None:
     path = data_dir / "ptb/ptb.test.txt"
     (data_dir / "ptb/ptb.test.txt.xz").write_bytes(lzma.compress(path.read_bytes()))
     path.unlink()
     assert load_texts("ptb", str(data_dir))["text"][:] == ["a ?", "b 1 1 c"]
 
 
-def test_every_row_is_followed_by_end_of_text(data_dir: Path, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
+def test_every_row_ends_with_end_of_text(data_dir: Path, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
     tiny_tokenizer.add_special_tokens({"mask_token": "<mask>"})
     rows = encode_documents(load_texts("lambada", str(data_dir)), tiny_tokenizer, with_token_bytes=True)
     assert [ids[-1] for ids in rows["input_ids"]] == [tiny_tokenizer.eos_token_id] * 2
@@ -122,14 +124,18 @@ def test_every_row_is_followed_by_end_of_text(data_dir: Path, tiny_tokenizer: Pr
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("wikitext", {}, "'wikitext' is none of the data sets: lambada, wikitext2"),
-        ("ptb", {"data_dir": "nowhere"}, "There is no folder 'nowhere'"),
-        ("ptb", {"split": "valid"}, "ptb has no split 'valid'; it has train, validation, test"),
-        ("ptb", {"split": "train"}, r"There is no .*ptb/ptb.train.txt .* the train split of ptb .* \(--split\)"),
-        ("lm1b", {"split": "train"}, "lm1b has no local files of its train split"),
+        ("wikitext", {}, "`name` must be one of 'lambada', 'wikitext2', .* but is 'wikitext'"),
+        ("ptb", {"data_dir": "nowhere"}, r"`data_dir` \('nowhere'\) is not a folder"),
+        ("ptb", {"split": "valid"}, "`split` must be one of 'train', 'validation', 'test' for ptb, but is 'valid'"),
+        (
+            "ptb",
+            {"split": "train"},
+            r"/ptb/ptb\.train\.txt, the train split of ptb, does not exist, .* set another `split`",
+        ),
+        ("lm1b", {"split": "train"}, "lm1b has local files of its test split only, but `split` is 'train'"),
         ("ptb", {"content": ""}, "ptb.test.txt is empty"),
-        ("ptb", {"content": " \n\n"}, "the test split of ptb, has no text"),
-        ("lambada", {"content": "a b c"}, "could not be read as json"),
+        ("ptb", {"content": " \n\n"}, "the test split of ptb, contains no text"),
+        ("lambada", {"content": "a b c"}, "cannot be read as json"),
         ("lambada", {"content": '{"body": "a"}\n'}, "no column 'text'"),
     ],
 )
@@ -141,12 +147,14 @@ def test_bad_data_folders(data_dir: Path, name: str, changes: dict[str, str], me
         load_texts(name, **arguments)
 
 
-def test_without_a_network_the_local_files_are_named() -> None:
-    with pytest.raises(ValueError, match=r"ptb could not be loaded from the Hub .*--data_dir.* ptb/ptb.test.txt"):
+def test_error_without_a_network_names_the_local_files() -> None:
+    with pytest.raises(
+        ValueError, match=r"ptb could not be loaded from the Hub .* set `data_dir` to a folder .* ptb/ptb\.test\.txt"
+    ):
         load_texts("ptb")
 
 
-def test_other_data_than_expected_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_number_of_rows_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Dataset.from_dict({"sentence": ["a", "b"]})
     monkeypatch.setattr("eval.protocols.load_dataset", lambda *_, **__: rows)
     with pytest.raises(ValueError, match="has 2 rows, but its test split has 3761"):

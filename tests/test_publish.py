@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A run becomes a repository, works in a clean process, and reaches a Hub in one commit or not at all."""
+"""Publishing: preparing a repository, checking it in a clean process, and uploading it in one commit."""
 
 import json
 import shutil
@@ -35,7 +35,7 @@ NAME = "somebody/names"
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run: a small model of names with its tokenizer, and results of the quickstart's format."""
+    """Return the folder of a finished run: a small untrained model, a tokenizer, and the results of the quickstart."""
     run = tmp_path_factory.mktemp("runs") / "run"
     tokenizer = train_tokenizer((name for _, name in islice(unicode_names(), 2000)), vocab_size=400)
     set_seed(0)
@@ -80,15 +80,15 @@ def push(folder: Path, api: HfApi, **options: Any) -> str:
     return publish.push(folder, NAME, api, PublishArguments(push=True, **options))
 
 
-def files_of(folder: Path) -> dict[str, bytes]:
+def read_files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-# ----------------------------------------------------------------------------------------------------------- staging
+# -------------------------------------------------------------------------------------------------------- preparation
 
 
 def test_a_repository_is_complete(staged: Path, run: Path) -> None:
-    files = files_of(staged)
+    files = read_files(staged)
     assert {"README.md", "LICENSE", "config.json", "generation_config.json", "tokenizer.json"} <= files.keys()
     shards = sorted(staged.glob("*.safetensors"))
     assert len(shards) > 2
@@ -105,7 +105,7 @@ def test_a_repository_is_complete(staged: Path, run: Path) -> None:
     assert json.loads(files["tokenizer_config.json"])["model_max_length"] == 16
 
 
-def test_the_card_shows_the_runs_own_figures(staged: Path) -> None:
+def test_the_card_shows_the_measurements_of_the_run(staged: Path) -> None:
     card = ModelCard.load(staged / "README.md")
     report = json.loads((ROOT / "docs/results/quickstart/report.json").read_text())["bits_per_byte"]
     values = {result.metric_name: result.metric_value for result in card.data.eval_results}
@@ -114,26 +114,47 @@ def test_the_card_shows_the_runs_own_figures(staged: Path) -> None:
         "bits per byte, random orders": report["any_order"],
     }
     assert "| learning rate | 0.004 |" in card.text
-    assert "names of the characters in the Unicode database" in card.text  # the card's own words
-    # Names are filled up with end-of-text in training: without it they would go on.
+    assert "names of the characters in the Unicode database" in card.text  # from quickstart.yaml
+    # The model was trained on names padded with end-of-text. Without padding it would continue the texts.
     assert card.text.count('padding="max_length", max_length=16, return_tensors') == 2
 
 
-def test_a_runs_card_names_its_data_and_no_place_on_the_machine(run: Path, tmp_path: Path) -> None:
-    copied = shutil.copytree(run, tmp_path / "run")
+@pytest.fixture
+def run_on_mails(run: Path, tmp_path: Path) -> Path:
+    """Return the folder of a run on another corpus, a local file."""
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
     results = json.loads((run / "results.json").read_text())
     results["arguments"]["corpus"] = [str(tmp_path / "mails.txt")]
     (copied / "results.json").write_text(json.dumps(results))
-    stage(copied, tmp_path / "repository")
-    files = files_of(tmp_path / "repository")
+    return copied
+
+
+@pytest.mark.parametrize("card", ["default", "mine.yaml"])
+def test_the_card_of_a_run_names_its_corpus_without_folders(
+    card: str, run_on_mails: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("title: Mails\ncorpus: mails.txt\n")
+    stage(run_on_mails, tmp_path / "repository", card=card)
+    files = read_files(tmp_path / "repository")
     assert b"mails.txt: 25,534 documents" in files["README.md"]
     assert not [name for name, content in files.items() if bytes(tmp_path) in content]
 
 
-def test_a_model_folder_keeps_its_type_and_takes_a_tokenizer(
+def test_a_card_of_another_corpus_is_an_error(run: Path, run_on_mails: Path, tmp_path: Path) -> None:
+    for card, source, message in (
+        ("quickstart", run_on_mails, "a model trained on unicode-names, but .*/run was trained on mails.txt"),
+        ("ao-gpt-small", run, "a model trained on OpenWebText by the authors of AO-GPT, but .* on unicode-names"),
+    ):
+        with pytest.raises(ValueError, match=f"The card '{card}' describes {message}. Remove `--card`"):
+            stage(source, tmp_path / "repository", card=card)
+    assert not (tmp_path / "repository").exists()
+
+
+def test_a_model_folder_keeps_its_dtype_and_gets_a_tokenizer(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publish, "identity_of_weights", None)  # without results there is nothing to tell apart
+    monkeypatch.setattr(publish, "identity_of_weights", None)  # not called without results
     publish.load_local(run / "model").to(torch.bfloat16).save_pretrained(tmp_path / "model")
     stage(tmp_path / "model", tmp_path / "repository", tokenizer=str(run / "model"))
     assert "| weights | bfloat16, safetensors |" in (tmp_path / "repository" / "README.md").read_text()
@@ -142,7 +163,7 @@ def test_a_model_folder_keeps_its_type_and_takes_a_tokenizer(
     }
 
 
-def test_pickled_weights_are_not_read(run: Path, tmp_path: Path) -> None:
+def test_pickled_weights_are_refused(run: Path, tmp_path: Path) -> None:
     model = publish.load_local(run / "model")
     model.config.save_pretrained(tmp_path)
     torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
@@ -150,10 +171,10 @@ def test_pickled_weights_are_not_read(run: Path, tmp_path: Path) -> None:
         publish.load_local(tmp_path)
 
 
-def test_the_check_is_a_process_by_itself(staged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a network, what others have cached or ask, the folder it was called in, or this environment's paths."""
-    done = Mock(returncode=0, stdout='warned\n[["a", "b"]]\n')
-    monkeypatch.setattr(publish.subprocess, "run", process := Mock(return_value=done))
+def test_the_check_runs_in_an_isolated_process(staged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no network, no input, an empty cache of remote code, another working folder, and no PYTHONPATH."""
+    finished = Mock(returncode=0, stdout='warned\n[["a", "b"]]\n')
+    monkeypatch.setattr(publish.subprocess, "run", process := Mock(return_value=finished))
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.chdir(staged.parent)
     assert publish.check(Path(staged.name)) == [("a", "b")]
@@ -177,7 +198,7 @@ def test_a_repository_works_in_a_clean_process(architecture: str, staged: Path, 
         MDMEncoderForMaskedLM(MDMEncoderConfig(**sizes, **SIZES)).save_pretrained(tmp_path / "model")
         folder = tmp_path / "repository"
         stage(tmp_path / "model", folder, tokenizer=str(run / "model"))
-    done = [what for what, _ in publish.check(folder)]
+    checks = [name for name, _ in publish.check(folder)]
     expected = {
         "decoder": [
             "AutoTokenizer",
@@ -194,7 +215,7 @@ def test_a_repository_works_in_a_clean_process(architecture: str, staged: Path, 
             'pipeline("fill-mask")',
         ],
     }
-    assert done == expected[architecture]
+    assert checks == expected[architecture]
 
 
 def remove_code(folder: Path) -> None:
@@ -206,7 +227,7 @@ def import_the_package(folder: Path) -> None:
     code.write_text("from modeling_aogpt.orders import check_orders as _\n" + code.read_text())
 
 
-def import_what_is_not_required(folder: Path) -> None:
+def import_another_package(folder: Path) -> None:
     code = folder / "modeling_aogpt.py"
     code.write_text("import accelerate\n" + code.read_text())
 
@@ -216,7 +237,7 @@ def change_code(folder: Path) -> None:
     code.write_text(code.read_text().replace("hidden_states + shift", "hidden_states - shift"))
 
 
-def move_the_mask(folder: Path) -> None:
+def change_the_mask(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"mask_token_id": config["mask_token_id"] + 1}))
 
@@ -225,18 +246,18 @@ def move_the_mask(folder: Path) -> None:
     ("damage", "message"),
     [
         (import_the_package, "modeling_aogpt"),
-        (import_what_is_not_required, "accelerate"),
+        (import_another_package, "accelerate"),
         (change_code, "not close"),
-        (move_the_mask, "mask is not the model's"),
+        (change_the_mask, "the masks of the tokenizer and of the model differ"),
     ],
 )
-def test_the_check_finds(damage: Callable[[Path], None], message: str, copied: Path) -> None:
+def test_the_check_detects(damage: Callable[[Path], None], message: str, copied: Path) -> None:
     damage(copied)
     with pytest.raises(ValueError, match=message):
         publish.check(copied)
 
 
-def test_refuses_what_cannot_be_published(run: Path, tmp_path: Path) -> None:
+def test_sources_that_cannot_be_published_are_errors(run: Path, tmp_path: Path) -> None:
     folder = tmp_path / "repository"
     with pytest.raises(ValueError, match="neither a finished run nor a model folder"):
         stage(tmp_path, folder)
@@ -246,11 +267,11 @@ def test_refuses_what_cannot_be_published(run: Path, tmp_path: Path) -> None:
     bare = Path(shutil.copytree(run / "model", tmp_path / "bare"))
     for path in bare.glob("tokenizer*"):
         path.unlink()
-    with pytest.raises(ValueError, match="has no tokenizer: name the one"):
+    with pytest.raises(ValueError, match=r"contains no tokenizer\. Use the one that the model was trained with"):
         stage(bare, folder)
     config = json.loads((bare / "config.json").read_text())
     (bare / "config.json").write_text(json.dumps(config | {"mask_token_id": 500}))
-    with pytest.raises(ValueError, match="has 400 tokens before its mask, but the model 500"):
+    with pytest.raises(ValueError, match="its mask has the id 400, the model's has 500"):
         stage(bare, folder, tokenizer=str(run / "model"))
     (bare / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     with pytest.raises(ValueError, match=r"weights of .* are not those of its configuration"):
@@ -265,7 +286,7 @@ def test_refuses_what_cannot_be_published(run: Path, tmp_path: Path) -> None:
         stage(run, folder)
 
 
-def test_results_are_the_models_own(run: Path, staged: Path, tmp_path: Path) -> None:
+def test_results_of_another_model_are_an_error(run: Path, staged: Path, tmp_path: Path) -> None:
     folder, path = tmp_path / "repository", tmp_path / "zero_shot.json"
     figures = {"perplexity": 12.3456, "perplexity_standard_error": None}
     datasets = {
@@ -276,9 +297,9 @@ def test_results_are_the_models_own(run: Path, staged: Path, tmp_path: Path) -> 
     results = {"model_type": "aogpt", "num_parameters": model.num_parameters(), "protocol": "clean"}
     other_weights = {"revision": None, "weights": "0123456789ab", "model": "another"}
     for other, message in (
-        ({"model_type": "gpt2"}, "holds results of another model"),
-        ({"num_parameters": 1}, "holds results of another model"),
-        (other_weights, "holds results of other weights, those of another when it was scored"),
+        ({"model_type": "gpt2"}, r"contains results of another model \("),
+        ({"num_parameters": 1}, r"contains results of another model \("),
+        (other_weights, "contains results of other weights: those that another had when it was scored"),
     ):
         path.write_text(json.dumps(results | other | {"arguments": {}, "datasets": datasets}))
         with pytest.raises(ValueError, match=message):
@@ -295,23 +316,23 @@ def test_results_are_the_models_own(run: Path, staged: Path, tmp_path: Path) -> 
     assert "| mine.txt, all, clean protocol | perplexity, left to right | 12.35 |" in card
     documents = json.loads((run / "results.json").read_text())["corpus"]["train"]["documents"]
     assert f"unicode-names: {documents:,} documents" in card
-    assert (folder / ".eval_results" / "Salesforce--wikitext.yaml").is_file()
+    assert "type: Salesforce/wikitext" in card
 
 
-# ------------------------------------------------------------------------------------------------------------ upload
+# ------------------------------------------------------------------------------------------------------------- upload
 
 
-def test_a_push_is_one_commit_of_exactly_these_files(staged: Path, hub: Hub, api: HfApi) -> None:
+def test_a_push_is_one_commit_with_exactly_these_files(staged: Path, hub: Hub, api: HfApi) -> None:
     address = push(staged, api, private=True, tag="v1", message="First")
     repository = hub.repositories[NAME]
     assert repository.private
     assert repository.messages == ["initial commit", "First"]
-    assert repository.files() == files_of(staged) | {".gitattributes": b"*.safetensors filter=lfs\n"}
+    assert repository.files() == read_files(staged) | {".gitattributes": b"*.safetensors filter=lfs\n"}
     assert address.endswith(repository.branches["main"])
     assert repository.tags == {"v1": repository.branches["main"]}
 
 
-def test_a_second_push_replaces_what_is_stale(staged: Path, copied: Path, hub: Hub, api: HfApi) -> None:
+def test_a_second_push_removes_and_replaces_files(staged: Path, copied: Path, hub: Hub, api: HfApi) -> None:
     push(staged, api)
     (copied / "LICENSE").unlink()
     (copied / "README.md").write_text((copied / "README.md").read_text() + "\nMore.\n")
@@ -319,13 +340,13 @@ def test_a_second_push_replaces_what_is_stale(staged: Path, copied: Path, hub: H
     (copied / "pictures" / "one.png").write_bytes(b"1")
     uploads = sum(call.startswith("PUT") for call in hub.requests)
     push(copied, api)
-    assert hub.repositories[NAME].files().keys() - {".gitattributes"} == files_of(copied).keys()
+    assert hub.repositories[NAME].files().keys() - {".gitattributes"} == read_files(copied).keys()
     assert hub.repositories[NAME].files()["README.md"].endswith(b"More.\n")
-    assert sum(call.startswith("PUT") for call in hub.requests) == uploads  # weights that are there are not sent again
+    assert sum(call.startswith("PUT") for call in hub.requests) == uploads  # stored weights are not sent again
 
 
 @pytest.mark.parametrize("refused", ["POST .*preupload", "POST .*lfs", "PUT .*", "POST .*commit", "POST .*validate"])
-def test_a_push_that_fails_changes_nothing_and_the_next_goes_on(
+def test_a_failed_push_changes_nothing_and_the_next_one_continues(
     refused: str, staged: Path, copied: Path, hub: Hub, api: HfApi
 ) -> None:
     push(copied, api)
@@ -359,7 +380,7 @@ def test_an_interrupted_push_leaves_no_branch(
     assert list(hub.repositories[NAME].branches) == ["main"]
 
 
-def test_a_branch_that_is_there_grows(staged: Path, copied: Path, hub: Hub, api: HfApi) -> None:
+def test_a_push_to_an_existing_branch_adds_a_commit(staged: Path, copied: Path, hub: Hub, api: HfApi) -> None:
     push(staged, api, revision="next")
     (copied / "README.md").write_text((copied / "README.md").read_text() + "\nMore.\n")
     push(copied, api, revision="next")
@@ -367,27 +388,27 @@ def test_a_branch_that_is_there_grows(staged: Path, copied: Path, hub: Hub, api:
     assert hub.repositories[NAME].files().keys() == {".gitattributes"}
 
 
-def test_a_tag_that_is_taken_is_refused_before_anything_is_sent(staged: Path, hub: Hub, api: HfApi) -> None:
+def test_an_existing_tag_is_an_error_before_anything_is_sent(staged: Path, hub: Hub, api: HfApi) -> None:
     push(staged, api, tag="v1")
     before = dict(hub.repositories[NAME].branches)
     hub.requests.clear()
-    with pytest.raises(ValueError, match="has a tag 'v1' already"):
+    with pytest.raises(ValueError, match="already has a tag 'v1'"):
         push(staged, api, tag="v1")
     assert hub.repositories[NAME].branches == before
     assert not [call for call in hub.requests if "commit" in call or "PUT" in call]
 
 
-def test_a_tag_that_fails_leaves_the_commit_and_says_so(staged: Path, hub: Hub, api: HfApi) -> None:
+def test_a_failed_tag_keeps_the_commit_and_reports_it(staged: Path, hub: Hub, api: HfApi) -> None:
     hub.refused = "POST .*/tag/"
-    with pytest.raises(RuntimeError, match=r"Uploaded: .*/commit/.*without the tag 'v1'"):
+    with pytest.raises(RuntimeError, match=r"Uploaded to .*/commit/.*without the tag 'v1'"):
         push(staged, api, tag="v1")
-    assert hub.repositories[NAME].files().keys() >= files_of(staged).keys()
+    assert hub.repositories[NAME].files().keys() >= read_files(staged).keys()
 
 
-def test_what_is_to_be_private_is_not_sent_to_a_public_repository(staged: Path, hub: Hub, api: HfApi) -> None:
+def test_a_private_push_to_a_public_repository_is_an_error(staged: Path, hub: Hub, api: HfApi) -> None:
     hub.repositories[NAME] = public = Repository(private=False)
     public.commit("main", {}, "initial commit")
-    with pytest.raises(ValueError, match="is there already and public"):
+    with pytest.raises(ValueError, match="exists and is public"):
         push(staged, api, private=True, revision="next")
     assert public.messages == ["initial commit"]
     assert list(public.branches) == ["main"]
@@ -397,17 +418,17 @@ def test_what_is_to_be_private_is_not_sent_to_a_public_repository(staged: Path, 
     assert len(public.messages) == 2
 
 
-def test_somebody_elses_commit_in_the_meantime_is_not_overwritten(
+def test_a_commit_made_in_the_meantime_is_not_overwritten(
     staged: Path, hub: Hub, api: HfApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     push(staged, api)
     real = api.create_commit
 
-    def too_late(*arguments: object, **options: object) -> object:
+    def commit_after_another(*arguments: object, **options: object) -> object:
         hub.repositories[NAME].commit("main", {"theirs": b"1"}, "theirs")
         return real(*arguments, **options)
 
-    monkeypatch.setattr(api, "create_commit", too_late)
+    monkeypatch.setattr(api, "create_commit", commit_after_another)
     (staged / "extra").write_text("new")
     try:
         with pytest.raises(HfHubHTTPError, match="412"):
@@ -417,7 +438,7 @@ def test_somebody_elses_commit_in_the_meantime_is_not_overwritten(
     assert hub.repositories[NAME].files() == {"theirs": b"1"}
 
 
-# ------------------------------------------------------------------------------------------------------- the command
+# ------------------------------------------------------------------------------------------------------------ command
 
 
 @pytest.fixture
@@ -426,7 +447,9 @@ def command(monkeypatch: pytest.MonkeyPatch, hub: Hub) -> Callable[..., None]:
     return lambda *arguments: publish.main([str(argument) for argument in arguments])
 
 
+@pytest.mark.parametrize("is_kept", [True, False])
 def test_without_push_nothing_is_sent(
+    is_kept: bool,
     command: Callable[..., None],
     run: Path,
     hub: Hub,
@@ -434,23 +457,31 @@ def test_without_push_nothing_is_sent(
     tmp_path: Path,
     capsys: pytest.CaptureFixture,
 ) -> None:
-    monkeypatch.setattr(publish, "check", lambda folder: [("AutoModel", "loaded")])  # tested above
-    command(run, NAME, "--card", "quickstart", "--output_dir", tmp_path / "kept")
+    """The prepared files are kept with --output_dir only, and the output says which."""
+    folders = []
+    monkeypatch.setattr(publish, "check", lambda folder: folders.append(folder) or [("AutoModel", "loaded")])
+    command(run, NAME, "--card", "quickstart", *(["--output_dir", tmp_path / "kept"] if is_kept else []))
     assert hub.requests == []
     shown = capsys.readouterr().out
-    kept = files_of(tmp_path / "kept")
-    assert {"README.md", "LICENSE", "model.safetensors"} <= kept.keys()
-    assert all(name in shown for name in (*kept, "loaded"))
-    assert "Nothing was sent" in shown
+    assert "loaded" in shown
+    assert f"Nothing was uploaded. Add --push to upload to {NAME}." in shown
+    assert folders[0].exists() == is_kept
+    if is_kept:
+        kept = read_files(tmp_path / "kept")
+        assert {"README.md", "LICENSE", "model.safetensors"} <= kept.keys()
+        assert all(name in shown for name in kept)
+        assert f"The files above are in {tmp_path / 'kept'}." in shown
+    else:
+        assert "The files above were deleted. Use --output_dir DIR to keep them." in shown
 
 
-def test_options_reach_what_they_are_for(
+def test_options_are_passed_on(
     command: Callable[..., None], run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    seen: list[tuple] = []
-    monkeypatch.setattr(publish, "stage", lambda *given: seen.append(given))
+    calls: list[tuple] = []
+    monkeypatch.setattr(publish, "stage", lambda *arguments: calls.append(arguments))
     monkeypatch.setattr(publish, "check", lambda folder: [])
-    monkeypatch.setattr(publish, "push", lambda *given: seen.append((*given[:2], *given[3:])))
+    monkeypatch.setattr(publish, "push", lambda *arguments: calls.append((*arguments[:2], *arguments[3:])))
     command(
         *(run, NAME, "--card", "mine.yaml", "--tokenizer", "gpt2", "--results", "a.json", "b.json"),
         *("--max_shard_size", "1GB", "--output_dir", tmp_path / "kept", "--push", "--tag", "v1"),
@@ -458,10 +489,10 @@ def test_options_reach_what_they_are_for(
     arguments = PublishArguments(
         *("mine.yaml", "gpt2", [Path("a.json"), Path("b.json")], "1GB", tmp_path / "kept"), push=True, tag="v1"
     )
-    assert seen == [(run, NAME, tmp_path / "kept", arguments), (tmp_path / "kept", NAME, arguments)]
+    assert calls == [(run, NAME, tmp_path / "kept", arguments), (tmp_path / "kept", NAME, arguments)]
 
 
-def test_what_is_shown_is_no_markup(tmp_path: Path) -> None:
+def test_printed_names_are_escaped(tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "[red]a").write_bytes(b" " * 1234)
     (tmp_path / "b").write_bytes(b" " * 1000)
@@ -496,19 +527,19 @@ def test_a_failed_check_sends_nothing(
     assert hub.requests == []
 
 
-def test_a_wrong_name_is_said_at_once(command: Callable[..., None], run: Path) -> None:
+def test_a_wrong_name_is_an_error(command: Callable[..., None], run: Path) -> None:
     with pytest.raises(SystemExit, match="error: Repo id must"):
         command(run, "a/b/c")
-    with pytest.raises(SystemExit, match="error: names names no owner"):
+    with pytest.raises(SystemExit, match="error: REPO_ID must be OWNER/NAME, but is names"):
         command(run, "names")
 
 
 @pytest.mark.parametrize(
     ("endpoint", "token", "refused"),
     [("http://127.0.0.1:9", "hf_test", None), (None, True, None), (None, "hf_test", "PUT .*")],
-    ids=["no connection", "no token", "an upload that breaks off"],
+    ids=["no connection", "no token", "failed upload"],
 )
-def test_what_goes_wrong_with_the_hub_is_said_in_a_line(
+def test_errors_of_the_hub_are_reported_in_one_line(
     endpoint: str | None,
     token: str | bool,
     refused: str | None,
@@ -528,6 +559,6 @@ def test_what_goes_wrong_with_the_hub_is_said_in_a_line(
 
 
 @pytest.mark.parametrize("option", ["--private", "--tag=v1", "--revision=trial", "--message=Names"])
-def test_what_only_an_upload_heeds_needs_one(option: str) -> None:
-    with pytest.raises(SystemExit, match=rf"^error: {option.partition('=')[0]} would change nothing: without --push"):
+def test_options_of_uploads_need_push(option: str) -> None:
+    with pytest.raises(SystemExit, match=rf"^error: {option.partition('=')[0]} has no effect without --push"):
         publish.main(["run", NAME, option])

@@ -21,18 +21,24 @@ from eval import quantization
 from eval.benchmarks import quickstart_report
 from eval.benchmarks.likelihood_estimators import TRAINING, EstimatorArguments, measure_run
 from eval.benchmarks.likelihood_estimators import main as estimate
-from eval.benchmarks.quickstart_report import compression_bits_per_byte, filled_in, main, make_report, to_markdown
+from eval.benchmarks.quickstart_report import (
+    compression_bits_per_byte,
+    main,
+    make_report,
+    mark_generated,
+    to_markdown,
+)
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from tests.references import remove_weight
 from tests.test_trained_tokenizers import DOCUMENTS
 
-LONG = "ABCDEFGHIJKLMNOPQRSTUVWXYZ 0123456789"  # no two letters alike: no merges
+LONG = "ABCDEFGHIJKLMNOPQRSTUVWXYZ 0123456789"  # no repeated letter, so no merges
 
 
 @pytest.fixture(autouse=True)
 def small(datasets_cache: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quickstart_report, "NUM_SAMPLES", 20)
-    monkeypatch.setattr(quickstart_report, "NUM_INFILLS", 10)
+    monkeypatch.setattr(quickstart_report, "MAX_INFILLS", 10)
 
 
 @pytest.fixture
@@ -51,7 +57,7 @@ def arguments(tmp_path: Path) -> DataArguments:
 
 @pytest.fixture
 def run(arguments: DataArguments, tmp_path: Path) -> Path:
-    """A run as training/pretrain.py leaves it, of a model that was not trained."""
+    """Return a run as training/pretrain.py writes it, with an untrained model."""
     data = load_data(arguments)
     set_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 20}
@@ -80,14 +86,16 @@ def run(arguments: DataArguments, tmp_path: Path) -> Path:
     ],
     ids=["quickstart_report", "quantization", "likelihood_estimators"],
 )
-def test_no_weights_are_made_up(measure: Callable[[Path], Any], run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_weights_are_an_error(
+    measure: Callable[[Path], Any], run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(quantization, "variants", lambda: {"float32": {}})
     remove_weight(run / "model", "lm_head.bias")
     with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head\.bias"):
         measure(run)
 
 
-def test_bits_per_byte_are_of_the_documents_that_fit(run: Path, arguments: DataArguments) -> None:
+def test_bits_per_byte_of_documents_that_fit(run: Path, arguments: DataArguments) -> None:
     report = make_report(run)
     assert report["documents"] == {"train": 40, "held_out": 14, "held_out_left_out": 1}
     bits = report["bits_per_byte"]
@@ -96,7 +104,9 @@ def test_bits_per_byte_are_of_the_documents_that_fit(run: Path, arguments: DataA
     data = load_data(arguments)
     model = AOGPTForAnyOrderLM.from_pretrained(run / "model").eval()
     rows = [{"input_ids": ids, "order_seed": row} for row, ids in enumerate(data.validation["input_ids"])]
-    batch = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)(rows)  # as training evaluates
+    batch = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)(
+        rows
+    )  # as in evaluations of training
     num_bytes = sum(len(text) + 1 for text in DOCUMENTS[40:])
     for key, orders in (("left_to_right", "left_to_right"), ("any_order", batch["orders"])):
         nats = -model.log_likelihood(batch["input_ids"], orders=orders).log_likelihood.sum().item()
@@ -114,21 +124,21 @@ def test_infills_and_samples_are_counted(run: Path) -> None:
     assert report == make_report(run)  # seeded
 
 
-def test_documents_without_letters_have_no_such_group(run: Path, arguments: DataArguments) -> None:
+def test_tasks_without_documents_are_left_out(run: Path, arguments: DataArguments) -> None:
     Path(arguments.validation_files[0]).write_text("ONE TWO THREE FOUR\nTWO THREE FOUR\n")
     report = make_report(run)
     assert list(report["infilling"]) == ["words"]
     assert "LETTER _ WITH _" not in to_markdown(report)
 
 
-def test_filled_in_names_have_just_the_blanks_that_the_model_wrote() -> None:
-    tokens = [("LETTER", False), (" A", True), (" WITH", False), ("KA", True), (" LA", True), (" ", True), ("S", False)]
-    assert filled_in(tokens) == "LETTER **A** WITH**KA LA** S"
-    assert filled_in([(" ", True), ("A", False)]) == "**␣**A"
+def test_mark_generated_keeps_spaces() -> None:
+    words = [("LETTER", False), (" A", True), (" WITH", False), ("KA", True), (" LA", True), (" ", True), ("S", False)]
+    assert mark_generated(words) == "LETTER **A** WITH**KA LA** S"
+    assert mark_generated([(" ", True), ("A", False)]) == "**␣**A"
 
 
-@pytest.mark.filterwarnings("ignore:Glyph")  # an untrained model writes in many scripts
-def test_files_hold_what_was_found(run: Path, capsys: pytest.CaptureFixture) -> None:
+@pytest.mark.filterwarnings("ignore:Glyph")  # an untrained model generates characters of many scripts
+def test_files_contain_the_results(run: Path, capsys: pytest.CaptureFixture) -> None:
     main([str(run)])
     printed = capsys.readouterr().out
     report = json.loads((run / "report.json").read_text())
@@ -143,14 +153,14 @@ def test_files_hold_what_was_found(run: Path, capsys: pytest.CaptureFixture) -> 
     assert example["before"].replace("_", "\\_") in markdown
     with Image.open(run / "quickstart.png") as picture:
         assert picture.size[0] >= 1200
-        assert len(picture.convert("RGB").resize((60, 40)).getcolors(maxcolors=2400)) > 20  # not a blank sheet
+        assert len(picture.convert("RGB").resize((60, 40)).getcolors(maxcolors=2400)) > 20  # the picture is not empty
     assert {path.name for path in run.iterdir()} == {
         *("model", "results.json"),
         *("report.json", "quickstart.md", "quickstart.png"),
     }
 
 
-def test_estimators_of_the_likelihood_are_reported(run: Path, tmp_path: Path) -> None:
+def test_report_on_likelihood_estimators(run: Path, tmp_path: Path) -> None:
     options = ["--num_sequences", "2", "--ensemble_size", "2", "--num_draws", "2", "--output_dir"]
     for length in ("4", "6"):
         estimate([str(run), "--length", length, *options, str(tmp_path / "out")])
@@ -163,10 +173,23 @@ def test_estimators_of_the_likelihood_are_reported(run: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"length": 2}, "`length` must be between 3 and 20 for this run, but is 2"),
+        ({"length": 21}, "`length` must be between 3 and 20 for this run, but is 21"),
+        ({"num_sequences": 15}, "`num_sequences` must be at most 14 for this run, but is 15"),
+    ],
+)
+def test_bad_settings_of_likelihood_estimators(run: Path, settings: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        measure_run(run, EstimatorArguments(**settings | {"num_exact": 0}))
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         (None, "has no results.json; finish the run first"),
-        ({"packing": "packed"}, "packing=packed; this report needs packing=documents"),
+        ({"packing": "packed"}, "was trained with `packing=packed`. The report needs `packing=documents`"),
     ],
 )
 def test_bad_input(run: Path, changes: dict[str, Any] | None, message: str) -> None:
@@ -184,7 +207,7 @@ def test_bad_input(run: Path, changes: dict[str, Any] | None, message: str) -> N
 # ------------------------------------------------------------------------------------------------------ compressors
 
 
-def test_sizes_are_those_of_the_joined_documents() -> None:
+def test_compressed_sizes_are_of_the_joined_documents() -> None:
     held_out = ["größer", "größe", ""]
     data = "größer\ngröße\n\n".encode()
     figures = compression_bits_per_byte([], held_out)
@@ -192,16 +215,16 @@ def test_sizes_are_those_of_the_joined_documents() -> None:
     assert figures["xz"] == 8 * len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)) / len(data)
 
 
-def test_xz_profits_from_training_documents_that_tell_the_held_out_ones() -> None:
+def test_xz_uses_training_documents() -> None:
     letters = random.Random(0)
     documents = ["".join(letters.choices("abcdefgh", k=40)) for _ in range(100)]
     seen = compression_bits_per_byte(documents, documents)
     unseen = compression_bits_per_byte(reversed([document.upper() for document in documents]), documents)
-    assert seen["xz"] == unseen["xz"] > 3  # eight letters: 3 bits each
+    assert seen["xz"] == unseen["xz"] > 3  # eight letters take 3 bits each
     assert seen["xz_after_training"] < 0.2
     assert 2.5 < unseen["xz_after_training"] < 3.5
 
 
-def test_nothing_to_compress() -> None:
+def test_no_held_out_documents() -> None:
     with pytest.raises(ValueError, match="no held-out documents"):
         compression_bits_per_byte(["a"], [])

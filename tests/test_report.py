@@ -27,7 +27,7 @@ RESULTS = {
 }
 
 
-def test_report_says_what_the_results_say(tmp_path: Path) -> None:
+def test_the_report_contains_the_results(tmp_path: Path) -> None:
     write_report(RESULTS, ["a text with ``` in it"], tmp_path)
     assert json.loads((tmp_path / "results.json").read_text()) == RESULTS
     lines = (tmp_path / "report.md").read_text(encoding="utf-8").splitlines()
@@ -47,7 +47,7 @@ def test_report_says_what_the_results_say(tmp_path: Path) -> None:
     assert any("größe.txt" in line for line in lines)
 
 
-def test_an_encoder_has_one_bound_and_no_samples_are_fine(tmp_path: Path) -> None:
+def test_the_report_of_an_encoder_without_samples(tmp_path: Path) -> None:
     write_report(RESULTS | {"evaluations": [{"step": 4, "any_order": 1.5, "sequences": 7}]}, [], tmp_path)
     text = (tmp_path / "report.md").read_text(encoding="utf-8")
     assert "| 4 | 1.5000 | 7 |" in text
@@ -58,7 +58,7 @@ def test_an_encoder_has_one_bound_and_no_samples_are_fine(tmp_path: Path) -> Non
     ("window", "steps", "means"),
     [(1, [1, 2, 3, 4, 5], [5, 4, 3, 2, 1]), (2, [2, 4, 5], [4.5, 2.5, 1]), (5, [5], [3]), (9, [5], [3])],
 )
-def test_curve_is_the_mean_of_each_window(window: int, steps: list[int], means: list[float]) -> None:
+def test_the_loss_curve_has_the_mean_of_each_window(window: int, steps: list[int], means: list[float]) -> None:
     training = TrainingArguments(max_steps=5, warmup_steps=4, final_learning_rate=0.0, logging_steps=window)
     curve = loss_curve([5.0, 4.0, 3.0, 2.0, 1.0], training)
     assert curve["step"] == steps
@@ -66,10 +66,10 @@ def test_curve_is_the_mean_of_each_window(window: int, steps: list[int], means: 
     assert curve["learning_rate"] == pytest.approx([6e-4 * step / 5 for step in steps])
 
 
-def test_picture_shows_all_values(tmp_path: Path, saved_figures: list[Figure]) -> None:
+def test_the_figure_shows_all_values(tmp_path: Path, saved_figures: list[Figure]) -> None:
     plot_run(RESULTS, tmp_path / "loss.png")
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    training, held_out = drawn[0].axes
+    training, held_out = saved_figures[0].axes
     lines = [
         {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.lines}
         for axes in (training, held_out)

@@ -23,12 +23,12 @@ def test_only_finished_runs_have_results(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is no JSON file"),
-        ("[1]", "has no arguments, steps"),
-        ('{"steps": 1}', "has no arguments:"),
+        ("{", "is not a JSON file"),
+        ("[1]", "has no arguments, steps, so it was not written by training/pretrain.py"),
+        ('{"steps": 1}', "has no arguments, so"),
     ],
 )
-def test_other_files_are_refused_by_name(tmp_path: Path, content: str, message: str) -> None:
+def test_errors_name_an_invalid_file(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "results.json").write_text(content)
     with pytest.raises(ValueError, match=f"results.json {message}"):
         read_results(tmp_path)

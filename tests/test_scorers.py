@@ -25,15 +25,10 @@ from transformers import (
 
 from common.models import identity_of_weights, load_model, longest_sequence
 from eval.benchmarks import speed
-from eval.benchmarks.contenders import causal_lm
+from eval.benchmarks.contenders import make_causal_lm
 from eval.judging import Judge
-from eval.scorers import (
-    AnyOrderScorer,
-    CausalScorer,
-    Estimators,
-    load_scorer,
-)
-from eval.scoring import score
+from eval.scorers import AnyOrderScorer, CausalScorer, EstimatorSettings, load_scorer
+from eval.scoring import score_rows
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from tests.references import remove_weight
 from training.convert_gpt2 import convert
@@ -60,7 +55,7 @@ def batch() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("num_ranks", [0, 4])
 def test_measures_of_a_decoder(tiny_model: AOGPTForAnyOrderLM, num_ranks: int) -> None:
-    scorer, given = AnyOrderScorer(tiny_model, Estimators(ensemble_size=3, num_ranks=num_ranks)), batch()
+    scorer, given = AnyOrderScorer(tiny_model, EstimatorSettings(ensemble_size=3, num_ranks=num_ranks)), batch()
     expected = {
         "left_to_right": tiny_model.log_likelihood(IDS),
         "any_order": tiny_model.log_likelihood(IDS, orders=given["orders"]),
@@ -68,20 +63,20 @@ def test_measures_of_a_decoder(tiny_model: AOGPTForAnyOrderLM, num_ranks: int) -
             IDS, orders="random", ensemble_size=3, num_ranks=num_ranks or None, generator=seeded()
         ),
     }
-    found = {measure: scorer.nats(measure, given, seeded()) for measure in scorer.measures}
+    found = {measure: scorer.negative_log_likelihood(measure, given, seeded()) for measure in scorer.measures}
     for measure, output in expected.items():
         assert torch.allclose(found[measure], -output.log_likelihood, rtol=1e-6), measure
     assert len({round(values.sum().item(), 3) for values in found.values()}) == 3
 
 
 def test_measures_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
-    scorer = AnyOrderScorer(encoder, Estimators(num_times=6))
+    scorer = AnyOrderScorer(encoder, EstimatorSettings(num_times=6))
     expected = {
         "left_to_right": encoder.log_likelihood(IDS, orders="left_to_right"),
         "any_order": encoder.log_likelihood(IDS, num_times=6, generator=seeded()),
     }
     for measure, output in expected.items():
-        found = scorer.nats(measure, batch(), seeded())
+        found = scorer.negative_log_likelihood(measure, batch(), seeded())
         assert torch.allclose(found, -output.log_likelihood, rtol=1e-6), measure
 
 
@@ -92,32 +87,32 @@ def test_scores_of_a_causal_model_in_bfloat16_are_computed_in_float32() -> None:
     with torch.no_grad():
         logits = model(IDS[:, :-1]).logits.float()
     expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), IDS[:, 1:], reduction="none").sum(1)
-    found = CausalScorer(model).nats("left_to_right", batch(), seeded())
+    found = CausalScorer(model).negative_log_likelihood("left_to_right", batch(), seeded())
     torch.testing.assert_close(found, expected.double(), rtol=1e-6, atol=0)
 
 
 def test_seeds_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
     rows = [{"input_ids": ids} for ids in IDS.tolist()]
-    one, same, other = (score(encoder, rows, 2, seed, 4, {"any_order": "no"})["any_order"] for seed in (0, 0, 1))
+    one, same, other = (score_rows(encoder, rows, 2, seed, 4, {"any_order": "no"})["any_order"] for seed in (0, 0, 1))
     assert one.tolist() == same.tolist()
     assert (one != other).all()
-    single = score(encoder, rows, 1, 0, 4, {"any_order": "no"})["any_order"]
-    assert (one != single).all()  # so the second pass draws other masks than the first
+    single = score_rows(encoder, rows, 1, 0, 4, {"any_order": "no"})["any_order"]
+    assert (one != single).all()  # the second pass draws other masks than the first
 
 
 @pytest.mark.parametrize(
     "load",
     [
-        lambda name: load_scorer(name, torch.float32, torch.device("cpu"), Estimators()),
+        lambda name: load_scorer(name, torch.float32, torch.device("cpu"), EstimatorSettings()),
         load_model,
         lambda name: speed.measure(speed.SpeedArguments(name, device="cpu"), "command"),
         lambda name: convert(name, Path(name) / "out"),
         lambda name: Judge(name, torch.device("cpu")),
-        lambda name: causal_lm(name, 9, torch.device("cpu"), torch.float32),
+        lambda name: make_causal_lm(name, 9, torch.device("cpu"), torch.float32),
     ],
     ids=["zero_shot", "generative", "speed", "convert_gpt2", "judge", "causal_lm"],
 )
-def test_no_weights_are_made_up(
+def test_missing_weights_are_an_error(
     load: Callable[[str], object], tiny_model: AOGPTForAnyOrderLM, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     is_causal = request.node.callspec.id in ("convert_gpt2", "judge", "causal_lm")
@@ -129,7 +124,7 @@ def test_no_weights_are_made_up(
         load(str(tmp_path))
 
 
-def test_weights_are_what_they_are_in_whichever_shards(tiny_model: AOGPTForAnyOrderLM, tmp_path: Path) -> None:
+def test_identity_of_weights_does_not_depend_on_shards(tiny_model: AOGPTForAnyOrderLM, tmp_path: Path) -> None:
     def identity(folder: str, **options: object) -> str:
         tiny_model.save_pretrained(tmp_path / folder, **options)
         return identity_of_weights(str(tmp_path / folder))
@@ -156,28 +151,28 @@ def test_weights_are_what_they_are_in_whichever_shards(tiny_model: AOGPTForAnyOr
         identity_of_weights(str(file.parent))
 
 
-def test_longest_sequence_is_that_of_the_text_where_it_is_known() -> None:
+def test_longest_sequence_is_that_of_the_text_model() -> None:
     assert longest_sequence(GPT2Config(n_positions=7)) == 7
     assert longest_sequence(LlavaConfig(text_config=LlamaConfig(max_position_embeddings=7))) == 7
     assert longest_sequence(MambaConfig()) is None
 
 
 def test_kinds_of_models(encoder: MDMEncoderForMaskedLM, tiny_model: AOGPTForAnyOrderLM, tmp_path: Path) -> None:
-    arguments = torch.float32, torch.device("cpu"), Estimators(num_times=6)
+    arguments = torch.float32, torch.device("cpu"), EstimatorSettings(num_times=6)
     for model in (encoder, tiny_model):
         model.save_pretrained(tmp_path)
         scorer = load_scorer(str(tmp_path), *arguments)
         assert isinstance(scorer, AnyOrderScorer)
         assert scorer.is_encoder == (model is encoder)
         assert type(scorer.model) is type(model)
-        assert scorer.estimators.num_times == 6
+        assert scorer.settings.num_times == 6
         assert not scorer.model.training
     BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)).save_pretrained(
         tmp_path / "vision"
     )
     text = (tmp_path / "vision/config.json").read_text().replace('"bert"', '"vit"')
     (tmp_path / "vision/config.json").write_text(text)
-    with pytest.raises(ValueError, match="is none of an AO-GPT, a masked diffusion encoder or a causal language model"):
+    with pytest.raises(ValueError, match=r"is a model of type vit, which cannot be scored\. Use an AO-GPT"):
         load_scorer(str(tmp_path / "vision"), *arguments)
 
 
@@ -187,29 +182,29 @@ DTYPES = [torch.float32, torch.bfloat16]
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kinds", [(BertConfig, BertForMaskedLM), (RobertaConfig, RobertaForMaskedLM)])
-def test_models_that_see_what_comes_after_are_no_causal_ones(
+def test_models_that_attend_to_later_tokens_are_refused(
     kinds: tuple, dtype: torch.dtype, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
-    """Although transformers has causal classes for them; they are causal if their configuration says so."""
+    """Transformers has causal classes for these encoders; they are causal with `is_decoder=True`."""
     config_class, model_class = kinds
     torch.manual_seed(0)
     model_class(config_class(**SIZES, initializer_range=0.5)).save_pretrained(tmp_path)
     tiny_tokenizer.save_pretrained(tmp_path)
-    message = rf"\({config_class.model_type}\) sees what comes after the token that it predicts"
+    message = rf"\({config_class.model_type}\) is not causal: its predictions depend on later tokens"
     with pytest.raises(ValueError, match=message):
-        load_scorer(str(tmp_path), dtype, torch.device("cpu"), Estimators())
+        load_scorer(str(tmp_path), dtype, torch.device("cpu"), EstimatorSettings())
     with pytest.raises(ValueError, match=message):
         Judge(str(tmp_path), torch.device("cpu"), dtype)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"is_decoder": True}))
-    assert isinstance(load_scorer(str(tmp_path), dtype, torch.device("cpu"), Estimators()), CausalScorer)
+    assert isinstance(load_scorer(str(tmp_path), dtype, torch.device("cpu"), EstimatorSettings()), CausalScorer)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("config_class", [GPT2Config, LlamaConfig, MixtralConfig, MambaConfig])
-def test_causal_models_are_taken(config_class: type, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_causal_models_are_accepted(config_class: type, dtype: torch.dtype, tmp_path: Path) -> None:
     torch.manual_seed(0)
     config = config_class(**SIZES, num_key_value_heads=2, initializer_range=0.5)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    scorer = load_scorer(str(tmp_path), dtype, torch.device("cpu"), Estimators())
+    scorer = load_scorer(str(tmp_path), dtype, torch.device("cpu"), EstimatorSettings())
     assert isinstance(scorer, CausalScorer)

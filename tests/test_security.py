@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Files of others are only read, never run, and nothing is downloaded without a request."""
+"""Data files cannot run code, and nothing is downloaded unless it was requested."""
 
 import ast
 import json
@@ -48,7 +48,7 @@ FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shel
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__", "yaml.load", "yaml.unsafe_load", "os.system", "os.popen"}
 
 
-def calls(tree: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
+def find_calls(tree: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (dotted name, constant keyword arguments) of every call."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
@@ -56,25 +56,25 @@ def calls(tree: ast.AST) -> Iterator[tuple[str, dict[str, Any]]]:
             yield ast.unparse(node.func), keywords
 
 
-def faults(source: str) -> list[str]:
+def find_unsafe_code(source: str) -> list[str]:
     """Return the imports and calls that could run code from a data file."""
     tree = ast.parse(source)
-    found = []
+    unsafe = []
     for node in ast.walk(tree):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-        found += [name for name in names if name.partition(".")[0] in FORBIDDEN_MODULES]
-    for name, keywords in calls(tree):
+        unsafe += [name for name in names if name.partition(".")[0] in FORBIDDEN_MODULES]
+    for name, keywords in find_calls(tree):
         if name in FORBIDDEN_CALLS or keywords.get("shell") is True or keywords.get("allow_pickle") is True:
-            found.append(name)
+            unsafe.append(name)
         if name == "torch.load" and keywords.get("weights_only") is not True:
-            found.append(name)
-    return found
+            unsafe.append(name)
+    return unsafe
 
 
 @pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_code_unpickles_or_evaluates_data(path: Path) -> None:
-    assert faults(path.read_text(encoding="utf-8")) == []
+def test_code_does_not_unpickle_or_evaluate_data(path: Path) -> None:
+    assert find_unsafe_code(path.read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize(
@@ -91,12 +91,12 @@ def test_no_code_unpickles_or_evaluates_data(path: Path) -> None:
         "subprocess.run(command, shell=True)",
     ],
 )
-def test_calls_that_could_run_code_from_data_are_found(source: str) -> None:
-    assert len(faults(source)) == 1
+def test_unsafe_code_is_detected(source: str) -> None:
+    assert len(find_unsafe_code(source)) == 1
 
 
 def test_a_malicious_pickle_does_not_run(model_folder: Path, tmp_path: Path) -> None:
-    """It replaces a released file, and the weights of a model folder."""
+    """The pickle replaces a released file, and the weights of a model folder."""
     trace = tmp_path / "trace"
     released = tmp_path / "released.pt"
     torch.save({"model": Attack(trace), "model_args": {}}, released)
@@ -110,7 +110,7 @@ def test_a_malicious_pickle_does_not_run(model_folder: Path, tmp_path: Path) -> 
         publish.load_local(model_folder)
     assert not trace.exists()
     torch.load(released, weights_only=False)
-    assert trace.exists()  # the attack works if it is not prevented
+    assert trace.exists()  # without the protection, the attack works
 
 
 # ------------------------------------------------------------------------------------------------------- configuration
@@ -185,8 +185,8 @@ model_cards.publish.stage(pathlib.Path(folder), "somebody/model", pathlib.Path(s
 """
 
 
-def test_nothing_is_downloaded_and_no_code_in_a_folder_is_run_or_published(model_folder: Path, tmp_path: Path) -> None:
-    """The package is installed, so code in a model folder is not needed."""
+def test_loading_and_publishing_use_no_network_and_no_code_of_the_folder(model_folder: Path, tmp_path: Path) -> None:
+    """Where the package is installed, the code in a model folder is neither run nor published."""
     trace = tmp_path / "trace"
     for path in model_folder.glob("*.py"):
         path.write_text(f"import os; os.mkdir({str(trace)!r})\n")

@@ -24,12 +24,12 @@ pytestmark = pytest.mark.usefixtures("datasets_cache")
 WORDS = ["so", "ma", "bu", "le", "ti", "no", "ka", "re"]
 FILES = [[f"{file} {' '.join(WORDS[: 1 + line % 8])} {line}" for line in range(150)] for file in "abc"]
 LENGTH, WINDOW, HELD_OUT, SEED = 8, 16, 20, 3
-STEPS, BATCH_SIZE = 60, 24  # a step and a half to a window; three epochs
+STEPS, BATCH_SIZE = 60, 24  # a step takes one and a half windows; the run takes three epochs
 
 
 @pytest.fixture(autouse=True)
 def small_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.streamed_data.DOCUMENTS_AT_A_TIME", 7)
+    monkeypatch.setattr("training.streamed_data.DOCUMENTS_PER_BATCH", 7)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def arguments(tmp_path: Path) -> DataArguments:
     train_tokenizer(chain(*FILES), 300).save_pretrained(tmp_path / "tokenizer")
     for name, lines in zip("abc", FILES, strict=True):
         (tmp_path / f"{name}.txt").write_text("\n".join(lines) + "\n")
-    (tmp_path / "b.txt").write_text("\n".join([*FILES[1], "", FILES[0][0]]) + "\n")  # nothing, and a copy
+    (tmp_path / "b.txt").write_text("\n".join([*FILES[1], "", FILES[0][0]]) + "\n")  # an empty document, and a copy
     return DataArguments(
         corpus=[str(tmp_path / "?.txt")],
         tokenizer=str(tmp_path / "tokenizer"),
@@ -64,16 +64,16 @@ def read(
     )
 
 
-def index_by_rank(data: Data, num_samples: int) -> list[int]:
-    """The ids of the stream, unshuffled."""
+def unshuffled_ids(data: Data, num_samples: int) -> list[int]:
+    """Return the ids of the stream in its own order."""
     samples = training_samples(data, SEED)
-    rows = samples.rows_of(list(range(num_samples)))
+    rows = samples.row_numbers(list(range(num_samples)))
     features = samples.__getitems__(list(range(num_samples)))
-    placed = dict(zip(rows, features, strict=True))
-    return [int(token) for row in range(num_samples) for token in placed[row]["input_ids"]]
+    by_row = dict(zip(rows, features, strict=True))
+    return [int(token) for row in range(num_samples) for token in by_row[row]["input_ids"]]
 
 
-def test_stream_is_the_documents_end_to_end_epoch_after_epoch(arguments: DataArguments) -> None:
+def test_the_stream_joins_all_documents_of_all_epochs(arguments: DataArguments) -> None:
     data = load_data(arguments)
     held_out = set(FILES[0][:HELD_OUT])
     expected: list[int] = []
@@ -84,18 +84,18 @@ def test_stream_is_the_documents_end_to_end_epoch_after_epoch(arguments: DataArg
                     expected += [*data.tokenizer.encode(text), data.tokenizer.eos_token_id]
     num_samples = len(expected) // LENGTH // WINDOW * WINDOW
     assert num_samples < STEPS * BATCH_SIZE
-    assert index_by_rank(data, num_samples) == expected[: num_samples * LENGTH]
+    assert unshuffled_ids(data, num_samples) == expected[: num_samples * LENGTH]
     assert len({tuple(epoch_permutation(3, SEED, epoch)) for epoch in range(3)}) > 1
 
 
-def test_windows_are_shuffled_each_in_its_own_way(arguments: DataArguments) -> None:
-    rows = training_samples(load_data(arguments), SEED).rows_of(list(range(3 * WINDOW)))
+def test_every_window_is_another_permutation(arguments: DataArguments) -> None:
+    rows = training_samples(load_data(arguments), SEED).row_numbers(list(range(3 * WINDOW)))
     windows = [rows[first : first + WINDOW] for first in range(0, 3 * WINDOW, WINDOW)]
     for number, window in enumerate(windows):
         assert sorted(window) == list(range(number * WINDOW, (number + 1) * WINDOW)) != window
     orders = [tuple(row % WINDOW for row in window) for window in windows]
     assert len(set(orders)) == 3
-    assert training_samples(load_data(arguments), SEED + 1).rows_of(list(range(WINDOW))) != windows[0]
+    assert training_samples(load_data(arguments), SEED + 1).row_numbers(list(range(WINDOW))) != windows[0]
 
 
 def test_reading_can_be_resumed_after_any_step(arguments: DataArguments, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_reading_can_be_resumed_after_any_step(arguments: DataArguments, monkeyp
     for batch in whole:
         batches.append(batch)
         positions.append(json.loads(json.dumps(whole.position)))
-    for step in range(1, STEPS, 3):  # at the border of a window, and within, by turns
+    for step in range(1, STEPS, 3):  # between windows, and within one
         resumed = read(data, range(step, STEPS), positions[step - 1])
         for expected, batch in zip(batches[step : step + 3], islice(resumed, 3), strict=False):
             assert all(torch.equal(expected[key], batch[key]) for key in expected)
@@ -114,7 +114,7 @@ def test_reading_can_be_resumed_after_any_step(arguments: DataArguments, monkeyp
     read_batches: list[int] = []
     monkeypatch.setattr("training.streamed_data.encode_batch", lambda *args: read_batches.append(1) or encode(*args))
     next(read(data, range(STEPS - 1, STEPS), positions[-2]))
-    assert len(read_batches) < 25  # of two windows; the beginning lies more than a hundred before
+    assert len(read_batches) < 25  # of two windows; there are more than a hundred before
     assert [position["window"] for position in positions] == [
         ((step + 1) * BATCH_SIZE - 1) // WINDOW for step in range(STEPS)
     ]
@@ -123,22 +123,22 @@ def test_reading_can_be_resumed_after_any_step(arguments: DataArguments, monkeyp
 @pytest.mark.parametrize(
     ("accumulation_steps", "num_processes", "num_workers"), [(1, 1, 1), (1, 1, 2), (3, 1, 0), (2, 2, 0), (1, 3, 1)]
 )
-def test_processes_workers_and_passes_share_the_same_batches(
+def test_batches_do_not_depend_on_processes_workers_and_passes(
     arguments: DataArguments, accumulation_steps: int, num_processes: int, num_workers: int
 ) -> None:
     data = load_data(arguments)
     expected = [batch["input_ids"] for batch in read(data, range(6))]
-    shares = []
+    divided = []
     for process in range(num_processes):
-        share = {"process": process, "num_processes": num_processes, "num_workers": num_workers}
-        batches = read(data, range(6), accumulation_steps=accumulation_steps, **share)
-        shares.append([batch["input_ids"] for batch in batches])
+        options = {"process": process, "num_processes": num_processes, "num_workers": num_workers}
+        batches = read(data, range(6), accumulation_steps=accumulation_steps, **options)
+        divided.append([batch["input_ids"] for batch in batches])
     for step, whole in enumerate(expected):
         passes = range(step * accumulation_steps, (step + 1) * accumulation_steps)
-        assert torch.equal(torch.cat([share[number] for number in passes for share in shares]), whole)
+        assert torch.equal(torch.cat([batches[number] for number in passes for batches in divided]), whole)
 
 
-def test_held_out_documents_and_the_note(arguments: DataArguments) -> None:
+def test_held_out_documents_and_sources(arguments: DataArguments) -> None:
     data = load_data(arguments)
     text = data.tokenizer.decode(list(chain(*data.validation["input_ids"])))
     assert "<|endoftext|>".join(FILES[0][:HELD_OUT]).startswith(text)
@@ -151,7 +151,7 @@ def test_held_out_documents_and_the_note(arguments: DataArguments) -> None:
     ]
 
 
-def test_validation_files_are_held_out_whole(arguments: DataArguments) -> None:
+def test_validation_files_are_held_out(arguments: DataArguments) -> None:
     folder = Path(arguments.corpus[0]).parent
     (folder / "c.txt").write_text("\n".join(["", *FILES[2], ""]) + "\n")
     arguments.corpus, arguments.validation_files = [str(folder / "a.txt")], [str(folder / "c.txt")]
@@ -159,12 +159,12 @@ def test_validation_files_are_held_out_whole(arguments: DataArguments) -> None:
     assert data.facts["validation"]["documents"] == len(FILES[2])
     assert data.facts["validation"]["empty_documents"] == 2
     assert names_of_sources(data) == ["a.txt", "c.txt"]
-    assert data.tokenizer.decode(index_by_rank(data, WINDOW)).startswith(FILES[0][0])  # nothing is left out
+    assert data.tokenizer.decode(unshuffled_ids(data, WINDOW)).startswith(FILES[0][0])  # no document is skipped
 
 
 @pytest.fixture
 def data_set(arguments: DataArguments, tmp_path: Path) -> DataArguments:
-    """A folder as the Hub has them, with a validation split."""
+    """Return the options of a data set in a folder, with a validation split."""
     (tmp_path / "set").mkdir()
     for name, lines in zip(("train-0", "train-1", "validation-0"), FILES, strict=True):
         Dataset.from_dict({"body": lines, "number": range(150)}).to_parquet(tmp_path / "set" / f"{name}.parquet")
@@ -175,15 +175,15 @@ def names_of_sources(data: Data) -> list[str]:
     return [Path(source["name"]).name for source in data.facts["sources"]]
 
 
-def test_data_set_of_a_folder(data_set: DataArguments) -> None:
+def test_data_set_in_a_folder(data_set: DataArguments) -> None:
     data = load_data(data_set)
     assert names_of_sources(data) == ["train-0.parquet", "train-1.parquet", "validation-0.parquet"]
     assert data.facts["validation"]["documents"] == HELD_OUT
     first = FILES[epoch_permutation(2, SEED, 0)[0]][0]
-    assert data.tokenizer.decode(index_by_rank(data, WINDOW)).startswith(first)
+    assert data.tokenizer.decode(unshuffled_ids(data, WINDOW)).startswith(first)
 
 
-def test_a_data_set_scored_on_files_notes_these_instead_of_its_split(data_set: DataArguments, tmp_path: Path) -> None:
+def test_data_set_with_validation_files(data_set: DataArguments, tmp_path: Path) -> None:
     path = tmp_path / "held_out.jsonl"
     path.write_text(json.dumps({"body": "so ma bu le ti no ka re"}) + "\n")
     data_set.validation_files = [str(path)]
@@ -192,60 +192,64 @@ def test_a_data_set_scored_on_files_notes_these_instead_of_its_split(data_set: D
     assert data.facts["sources"][-1]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert data.facts["validation"]["documents"] == 1
     data_set.validation_split = "validation"
-    with pytest.raises(ValueError, match=r"validation_split=validation and validation_files=.*held_out.jsonl both say"):
+    with pytest.raises(
+        ValueError, match=r"`validation_split` \(validation\) and `validation_files` \(.*held_out.jsonl\) are both"
+    ):
         load_data(data_set)
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokenizer": None}, "streaming needs a tokenizer"),
-        ({"packing": "documents"}, "packing=documents needs streaming=false"),
-        ({"shuffle_window": 0}, "shuffle_window is 0; it must be at least 1"),
-        ({"validation_documents": 0}, "validation_documents is 0; it must be at least 1"),
-        ({"corpus": ["unicode-names"]}, "'unicode-names' is small and not streamed"),
-        ({"corpus_revision": "main"}, "^corpus_revision can be chosen of a Hub data set alone"),
-        ({"text_column": "body"}, "no column 'body'; set text_column to one of text"),
+        ({"tokenizer": None}, "`streaming` needs a `tokenizer`"),
+        ({"packing": "documents"}, "`streaming` needs `packing=packed`, but it is documents"),
+        ({"shuffle_window": 0}, "`shuffle_window` must be at least 1, but is 0"),
+        ({"validation_documents": 0}, "`validation_documents` must be at least 1, but is 0"),
+        ({"corpus": ["unicode-names"]}, "'unicode-names' cannot be streamed"),
+        ({"corpus_revision": "main"}, "^`corpus_revision` can only be set for a Hub data set"),
+        ({"text_column": "body"}, "no column 'body'. Set `text_column` to one of: text"),
         ({"sequence_length": 9999}, r"validation split has \d+ tokens, less than one sequence of 9999"),
     ],
 )
-def test_bad_input(arguments: DataArguments, changes: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_errors(arguments: DataArguments, changes: dict[str, Any], message: str) -> None:
     for name, value in changes.items():
         setattr(arguments, name, value)
     with pytest.raises(ValueError, match=message):
         load_data(arguments)
 
 
-def test_unreadable_corpus_is_refused(arguments: DataArguments, tmp_path: Path) -> None:
+def test_an_unreadable_corpus_is_an_error(arguments: DataArguments, tmp_path: Path) -> None:
     (tmp_path / "broken.parquet").write_bytes(b"no parquet")
     arguments.corpus = [str(tmp_path / "broken.parquet")]
-    with pytest.raises(ValueError, match=r"broken\.parquet could not be read"):
+    with pytest.raises(ValueError, match=r"broken\.parquet cannot be read"):
         load_data(arguments)
 
 
-def test_blank_documents_alone_are_refused(arguments: DataArguments, data_set: DataArguments, tmp_path: Path) -> None:
+def test_a_split_of_empty_documents_is_an_error(
+    arguments: DataArguments, data_set: DataArguments, tmp_path: Path
+) -> None:
     (tmp_path / "blank.txt").write_text("\n\n")
     arguments.corpus = [str(tmp_path / "blank.txt")]
-    with pytest.raises(ValueError, match=r"All documents of .*blank\.txt \(train\) are empty; give some text"):
+    with pytest.raises(ValueError, match=r"All documents of .*blank\.txt \(train\) are empty\. Add documents"):
         load_data(arguments)
     Dataset.from_dict({"body": ["", ""]}).to_parquet(tmp_path / "set" / "validation-0.parquet")
     with pytest.raises(ValueError, match=r"All documents of .*set \(validation\) are empty"):
         load_data(data_set)
 
 
-def test_corpus_that_is_all_held_out_is_refused(arguments: DataArguments) -> None:
+def test_a_corpus_that_is_held_out_completely_is_an_error(arguments: DataArguments) -> None:
     arguments.validation_documents = 1000
     data = load_data(arguments)
-    with pytest.raises(ValueError, match="no document to train on besides those that are held out"):
+    with pytest.raises(ValueError, match="All documents are held out"):
         next(read(data, range(1)))
 
 
-def test_reading_goes_on_where_the_rest_of_an_epoch_is_held_out(arguments: DataArguments) -> None:
-    """Only a whole epoch without a document has none to train on."""
+def test_the_rest_of_an_epoch_may_be_held_out(arguments: DataArguments) -> None:
+    """Only a whole epoch without documents is an error."""
     data, texts = load_data(arguments), ["so ma", "bu le"]
     last = int(epoch_permutation(2, SEED, 0)[1])
     shards = Dataset.from_dict({"text": texts}).to_iterable_dataset(num_shards=2)
     stream = Stream(shards, "text", data.tokenizer, LENGTH, WINDOW, frozenset({sha256(texts[last])}))
     batches = islice(stream.batches(SEED, Position(shard=1)), 3)
-    assert [bool(ids) for place, ids in batches if place.epoch == 0] == [False]
+    assert [bool(ids) for position, ids in batches if position.epoch == 0] == [False]
     assert stream.encode(texts) == stream.encode([texts[1 - last]]) != []

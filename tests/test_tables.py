@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What stands beside published figures is marked wherever it departs from their protocol."""
+"""Tables of measured and published results. Rows that depart from the published protocol are marked."""
 
 import json
 from pathlib import Path
@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from eval.tables import PUBLISHED, main, zero_shot_table
-from model_cards.card import cards, read_facts
+from model_cards.card import find_cards, read_facts
 
-FIGURES = {"perplexity": 40.0, "perplexity_standard_error": 0.5}
+METRICS = {"perplexity": 40.0, "perplexity_standard_error": 0.5}
 
 
-def results_of(**changed: Any) -> dict[str, Any]:
-    """A run of the published protocol by a small model, but for what is `changed`."""
+def make_results(**changed: Any) -> dict[str, Any]:
+    """Return results of a small model under the published protocol, with the items in `changed` replaced."""
     return {
         "model": "mine",
         "num_parameters": 170_600_000,
@@ -28,14 +28,14 @@ def results_of(**changed: Any) -> dict[str, Any]:
             "ptb": {
                 "split": "test",
                 "documents": 3761,
-                "measures": {"left_to_right": FIGURES, "any_order": FIGURES, "ensemble": FIGURES},
+                "measures": {"left_to_right": METRICS, "any_order": METRICS, "ensemble": METRICS},
             }
         },
     } | changed
 
 
 def test_a_run_of_the_published_protocol_has_no_mark() -> None:
-    lines = zero_shot_table([results_of()]).splitlines()
+    lines = zero_shot_table([make_results()]).splitlines()
     assert sum(line.startswith("| **mine") for line in lines) == 3
     assert not [line for line in lines if "[*]" in line]
 
@@ -43,34 +43,33 @@ def test_a_run_of_the_published_protocol_has_no_mark() -> None:
 @pytest.mark.parametrize(
     ("num_parameters", "size"), [(124_000_000, "small"), (170_600_000, "small"), (425_800_000, "medium")]
 )
-def test_a_run_stands_beside_published_rows_of_its_size(num_parameters: int, size: str) -> None:
-    lines = zero_shot_table([results_of(num_parameters=num_parameters)]).splitlines()
+def test_published_rows_of_the_same_size_are_shown(num_parameters: int, size: str) -> None:
+    lines = zero_shot_table([make_results(num_parameters=num_parameters)]).splitlines()
     published = {line.partition(" (published)")[0].rpartition(" ")[2] for line in lines if "(published)" in line}
     assert published == {size}
-    assert "(published)" not in zero_shot_table([results_of(num_parameters=10_000_000)])
+    assert "(published)" not in zero_shot_table([make_results(num_parameters=10_000_000)])
 
 
-def test_published_figures_are_those_of_the_cards() -> None:
-    """Which were written down on their own."""
+def test_published_results_agree_with_the_model_cards() -> None:
     names = {"ao-gpt": "AO-GPT", "sigma-gpt": "sigma-GPT", "sedd": "SEDD", "radd": "RADD"}
-    of_cards = {
+    in_cards = {
         (names[family], size, tuple(row))
-        for family, _, size in (card.rpartition("-") for card in cards())
+        for family, _, size in (card.rpartition("-") for card in find_cards())
         if family in names
         for row in read_facts(f"{family}-{size}")["published"]["rows"].values()
     }
-    of_tables = {
+    in_tables = {
         (model.partition(",")[0], size, row)
         for size, measures in PUBLISHED.items()
         for rows in measures.values()
         for model, row in rows.items()
         if model != "GPT-2"
     }
-    assert of_cards == of_tables
+    assert in_cards == in_tables
 
 
 @pytest.mark.parametrize(
-    ("changed", "marked", "mark"),
+    ("changed", "num_marked", "note"),
     [
         ({"protocol": "clean"}, 3, "nothing dropped"),
         ({"sequence_length": 512}, 3, "blocks of 512"),
@@ -79,27 +78,27 @@ def test_published_figures_are_those_of_the_cards() -> None:
         ({"mixed_precision": dict.fromkeys(("left_to_right", "any_order", "ensemble"), "no")}, 1, "precision 'no'"),
         ({"mixed_precision": dict.fromkeys(("left_to_right", "any_order", "ensemble"), "bf16")}, 2, "precision 'bf16'"),
         (
-            {"datasets": {"ptb": {"split": "validation", "measures": {"any_order": FIGURES}}}},
+            {"datasets": {"ptb": {"split": "validation", "measures": {"any_order": METRICS}}}},
             1,
             "validation split of PTB",
         ),
         (
-            {"datasets": {"ptb": {"split": "test", "documents": 20, "measures": {"any_order": FIGURES}}}},
+            {"datasets": {"ptb": {"split": "test", "documents": 20, "measures": {"any_order": METRICS}}}},
             1,
             "20 of the 3761 rows of PTB",
         ),
     ],
 )
-def test_a_departure_from_it_is_marked(changed: dict[str, Any], marked: int, mark: str) -> None:
-    lines = zero_shot_table([results_of(**changed)]).splitlines()
-    assert sum(line.startswith("| **mine") and "[*]" in line for line in lines) == marked
-    assert sum(line.startswith("[*] mine") and mark in line for line in lines) == marked
+def test_departures_from_the_protocol_are_marked(changed: dict[str, Any], num_marked: int, note: str) -> None:
+    lines = zero_shot_table([make_results(**changed)]).splitlines()
+    assert sum(line.startswith("| **mine") and "[*]" in line for line in lines) == num_marked
+    assert sum(line.startswith("[*] mine") and note in line for line in lines) == num_marked
 
 
-def test_results_of_other_texts_have_no_table(tmp_path: Path) -> None:
-    results = results_of()
+def test_results_of_other_texts_are_refused(tmp_path: Path) -> None:
+    results = make_results()
     results["datasets"] = {"names": next(iter(results["datasets"].values()))}
     file = tmp_path / "results.json"
     file.write_text(json.dumps(results))
-    with pytest.raises(SystemExit, match="has figures of names, but the tables are of lambada"):
+    with pytest.raises(SystemExit, match="has results for names only, but the tables are for lambada"):
         main([str(file)])

@@ -11,7 +11,7 @@ from training.tracking import flops_per_token, logger_types, start_tracker
 
 
 class Recorder:
-    """Stands for an accelerator that starts trackers."""
+    """Substitute for an accelerator that records the trackers it starts."""
 
     def __init__(self) -> None:
         self.started: list[tuple[str, dict | None, dict]] = []
@@ -20,15 +20,15 @@ class Recorder:
         self.started.append((project_name, config, init_kwargs))
 
 
-def test_tracker_that_is_missing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert logger_types("none") == []
     assert logger_types("tensorboard") == ["tensorboard"]
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match="tracker=wandb is not installed: `pip install wandb`"):
+    with pytest.raises(ValueError, match=r"`tracker` is wandb, which is not installed\. Run `pip install wandb`"):
         logger_types("wandb")
 
 
-def test_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_trackers_of_resumed_runs(tmp_path: Path) -> None:
     recorder = Recorder()
     for tracker in ("none", "tensorboard", "wandb", "trackio"):
         start_tracker(recorder, tracker, tmp_path / "run", {"seed": 1}, step=20)
@@ -43,8 +43,8 @@ def test_resumed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert ids[0] == ids[2] != ids[3]
 
 
-def test_operations_are_counted() -> None:
-    """nanoGPT's count, 6 N + 12 L H Q T of GPT-2 small, without tables; causality spares half of the second term."""
+def test_number_of_operations() -> None:
+    """nanoGPT's 6 N + 12 L H Q T, without tables, and with half of the second term for causal attention."""
     weights = 12 * 12 * 768**2 + 768 * 50304
     assert flops_per_token(AOGPTConfig(), 1024) == pytest.approx(6 * weights + 6 * 12 * 768 * 1024)
     assert flops_per_token(MDMEncoderConfig(), 1024) == pytest.approx(6 * weights + 12 * 12 * 768 * 1024)

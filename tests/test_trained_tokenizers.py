@@ -42,7 +42,7 @@ def test_words_of_the_corpus_become_tokens(tokenizer: PreTrainedTokenizerBase) -
     assert tokenizer.tokenize("LATIN SMALL LETTER YU") == ["LATIN", "ĠSMALL", "ĠLETTER", "ĠYU"]
 
 
-def test_a_mask_replaces_a_word_and_the_blank_before_it(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_a_mask_includes_the_blank_before_it(tokenizer: PreTrainedTokenizerBase) -> None:
     whole = tokenizer.encode("LATIN SMALL LETTER YU WITH ACUTE")
     masked = tokenizer.encode("LATIN SMALL <|mask|> YU WITH ACUTE")
     assert masked == [*whole[:2], tokenizer.mask_token_id, *whole[3:]]
@@ -77,7 +77,7 @@ def test_a_saved_tokenizer_loads_unchanged(tokenizer: PreTrainedTokenizerBase, t
         assert again.decode(again.encode(" A ,b .")) == " A ,b ."
 
 
-def test_vocabulary_arguments_make_a_configuration(tokenizer: PreTrainedTokenizerBase) -> None:
+def test_vocabulary_arguments_of_a_trained_tokenizer(tokenizer: PreTrainedTokenizerBase) -> None:
     config = AOGPTConfig(**vocabulary_arguments(tokenizer))
     assert (config.vocab_size, config.num_valid_tokens, config.mask_token_id) == (318, 318, 318)
     assert (config.bos_token_id, config.eos_token_id, config.pad_token_id) == (0, 0, 0)
@@ -91,10 +91,10 @@ def test_only_the_token_table_of_gpt2s_vocabulary_is_padded(valid: int, table: i
     assert (config.vocab_size, config.num_valid_tokens, config.mask_token_id) == (table, valid, valid)
 
 
-def test_vocabulary_sizes_that_cannot_be_trained_are_errors() -> None:
-    with pytest.raises(ValueError, match="vocab_size is 256; byte-level BPE needs at least 257"):
+def test_wrong_vocabulary_sizes_are_errors() -> None:
+    with pytest.raises(ValueError, match="`vocab_size` must be at least 257 for byte-level BPE, but is 256"):
         train_tokenizer(DOCUMENTS, 256)
-    with pytest.raises(ValueError, match="too small for vocab_size=5000"):
+    with pytest.raises(ValueError, match=r"`vocab_size` \(5000\) is too large for the corpus"):
         train_tokenizer(DOCUMENTS, 5000)
 
 
@@ -105,7 +105,7 @@ def test_decoding_removes_trailing_ends_of_text_only(tiny_tokenizer: PreTrainedT
     assert decode([0, 1], tiny_tokenizer) == tiny_tokenizer.decode([0, 1])
 
 
-def test_text_that_spells_end_of_text_is_decoded_as_text() -> None:
+def test_end_of_text_spelled_in_a_text_is_decoded() -> None:
     tokenizer = train_tokenizer(["ab abc"] * 9, 258)
     spelled = tokenizer.convert_tokens_to_ids(list("a<|endoftext|>"))
     assert tokenizer.eos_token_id not in spelled

@@ -26,10 +26,10 @@ NAMES = {
 BLOCK = {
     "norm_1": "input_layernorm",
     "norm_2": "post_attention_layernorm",
-    "qkv": "attention.qkv_proj",
-    "out": "attention.o_proj",
-    "q_norm": "attention.q_norm",
-    "k_norm": "attention.k_norm",
+    "qkv": "self_attn.qkv_proj",
+    "out": "self_attn.o_proj",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
     "modulation.1": "modulation.proj",
@@ -37,7 +37,7 @@ BLOCK = {
 
 
 @torch.no_grad()
-def test_the_yardstick_computes_the_same_loss() -> None:
+def test_plain_implementation_computes_the_same_loss() -> None:
     plain = PlainAOGPT(layers=2, width=16, heads=2, length=10, vocab_size=30)
     perturb_vectors(plain)
     config = AOGPTConfig(
@@ -67,37 +67,37 @@ def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [run["kind"] for run in results["runs"]] == ["plain", "ours", "ours, selective", "ours, full"]
     assert all(abs(run["losses"][0] - 4.16) < 0.1 for run in results["runs"] if run["kind"] != "plain")  # log 64
     losses = [run["losses"] for run in results["runs"]]
-    assert losses[1] == losses[2] == losses[3]  # activations that are computed again change nothing
+    assert losses[1] == losses[2] == losses[3]  # activation checkpointing changes nothing
     written = (tmp_path / "README.md").read_text()
     assert "| float32 | 3 x 8 | ours |" in written
     assert f"`python eval/benchmarks/training_speed.py {' '.join(options)}`" in written
 
 
-def test_bf16_rounds_where_the_processor_can(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_needs_bfloat16_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: True)
     rounded, exact = (
         training_speed.measure("ours", Arguments("tiny", steps=3, mixed_precision=precision))
         for precision in ("bf16", "no")
     )
     assert (rounded["precision"], exact["precision"]) == ("bf16", "float32")
-    assert 0 < abs(rounded["losses"][-1] - exact["losses"][-1]) < 0.05  # blocks begin as the identity
+    assert 0 < abs(rounded["losses"][-1] - exact["losses"][-1]) < 0.05  # blocks are initialized as the identity
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     with pytest.raises(SystemExit, match=r"^error: mixed_precision=bf16 needs a CPU with bfloat16 instructions"):
         training_speed.main(["--size", "tiny", "--mixed_precision", "bf16"])
 
 
-def test_what_is_wrong_is_said_before_anything_is_measured(capsys: pytest.CaptureFixture) -> None:
+def test_bad_input_is_an_error_before_measuring(capsys: pytest.CaptureFixture) -> None:
     with pytest.raises(SystemExit):
         training_speed.main(["--size", "tiny", "--bf16", "8"])
-    (line,) = capsys.readouterr().err.splitlines()  # no usage
+    (line,) = capsys.readouterr().err.splitlines()  # without the usage
     assert line.startswith("error: unrecognized arguments: --bf16 8")
-    with pytest.raises(SystemExit, match=r"^error: length is 17; tiny takes 1 to 16"):
+    with pytest.raises(SystemExit, match=r"^error: `length` must be at most 16 for `size=tiny`, but is 17"):
         training_speed.main(["--size", "tiny", "--length", "17"])
-    with pytest.raises(SystemExit, match=r"^error: steps is 0"):
+    with pytest.raises(SystemExit, match=r"^error: `steps` must be at least 1, but is 0"):
         training_speed.main(["--size", "tiny", "--steps", "0"])
 
 
-def test_a_measurement_is_a_command_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+def test_each_measurement_is_a_new_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     def run(command: list[str], **options: Any) -> SimpleNamespace:
         assert command[0] == sys.executable
         training_speed.main(command[2:])

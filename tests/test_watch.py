@@ -11,7 +11,17 @@ from PIL import Image
 
 from common.corpora import unicode_names
 from common.tokenization import train_tokenizer, vocabulary_arguments
-from eval.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, MASKED, Token, frame, main, make_inputs, make_lines
+from eval.watch import (
+    CHARACTER_WIDTH,
+    DOTS_PER_INCH,
+    FONT_SIZE,
+    MASKED,
+    Token,
+    main,
+    make_frame,
+    make_inputs,
+    make_lines,
+)
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.tokenization import load_tokenizer
@@ -34,16 +44,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_frame_shows_what_is_revealed() -> None:
+def test_frame_shows_unmasked_tokens() -> None:
     lines = [[Token("LATIN", -1), Token(" A", 1)], [Token("SUN", 0)]]
-    assert [frame(lines, step, 2).plain for step in (-1, 0, 1)] == [
+    assert [make_frame(lines, step, 2).plain for step in (-1, 0, 1)] == [
         f"LATIN{MASKED * 2}\n{MASKED * 3}\n",
         f"LATIN{MASKED * 2}\nSUN\n",
         "LATIN A\nSUN\n",
     ]
 
 
-def test_in_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_steps_are_shown_in_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([str(folder), "<|mask|> SIGN", "--length", "8", "--num_samples", "2", "--order", "left_to_right"])
     printed = capsys.readouterr().out
     assert printed.count(" SIGN") == 2
@@ -51,7 +61,7 @@ def test_in_the_terminal(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "2 tokens in 1 forward passes" in printed
 
 
-def test_a_line_ends_with_its_text(folder: Path) -> None:
+def test_line_has_no_padding(folder: Path) -> None:
     tokenizer = load_tokenizer(str(folder))
     (a,), end = tokenizer.encode("A"), tokenizer.eos_token_id
     output = AnyOrderGenerationOutput(
@@ -62,7 +72,7 @@ def test_a_line_ends_with_its_text(folder: Path) -> None:
     assert lines == [[Token("A", 0), Token(tokenizer.eos_token, 1), Token("A", 2)], []]
 
 
-def test_an_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = load_tokenizer(str(folder))
     vocabulary = vocabulary_arguments(tokenizer)
     config = MDMEncoderConfig(
@@ -81,46 +91,46 @@ def test_an_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--seconds", "0"], r"error: seconds is 0\.0; every step is to be shown for some time"),
-        (["A SIGN"], r"error: The texts have no hole: write <\|mask\|> for every token"),
-        (["--num_steps", "0"], "error: num_steps=0 must be an integer of at least 1"),
+        (["--seconds", "0"], r"error: `seconds` must be positive and finite, but is 0\.0"),
+        (["A SIGN"], r"error: The texts contain no mask\. Write <\|mask\|> for each token"),
+        (["--num_steps", "0"], "error: `num_steps` must be an integer of at least 1, but is 0"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line(folder: Path, arguments: list[str], message: str) -> None:
+def test_bad_input_is_an_error_in_one_line(folder: Path, arguments: list[str], message: str) -> None:
     with pytest.raises(SystemExit, match=message):
         main([str(folder), *arguments])
 
 
-def test_as_a_picture(folder: Path, tmp_path: Path) -> None:
+def test_gif(folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "new" / "samples.gif"
     main([str(folder), "--num_samples", "3", "--num_steps", "4", "--output_dir", str(path.parent), "--seconds", "0.5"])
     with Image.open(path) as picture:
         assert picture.format == "GIF"
         assert picture.info["loop"] == 0
-        assert 3 <= picture.n_frames <= 5  # before, and at most four steps
+        assert 3 <= picture.n_frames <= 5  # the inputs, and at most four steps
         picture.seek(picture.n_frames - 1)
-        assert picture.info["duration"] == 3000  # the result stays for 2.5 seconds more
+        assert picture.info["duration"] == 3000  # the result is shown for 2.5 more seconds
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_whole_sequences_have_the_length_that_is_asked_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_whole_sequences_have_the_given_length(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([str(folder), "--length", "3"])
     assert "3 tokens in 3 forward passes" in capsys.readouterr().out
 
 
-def test_letters_of_a_picture_stand_in_their_columns() -> None:
+def test_characters_of_a_picture_are_aligned_in_columns() -> None:
     figure = Figure(dpi=DOTS_PER_INCH)
     renderer = FigureCanvasAgg(figure).get_renderer()
     text = figure.text(0, 0, "M" * 60, family="DejaVu Sans Mono", fontsize=FONT_SIZE)
     assert abs(text.get_window_extent(renderer).width - 60 * CHARACTER_WIDTH * DOTS_PER_INCH) < 2
 
 
-def test_texts_of_different_lengths_are_filled_up_or_refused(folder: Path) -> None:
+def test_texts_of_different_lengths_need_a_length(folder: Path) -> None:
     tokenizer = load_tokenizer(str(folder))
     texts = ["<|mask|>", "<|mask|><|mask|>"]
     eos, mask = tokenizer.eos_token_id, tokenizer.mask_token_id
     assert make_inputs(texts, tokenizer, 3).tolist() == [[mask, eos, eos], [mask, mask, eos]]
-    with pytest.raises(ValueError, match=r"have 1, 2 tokens; .* give --length"):
+    with pytest.raises(ValueError, match=r"different lengths \(1, 2 tokens\)\. Set `length`"):
         make_inputs(texts, tokenizer, None)
-    with pytest.raises(ValueError, match="A text has 2 tokens, but --length is 1"):
+    with pytest.raises(ValueError, match=r"`length` \(1\) is less than the longest text \(2 tokens\)"):
         make_inputs(texts, tokenizer, 1)

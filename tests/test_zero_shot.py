@@ -18,8 +18,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, s
 
 from common import models
 from common.models import identity_of_weights
-from eval.scorers import CausalScorer, Estimators, load_scorer
-from eval.scoring import Journal, figures, ratio, score
+from eval.scorers import CausalScorer, EstimatorSettings, load_scorer
+from eval.scoring import Journal, compute_metrics, ratio_with_error, score_rows
 from eval.tables import PUBLISHED
 from eval.zero_shot import ScoringArguments, choose_length, main, output_paths, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
@@ -27,13 +27,7 @@ from modeling_aogpt import AOGPTForAnyOrderLM
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
 ROOT = Path(__file__).parent.parent
-LINES = [
-    "abcde",
-    "fghijkl",
-    "",
-    "mlké",
-    "aaaaaaab",
-]  # with end-of-text 29 tokens (two sequences of 12 and one of 5), 30 bytes
+LINES = ["abcde", "fghijkl", "", "mlké", "aaaaaaab"]  # with end-of-text: 29 tokens (12 + 12 + 5), 30 bytes
 END_OF_TEXT, UNKNOWN = 13, 15
 
 
@@ -54,37 +48,37 @@ def encode(line: str) -> list[int]:
     return [ord(letter) - ord("a") if letter.isascii() else UNKNOWN for letter in line] + [END_OF_TEXT]
 
 
-def of_text(results: dict[str, Any]) -> dict[str, Any]:
-    """What was found for text files, with its measures beside the counts."""
-    found = results["datasets"]["text files"]
-    return found | found["measures"]
+def text_results(results: dict[str, Any]) -> dict[str, Any]:
+    """Return the results of the text files, with the measures at the top level."""
+    results = results["datasets"]["text files"]
+    return results | results["measures"]
 
 
 def nats(model: AOGPTForAnyOrderLM, ids: list[int], **options: Any) -> float:
     return -model.log_likelihood(torch.tensor([ids]), **options).log_likelihood.item()
 
 
-def test_packed_text_is_scored_to_its_last_token(
+def test_every_token_of_packed_text_is_scored(
     folder: str, arguments: ScoringArguments, tiny_model: AOGPTForAnyOrderLM
 ) -> None:
     ids = [id for line in LINES for id in encode(line)]
     total = nats(tiny_model, ids[:12]) + nats(tiny_model, ids[12:24]) + nats(tiny_model, ids[24:])
     whole = zero_shot(folder, arguments)
     assert (whole["weights"], whole["revision"]) == (identity_of_weights(folder), None)
-    results = of_text(whole)
+    results = text_results(whole)
     assert (results["documents"], results["sequences"], results["tokens"]) == (5, 3, 29)
     assert results["bytes"] == Path(arguments.text_file[0]).stat().st_size == 30
     assert results["left_to_right"]["perplexity"] == pytest.approx(math.exp(total / 29), rel=1e-5)
     assert results["left_to_right"]["bits_per_byte"] == pytest.approx(total / 30 / math.log(2), rel=1e-5)
 
 
-def test_documents_are_scored_with_their_filling(
+def test_documents_are_scored_with_their_padding(
     folder: str, arguments: ScoringArguments, tiny_model: AOGPTForAnyOrderLM
 ) -> None:
     arguments = replace(arguments, packing="documents")
-    filled = [encode(line) + [END_OF_TEXT] * (11 - len(line)) for line in LINES]
-    total = sum(nats(tiny_model, ids) for ids in filled)
-    results = of_text(zero_shot(folder, arguments))
+    padded = [encode(line) + [END_OF_TEXT] * (11 - len(line)) for line in LINES]
+    total = sum(nats(tiny_model, ids) for ids in padded)
+    results = text_results(zero_shot(folder, arguments))
     assert (results["sequences"], results["tokens"], results["bytes"]) == (5, 29, 30)
     assert results["left_to_right"]["perplexity"] == pytest.approx(math.exp(total / 29), rel=1e-5)
 
@@ -99,40 +93,43 @@ def test_any_order_is_the_mean_over_orders(
     per_order = np.array([[nats(tiny_model, pair, orders=order) for order in orders] for pair in pairs])
     exact = per_order.mean(axis=1).sum() + nats(tiny_model, ids[28:])
     error = (per_order.std(axis=1) ** 2 / 400).sum() ** 0.5
-    found = of_text(zero_shot(folder, arguments))["any_order"]["bits_per_byte"] * 30 * math.log(2)
+    found = text_results(zero_shot(folder, arguments))["any_order"]["bits_per_byte"] * 30 * math.log(2)
     left_to_right, right_to_left = per_order.sum(axis=0)
     assert abs(found - exact) < 3 * error < 0.4 * abs(left_to_right - right_to_left)  # either order alone is 0.5 off
 
 
-def test_orders_come_from_the_seed_alone(folder: str, arguments: ScoringArguments) -> None:
+def test_orders_depend_on_the_seed_only(folder: str, arguments: ScoringArguments) -> None:
     arguments = replace(arguments, num_orders=3)
-    one = of_text(zero_shot(folder, arguments))
-    two = of_text(zero_shot(folder, replace(arguments, tokens_per_batch=1)))  # less than a row: one at a time
+    one = text_results(zero_shot(folder, arguments))
+    two = text_results(zero_shot(folder, replace(arguments, tokens_per_batch=1)))  # less than a row: one row at a time
     for order in ("left_to_right", "any_order"):
         assert two[order] == pytest.approx(one[order], rel=1e-5)
-    three = of_text(zero_shot(folder, replace(arguments, seed=1)))["any_order"]
+    three = text_results(zero_shot(folder, replace(arguments, seed=1)))["any_order"]
     assert three["perplexity"] != pytest.approx(two["any_order"]["perplexity"], rel=1e-3)
 
 
 def test_every_row_has_its_own_order(folder: str, arguments: ScoringArguments) -> None:
     Path(arguments.text_file[0]).write_text("abcdefghijk\n" * 3)
-    results = of_text(zero_shot(folder, arguments))
+    results = text_results(zero_shot(folder, arguments))
     assert results["left_to_right"]["bits_per_byte_standard_error"] == pytest.approx(0, abs=1e-6)
     assert results["any_order"]["bits_per_byte_standard_error"] > 0.01
 
 
 def test_standard_error_over_rows() -> None:
     values = np.array([1.0, 4.0, 2.0, 7.0])
-    mean, error = ratio(values, np.full(4, 2.0))
+    mean, error = ratio_with_error(values, np.full(4, 2.0))
     assert (mean, error) == (3.5 / 2, pytest.approx(values.std(ddof=1) / 4**0.5 / 2))
-    assert ratio(3 * np.arange(1.0, 5.0), np.arange(1.0, 5.0)) == (3, 0)  # every row has the same bits per byte
-    assert ratio(np.array([6.0]), np.array([3.0])) == (2, None)
+    assert ratio_with_error(3 * np.arange(1.0, 5.0), np.arange(1.0, 5.0)) == (
+        3,
+        0,
+    )  # every row has the same bits per byte
+    assert ratio_with_error(np.array([6.0]), np.array([3.0])) == (2, None)
 
 
-def test_figures_are_of_tokens_and_of_bytes() -> None:
+def test_metrics_are_per_token_and_per_byte() -> None:
     nats, num_tokens, num_bytes = np.array([1.0, 4.0]), np.array([3, 1]), np.array([5, 6])
-    token_error, byte_error = ratio(nats, num_tokens)[1], ratio(nats, num_bytes)[1]
-    assert figures(nats, num_tokens, num_bytes) == {
+    token_error, byte_error = ratio_with_error(nats, num_tokens)[1], ratio_with_error(nats, num_bytes)[1]
+    assert compute_metrics(nats, num_tokens, num_bytes) == {
         "perplexity": pytest.approx(math.exp(5 / 4)),
         "perplexity_standard_error": pytest.approx(math.exp(5 / 4) * token_error),
         "bits_per_byte": pytest.approx(5 / 11 / math.log(2)),
@@ -140,13 +137,13 @@ def test_figures_are_of_tokens_and_of_bytes() -> None:
     }
 
 
-def test_command_prints_and_writes_the_figures(
+def test_command_prints_and_writes_the_metrics(
     folder: str, arguments: ScoringArguments, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     output = tmp_path / "out" / "results.json"
     command = [folder, "--text-file", *arguments.text_file, "--num-orders", "2", "--output_dir", str(output.parent)]
     main([*command, "--sequence-length", "12", "--packing", "packed"])
-    results = of_text(json.loads(output.read_text()))
+    results = text_results(json.loads(output.read_text()))
     printed = capsys.readouterr().out.splitlines()
     assert "5 documents, 29 tokens, 30 bytes, as 3 sequences of at most 12 tokens (packed); 0 tokens dro" in printed[0]
     for line, order in zip(printed[2:4], ("left_to_right", "any_order"), strict=True):
@@ -154,16 +151,16 @@ def test_command_prints_and_writes_the_figures(
         assert f"{results[order]['perplexity']:.2f} ± {results[order]['perplexity_standard_error']:.2f}" in line
     Path(arguments.text_file[0]).write_text("a\n")
     main(command)
-    assert of_text(json.loads(output.read_text()))["any_order"]["perplexity_standard_error"] is None
+    assert text_results(json.loads(output.read_text()))["any_order"]["perplexity_standard_error"] is None
     assert "± unknown" in capsys.readouterr().out
-    assert list(output.parent.iterdir()) == [output]  # nothing unfinished is left
+    assert list(output.parent.iterdir()) == [output]  # no unfinished batches are left
 
 
-@pytest.mark.filterwarnings("ignore:Mismatch dtype")  # float32 norm weights, as autocast leaves them
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")  # autocast leaves norm weights in float32
 def test_bf16_is_close(folder: str, arguments: ScoringArguments) -> None:
-    exact = of_text(zero_shot(folder, arguments))["left_to_right"]["bits_per_byte"]
+    exact = text_results(zero_shot(folder, arguments))["left_to_right"]["bits_per_byte"]
     for change in ({"mixed_precision": "bf16"}, {"dtype": "bfloat16"}):
-        rounded = of_text(zero_shot(folder, replace(arguments, **change)))["left_to_right"]["bits_per_byte"]
+        rounded = text_results(zero_shot(folder, replace(arguments, **change)))["left_to_right"]["bits_per_byte"]
         assert rounded == pytest.approx(exact, rel=0.02)
         assert rounded != exact
 
@@ -185,7 +182,7 @@ def data_dir(tmp_path: Path) -> str:
 
 
 def causal_nats(folder: str, ids: list[int]) -> float:
-    """-log p of all ids but the first."""
+    """Return -log p of all ids but the first."""
     logits = GPT2LMHeadModel.from_pretrained(folder)(torch.tensor([ids])).logits[0, :-1]
     return torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum").item()
 
@@ -193,39 +190,39 @@ def causal_nats(folder: str, ids: list[int]) -> float:
 def test_causal_models_predict_every_token_of_a_text(causal_folder: str, arguments: ScoringArguments) -> None:
     ids = [id for line in LINES for id in encode(line)]
     parts = [ids[:12], ids[12:24], ids[24:]]
-    # The last of the 12 ids that the model takes is never an input, so end-of-text fits in front.
+    # The last of the 12 ids is never an input, so end-of-text fits in front.
     total = sum(causal_nats(causal_folder, [END_OF_TEXT, *part][:13]) for part in parts[2:])
     model = GPT2LMHeadModel.from_pretrained(causal_folder)
     for part in parts[:2]:
         logits = model(torch.tensor([[END_OF_TEXT, *part[:-1]]])).logits[0]
         total += torch.nn.functional.cross_entropy(logits, torch.tensor(part), reduction="sum").item()
-    found = of_text(zero_shot(causal_folder, arguments))
+    found = text_results(zero_shot(causal_folder, arguments))
     assert list(found["measures"]) == ["left_to_right"]
     assert found["tokens"] == 29
     assert found["left_to_right"]["bits_per_byte"] == pytest.approx(total / 30 / math.log(2), rel=1e-5)
 
 
-def test_causal_models_are_not_charged_for_filling(causal_folder: str, arguments: ScoringArguments) -> None:
+def test_causal_models_are_not_scored_on_padding(causal_folder: str, arguments: ScoringArguments) -> None:
     total = sum(causal_nats(causal_folder, [END_OF_TEXT, *encode(line)]) for line in LINES)
-    found = of_text(zero_shot(causal_folder, replace(arguments, packing="documents")))
+    found = text_results(zero_shot(causal_folder, replace(arguments, packing="documents")))
     assert found["left_to_right"]["perplexity"] == pytest.approx(math.exp(total / 29), rel=1e-5)
 
 
-def test_few_logits_are_held_at_once(causal_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_logits_in_a_pass_is_bounded(causal_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = GPT2LMHeadModel.from_pretrained(causal_folder)
     rows = [{"input_ids": [row % 13] * 5} for row in range(7)]
-    whole = score(CausalScorer(model), rows, 1, 0, 7, {"left_to_right": "no"})["left_to_right"]
+    whole = score_rows(CausalScorer(model), rows, 1, 0, 7, {"left_to_right": "no"})["left_to_right"]
     seen = []
     model.register_forward_hook(lambda module, inputs, output: seen.append(output.logits.shape[:2]))
     monkeypatch.setattr("eval.scorers.LOGITS_PER_PASS", 3 * 4 * 18)
-    parts = score(CausalScorer(model), rows, 1, 0, 7, {"left_to_right": "no"})["left_to_right"]
+    parts = score_rows(CausalScorer(model), rows, 1, 0, 7, {"left_to_right": "no"})["left_to_right"]
     assert seen == [(3, 4), (3, 4), (1, 4)]
     assert parts == pytest.approx(whole, rel=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")
 def test_published_protocol(folder: str, causal_folder: str, data_dir: str) -> None:
-    # 20 rows of 11 ids for 8 workers: 33 or 22 ids of each, in blocks of 12: four times two, four times one.
+    # 20 rows of 11 ids for 8 workers: four get 33 ids (two blocks of 12), four get 22 (one block).
     arguments = ScoringArguments(datasets=["ptb"], data_dir=data_dir)
     results = zero_shot(folder, arguments)
     found = results["datasets"]["ptb"]
@@ -233,7 +230,7 @@ def test_published_protocol(folder: str, causal_folder: str, data_dir: str) -> N
     assert {key: found[key] for key in counts} == counts
     assert results["mixed_precision"] == {"left_to_right": "bf16", "any_order": "no"}
     causal = zero_shot(causal_folder, arguments)["datasets"]["ptb"]
-    assert causal["tokens"] == 12 * 11  # a block's first token is given
+    assert causal["tokens"] == 12 * 11  # the first token of a block is not scored
     assert not any(key.startswith("bits") for key in causal["measures"]["left_to_right"])
     ids = [*range(10), END_OF_TEXT]
     blocks = [(ids * 3)[:12]] * 8 + [(ids * 3)[12:24]] * 4
@@ -249,13 +246,13 @@ def test_clean_protocol_drops_nothing_and_rounds_nothing(folder: str, data_dir: 
     assert set(results["mixed_precision"].values()) == {"no"}
 
 
-def test_table_stands_beside_the_published_rows(
+def test_table_contains_the_published_rows(
     folder: str, data_dir: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("eval.tables.SMALL", (0, 1e9))
     monkeypatch.chdir(tmp_path)
     main([folder, "--datasets", "ptb", "--data-dir", data_dir, "--protocol", "clean"])
-    (output,) = Path("runs/zero_shot").glob("*/*")  # the default, with nothing unfinished beside it
+    (output,) = Path("runs/zero_shot").glob("*/*")  # the default folder; no unfinished batches are left
     results = json.loads(output.read_text())["datasets"]["ptb"]["measures"]
     lines = capsys.readouterr().out.splitlines()
     for measure in ("left_to_right", "any_order"):
@@ -266,11 +263,11 @@ def test_table_stands_beside_the_published_rows(
     assert any("not comparable" in line and "blocks of 12; a tokenizer of 16 ids" in line for line in lines)
 
 
-def test_journal_goes_on_where_a_run_was_stopped(
+def test_stopped_run_continues_from_the_journal(
     folder: str, arguments: ScoringArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = replace(arguments, num_orders=3, tokens_per_batch=12)
-    whole = of_text(zero_shot(folder, arguments))
+    whole = text_results(zero_shot(folder, arguments))
     calls = []
 
     def stop_after_seven(self: Journal, *added: Any) -> None:
@@ -285,16 +282,16 @@ def test_journal_goes_on_where_a_run_was_stopped(
         zero_shot(folder, arguments, tmp_path / "journal")
     (written,) = tmp_path.glob("journal-*/process-0.jsonl")
     with written.open("a") as file:
-        file.write('["text files/any_order/2", [1], [3')  # killed while it wrote
+        file.write('["text files/any_order/2", [1], [3')  # as if killed while writing
     calls.clear()
     monkeypatch.setattr(Journal, "add", lambda self, *added: calls.append(added) or write(self, *added))
-    resumed = of_text(zero_shot(folder, arguments, tmp_path / "journal"))
-    assert len(calls) == 12 - 7  # three rows, left to right and in three orders
+    resumed = text_results(zero_shot(folder, arguments, tmp_path / "journal"))
+    assert len(calls) == 12 - 7  # three rows, left to right and in three random orders
     assert resumed == whole
     assert not written.parent.exists()
 
 
-def test_what_is_finished_is_kept_until_the_results_are_written(
+def test_finished_batches_are_kept_until_the_results_are_written(
     folder: str, arguments: ScoringArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output, replace_file = tmp_path / "out" / "results.json", os.replace
@@ -314,14 +311,14 @@ def test_what_is_finished_is_kept_until_the_results_are_written(
     assert list(output.parent.iterdir()) == [output]
 
 
-def test_a_model_that_moves_on_at_the_hub_is_scored_anew(
+def test_a_new_revision_on_the_hub_is_scored_from_the_start(
     folder: str,
     tiny_model: AOGPTForAnyOrderLM,
     arguments: ScoringArguments,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was finished with one revision is not taken for another's. The hub's cache stands in for the hub."""
+    """Finished batches of another revision are not used. The cache of the Hub stands in for the Hub."""
     name, repository = "somebody/model", tmp_path / "hub/models--somebody--model"
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     (repository / "refs").mkdir(parents=True)
@@ -336,37 +333,37 @@ def test_a_model_that_moves_on_at_the_hub_is_scored_anew(
         return zero_shot(name, arguments, tmp_path / "journal")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Journal, "remove", lambda self: None)  # as if stopped when all was scored
+        patch.setattr(Journal, "remove", lambda self: None)  # as if stopped after the last batch
         found = [score_as(revision) for revision in revisions]
     assert [(results["revision"], results["weights"]) for results in found] == [(name, None) for name in revisions]
-    one, two = (of_text(results)["measures"] for results in found)
+    one, two = (text_results(results)["measures"] for results in found)
     assert one["left_to_right"]["perplexity"] != pytest.approx(two["left_to_right"]["perplexity"])
-    monkeypatch.setattr("eval.scorers.AnyOrderScorer.nats", None)  # nothing is left to score
-    assert of_text(score_as(revisions[0]))["measures"] == one
+    monkeypatch.setattr("eval.scorers.AnyOrderScorer.negative_log_likelihood", None)  # nothing is left to score
+    assert text_results(score_as(revisions[0]))["measures"] == one
     newest, given = (
-        load_scorer(name, torch.float32, torch.device("cpu"), Estimators(), revision).model.lm_head.weight
+        load_scorer(name, torch.float32, torch.device("cpu"), EstimatorSettings(), revision).model.lm_head.weight
         for revision in (None, revisions[1])
     )
     assert not torch.equal(newest, given)
 
 
-def test_other_weights_under_the_same_name_are_another_model(
+def test_other_weights_under_the_same_name_get_other_paths(
     folder: str, tiny_model: AOGPTForAnyOrderLM, arguments: ScoringArguments
 ) -> None:
     def paths(**changes: Any) -> tuple[Path, Path]:
         return output_paths(folder, identity_of_weights(folder), replace(arguments, **changes))
 
     first = paths()
-    tiny_model.save_pretrained(folder)  # the same again
+    tiny_model.save_pretrained(folder)  # the same weights
     assert paths() == first
-    assert paths(tokens_per_batch=7) == first  # which may change on the way
+    assert paths(tokens_per_batch=7) == first  # may change when a run continues
     assert all(path not in first for path in paths(num_orders=7))
     torch.nn.init.normal_(tiny_model.lm_head.weight)
     tiny_model.save_pretrained(folder)
     assert all(path not in first for path in paths())
 
 
-def test_weights_are_read_once_to_tell_them_from_others(
+def test_weights_are_read_once_for_their_identity(
     folder: str, arguments: ScoringArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
@@ -377,7 +374,7 @@ def test_weights_are_read_once_to_tell_them_from_others(
     assert json.loads((tmp_path / "out/results.json").read_text())["weights"] == identity_of_weights(folder)
 
 
-def test_lengths_are_the_models_and_of_data_sets_at_most_a_block() -> None:
+def test_default_length_is_the_models_and_at_most_a_block_for_data_sets() -> None:
     model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=2048, n_embd=4, n_layer=1, n_head=1))
     texts, sets = ScoringArguments(["a.txt"]), ScoringArguments(datasets=["ptb"])
     assert [choose_length(model, given) for given in (texts, sets, replace(sets, sequence_length=2000))] == [
@@ -385,7 +382,7 @@ def test_lengths_are_the_models_and_of_data_sets_at_most_a_block() -> None:
     ]
 
 
-def test_processes_that_do_not_know_of_each_other(
+def test_unconnected_processes_are_an_error(
     folder: str, arguments: ScoringArguments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -394,18 +391,18 @@ def test_processes_that_do_not_know_of_each_other(
         zero_shot(folder, arguments)
 
 
-def test_journal_misses_no_row_and_takes_none_twice() -> None:
+def test_journal_refuses_missing_and_repeated_rows() -> None:
     journal = Journal()
     journal.add("a", [0, 2], [1.0, 2.0])
-    with pytest.raises(RuntimeError, match=r"a: 2 scores \(2 different\) of 3 rows"):
+    with pytest.raises(RuntimeError, match=r"a: got 2 scores \(2 different\) for 3 rows"):
         journal.gather("a", 3)
     journal.add("b", [0, 1], [1.0, 2.0])
     journal.add("b", [1], [2.0])
-    with pytest.raises(RuntimeError, match=r"b: 3 scores \(2 different\) of 2 rows"):
+    with pytest.raises(RuntimeError, match=r"b: got 3 scores \(2 different\) for 2 rows"):
         journal.gather("b", 2)
 
 
-def test_two_processes_give_what_one_gives(folder: str, arguments: ScoringArguments, tmp_path: Path) -> None:
+def test_two_processes_give_the_results_of_one(folder: str, arguments: ScoringArguments, tmp_path: Path) -> None:
     options = ["--num-orders", "3", "--tokens-per-batch", "24"]
     command = [folder, "--text-file", *arguments.text_file, *options, "--output_dir"]
     main([*command, str(tmp_path / "one")])
@@ -432,26 +429,32 @@ def test_two_processes_give_what_one_gives(folder: str, arguments: ScoringArgume
         ({"text_file": ["missing.txt"]}, "no file 'missing.txt'"),
         ({"text_file": ["{tmp_path}/empty.txt"]}, "empty.txt is empty"),
         ({"text_column": "body"}, "no column 'body'"),
-        ({"tokenizer": "nowhere"}, "no tokenizer 'nowhere'"),
-        ({"tokenizer": "{tmp_path}/other"}, "has 17 ids, the model 16"),
-        ({"sequence_length": 13}, "sequence_length is 13; this model takes 1 to 12"),
-        ({"sequence_length": 0}, "sequence_length is 0; this model takes 1 to 12"),
+        ({"tokenizer": "nowhere"}, "The tokenizer 'nowhere' cannot be loaded from the Hub or a folder"),
+        ({"tokenizer": "{tmp_path}/other"}, "has 17 ids, but the model has 16"),
+        ({"sequence_length": 13}, r"`sequence_length` must be between 1 and 12 .* but is 13"),
+        ({"sequence_length": 0}, r"`sequence_length` must be between 1 and 12 .* but is 0"),
         ({"packing": "documents", "sequence_length": 8}, "1 of 5 given documents do not fit .* the longest needs 9"),
-        ({"num_orders": 0}, "num_orders is 0"),
-        ({"num_ranks": 3}, "num_ranks is 3; it must be even"),
-        ({"num_times": 1}, "num_times is 1; it must be at least 2"),
-        ({"ensemble_size": 1}, "ensemble_size is 1"),
-        ({"split": "test"}, "split='test' is for data sets, but text files are given"),
+        ({"num_orders": 0}, "`num_orders` must be at least 1, but is 0"),
+        ({"num_ranks": 3}, "`num_ranks` must be even, but is 3"),
+        ({"num_times": 1}, "`num_times` must be at least 2, but is 1"),
+        ({"ensemble_size": 1}, "`ensemble_size` must be at least 2, but is 1"),
+        ({"split": "test"}, "`split` applies to `datasets`, but `text_file` is given"),
         (
             {"text_file": [], "datasets": ["ptb"], "packing": "documents"},
-            "packing='documents' is for text files, but data sets are given",
+            "`packing` applies to `text_file`, but `datasets` is given",
         ),
-        ({"tokens_per_batch": 0}, "tokens_per_batch is 0"),
-        ({"measures": ["right_to_left"]}, "measures has 'right_to_left'; it may hold left_to_right, any_order"),
-        ({"datasets": ["ptb"]}, "either text files .* or data sets"),
-        ({"text_file": []}, "either text files .* or data sets"),
-        ({"text_file": [], "datasets": ["webtext"]}, "datasets has 'webtext'; it may hold lambada"),
-        ({"text_file": [], "datasets": ["ptb"], "data_dir": "{tmp_path}"}, "no .*ptb.test.txt"),
+        ({"tokens_per_batch": 0}, "`tokens_per_batch` must be at least 1, but is 0"),
+        (
+            {"measures": ["right_to_left"]},
+            "`measures` must be one of 'left_to_right', 'any_order', .* but is 'right_to_left'",
+        ),
+        ({"datasets": ["ptb"]}, "Set either `text_file` or `datasets`"),
+        ({"text_file": []}, "Set either `text_file` or `datasets`"),
+        ({"text_file": [], "datasets": ["webtext"]}, "`datasets` must be one of 'lambada', .* but is 'webtext'"),
+        (
+            {"text_file": [], "datasets": ["ptb"], "data_dir": "{tmp_path}"},
+            r"ptb\.test\.txt, the test split of ptb, does not exist",
+        ),
     ],
 )
 def test_bad_input(
@@ -481,10 +484,12 @@ def test_models_that_cannot_be_scored(
 ) -> None:
     with pytest.raises(ValueError, match="no model 'nowhere'"):
         zero_shot("nowhere", arguments)
-    with pytest.raises(ValueError, match="type gpt2 has no measure 'any_order'; it has left_to_right"):
+    with pytest.raises(
+        ValueError, match="`measures` has 'any_order', but a model of type gpt2 can be scored by left_to_right only"
+    ):
         zero_shot(causal_folder, replace(arguments, measures=["any_order"]))
     GPT2LMHeadModel(GPT2Config(vocab_size=15, n_positions=12, n_embd=8, n_layer=1, n_head=1)).save_pretrained(
         tmp_path / "small"
     )
-    with pytest.raises(ValueError, match="has 16 ids, the model 15"):
+    with pytest.raises(ValueError, match="has 16 ids, but the model has 15"):
         zero_shot(str(tmp_path / "small"), replace(arguments, tokenizer=causal_folder))

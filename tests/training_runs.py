@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""A run of 8 steps on 60 phrases, and what it leaves."""
+"""Training runs of 8 steps on 60 phrases, and access to their results."""
 
 import json
 from pathlib import Path
@@ -37,7 +37,7 @@ save_steps: 3
 
 
 def write_config(folder: Path) -> Path:
-    """Writes the corpus and the YAML file of the run."""
+    """Write the corpus and the YAML file of a run. Return the path of the YAML file."""
     words = [f"{first}{second} {end}" for first in "bdgkt" for second in "aeo" for end in ("so", "ma", "bu", "le")]
     (folder / "words.txt").write_text("\n".join(words))
     (folder / "config.yaml").write_text(f"corpus: {folder / 'words.txt'}\n{RECIPE}")
@@ -45,7 +45,7 @@ def write_config(folder: Path) -> Path:
 
 
 def train(config: Path, out: Path, *options: str) -> None:
-    """A run in this process. Accelerate's states last as long as a process, so they are cleared first."""
+    """Train in this process. Accelerate's states last as long as a process, so they are cleared first."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     main([str(config), "--output_dir", str(out), *options])
@@ -64,7 +64,7 @@ def results(out: Path) -> dict[str, Any]:
 
 
 def assert_same_training(one: Path, other: Path) -> None:
-    """Bit for bit: weights, their average, the optimizer's state and every loss; then evaluations too."""
+    """Check that weights, their averages, optimizer states, losses and evaluations are the same bit for bit."""
     expected, state = final_state(one), final_state(other)
     assert state.keys() == expected.keys()
     for name in expected:
@@ -75,4 +75,5 @@ def assert_same_training(one: Path, other: Path) -> None:
 
 
 def scores(out: Path) -> list[tuple[int, float, float]]:
-    return [(scored["step"], scored["left_to_right"], scored["any_order"]) for scored in results(out)["evaluations"]]
+    evaluations = results(out)["evaluations"]
+    return [(scores["step"], scores["left_to_right"], scores["any_order"]) for scores in evaluations]

@@ -1,10 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-The sequences that a step is trained on: a function of the step and the seed alone.
+Batches of a run. Their content depends only on the step and the seed.
 
-A run reads samples 0, 1, 2, ...; step s takes those from s * batch_size to (s + 1) * batch_size - 1. So it can begin
-at any step, and a batch holds the same sequences, in the same orders, however many processes and passes share it.
+Step s trains on the samples s * batch_size ... (s + 1) * batch_size - 1. A run can therefore start at any step, and a
+batch has the same sequences and orders for any number of processes, workers and passes.
 """
 
 import multiprocessing
@@ -23,33 +23,35 @@ from torch.utils.data import DataLoader
 
 @lru_cache(maxsize=2)  # a batch may reach into the next epoch
 def epoch_permutation(num_rows: int, seed: int, epoch: int) -> np.ndarray:
+    """Return the order of the rows in an epoch."""
     return np.random.default_rng([seed, epoch]).permutation(num_rows)
 
 
 def rows_of_samples(samples: list[int], num_rows: int, seed: int) -> list[int]:
-    """Return the row that each sample reads: every epoch is a new permutation of all rows."""
+    """Return the row of each sample. Every epoch is a new permutation of all rows."""
     return [int(epoch_permutation(num_rows, seed, sample // num_rows)[sample % num_rows]) for sample in samples]
 
 
 class Samples:
-    """A map from sample numbers to what the collator takes."""
+    """Map-style data set from sample numbers to the features of a data collator."""
 
     def __init__(self, rows: Dataset, seed: int) -> None:
         self.rows = rows.select_columns("input_ids").with_format("numpy")
         self.seed = seed
 
-    def rows_of(self, samples: list[int]) -> list[int]:
+    def row_numbers(self, samples: list[int]) -> list[int]:
+        """Return the row of each sample."""
         return rows_of_samples(samples, len(self.rows), self.seed)
 
     def __getitems__(self, samples: list[int]) -> list[dict[str, Any]]:
-        input_ids = self.rows[self.rows_of(samples)]["input_ids"]
+        input_ids = self.rows[self.row_numbers(samples)]["input_ids"]
         return [{"input_ids": ids, "order_seed": sample} for ids, sample in zip(input_ids, samples, strict=True)]
 
 
 def pass_samples(
     steps: range, batch_size: int, accumulation_steps: int, process: int, num_processes: int
 ) -> Iterator[list[int]]:
-    """Yield the sample numbers of each forward pass of one process."""
+    """Yield the samples of each forward pass of a process."""
     pass_size = batch_size // (accumulation_steps * num_processes)
     for step in steps:
         for accumulated in range(accumulation_steps):
@@ -59,13 +61,10 @@ def pass_samples(
 
 class Batches:
     """
-    An iterator over the collated batches of the passes.
-
-    Args:
-        samples: `Samples` or `StreamedSamples`.
+    Iterator over the collated batches of forward passes, from `Samples` or `StreamedSamples`.
 
     Attributes:
-        position: Where a stream is to be read on after the last batch; None for `Samples`.
+        position: Position in the stream after the last batch; None for `Samples`.
     """
 
     def __init__(
@@ -74,10 +73,10 @@ class Batches:
         loader = DataLoader(
             samples,
             batch_sampler=passes,
-            collate_fn=PositionedCollator(collator),
+            collate_fn=_PositionedCollator(collator),
             num_workers=num_workers,
             pin_memory=pin_memory,
-            worker_init_fn=end_with_training,
+            worker_init_fn=_exit_with_parent,
         )
         self.position: dict[str, int] | None = None
         self._batches = iter(loader)
@@ -90,12 +89,12 @@ class Batches:
         return batch
 
 
-def end_with_training(worker: int) -> None:
+def _exit_with_parent(worker: int) -> None:
     """
-    Have a worker end when the training process does, however that ends.
+    Start a thread that ends a worker when the training process ends, even if that is killed.
 
-    PyTorch's worker asks whether its parent is there. If that is a fork server, as from Python 3.14 on, it always is:
-    the server lives as long as its children, and both would outlive a training process that was killed.
+    PyTorch's workers check their parent. The parent may be a fork server (the default from Python 3.14 on), which lives
+    as long as its children, so both would outlive the training process.
     """
     training_ended = multiprocessing.parent_process().sentinel
 
@@ -107,8 +106,8 @@ def end_with_training(worker: int) -> None:
 
 
 @dataclass
-class PositionedCollator:
-    """A collator that also returns the position of the last sample."""
+class _PositionedCollator:
+    """Data collator that also returns the stream position of the last sample."""
 
     collator: Callable
 

@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-How a run stops and resumes: requests to stop, and checkpoints.
+Checkpoints of a run, and signals that stop it.
 
-One checkpoint is one safetensors file, named by its step: weights, their moving average, AdamW's moments and the losses
-so far as tensors, the rest as JSON in the metadata. No learning rate, data position or random state is stored: all are
-functions of the step and the seed.
+A checkpoint is a safetensors file with the weights, their moving average, AdamW's moments and all losses; everything
+else is JSON in its metadata. Learning rates, data order and random states depend only on step and seed, and are not
+stored.
 """
 
 import json
@@ -36,34 +36,34 @@ MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 class StopRequest:
     """
-    A context that remembers SIGTERM (a scheduler) or SIGINT (Ctrl-C), to be answered between two steps.
+    Context manager that records SIGTERM (from a scheduler) or SIGINT (Ctrl-C), so that a run can stop between steps.
 
-    A second SIGINT interrupts as usual. SIGTERM may come several times, from a scheduler and from a launcher that
-    passes it on, while the checkpoint is being written: more of them change nothing.
+    A second SIGINT interrupts as usual. Further SIGTERMs are ignored: schedulers and launchers may both send one while
+    the checkpoint is being written.
 
     Attributes:
-        signal: Number of the signal that came, 0 before.
+        signal: Number of the last signal, or 0.
     """
 
     def __init__(self) -> None:
         self.signal = 0
 
     def __enter__(self) -> "StopRequest":
-        self._handlers = {number: signal.signal(number, self._remember) for number in (signal.SIGTERM, signal.SIGINT)}
+        self._handlers = {number: signal.signal(number, self._record) for number in (signal.SIGTERM, signal.SIGINT)}
         return self
 
     def __exit__(self, *exception: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
         signal.signal(signal.SIGINT, self._handlers[signal.SIGINT])
 
 
 @dataclass
 class Checkpoint:
-    """The content of a checkpoint: tensors by name, and `metadata` (JSON)."""
+    """Content of a checkpoint."""
 
     path: Path
     tensors: dict[str, torch.Tensor]
@@ -74,9 +74,9 @@ def save_checkpoint(
     folder: Path, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any], keep: int
 ) -> Path:
     """
-    Write `checkpoint-STEP.safetensors` atomically, and then remove all older ones but `keep` - 1.
+    Write `checkpoint-STEP.safetensors` atomically, and then remove all older checkpoints but `keep` - 1.
 
-    Raises an `OSError` if it cannot be written, for instance to a full disk. All older ones are kept then.
+    If the file cannot be written, for instance because the disk is full, older checkpoints are kept.
     """
     path = folder / f"checkpoint-{step:08d}.safetensors"
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -87,7 +87,7 @@ def save_checkpoint(
         size = sum(tensor.nbytes for tensor in tensors.values())
         raise OSError(
             f"{path} could not be written: {error}. It needs {size:,} bytes; {shutil.disk_usage(folder).free:,} are "
-            "free. The checkpoints before it are whole: make room, and give the same command again."
+            "free. Older checkpoints are complete. Free disk space, and run the same command again."
         ) from error
     older = [other for other in reversed(checkpoints_in(folder)) if other.name < path.name]
     for other in older[keep - 1 :]:
@@ -96,7 +96,7 @@ def save_checkpoint(
 
 
 def load_newest_checkpoint(folder: Path) -> Checkpoint | None:
-    """Return the newest undamaged checkpoint, or None. Damaged ones are skipped with a warning."""
+    """Return the newest valid checkpoint, or None. Damaged ones are skipped with a warning."""
     for path in reversed(checkpoints_in(folder)):
         try:
             return _load(path)
@@ -106,16 +106,16 @@ def load_newest_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Return the checkpoints of a run, oldest first."""
+    """Return the paths of the checkpoints of a run, oldest first."""
     return sorted(folder.glob("checkpoint-????????.safetensors"))
 
 
 @contextmanager
 def set_old_run_aside(folder: Path) -> Iterator[None]:
     """
-    Keep an old run in `replaced/` while the run that replaces it is prepared, then remove it.
+    Context manager that moves an old run to `replaced/` while its replacement is prepared, and then removes it.
 
-    If an error prevents the new run, the old one is moved back.
+    After an error, the old run is moved back.
     """
     aside = folder / "replaced"
     moved = {path: aside / path.name for path in (*checkpoints_in(folder), *folder.glob("results.json"))}
@@ -138,12 +138,12 @@ def _load(path: Path) -> Checkpoint:
         header = file.metadata() or {}
         tensors = {name: file.get_tensor(name) for name in file.keys()}
     if _checksum(tensors) != header.get("checksum"):
-        raise ValueError("its content does not fit its checksum.")
+        raise ValueError("The checksum is wrong.")
     return Checkpoint(path, tensors, json.loads(header["state"]))
 
 
 def _checksum(tensors: dict[str, torch.Tensor]) -> str:
-    """Return the CRC-32 of all tensors: safetensors notices a truncated file, but not a flipped bit."""
+    """Return the CRC-32 of all tensors, because safetensors detects truncated files, but not flipped bits."""
     checksum = 0
     for name in sorted(tensors):
         checksum = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy(), checksum)
@@ -154,9 +154,9 @@ def training_state(
     model: nn.Module, average: dict[str, torch.Tensor], optimizer_state: OptimizerState
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """
-    Yield everything that training has changed: `weights.NAME`, `average.NAME`, and AdamW's state of NAME.
+    Yield all tensors that training changes: `weights.NAME`, `average.NAME`, and AdamW's state of each weight.
 
-    Tensors are complete, also if they are sharded. All processes must iterate at once.
+    Sharded tensors are gathered, so all processes must iterate together.
     """
     for name, weight in model.named_parameters():
         state = {"weights": weight.detach(), "average": average[name], **optimizer_state.get(weight, {})}
@@ -171,7 +171,7 @@ def load_state(
     average: dict[str, torch.Tensor],
     optimizer_state: OptimizerState,
 ) -> None:
-    """Load what `training_state` gave into a model of the same shape, which may be sharded differently."""
+    """Load the tensors of `training_state` into a model of the same shape, which may be sharded differently."""
     for name, weight in model.named_parameters():
         for prefix, tensor in (("weights", weight), ("average", average[name])):
             tensor.copy_(shard_like(tensors[f"{prefix}.{name}"], tensor))

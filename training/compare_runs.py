@@ -1,12 +1,12 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Compare finished runs of training/pretrain.py:
+Command that compares finished runs of training/pretrain.py.
 
     python training/compare_runs.py RUN RUN ... [--output_dir FOLDER]
 
-writes runs.png, the curves of their losses and evaluations; runs.md, a table of their settings and results; and
-runs.json, all of these figures.
+It writes runs.png (curves of losses and evaluations), runs.md (a table of settings and results) and runs.json (all
+numbers).
 """
 
 import sys
@@ -24,7 +24,8 @@ from common.results import ORDER_NAMES, read_finished_run
 from training.arguments import MAY_CHANGE
 from training.report import label_axes, use_log_axis
 
-KEPT = (
+# Keys of results.json that runs.json contains.
+KEYS = (
     *("arguments", "num_parameters", "steps", "tokens", "train_seconds", "loss_curve", "evaluations"),
     *("hardware", "versions"),
 )
@@ -32,43 +33,41 @@ KEPT = (
 
 @dataclass
 class Arguments:
+    """Options of the command."""
+
     output_dir: Path = option(Path("runs/comparison"), "Folder for runs.md, runs.png and runs.json.")
 
 
 def read_runs(folders: list[Path]) -> dict[str, dict[str, Any]]:
-    """
-    Return the results of finished runs by the names of their folders.
-
-    Raises:
-        ValueError: If a run is not finished, two have one name, or they were not scored on the same text.
-    """
+    """Return the results of runs by the names of their folders. Raise a `ValueError` if they cannot be compared."""
     runs = {folder.resolve().name: read_finished_run(folder)[0] for folder in folders}
     if len(runs) < len(folders):
-        raise ValueError(f"Two of {', '.join(map(str, folders))} have one name: rename a folder.")
-    first, *others = runs.items()
+        raise ValueError(f"Two of {', '.join(map(str, folders))} have the same name. Rename a folder.")
+    (first, results), *others = runs.items()
+    expected = _evaluation_text(results)
     for name, results in others:
-        if scored_text(results) != scored_text(first[1]):
+        if (text := _evaluation_text(results)) != expected:
             raise ValueError(
-                f"{name} was scored on {scored_text(results)}, but {first[0]} on {scored_text(first[1])}: only runs on "
-                "the same corpus, with the same eval_sequences, can be compared."
+                f"{name} was evaluated on {text}, but {first} on {expected}. Compare runs with the same corpus and the "
+                "same `eval_sequences`."
             )
     return runs
 
 
-def scored_text(results: dict[str, Any]) -> dict[str, Any]:
+def _evaluation_text(results: dict[str, Any]) -> dict[str, Any]:
     last = results["evaluations"][-1]
     return {"sources": results["corpus"]["sources"], "sequences": last["sequences"], "bytes": last["bytes"]}
 
 
 def differing_settings(runs: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the settings of what is learned that are not the same in all runs."""
+    """Return the keys of the settings that affect the result and differ between runs."""
     settings = [results["arguments"] for results in runs.values()]
-    keys = dict.fromkeys(key for of_run in settings for key in of_run if key not in MAY_CHANGE)
-    return [key for key in keys if any(of_run.get(key) != settings[0].get(key) for of_run in settings)]
+    keys = dict.fromkeys(key for run in settings for key in run if key not in MAY_CHANGE)
+    return [key for key in keys if any(run.get(key) != settings[0].get(key) for run in settings)]
 
 
 def comparison(runs: dict[str, dict[str, Any]]) -> str:
-    """Return the text of runs.md, with the best run in random orders first."""
+    """Return the text of runs.md. Its rows are sorted by bits per byte in random orders."""
     settings = differing_settings(runs)
     rows = [
         (
@@ -80,7 +79,7 @@ def comparison(runs: dict[str, dict[str, Any]]) -> str:
     ]
     num_bytes = next(iter(runs.values()))["evaluations"][-1]["bytes"]
     parts = [
-        "# Runs beside each other",
+        "# Comparison of runs",
         "![Losses and held-out bits per byte](runs.png)",
         f"Bits per byte of {num_bytes:,} held-out bytes, with the moving average of the weights.",
         markdown_table(["", *(f"`{key}`" for key in settings), *ORDER_NAMES.values()], rows),
@@ -89,7 +88,7 @@ def comparison(runs: dict[str, dict[str, Any]]) -> str:
 
 
 def plot_runs(runs: dict[str, dict[str, Any]], path: Path) -> None:
-    """Draw the training loss of several runs, each in its own orders, and held-out bits per byte in either kind."""
+    """Plot the training loss of each run in its own orders, and held-out bits per byte in both kinds of order."""
     figure = Figure(figsize=(13, 4.6), layout="constrained")
     training, *held_out = figure.subplots(1, 3)
     colors = colormaps["tab10"].colors
@@ -98,12 +97,12 @@ def plot_runs(runs: dict[str, dict[str, Any]], path: Path) -> None:
         curve, evaluations = results["loss_curve"], results["evaluations"]
         training.plot(curve["step"], curve["loss"], color=color, linewidth=1.2, label=name)
         for key, axes in zip(ORDER_NAMES, held_out, strict=True):
-            points = [(scored["step"], scored[key]) for scored in evaluations if key in scored]
+            points = [(scores["step"], scores[key]) for scores in evaluations if key in scores]
             if points:
                 axes.plot(*zip(*points, strict=True), color=color, marker="o", markersize=3, label=name)
-    label_axes(training, "Training loss, each in its own orders", "nats per token", num_steps)
+    label_axes(training, "Training loss, in the run's own orders", "nats per token", num_steps)
     for label, axes in zip(ORDER_NAMES.values(), held_out, strict=True):
-        label_axes(axes, f"Held out, {label}", "bits per byte", num_steps)
+        label_axes(axes, f"Held-out text, {label}", "bits per byte", num_steps)
     for axes in (training, *held_out):
         use_log_axis(axes)
     figure.legend(*training.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
@@ -112,13 +111,14 @@ def plot_runs(runs: dict[str, dict[str, Any]], path: Path) -> None:
 
 @one_line_errors()
 def main(argv: list[str]) -> None:
+    """Run the command."""
     parser = Parser(Arguments, description="Compare finished runs.")
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished run; gives its name")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished run")
     arguments, others = parser.parse(argv)
     runs, folder = read_runs(others.runs), arguments.output_dir
     plot_runs(runs, folder / "runs.png")
     write_text(folder / "runs.md", comparison(runs))
-    write_json(folder / "runs.json", {name: {key: results[key] for key in KEPT} for name, results in runs.items()})
+    write_json(folder / "runs.json", {name: {key: results[key] for key in KEYS} for name, results in runs.items()})
     print(f"Written: {folder} (runs.md, runs.png, runs.json).")
 
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation during training: bits per byte on held-out text, and texts that the model writes."""
+"""Evaluation during training: bits per byte on held-out text, and generated texts."""
 
 import math
 import time
@@ -19,38 +19,37 @@ from common.results import ORDER_NAMES, ORDER_SEED
 from common.tokenization import decode
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderForMaskedLM
 from training.arguments import TrainingArguments
-from training.draws import MaskDraws, OrderDraws
+from training.draws import MaskDraws
 from training.objectives import MaskedDiffusionObjective
 
-SAMPLE_SEED = 20250624  # every evaluation draws the same numbers, so texts show the progress of the model alone
+SAMPLE_SEED = 20250624  # the same in every evaluation, so that differences between texts are due to training
 
 
 @torch.no_grad()
 def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerator: Accelerator) -> dict[str, Any]:
     """
-    Score `eval_sequences` rows (all unless given), spread evenly over the set and shared among the processes.
+    Compute the bits per byte of `eval_sequences` evenly spaced rows, which the processes divide among themselves.
 
     Returns:
-        `left_to_right` (of a decoder) and `any_order` in bits per byte, all nats of the rows over all their bytes and
-        ln 2, so that a row weighs as much as its `num_bytes`; and what was scored.
+        `left_to_right` (decoders only) and `any_order`: the sum of nats of all rows over ln 2 and the sum of their
+        bytes; and the number of `sequences`, `bytes` and `seconds`.
     """
     started = time.perf_counter()
     num_rows = min(training.eval_sequences or len(rows), len(rows))
     is_encoder = isinstance(model, MDMEncoderForMaskedLM)
     kinds = ["any_order"] if is_encoder else list(ORDER_NAMES)
-    mine = range(num_rows)[accelerator.process_index :: accelerator.num_processes]
+    samples_of_process = range(num_rows)[accelerator.process_index :: accelerator.num_processes]
     totals = torch.zeros(1 + len(kinds), dtype=torch.float64)  # bytes, then nats of each kind
-    for first in range(0, len(mine), training.eval_batch_size):
-        samples = mine[first : first + training.eval_batch_size]
+    for first in range(0, len(samples_of_process), training.eval_batch_size):
+        samples = samples_of_process[first : first + training.eval_batch_size]
         numbers = [sample * len(rows) // num_rows for sample in samples]
         batch = rows[numbers]
         totals[0] += sum(batch["num_bytes"])
         if is_encoder:
-            totals[1] += encoder_nats(model, batch["input_ids"], samples, num_rows)
+            totals[1] += _encoder_nats(model, batch["input_ids"], samples, num_rows)
         else:
-            totals[1:] += decoder_nats(model, batch["input_ids"], numbers)
-    of_processes = torch.tensor(gather_object([totals.tolist()]), dtype=torch.float64)
-    num_bytes, *nats = of_processes.sum(dim=0).tolist()
+            totals[1:] += _decoder_nats(model, batch["input_ids"], numbers)
+    num_bytes, *nats = torch.tensor(gather_object([totals.tolist()]), dtype=torch.float64).sum(dim=0).tolist()
     return {
         **{kind: total / num_bytes / math.log(2) for kind, total in zip(kinds, nats, strict=True)},
         "sequences": num_rows,
@@ -59,8 +58,8 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
     }
 
 
-def decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers: list[int]) -> torch.Tensor:
-    """Return the nats of some rows, left to right and each in a random order that depends on its number alone."""
+def _decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers: list[int]) -> torch.Tensor:
+    """Return the sum of nats left to right, and in random orders that depend only on the numbers of the rows."""
     features = [{"input_ids": ids, "order_seed": number} for ids, number in zip(sequences, numbers, strict=True)]
     batch = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)(features)
     input_ids, orders = batch["input_ids"].to(model.device), batch["orders"].to(model.device)
@@ -68,11 +67,11 @@ def decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers:
     return torch.stack([-score.log_likelihood.double().sum().cpu() for score in scores])
 
 
-def encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], samples: range, num_rows: int) -> float:
-    """Return an unbiased estimate of the bound (Eq. 7) on the nats of some rows. Masks are draw_stratified over all rows."""
-    orders = OrderDraws(ORDER_SEED, batch_size=num_rows, max_steps=1, left_to_right_fraction=0.0)
+def _encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], samples: range, num_rows: int) -> float:
+    """Return an unbiased estimate of the bound (Eq. 7) on the sum of nats, with masks stratified over all rows."""
+    draws = TrainingArguments(seed=ORDER_SEED, batch_size=num_rows, left_to_right_fraction=0.0)
     features = [{"input_ids": ids, "order_seed": sample} for ids, sample in zip(sequences, samples, strict=True)]
-    batch = MaskDraws(ORDER_SEED, num_rows, "any_order", orders)(features)
+    batch = MaskDraws(draws)(features)
     loss = MaskedDiffusionObjective(model)(**{name: values.to(model.device) for name, values in batch.items()})
     return loss.item() * batch["input_ids"].numel()
 
@@ -80,7 +79,7 @@ def encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], sampl
 def write_samples(
     model: Model, tokenizer: PreTrainedTokenizerBase, count: int, length: int, step: int, folder: Path
 ) -> list[str]:
-    """Write unconditional texts of `length` tokens, without padding, to `folder/samples-STEP.txt`, and return them."""
+    """Generate texts of `length` tokens, write them without padding to `folder/samples-STEP.txt`, and return them."""
     generator = torch.Generator(model.device).manual_seed(SAMPLE_SEED)
     sequences = model.generate(num_return_sequences=count, max_length=length, generator=generator)
     texts = [decode(ids, tokenizer) for ids in sequences.tolist()]

@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-What a model is trained on: an objective holds the model and gives the loss of a batch, in nats per token.
+Training objectives: modules that contain a model and return the loss of a batch, in nats per token.
 
-A batch says everything that was drawn at random (orders, times, masks), so a loss is a function of batch and weights;
-`training/draws.py` draws. For uniform orders all of them are unbiased estimates of one bound on -log p(x) / n: Eq. 7 of
-the paper, equal to Eq. 1.
+Objectives have no randomness: orders, times and masks are part of the batch (see training/draws.py). With uniformly
+random orders, all of them but the score entropy are unbiased estimates of the same bound on -log p(x) / n, Eq. 7 of the
+paper, which equals Eq. 1.
 """
 
 import torch
@@ -19,7 +19,7 @@ from training.head_loss import Loss, head_loss
 
 
 class AnyOrderObjective(nn.Module):
-    """The decoder predicts every token given those before it in an order: Eq. 7, the mean over labels."""
+    """Any-order loss (Eq. 7): the decoder predicts every token given those before it in an order. Mean over labels."""
 
     def __init__(self, model: AOGPTForAnyOrderLM) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class AnyOrderObjective(nn.Module):
     def forward(
         self, input_ids: torch.LongTensor, orders: torch.LongTensor, labels: torch.LongTensor | None = None
     ) -> torch.Tensor:
-        """All (batch, n), as [`DataCollatorForAnyOrderLM`] makes them of whole sequences."""
+        """Return the loss of sequences without padding. Arguments have shape (batch, n)."""
         output, orders = self.model.forward_by_rank(input_ids, orders, attention_mask=None)
         targets = index_by_rank(input_ids if labels is None else labels, orders).flatten()
         is_label = targets != -100
@@ -43,10 +43,10 @@ class AnyOrderObjective(nn.Module):
 
 class MaskedDiffusionObjective(nn.Module):
     """
-    The encoder predicts every masked token given the others, with weight 1 / t: Eq. 1.
+    Masked-diffusion loss (Eq. 1): the encoder predicts every masked token given the others, with weight 1 / t.
 
-    That is the masked-diffusion bound when every token is masked with probability t on its own, and its any-order form
-    when t n tokens are, t n being uniform in 1 ... n.
+    It is the masked-diffusion bound if every token is masked independently with probability t. It is the any-order form
+    of the bound if t n tokens are masked, where t n is uniform in 1 ... n.
     """
 
     loss: Loss = "cross_entropy"
@@ -60,12 +60,14 @@ class MaskedDiffusionObjective(nn.Module):
         self, input_ids: torch.LongTensor, is_masked: torch.BoolTensor, times: torch.DoubleTensor
     ) -> torch.Tensor:
         """
+        Return the loss of a batch.
+
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
-            is_masked (`torch.BoolTensor` of shape `(batch, n)`): What is hidden from the model.
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Sequences without padding.
+            is_masked (`torch.BoolTensor` of shape `(batch, n)`): Whether each token is masked.
             times (`torch.DoubleTensor` of shape `(batch,)`): t of each sequence, in (0, 1].
         """
-        rows = is_masked.flatten().nonzero().squeeze(1)  # before the model: an accelerator waits for nothing after it
+        rows = is_masked.flatten().nonzero().squeeze(1)  # forces a sync, so it comes before the work of the model
         input_ids = prepare_input_ids(self.model, input_ids)
         masked_ids = input_ids.masked_fill(is_masked, self.model.config.mask_token_id)
         output = self.model.model(masked_ids, sigma=self.noise_levels(times))
@@ -80,25 +82,28 @@ class MaskedDiffusionObjective(nn.Module):
         )
 
     def noise_levels(self, times: torch.DoubleTensor) -> torch.Tensor | None:
-        """None: a model that wants to be told goes by the share of masks."""
+        """Return None: a model that uses noise levels then derives them from the fraction of masks."""
         return None
 
 
 class ScoreEntropyObjective(MaskedDiffusionObjective):
     """
-    Denoising score entropy of SEDD (arXiv 2310.16834), with its absorbing graph and log-linear noise: a token is masked
-    with probability 1 - e^-sigma(t) = (1 - eps) t.
+    Denoising score entropy of SEDD (arXiv 2310.16834) with the absorbing graph and log-linear noise.
 
-    The true ratio at a masked position is r = 1 / (e^sigma - 1) for the token that is hidden and 0 for all others, and
-    the model's score is r exp(logits - log V) (`MDMEncoderForMaskedLM.log_score`). In the loss of a position,
-    sigma'(t) (sum of scores - r log score[token] + r log r - r), then sigma'(t) r = 1 / t stands before everything:
-    the weight of Eq. 1. A model with normalised scores has the same loss under both, but for times above 1 - eps, which
-    the noise does not reach.
+    A token is masked with probability 1 - e^-sigma(t) = (1 - eps) t. At a masked position, the true ratio is
+    r = 1 / (e^sigma - 1) for the masked token and 0 for all others. The model's score is r exp(logits - log V)
+    (`MDMEncoderForMaskedLM.log_score`). The loss of a position,
+
+        sigma'(t) (sum of scores - r log score[token] + r log r - r),
+
+    has the common factor sigma'(t) r = 1 / t, which is the weight of Eq. 1. If the scores are normalized, the loss is
+    that of `MaskedDiffusionObjective` with the same masks.
     """
 
     loss: Loss = "score_entropy"
 
     def noise_levels(self, times: torch.DoubleTensor) -> torch.Tensor:
+        """Return sigma(t)."""
         return log_linear_noise(times)
 
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Updates of the weights: AdamW with decay groups, its learning rate, and the moving average of the weights."""
+"""Optimizer, learning rate schedule, and moving average of the weights."""
 
 import math
 from copy import deepcopy
@@ -14,7 +14,7 @@ from training.sharding import full_tensor, local_part
 
 
 def create_optimizer(model: nn.Module, training: TrainingArguments) -> AdamW:
-    """Return an AdamW that decays tensors of two or more dimensions (matrices, tables), but not biases and norms."""
+    """Return an AdamW that applies weight decay to tensors of two or more dimensions, but not to biases and norms."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": training.weight_decay},
@@ -26,8 +26,10 @@ def create_optimizer(model: nn.Module, training: TrainingArguments) -> AdamW:
 
 def learning_rate_at(step: int, training: TrainingArguments) -> float:
     """
-    Return the learning rate of a step, from 0 to max_steps - 1: linear warm-up, which reaches the peak at step
-    `warmup_steps`, then half a cosine, which would reach the final rate at step `max_steps`.
+    Return the learning rate of a step in 0 ... `max_steps` - 1.
+
+    It rises linearly to the peak, which it reaches at step `warmup_steps`, and falls along half a cosine to the final
+    rate, which it would reach at step `max_steps`.
     """
     peak, final, warmup_steps = training.learning_rate, training.final_learning_rate, training.warmup_steps
     if step < warmup_steps:
@@ -37,16 +39,21 @@ def learning_rate_at(step: int, training: TrainingArguments) -> float:
 
 
 def set_learning_rate(optimizer: AdamW, learning_rate: float) -> None:
+    """Set the learning rate of all parameter groups."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
 
 
 class ExponentialMovingAverage:
     """
-    Float32 averages of the weights of a model, on its device and sharded as it is. They are evaluated and published.
+    Exponential moving averages of the weights of a model in float32, on its devices and with its sharding.
 
-    After update u the decay is min(decay, (1 + u) / (10 + u)), as in the released code: short runs forget their
-    initial weights too. (`torch.optim.swa_utils.AveragedModel` instead throws them away at the first update.)
+    The decay of update u is min(decay, (1 + u) / (10 + u)), as in the released code, so that initial weights lose their
+    influence in short runs, too. (`torch.optim.swa_utils.AveragedModel` discards them at the first update.)
+
+    Args:
+        model: The model.
+        decay: Largest decay, in [0, 1).
 
     Attributes:
         weights: The averages by name, as in `model.named_parameters()`.
@@ -54,17 +61,17 @@ class ExponentialMovingAverage:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         if not 0 <= decay < 1:
-            raise ValueError(f"The decay of the moving average is {decay}; it must lie in [0, 1), for instance 0.999.")
+            raise ValueError(f"The decay of the moving average must be at least 0 and below 1, but is {decay}.")
         self.weights = {name: weight.detach().to(torch.float32, copy=True) for name, weight in model.named_parameters()}
         first_name = {weight: name for name, weight in model.named_parameters()}
-        every_name = model.named_parameters(remove_duplicate=False)  # tied weights have several
+        every_name = model.named_parameters(remove_duplicate=False)  # tied weights have several names
         self._first_names = {name: first_name[weight] for name, weight in every_name}
         self.decay = decay
         self.num_updates = 0
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Move the averages towards the weights of `model`. Call it after every optimizer step."""
+        """Move the averages towards the weights of `model`. Must be called after every optimizer step."""
         self.num_updates += 1
         decay = min(self.decay, (1 + self.num_updates) / (10 + self.num_updates))
         averages = [local_part(average) for average in self.weights.values()]
@@ -73,12 +80,12 @@ class ExponentialMovingAverage:
 
     def averaged_model(self, blank: nn.Module) -> nn.Module:
         """
-        Return a frozen model of the averages, complete on every process. All processes must call it at once.
+        Return a frozen model with the averages. All processes must call this together, and each gets a complete model.
 
-        Weights that are not sharded are shared with it, not copied, so they move with the next update.
+        Averages that are not sharded are shared with the model, so the next update changes it.
 
         Args:
-            blank: A model of the same architecture, for instance on the meta device.
+            blank: Model of the same architecture, for instance on the meta device.
         """
         model = deepcopy(blank).eval().requires_grad_(False)
         full = {name: full_tensor(average) for name, average in self.weights.items()}

@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Train an AO-GPT, or an encoder-only masked diffusion model, from scratch or from a checkpoint:
+Command that trains an AO-GPT, or an encoder-only masked diffusion model, from scratch or from a checkpoint.
 
     accelerate launch training/pretrain.py training/configs/quickstart.yaml [--key value ...]
 
-An interrupted run goes on when the same command is given again, and ends with the same weights.
+The same command resumes an interrupted run, which then ends with the same weights.
 """
 
 import logging
@@ -29,7 +29,7 @@ from common.data import Data, DataArguments, load_data
 from common.files import atomic_folder, remove_incomplete
 from common.hardware import check_precision, hardware, peak_flops, peak_memory, versions
 from common.models import Model, load_pretrained, read_config
-from common.processes import check_alike, in_turn, start_accelerator
+from common.processes import check_same_everywhere, in_turn, start_accelerator
 from common.results import ORDER_NAMES, read_results
 from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
@@ -38,10 +38,10 @@ from training.arguments import (
     ModelArguments,
     TrainingArguments,
     accumulation_steps,
-    as_json,
     build_config,
     check_same_run,
     parse_arguments,
+    to_settings,
 )
 from training.batches import Batches, pass_samples
 from training.checkpoints import (
@@ -67,41 +67,46 @@ logger = logging.getLogger("pretrain")
 
 @dataclass
 class TrainingProgress:
-    """The progress of a run, stored in its checkpoints."""
+    """
+    Progress of a run, as stored in checkpoints.
+
+    Attributes:
+        step: Number of steps so far.
+        losses: Loss of every step, in nats per token.
+        evaluations: Results of the evaluations.
+        position: Position in the stream of a streamed corpus.
+        train_seconds: Time of all steps.
+        device_seconds: The same, summed over processes, whose number may change when a run is resumed.
+    """
 
     step: int = 0
-    losses: list[float] = field(default_factory=list)  # nats per token, of every step
+    losses: list[float] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
-    position: dict[str, int] | None = None  # where a corpus that is streamed is to be read on
+    position: dict[str, int] | None = None
     train_seconds: float = 0.0
-    device_seconds: float = 0.0  # the same, of all processes together, however many there were
+    device_seconds: float = 0.0
 
 
 def main(argv: list[str]) -> None:
+    """Run the command."""
     with one_line_errors():
         run = set_up(argv)
     if run is None:
         return
-    with one_line_errors(OSError, FloatingPointError):  # by now, a `ValueError` is no fault of the settings
+    with one_line_errors(OSError, FloatingPointError):  # a ValueError is now a bug, not a wrong setting
         stop_signal = run.train()
         if not stop_signal:
             run.publish()
-    run.accelerator.wait_for_everyone()  # a process that leaves while others still talk to it can hang
+    run.accelerator.wait_for_everyone()  # otherwise, processes that still communicate may hang
     run.accelerator.end_training()
     if stop_signal:
         sys.exit(128 + stop_signal)
 
 
 def set_up(argv: list[str]) -> "Pretraining | None":
-    """
-    Return the run of a command line, as its newest checkpoint left it; None if it is finished, or under `prepare_only`.
-
-    Raises:
-        ValueError: For settings, data, models or checkpoints that cannot be used, or do not go together.
-        OSError: For files that cannot be read, or an `output_dir` that cannot be written to.
-    """
+    """Return the run of a command line, resumed from its newest checkpoint, or None if there is nothing to train."""
     model_arguments, data_arguments, training = parse_arguments(argv)
-    settings = as_json(model_arguments, data_arguments, training)
+    settings = to_settings(model_arguments, data_arguments, training)
     accelerator = start_accelerator(
         mixed_precision=training.mixed_precision,
         dynamo_backend=training.dynamo_backend,
@@ -118,34 +123,33 @@ def set_up(argv: list[str]) -> "Pretraining | None":
         return None
     replaces = training.resume == "never" and accelerator.is_main_process
     with set_old_run_aside(training.output_dir) if replaces else nullcontext():
-        return prepare_run(model_arguments, data_arguments, training, settings, accelerator)
+        return _prepare_run(model_arguments, data_arguments, training, settings, accelerator)
 
 
-def prepare_run(
+def _prepare_run(
     model_arguments: ModelArguments,
     data_arguments: DataArguments,
     training: TrainingArguments,
     settings: dict[str, Any],
     accelerator: Accelerator,
 ) -> "Pretraining | None":
-    """Do the same as `set_up`, once the processes are connected."""
     if accelerator.is_main_process:
         remove_incomplete(training.output_dir)
     accelerator.wait_for_everyone()
     results = read_results(training.output_dir)
     checkpoint = load_newest_checkpoint(training.output_dir) if results is None else None
-    check_alike(accelerator, finished=results is not None, checkpoint=checkpoint and checkpoint.path.name)
+    check_same_everywhere(finished=results is not None, checkpoint=checkpoint and checkpoint.path.name)
     if results is not None:
         check_same_run(results["arguments"], settings, training.output_dir)
-        logger.info("%s is finished (%d steps): nothing to do.", training.output_dir, results["steps"])
+        logger.info("%s is finished (%d steps), so there is nothing to do.", training.output_dir, results["steps"])
         return None
     if checkpoint is not None:
         check_same_run(checkpoint.metadata["settings"], settings, checkpoint.path)
 
     with in_turn(accelerator):
-        training.output_dir.mkdir(parents=True, exist_ok=True)  # fails before the corpus is read, not after
+        training.output_dir.mkdir(parents=True, exist_ok=True)  # may fail, so it comes before the corpus is read
         data = load_data(data_arguments)
-    check_alike(accelerator, corpus=data.facts)
+    check_same_everywhere(corpus=data.facts)
     run = Pretraining(model_arguments, training, data, settings, accelerator)
     if checkpoint is not None:
         run.resume(checkpoint)
@@ -154,34 +158,26 @@ def prepare_run(
 
 
 def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
-    """
-    Return a model with random weights, or with those of a checkpoint in float32.
-
-    Args:
-        config: The architecture (that of the checkpoint), and the vocabulary of the tokenizer.
-        init_from: A folder or Hub repository.
-
-    Raises:
-        ValueError: If the tokenizer has other ids than the checkpoint, or weights are missing, damaged or unused.
-    """
+    """Return a model with random weights, or a checkpoint in float32, whose tokenizer must match that of `config`."""
     if init_from is None:
         return MDMEncoderForMaskedLM(config) if isinstance(config, MDMEncoderConfig) else AOGPTForAnyOrderLM(config)
-    its = read_config(init_from)
+    checkpoint = read_config(init_from)
     for name in ("num_valid_tokens", "mask_token_id"):
-        if getattr(config, name) != getattr(its, name):
+        given, expected = getattr(config, name), getattr(checkpoint, name)
+        if given != expected:
             raise ValueError(
-                f"The tokenizer has {name}={getattr(config, name)}, but the model of {init_from} {getattr(its, name)}: "
-                "give the tokenizer that it was trained with."
+                f"The tokenizer has {name}={given}, but the model of {init_from} has {expected}. Use the tokenizer "
+                "that the model was trained with."
             )
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
 
 
 class Pretraining:
     """
-    One run: model, moving average, optimizer and progress.
+    A training run: model, moving average, optimizer and progress.
 
-    The data, the orders and the learning rate are functions of the step (and the seed), so they need no state; a
-    position in a stream only saves reading it from its beginning.
+    Data, orders and learning rate depend only on step and seed, so they have no state. (The position in a stream only
+    avoids reading it from the beginning.)
     """
 
     def __init__(
@@ -194,43 +190,41 @@ class Pretraining:
     ) -> None:
         self.training, self.data, self.settings, self.accelerator = training, data, settings, accelerator
         self.progress = TrainingProgress()
-        self.gradient_norm = math.nan  # of the last step, before it was clipped
+        self.gradient_norm = math.nan  # of the last step, before clipping
         set_seed(training.seed)
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
         self.model = make_model(config, training.init_from).to(accelerator.device)
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
         checkpoint_activations(self.model, training.activation_checkpointing)
-        self.blank = deepcopy(self.model).to("meta")  # holds the averages when they are used
+        self.blank = deepcopy(self.model).to("meta")  # structure of the averaged model
         self.optimizer = create_optimizer(self.model, training)
         self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)
         keep_float32_gradients(accelerator)
-        # Wrapped for several processes and mixed precision; the weights are those of self.model.
+        # Wrappers for several processes and mixed precision. The weights are those of self.model.
         self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)
-        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # of the weights, which are sharded by now
+        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # after sharding
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Restore the run from `checkpoint`. Raises a `ValueError` if the corpus is not the same any more."""
-        there, now = (
+        """Restore the run from a checkpoint. Raise a `ValueError` if the corpus has changed."""
+        saved, current = (
             {f"{name} of the corpus": fact for name, fact in facts.items()}
             for facts in (checkpoint.metadata["corpus"], self.data.facts)
         )
-        check_same_run(there, now, checkpoint.path)
+        check_same_run(saved, current, checkpoint.path)
         load_state(checkpoint.tensors, self.model, self.ema.weights, self.optimizer.state)
         self.progress = TrainingProgress(
             **checkpoint.metadata["progress"], losses=checkpoint.tensors["losses"].tolist()
         )
-        if not self.progress.device_seconds:  # of a checkpoint that does not tell
-            self.progress.device_seconds = self.progress.train_seconds * self.accelerator.num_processes
         self.ema.num_updates = self.progress.step
         if self.accelerator.scaler is not None and checkpoint.metadata["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(checkpoint.metadata["scaler"])
-        logger.info("Going on from %s.", checkpoint.path)
+        logger.info("Resuming from %s.", checkpoint.path)
 
     def save(self) -> None:
-        """Write a checkpoint that the run can be resumed from."""
+        """Write a checkpoint."""
         state = training_state(self.model, self.ema.weights, self.optimizer.state)
         if not self.accelerator.is_main_process:
-            deque(state, maxlen=0)  # helps to gather
+            deque(state, maxlen=0)  # takes part in gathering sharded tensors
             return
         tensors = {name: tensor.cpu() for name, tensor in state}
         progress = asdict(self.progress)
@@ -246,10 +240,10 @@ class Pretraining:
 
     def train(self) -> int:
         """
-        Run the steps that are left, and return the number of the signal that stopped the run early, or 0.
+        Run the remaining steps, and return the number of the signal that stopped the run early, or 0.
 
         Raises:
-            FloatingPointError: If the loss or its gradient is no number.
+            FloatingPointError: If the loss or its gradient is not finite.
         """
         training, progress = self.training, self.progress
         bar = progress_bar(
@@ -260,7 +254,7 @@ class Pretraining:
             dynamic_ncols=True,
         )
         with bar, StopRequest() as stop:
-            batches = self.batches()  # only now: worker processes inherit the handling of Ctrl-C
+            batches = self.batches()  # after StopRequest, because workers inherit its signal handlers
             while progress.step < training.max_steps:
                 started = time.perf_counter()
                 loss, stop_signal = self.step(batches, stop)
@@ -285,7 +279,7 @@ class Pretraining:
         return 0
 
     def batches(self) -> Batches:
-        """Return this process's batches, one for each forward pass that is left."""
+        """Return the batches of the remaining forward passes of this process."""
         training, accelerator = self.training, self.accelerator
         passes = pass_samples(
             range(self.progress.step, training.max_steps),
@@ -297,54 +291,37 @@ class Pretraining:
         return Batches(
             training_samples(self.data, training.seed, self.progress.position),
             passes,
-            self.draws(),
+            OrderDraws(training) if self.settings["architecture"] == "decoder" else MaskDraws(training),
             num_workers=training.dataloader_num_workers,
             pin_memory=accelerator.device.type == "cuda",
         )
 
-    def draws(self) -> OrderDraws | MaskDraws:
-        """Return the collator, which draws orders or masks."""
-        training = self.training
-        orders = OrderDraws(
-            seed=training.seed,
-            batch_size=training.batch_size,
-            max_steps=training.max_steps,
-            orders=training.orders,
-            block_length=training.block_length,
-            stride=training.stride,
-            left_to_right_fraction=training.left_to_right_fraction,
-            final_left_to_right_fraction=training.final_left_to_right_fraction,
-        )
-        if self.settings["architecture"] == "decoder":
-            return orders
-        return MaskDraws(training.seed, training.batch_size, training.objective, orders)
-
     def step(self, batches: Batches, stop: StopRequest) -> tuple[float, int]:
-        """Update the weights once. Returns the loss of the whole batch, and the signal that any process got, or 0."""
+        """Update the weights. Return the loss of the whole batch, and the signal that a process got, or 0."""
         training, accelerator = self.training, self.accelerator
         set_learning_rate(self.optimizer, learning_rate_at(self.progress.step, training))
         loss = torch.zeros((), device=accelerator.device)
         for _ in range(accelerator.gradient_accumulation_steps):
             batch = send_to_device(next(batches), accelerator.device, non_blocking=True)
             with accelerator.accumulate(self.parallel_objective):
-                loss_of_pass = self.parallel_objective(**batch)
-                accelerator.backward(loss_of_pass)
-            loss += loss_of_pass.detach() / accelerator.gradient_accumulation_steps
+                pass_loss = self.parallel_objective(**batch)
+                accelerator.backward(pass_loss)
+            loss += pass_loss.detach() / accelerator.gradient_accumulation_steps
         norm = accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm)
         norm = full_tensor(torch.as_tensor(norm, device=accelerator.device))
 
-        # Checked before the update, so that a bad step changes nothing.
+        # The check comes before the update, so that the weights stay finite.
         status = accelerator.gather(torch.stack([loss, norm, loss.new_tensor(stop.signal)])[None])
         mean_loss, stop_signal = status[:, 0].mean().item(), int(status[:, 2].max())
         self.gradient_norm = status[0, 1].item()
         if not math.isfinite(mean_loss) or (accelerator.scaler is None and not math.isfinite(self.gradient_norm)):
             samples = range(self.progress.step * training.batch_size, (self.progress.step + 1) * training.batch_size)
-            rows = training_samples(self.data, training.seed).rows_of(list(samples))
+            rows = training_samples(self.data, training.seed).row_numbers(list(samples))
             raise FloatingPointError(
-                f"At step {self.progress.step} the loss is {mean_loss} and the norm of its gradient "
-                f"{self.gradient_norm}: stopping. Checkpoints in {training.output_dir} are from before. Lower "
-                f"learning_rate or raise warmup_steps. The batch was samples {samples[0]} to {samples[-1]}, "
-                f"rows {rows} of the training sequences."
+                f"At step {self.progress.step}, the loss is {mean_loss} and the norm of its gradient is "
+                f"{self.gradient_norm}. Decrease `learning_rate`, or increase `warmup_steps`. The checkpoints in "
+                f"{training.output_dir} are older. The batch contains samples {samples[0]} to {samples[-1]}, which are "
+                f"rows {rows} of the training data."
             )
         self.parallel_optimizer.step()
         self.parallel_optimizer.zero_grad()
@@ -353,14 +330,15 @@ class Pretraining:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that the run has seen so far, on all processes."""
+        """Return the number of training tokens so far, over all processes."""
         return self.progress.step * self.training.batch_size * self.settings["sequence_length"]
 
     def tokens_per_second(self) -> float:
+        """Return the mean training speed."""
         return self.num_tokens / self.progress.train_seconds
 
     def usage(self) -> dict[str, float]:
-        """Return `peak_memory_gb` and, if the peak speed of the device is known, `mfu` (model FLOPs utilization)."""
+        """Return `peak_memory_gb` and, if the peak FLOPS of the device are known, `mfu` (model FLOPs utilization)."""
         usage = {"peak_memory_gb": peak_memory(self.accelerator.device) / 1e9}
         if self.peak_flops is not None:
             flops = self.num_tokens * flops_per_token(self.model.config, self.settings["sequence_length"])
@@ -368,7 +346,7 @@ class Pretraining:
         return usage
 
     def log(self) -> None:
-        """Log the last steps."""
+        """Send the means since the last call to the tracker."""
         progress = self.progress
         window = progress.losses[(progress.step - 1) // self.training.logging_steps * self.training.logging_steps :]
         values = {
@@ -381,27 +359,24 @@ class Pretraining:
         self.accelerator.log(values, step=progress.step)
 
     def evaluate(self) -> None:
-        """Score held-out text with the averaged weights, and write samples."""
+        """Evaluate the averaged weights, and write samples."""
         averaged = self.ema.averaged_model(self.blank)
         scores = evaluate(averaged, self.data.validation, self.training, self.accelerator)
         self.progress.evaluations.append({"step": self.progress.step, **scores})
-        self.accelerator.log(
-            {f"eval/{kind}": scores[kind] for kind in ORDER_NAMES if kind in scores}, step=self.progress.step
-        )
-        if self.accelerator.is_main_process and self.training.num_samples:
-            self.write_samples(averaged)
+        kinds = [kind for kind in ORDER_NAMES if kind in scores]
+        self.accelerator.log({f"eval/{kind}": scores[kind] for kind in kinds}, step=self.progress.step)
         if self.accelerator.is_main_process:
-            scored = ", ".join(f"{scores[key]:.3f} {label}" for key, label in ORDER_NAMES.items() if key in scores)
-            tqdm.write(f"step {self.progress.step}: held-out bits per byte {scored}", file=sys.stderr)
+            self._write_samples(averaged)
+            text = ", ".join(f"{scores[kind]:.3f} {ORDER_NAMES[kind]}" for kind in kinds)
+            tqdm.write(f"step {self.progress.step}: held-out bits per byte {text}", file=sys.stderr)
 
-    def write_samples(self, averaged: Model) -> list[str]:
-        length, folder = self.settings["sequence_length"], self.training.output_dir / "samples"
-        return write_samples(
-            averaged, self.data.tokenizer, self.training.num_samples, length, self.progress.step, folder
-        )
+    def _write_samples(self, averaged: Model) -> list[str]:
+        count, length = self.training.num_samples, self.settings["sequence_length"]
+        folder = self.training.output_dir / "samples"
+        return write_samples(averaged, self.data.tokenizer, count, length, self.progress.step, folder) if count else []
 
     def publish(self) -> None:
-        """Write the model folder, the picture, the report and, last, the results."""
+        """Write the model folder, the figure, the report and, at last, the results."""
         training, progress = self.training, self.progress
         averaged = self.ema.averaged_model(self.blank)
         if not self.accelerator.is_main_process:
@@ -425,8 +400,7 @@ class Pretraining:
             "hardware": hardware(self.accelerator),
             "versions": versions(),
         }
-        samples = self.write_samples(averaged) if training.num_samples else []
-        write_report(results, samples, training.output_dir)
+        write_report(results, self._write_samples(averaged), training.output_dir)
         logger.info("Written: %s (model, report.md, results.json).", training.output_dir)
 
 

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""What a finished run leaves besides the model: results.json, report.md and loss.png."""
+"""Report of a finished run: `results.json`, `report.md` and `loss.png`."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from training.optimization import learning_rate_at
 
 
 def loss_curve(losses: list[float], training: TrainingArguments) -> dict[str, list[float]]:
-    """Return the mean loss of every `logging_steps` steps, at the last of them, with the learning rate of that step."""
+    """Return the mean loss of every `logging_steps` steps, and the number and learning rate of their last step."""
     window = training.logging_steps
     ends = [*range(window, len(losses), window), len(losses)]
     return {
@@ -30,13 +30,13 @@ def loss_curve(losses: list[float], training: TrainingArguments) -> dict[str, li
 
 
 def write_report(results: dict[str, Any], samples: list[str], folder: Path) -> None:
-    """Write loss.png, report.md with texts of the final model, and results.json, which marks the run as finished."""
+    """Write `loss.png`, `report.md` and, at last, `results.json`, which marks the run as finished."""
     plot_run(results, folder / "loss.png")
-    write_text(folder / "report.md", report(results, samples, folder.name))
+    write_text(folder / "report.md", _format_report(results, samples, folder.name))
     write_json(folder / "results.json", results)
 
 
-def report(results: dict[str, Any], samples: list[str], name: str) -> str:
+def _format_report(results: dict[str, Any], samples: list[str], name: str) -> str:
     hardware = results["hardware"]
     summary = {
         "parameters": f"{results['num_parameters']:,}",
@@ -54,51 +54,48 @@ def report(results: dict[str, Any], samples: list[str], name: str) -> str:
         "![Training loss and held-out bits per byte](loss.png)",
         "## Held-out text",
         "Bits per byte, with the moving average of the weights.",
-        evaluation_table(results["evaluations"]),
-        *(["## Samples", "Unconditional, by the moving average of the weights."] if samples else []),
-        *(fenced(text) for text in samples),
-        "## What was read",
-        fenced(json.dumps(results["corpus"], indent=1, ensure_ascii=False), "json"),
+        _evaluation_table(results["evaluations"]),
+        *(["## Samples", "Unconditional samples with the moving average of the weights."] if samples else []),
+        *(_code_block(text) for text in samples),
+        "## Data",
+        _code_block(json.dumps(results["corpus"], indent=1, ensure_ascii=False), "json"),
         "## Arguments",
-        fenced(yaml.safe_dump(results["arguments"], sort_keys=False, allow_unicode=True).rstrip(), "yaml"),
+        _code_block(yaml.safe_dump(results["arguments"], sort_keys=False, allow_unicode=True).rstrip(), "yaml"),
         "## Versions",
         ", ".join(f"{package} {version}" for package, version in results["versions"].items()),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def evaluation_table(evaluations: list[dict[str, Any]]) -> str:
+def _evaluation_table(evaluations: list[dict[str, Any]]) -> str:
     kinds = [kind for kind in ORDER_NAMES if kind in evaluations[-1]]
     rows = [
-        (f"{scored['step']:,}", *(f"{scored[kind]:.4f}" for kind in kinds), f"{scored['sequences']:,}")
-        for scored in evaluations
+        (f"{scores['step']:,}", *(f"{scores[kind]:.4f}" for kind in kinds), f"{scores['sequences']:,}")
+        for scores in evaluations
     ]
     return markdown_table(["step", *(ORDER_NAMES[kind] for kind in kinds), "sequences"], rows)
 
 
-def fenced(text: str, language: str = "text") -> str:
-    """Return a code block with a fence longer than any in the text."""
+def _code_block(text: str, language: str = "text") -> str:
+    """Return a Markdown code block whose fence does not occur in the text."""
     fence = "```"
     while fence in text:
         fence += "`"
     return f"{fence}{language}\n{text}\n{fence}"
 
 
-# --------------------------------------------------------------------------------------------------------- pictures
-
-
 def plot_run(results: dict[str, Any], path: Path) -> None:
-    """Draw the training loss, and held-out bits per byte in both kinds of order, over the steps of a run."""
+    """Plot the training loss, and held-out bits per byte in both kinds of order."""
     figure = Figure(figsize=(9, 4), layout="constrained")
     training, held_out = figure.subplots(1, 2)
     curve, evaluations = results["loss_curve"], results["evaluations"]
     training.plot(curve["step"], curve["loss"], color=GREY, linewidth=1.2)
     label_axes(training, "Training loss", "nats per token", results["steps"])
-    use_log_axis(training)  # the first steps fall by far more than all others
+    use_log_axis(training)  # the loss falls most in the first steps
 
     for key, color in (("any_order", ORANGE), ("left_to_right", BLUE)):
-        if key in evaluations[-1]:  # an encoder has no left to right
-            steps, values = zip(*((scored["step"], scored[key]) for scored in evaluations), strict=True)
+        if key in evaluations[-1]:  # encoders are not evaluated left to right
+            steps, values = zip(*((scores["step"], scores[key]) for scores in evaluations), strict=True)
             label = f"{ORDER_NAMES[key]}: {values[-1]:.3f}"
             held_out.plot(steps, values, color=color, marker="o", markersize=3.5, label=label)
     label_axes(held_out, "Held-out text, averaged weights", "bits per byte", results["steps"])
@@ -107,11 +104,13 @@ def plot_run(results: dict[str, Any], path: Path) -> None:
 
 
 def label_axes(axes: Axes, title: str, unit: str, num_steps: int) -> None:
+    """Label axes that show values over the steps of a run."""
     axes.set(xlabel="step", ylabel=unit, xlim=(0, num_steps))
     style_axes(axes, title)
 
 
 def use_log_axis(axes: Axes) -> None:
+    """Make the y axis logarithmic, with plain numbers as ticks."""
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
     axes.yaxis.set_major_formatter("{x:g}")

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors that FSDP2 shards over processes. All others pass through these functions unchanged."""
+"""Functions for tensors that FSDP2 shards over processes. Other tensors are returned unchanged."""
 
 import torch
 from accelerate import Accelerator
@@ -11,10 +11,10 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 def keep_float32_gradients(accelerator: Accelerator) -> None:
     """
-    Have FSDP2 in mixed precision send weights in 16 bits, and round nothing else. Call it before `prepare`.
+    Let FSDP2 with mixed precision round only the weights to 16 bits. Must be called before `Accelerator.prepare`.
 
-    Accelerate's own policy also rounds what enters and leaves modules, times and losses included, and adds up the
-    gradients of passes and processes in 16 bits.
+    Accelerate's policy also rounds the inputs and outputs of modules, such as times and losses, and accumulates
+    gradients over passes and processes in 16 bits.
     """
     if accelerator.distributed_type == DistributedType.FSDP and accelerator.mixed_precision != "no":
         plugin = accelerator.state.fsdp_plugin
@@ -24,19 +24,19 @@ def keep_float32_gradients(accelerator: Accelerator) -> None:
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the part of this process. It shares its memory with `tensor`."""
+    """Return the shard of this process, which shares its memory with `tensor`."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return all of a tensor on every process. All processes must call it at once."""
+    """Return the complete tensor on every process. All processes must call this together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def shard_like(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a full tensor on the device of `model`, a tensor of the same shape, sharded as it is."""
+    """Return a copy of a complete tensor with the device and the sharding of `model`."""
     tensor = tensor.to(local_part(model).device, copy=True)
-    if not isinstance(model, DTensor) or tensor.dim() != model.dim():  # AdamW counts its steps in a scalar
+    if not isinstance(model, DTensor) or tensor.dim() != model.dim():  # AdamW's step is a scalar
         return tensor
-    # Every process has the whole and keeps its part: nothing is sent.
+    # Without communication: every process has the complete tensor, and keeps its shard.
     return distribute_tensor(tensor, model.device_mesh, model.placements, src_data_rank=None)

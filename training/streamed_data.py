@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Sequences of a corpus that is read, tokenized and packed while it is trained on.
+Training data that is read, tokenized and packed during training.
 
-The files come in an order drawn for each epoch, their documents end to end, epoch after epoch, cut into sequences:
-nothing is lost or repeated at their borders. Sequences are shuffled in windows of `window_size`. So the sequence of a
-sample is a function of the corpus, the seed and the number of the sample; `Position` only says where to begin to read.
+Every epoch visits the files in a new random order. The documents of all files and epochs are joined and cut into
+sequences, so no tokens are lost between them. Sequences are shuffled in windows of `window_size`. The sequence of a
+sample depends only on the corpus, the seed and the number of the sample; a `Position` tells where to start reading.
 """
 
 from collections import deque
@@ -23,22 +23,20 @@ from common.data import Data
 from common.sequences import cut, encode_batch
 from training.batches import Samples, epoch_permutation, rows_of_samples
 
-DOCUMENTS_AT_A_TIME = 256  # to the tokenizer, which takes them in parallel
+DOCUMENTS_PER_BATCH = 256  # the tokenizer encodes a batch in parallel
 
 
 @dataclass(frozen=True)
 class Position:
     """
-    A token of the stream, and the window that begins with it.
-
-    Plain numbers, so that checkpoints hold them and other versions of `datasets` know them.
+    Position of a token in the stream, stored in checkpoints. It is independent of the version of `datasets`.
 
     Attributes:
-        window: its number.
-        epoch: full passes over the corpus before.
-        shard: files before, in the order of the epoch.
-        batch: batches of `DOCUMENTS_AT_A_TIME` documents before, in that file.
-        token: tokens before, in that batch.
+        window: Number of the window that starts with the token.
+        epoch: Number of the epoch.
+        shard: Index of the file in the order of the epoch.
+        batch: Index of the batch of `DOCUMENTS_PER_BATCH` documents in the file.
+        token: Index of the token in the batch.
     """
 
     window: int = 0
@@ -51,13 +49,15 @@ class Position:
 @dataclass(frozen=True)
 class Stream:
     """
-    A corpus to be read.
+    Corpus that is read as a stream.
 
     Attributes:
-        shards: The documents; its shards are files.
-        text_column: The column of their text.
-        window_size: Sequences that are shuffled among themselves.
-        held_out: SHA-256 of the documents that are not to be trained on.
+        shards: Documents. The shards are files.
+        text_column: Column with their text.
+        tokenizer: Tokenizer.
+        sequence_length: Number of tokens per sequence.
+        window_size: Number of sequences that are shuffled together.
+        held_out: SHA-256 of the documents to skip.
     """
 
     shards: IterableDataset
@@ -69,17 +69,17 @@ class Stream:
 
     def batches(self, seed: int, start: Position) -> Iterator[tuple[Position, list[int]]]:
         """
-        Yield the ids of batches of documents, each with its place, from that of `start` on and without end.
+        Yield batches of documents as (position, ids) without end, beginning with the batch at `start`.
 
         Raises:
-            ValueError: If an epoch has no document to train on.
+            ValueError: If all documents of an epoch are held out.
         """
         first_shard, first_batch, num_shards = start.shard, start.batch, self.shards.num_shards
         for epoch in count(start.epoch):
             is_empty = not first_shard and not first_batch
             for shard in range(first_shard, num_shards):
                 documents = self.shards.shard(num_shards, int(epoch_permutation(num_shards, seed, epoch)[shard]))
-                batches = documents.with_format("arrow").iter(DOCUMENTS_AT_A_TIME)
+                batches = documents.with_format("arrow").iter(DOCUMENTS_PER_BATCH)
                 for batch, table in enumerate(islice(batches, first_batch, None), first_batch):
                     ids = self.encode(table[self.text_column].to_pylist())
                     is_empty = is_empty and not ids
@@ -87,21 +87,21 @@ class Stream:
                 first_batch = 0
             first_shard = 0
             if is_empty:
-                raise ValueError("The corpus has no document to train on besides those that are held out.")
+                raise ValueError("All documents are held out. Decrease `validation_documents`, or add documents.")
 
     def encode(self, texts: list[str | None]) -> list[int]:
-        """Return the ids of documents end to end, each followed by end-of-text."""
+        """Return the ids of joined documents, each followed by end-of-text. Skip empty and held-out ones."""
         texts = [text for text in texts if text and not (self.held_out and sha256(text) in self.held_out)]
         return list(chain.from_iterable(encode_batch(texts, self.tokenizer, False)["input_ids"])) if texts else []
 
     def sequences(self, seed: int, start: Position) -> Iterator[tuple[np.ndarray, Position]]:
-        """Yield sequences, each with the position behind it."""
-        unused: deque[tuple[Position, int]] = deque()  # batches that were read, and their tokens
+        """Yield sequences, each with the position after it."""
+        unused: deque[tuple[Position, int]] = deque()  # positions and lengths of batches whose tokens are not all used
 
         def documents() -> Iterator[dict[str, list[int]]]:
             skipped = start.token
-            for place, ids in self.batches(seed, start):
-                unused.append((place, len(ids)))
+            for position, ids in self.batches(seed, start):
+                unused.append((position, len(ids)))
                 yield {"input_ids": ids[skipped:]}
                 skipped = 0
 
@@ -115,40 +115,42 @@ class Stream:
 
 class StreamedSamples:
     """
-    A map from sample numbers, which must grow from one call to the next, to what the collator takes.
+    Data set from sample numbers, which must increase, to the features of a data collator.
 
-    While a window is trained on, the next one is read, a sequence for each sample; so two are held in memory.
+    For each sample of a window, one sequence of the next window is read. Two windows are held in memory.
 
     Args:
-        position: Of the window of the first sample, or one before; None: the beginning.
+        stream: The corpus.
+        seed: Seed of the order of files and sequences.
+        position: Position of the window of the first sample, or of an earlier one; defaults to the beginning.
     """
 
     def __init__(self, stream: Stream, seed: int, position: dict[str, int] | None = None) -> None:
         self.stream, self.seed = stream, seed
         start = Position(**position or {})
-        self._unread: Iterator[tuple[np.ndarray, Position]] | None = None  # opened where it is read: in a worker
-        # Of the window at hand and the next one, which begins at `start`: the sequences, and where they begin.
+        self._unread: Iterator[tuple[np.ndarray, Position]] | None = None  # opened on first use, in a worker
+        # Sequences and positions of the current window and of the next one, which begins at `start`.
         self._sequences: list[np.ndarray] = []
         self._position = replace(start, window=start.window - 1)
         self._next_sequences: list[np.ndarray] = []
         self._next_position = self._end = start
 
-    def rows_of(self, samples: list[int]) -> list[int]:
-        """Return the number in the stream of the sequence of each sample."""
+    def row_numbers(self, samples: list[int]) -> list[int]:
+        """Return the index in the stream of the sequence of each sample."""
         size = self.stream.window_size
         rows = rows_of_samples(samples, size, self.seed)
         return [sample // size * size + row for sample, row in zip(samples, rows, strict=True)]
 
     def __getitems__(self, samples: list[int]) -> list[dict[str, Any]]:
-        return [self._feature(sample, row) for sample, row in zip(samples, self.rows_of(samples), strict=True)]
+        return [self._feature(sample, row) for sample, row in zip(samples, self.row_numbers(samples), strict=True)]
 
     def _feature(self, sample: int, row: int) -> dict[str, Any]:
-        window, place = divmod(sample, self.stream.window_size)
+        window, index = divmod(sample, self.stream.window_size)
         while self._position.window < window:
             self._read_ahead(self.stream.window_size)
             self._sequences, self._position = self._next_sequences, self._next_position
             self._next_sequences, self._next_position = [], replace(self._end, window=self._position.window + 1)
-        self._read_ahead(place + 1)
+        self._read_ahead(index + 1)
         ids = self._sequences[row % self.stream.window_size]
         return {"input_ids": ids, "order_seed": sample, "position": asdict(self._position)}
 
@@ -161,7 +163,7 @@ class StreamedSamples:
 
 
 def training_samples(data: Data, seed: int, position: dict[str, int] | None = None) -> Samples | StreamedSamples:
-    """Return the training sequences by the number of the sample; `position`: of the last batch, under `streaming`."""
+    """Return the data set of a run. `position` is the stream position of the last batch, if the corpus is streamed."""
     arguments = data.arguments
     if not arguments.streaming:
         return Samples(data.train, seed)

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Experiment trackers, through Accelerate, and the operations of a training step, by which its speed is judged."""
+"""Experiment trackers, through Accelerate, and the number of operations of a training step."""
 
 import hashlib
 from importlib.util import find_spec
@@ -11,15 +11,15 @@ from accelerate import Accelerator
 
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 
-NONE = "none"
-
 
 def logger_types(tracker: str) -> list[str]:
-    """Return the `log_with` of `Accelerator`. Raises a `ValueError` for a tracker that is not installed."""
-    if tracker == NONE:
+    """Return the argument `log_with` of `Accelerator`. Raise a `ValueError` if the tracker is not installed."""
+    if tracker == "none":
         return []
     if find_spec(tracker) is None:
-        raise ValueError(f"tracker={tracker} is not installed: `pip install {tracker}`, or choose another or {NONE}.")
+        raise ValueError(
+            f"`tracker` is {tracker}, which is not installed. Run `pip install {tracker}`, or set another one, or none."
+        )
     return [tracker]
 
 
@@ -27,28 +27,29 @@ def start_tracker(
     accelerator: Accelerator, tracker: str, output_dir: Path, settings: dict[str, Any], step: int
 ) -> None:
     """
-    Begin to track a run, or go on after `step` steps.
+    Start to track a run, or resume after `step` steps.
 
-    TensorBoard writes to `output_dir / "tensorboard"`. The others know the run by the name of its folder.
+    TensorBoard writes to `output_dir / "tensorboard"`. The other trackers identify the run by its folder.
     """
     run_id = hashlib.sha256(str(output_dir.resolve()).encode()).hexdigest()[:16]
     options = {
-        "tensorboard": {"purge_step": step + 1, "flush_secs": 30},  # what came after the checkpoint comes again
+        "tensorboard": {"purge_step": step + 1, "flush_secs": 30},  # later steps are logged again
         "wandb": {"name": output_dir.name, "id": run_id, "resume": "allow", "dir": str(output_dir)},
         "trackio": {"name": output_dir.name, "resume": "allow"},
     }
     if tracker == "tensorboard":
-        accelerator.init_trackers("tensorboard", init_kwargs=options)  # a folder; settings would become further ones
-    elif tracker != NONE:
+        accelerator.init_trackers("tensorboard", init_kwargs=options)  # settings would become more folders
+    elif tracker != "none":
         accelerator.init_trackers("aogpt", config=settings, init_kwargs=options)
 
 
 def flops_per_token(config: AOGPTConfig | MDMEncoderConfig, length: int) -> float:
     """
-    Return the operations of a training step per token in the products that no implementation can leave out.
+    Return the number of operations per token of a training step, in the matrix products that are necessary.
 
-    These are 6 for every weight of the blocks and the head, and those of attention, of which causality spares a decoder
-    half. Modulation is left out: it can be made once for each position instead of each row. Recomputing does not count.
+    These are 6 for each weight of the blocks and the head, and the products of attention, half as many if it is causal.
+    Modulations are not counted, since they can be computed once per position instead of once per row; nor is
+    recomputation.
     """
     layers, width = config.num_hidden_layers, config.hidden_size
     weights = layers * (4 * width**2 + 2 * width * config.intermediate_size) + width * config.vocab_size

@@ -1,9 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-The contenders of `speed.py`: the decoder, the decoder without one thing that makes it fast, and other samplers.
+Contenders of `speed.py`: the decoder, ablations of the decoder, and other samplers.
 
-Everything that is taken away is taken away here: the package knows nothing of it.
+The ablations are implemented here, so the package needs no switches for them.
 """
 
 import importlib
@@ -21,19 +21,19 @@ from common.models import load_pretrained, longest_sequence
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.decoding_state import AnyOrderCache, CachedDecodingState, QueryResult
 
-# Makes `batch_size` sequences of `length` tokens in `num_steps` steps.
+# Called as generate(batch_size, length, num_steps).
 Generate = Callable[[int, int, int], Any]
 
 
 @dataclass
 class Contender:
     """
-    A sampler that is timed.
+    A sampler to time.
 
     Attributes:
-        generate: Makes sequences.
-        one_step_only: `generate` does one step of many that cost the same, so its time is to be multiplied.
-        one_by_one: It makes one token per step, so that there are as many steps as tokens.
+        generate: Function that generates sequences.
+        one_step_only: Whether `generate` runs one of `num_steps` equal steps, so that its time has to be multiplied.
+        one_by_one: Whether each step generates one token, so that there are as many steps as tokens.
     """
 
     generate: Generate
@@ -41,8 +41,8 @@ class Contender:
     one_by_one: bool = False
 
 
-class WithoutCache(CachedDecodingState):
-    """A decoder whose every pass computes all known rows again."""
+class _WithoutCache(CachedDecodingState):
+    """Decoding state that computes all known rows again in every pass."""
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         self.num_cached.zero_()
@@ -50,24 +50,25 @@ class WithoutCache(CachedDecodingState):
 
 
 class ConcatenatingCache(AnyOrderCache):
-    """A cache that copies the old and the new to fresh memory, as transformers' `DynamicCache` does."""
+    """Cache that copies old and new entries to new memory, as Transformers' `DynamicCache` does."""
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add the keys and values of a layer, and return a copy of all visible ones."""
         num_old = self._num_visible - keys.shape[2]
-        old = super().update(keys, values, layer_idx)
+        stored = super().update(keys, values, layer_idx)
         return tuple(
-            torch.cat((kept[:, :, :num_old], new), dim=2) for kept, new in zip(old, (keys, values), strict=True)
+            torch.cat((kept[:, :, :num_old], new), dim=2) for kept, new in zip(stored, (keys, values), strict=True)
         )
 
 
-class WithConcatenation(CachedDecodingState):
+class _WithConcatenation(CachedDecodingState):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.cache.__class__ = ConcatenatingCache
 
 
-class WithoutTable(CachedDecodingState):
-    """A decoder whose every pass projects the modulations of its targets."""
+class _WithoutTable(CachedDecodingState):
+    """Decoding state that projects the modulations of the targets in every pass."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -75,31 +76,31 @@ class WithoutTable(CachedDecodingState):
 
 
 @contextmanager
-def decoding_state(model: AOGPTForAnyOrderLM, decoding_state_class: type[CachedDecodingState]) -> Iterator[None]:
-    """Have the model generate with another decoding state."""
+def _use_decoding_state(model: AOGPTForAnyOrderLM, decoding_state_class: type[CachedDecodingState]) -> Iterator[None]:
+    """Set another decoding state for generations of the model."""
     model.decoding_state_class = decoding_state_class
     try:
         yield
     finally:
-        del model.decoding_state_class  # that of the class shows again
+        del model.decoding_state_class  # restores the attribute of the class
 
 
 @contextmanager
-def whole_last_layer(model: AOGPTForAnyOrderLM) -> Iterator[None]:
-    """Have the last layer also compute the rows that only enter the cache."""
+def _compute_whole_last_layer(model: AOGPTForAnyOrderLM) -> Iterator[None]:
+    """Make the last layer also compute the outputs of rows that only enter the cache."""
     num_kept = 0
 
-    def ask_for_all(module: Any, arguments: tuple, given: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    def request_all(module: Any, arguments: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
         nonlocal num_kept
-        num_kept = given["num_kept"]
-        return arguments, given | {"num_kept": None}
+        num_kept = options["num_kept"]
+        return arguments, options | {"num_kept": None}
 
-    def give_kept(module: Any, arguments: tuple, output: Any) -> None:
+    def select_kept(module: Any, arguments: tuple, output: Any) -> None:
         output.last_hidden_state = output.last_hidden_state[:, -num_kept:]
 
     hooks = (
-        model.model.register_forward_pre_hook(ask_for_all, with_kwargs=True),
-        model.model.register_forward_hook(give_kept),
+        model.model.register_forward_pre_hook(request_all, with_kwargs=True),
+        model.model.register_forward_hook(select_kept),
     )
     try:
         yield
@@ -108,13 +109,15 @@ def whole_last_layer(model: AOGPTForAnyOrderLM) -> Iterator[None]:
             hook.remove()
 
 
-def sort_all(ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
-    """Sort the whole vocabulary for every token, which at p = 1 changes nothing."""
+def _sort_vocabulary(ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
+    """Sort the vocabulary for every token, as top-p does. With p = 1 the scores do not change."""
     TopPLogitsWarper(1.0)(ids, scores.double())
     return scores
 
 
-def decoder(model: AOGPTForAnyOrderLM, **arguments: Any) -> Generate:
+def make_decoder(model: AOGPTForAnyOrderLM, **arguments: Any) -> Generate:
+    """Return the `generate` of a decoder with a fixed number of tokens per step."""
+
     def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
         return model.generate(
             num_return_sequences=batch_size,
@@ -127,45 +130,46 @@ def decoder(model: AOGPTForAnyOrderLM, **arguments: Any) -> Generate:
     return generate
 
 
-def within(context: Callable[[], AbstractContextManager], generate: Generate) -> Generate:
-    def generate_within(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
-        with context():
-            return generate(batch_size, length, num_steps)
+def _ablate(
+    context: Callable[[AOGPTForAnyOrderLM], AbstractContextManager],
+) -> Callable[[AOGPTForAnyOrderLM], Generate]:
+    """Return a function that makes the `generate` of a decoder inside of `context(model)`."""
 
-    return generate_within
+    def make(model: AOGPTForAnyOrderLM) -> Generate:
+        generate = make_decoder(model)
+
+        def generate_within(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
+            with context(model):
+                return generate(batch_size, length, num_steps)
+
+        return generate_within
+
+    return make
 
 
-def encoder(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
-    """
-    Return an encoder of the decoder's own blocks. A step is a pass over all positions, whatever it fills in; its head
-    and its draws are left out, in its favour.
-    """
+def make_encoder(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
+    """Return an encoder with the decoder's blocks. A step is a forward pass over all positions, without the head."""
     shared = {name: getattr(config, name) for name in AOGPTConfig.__annotations__}
     shared["vocab_size"] = max(config.vocab_size, config.mask_token_id + 1)  # an encoder embeds the mask
     model = MDMEncoderForMaskedLM(MDMEncoderConfig(**shared)).eval().to(device, dtype)
 
     @torch.no_grad()
-    def one_pass(batch_size: int, length: int, num_steps: int) -> torch.Tensor:
+    def run_step(batch_size: int, length: int, num_steps: int) -> torch.Tensor:
         ids = torch.full((batch_size, length), config.mask_token_id, device=device)
         return model.model(ids).last_hidden_state
 
-    return Contender(one_pass, one_step_only=True)
+    return Contender(run_step, one_step_only=True)
 
 
-def causal_lm(name: str, length: int, device: torch.device, dtype: torch.dtype) -> Contender:
-    """
-    Return a model type of transformers, of its default size and with random weights, or a folder or Hub name.
-
-    Raises:
-        ValueError: If it does not take sequences of `length` tokens.
-    """
+def make_causal_lm(name: str, length: int, device: torch.device, dtype: torch.dtype) -> Contender:
+    """Return a causal language model: a model type of Transformers with random weights, or a folder or Hub name."""
     if name in CONFIG_MAPPING:
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](), dtype=dtype)
     else:
         model = load_pretrained(AutoModelForCausalLM, name, dtype=dtype)
     longest = longest_sequence(model.config) or length
     if length > longest:
-        raise ValueError(f"length is {length}, but {name} takes at most {longest} tokens.")
+        raise ValueError(f"`length` is {length}, but {name} supports at most {longest} tokens. Decrease `length`.")
     model = model.eval().to(device)
 
     def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
@@ -183,30 +187,29 @@ def causal_lm(name: str, length: int, device: torch.device, dtype: torch.dtype) 
     return Contender(generate, one_by_one=True)
 
 
-def compared(name: str, config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
+def make_compared(name: str, config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
     """
-    Return the sampler that a user's `module:function` makes of an `AOGPTConfig`, a device and a dtype: a callable that
-    takes batch size, length and number of steps.
+    Return the sampler of a user's `module:function`.
 
-    Raises:
-        ValueError: If `name` is not of that form, or there is no such module or function.
+    The function is called with the other arguments, and returns a callable as `Generate`.
     """
     module_name, _, function_name = name.partition(":")
     try:
         make = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"compare={name!r}: {error}. Give module:function, with the module's folder in PYTHONPATH."
+            f"`compare` ({name!r}) cannot be imported: {error}. Set it to module:function, with the module's folder in "
+            "PYTHONPATH."
         ) from error
     return Contender(make(config, device, dtype))
 
 
 ABLATIONS: dict[str, Callable[[AOGPTForAnyOrderLM], Generate]] = {
-    "no-cache": lambda model: within(partial(decoding_state, model, WithoutCache), decoder(model)),
-    "concatenated-cache": lambda model: within(partial(decoding_state, model, WithConcatenation), decoder(model)),
-    "no-modulation-table": lambda model: within(partial(decoding_state, model, WithoutTable), decoder(model)),
-    "whole-last-layer": lambda model: within(partial(whole_last_layer, model), decoder(model)),
-    # Products on a CPU are those that PyTorch chooses, and no weights are packed.
-    "plain-products": lambda model: within(partial(torch.backends.mkldnn.flags, enabled=False), decoder(model)),
-    "sorted-vocabulary": lambda model: decoder(model, logits_processor=LogitsProcessorList([sort_all])),
+    "no-cache": _ablate(partial(_use_decoding_state, decoding_state_class=_WithoutCache)),
+    "concatenated-cache": _ablate(partial(_use_decoding_state, decoding_state_class=_WithConcatenation)),
+    "no-modulation-table": _ablate(partial(_use_decoding_state, decoding_state_class=_WithoutTable)),
+    "whole-last-layer": _ablate(_compute_whole_last_layer),
+    # Matrix products on a CPU are PyTorch's default ones, and weights are not packed.
+    "plain-products": _ablate(lambda model: torch.backends.mkldnn.flags(enabled=False)),
+    "sorted-vocabulary": lambda model: make_decoder(model, logits_processor=LogitsProcessorList([_sort_vocabulary])),
 }

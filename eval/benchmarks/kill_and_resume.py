@@ -1,12 +1,12 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Kill training runs again and again, let them go on, and compare each with a run that was left alone:
+Kill and resume training runs repeatedly, and compare them with an uninterrupted run.
 
     python eval/benchmarks/kill_and_resume.py [--runs 5] [--kills 8] [--num_processes 1] [--output_dir DIR]
 
-Everything must be the same bit for bit: each loss that was ever computed, the final weights, their moving average and
-the optimizer's state. Writes resume.json and resume.png; exits with 1 if anything differs.
+All losses, the final weights, their moving average and the optimizer's state must be the same, bit for bit. Writes
+resume.json and resume.png. Exits with status 1 if anything differs.
 """
 
 import math
@@ -38,7 +38,7 @@ from common.results import read_results
 from training import pretrain
 from training.checkpoints import checkpoints_in
 
-# A run of some seconds on a short text, much of which go into saving, so that many kills fall there.
+# A run of a few seconds on a short text. It saves often, so that many kills interrupt saving.
 ROOT = Path(__file__).parents[2]
 NUM_STEPS = 100
 RECIPE = [
@@ -47,52 +47,54 @@ RECIPE = [
     *(f"--max_steps={NUM_STEPS}", "--warmup_steps=5", "--batch_size=32", "--hidden_size=64", "--num_hidden_layers=2"),
     *("--save_steps=4", "--eval_steps=25", "--dataloader_num_workers=1"),
 ]
-LONGEST_DELAY = 0.03  # seconds; about a step and its checkpoint
+MAX_DELAY = 0.03  # seconds; about the time of a step and its checkpoint
 
 
 @dataclass
 class Arguments(Options):
-    runs: int = option(5, "Runs that are killed.", least=1)
-    kills: int = option(8, "How often each is.", least=1, below=NUM_STEPS + 1)
-    num_processes: int = option(1, "Processes of every run; all of them are killed.", least=1)
-    seed: int = option(0, "Of the moments of the kills.")
+    """Options of eval/benchmarks/kill_and_resume.py."""
+
+    runs: int = option(5, "Runs to kill.", least=1)
+    kills: int = option(8, "Kills of each run.", least=1, below=NUM_STEPS + 1)
+    num_processes: int = option(1, "Processes of each run. All of them are killed.", least=1)
+    seed: int = option(0, "Seed of the times of the kills.")
     output_dir: Path = option(Path("docs/results/resume"), "Folder for resume.json and resume.png.")
 
 
 @dataclass
 class Attempt:
-    """One start of a run until its end or its kill: the losses that it computed, by step."""
+    """A start of a run until it ends or is killed, with the loss of each step."""
 
     losses: dict[int, float]
     killed: bool
 
 
 def record_and_train(argv: list[str], log: Path, environment: dict[str, str]) -> None:
-    """Train as `pretrain.py` does, in a process of its own, and write down every loss as soon as it is known."""
+    """Run training/pretrain.py in this process, and append every loss to `log` when it is computed."""
     os.environ.update(environment)
     with open(log.with_suffix(f".{os.environ.get('RANK', '0')}.stderr"), "a") as file:
         os.dup2(file.fileno(), sys.stderr.fileno())
     step = pretrain.Pretraining.step
 
-    def recorded(run: pretrain.Pretraining, *arguments: Any) -> tuple[float, int]:
+    def record_step(run: pretrain.Pretraining, *arguments: Any) -> tuple[float, int]:
         loss, stop_signal = step(run, *arguments)
         if run.accelerator.is_main_process:
             with log.open("a") as file:
                 file.write(f"{run.progress.step} {loss.hex()}\n")
         return loss, stop_signal
 
-    pretrain.Pretraining.step = recorded
+    pretrain.Pretraining.step = record_step
     pretrain.main(argv)
 
 
 def read_losses(log: Path) -> dict[int, float]:
-    """Return the losses that were written down so far, by step, without a line that is not complete yet."""
+    """Return the losses in a log by step, without an incomplete last line."""
     lines = [line.split() for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
     return {int(step): float.fromhex(loss) for step, loss in lines}
 
 
 class Trainer:
-    """A starter of runs in fresh processes, forked from one that has imported everything but done nothing."""
+    """Launcher of runs in new processes, which are forked from a server that has imported the training code."""
 
     def __init__(self, argv: list[str], num_processes: int = 1) -> None:
         self.argv, self.num_processes = argv, num_processes
@@ -100,37 +102,32 @@ class Trainer:
         self.context.set_forkserver_preload(["training.pretrain"])
 
     def attempt(self, output_dir: Path, kill_after: tuple[int, float] | None = None) -> Attempt:
-        """
-        Start the run, or let it go on. `kill_after` = (step, seconds): `kill -9` so long after that step of the run.
-
-        Raises:
-            RuntimeError: If the run fails by itself, or leaves a process behind.
-        """
+        """Start or resume a run until it ends, or `kill -9` it at `kill_after`: a step, and seconds after this step."""
         output_dir.mkdir(parents=True, exist_ok=True)
         log = output_dir.with_suffix(".losses")
         log.write_text("")
-        processes = self.start([*self.argv, f"--output_dir={output_dir}"], log)
+        processes = self._start([*self.argv, f"--output_dir={output_dir}"], log)
         step, seconds = kill_after or (math.inf, 0.0)
         while any(process.is_alive() for process in processes):
             if max(read_losses(log), default=-1) >= step:
                 time.sleep(seconds)
                 break
             if any(process.exitcode for process in processes):
-                break  # as launchers do: one that fails takes the others with it
+                break  # as in launchers: if one process fails, the others are killed
             time.sleep(0.002)
         killed = any(process.is_alive() for process in processes) and not any(process.exitcode for process in processes)
-        children = [child for process in processes for child in children_of(process.pid)]
+        children = [child for process in processes for child in _find_children(process.pid)]
         for process in processes:
             process.kill()
             process.join()
-        _, left = psutil.wait_procs(children, timeout=60)
-        if left:
-            raise RuntimeError(f"Processes of the run outlive it: {left}.")
+        _, remaining = psutil.wait_procs(children, timeout=60)
+        if remaining:
+            raise RuntimeError(f"Processes of the run remain after it was killed: {remaining}.")
         if not killed and any(process.exitcode for process in processes):
-            raise RuntimeError(f"The run failed; see {log.with_suffix('.0.stderr')}.")
+            raise RuntimeError(f"The run failed. See {log.with_suffix('.0.stderr')}.")
         return Attempt(read_losses(log), killed)
 
-    def start(self, argv: list[str], log: Path) -> list[ForkServerProcess]:
+    def _start(self, argv: list[str], log: Path) -> list[ForkServerProcess]:
         environments = [{}]
         if self.num_processes > 1:
             with socket.socket() as free:
@@ -149,56 +146,54 @@ class Trainer:
         return processes
 
 
-def children_of(pid: int) -> list[psutil.Process]:
-    """Return all descendants of a process, none if it has ended."""
+def _find_children(pid: int) -> list[psutil.Process]:
+    """Return all descendants of a process, or an empty list if it has ended."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
 
 
-def killed_run(trainer: Trainer, output_dir: Path, kills: int, num_steps: int, seed: int) -> list[Attempt]:
-    """
-    Kill a run of `num_steps` steps `kills` times, and then let it go on to its end.
-
-    The moments are random, one in each of `kills` equal parts of the run, so that none of its stages is spared.
-    """
-    moments = random.Random(seed)
+def run_with_kills(trainer: Trainer, output_dir: Path, kills: int, num_steps: int, seed: int) -> list[Attempt]:
+    """Kill a run of `num_steps` steps at a random time in each of `kills` equal parts, and then let it finish."""
+    rng = random.Random(seed)
     borders = [num_steps * part // kills for part in range(kills + 1)]
     attempts = [
-        trainer.attempt(output_dir, (moments.randrange(first, end), moments.uniform(0, LONGEST_DELAY)))
+        trainer.attempt(output_dir, (rng.randrange(first, end), rng.uniform(0, MAX_DELAY)))
         for first, end in pairwise(borders)
     ]
     return [*attempts, trainer.attempt(output_dir)]
 
 
-def differences(expected: Path, actual: Path) -> list[str]:
-    """Return the names of everything in which two finished runs differ, bit for bit."""
+def find_differences(expected: Path, actual: Path) -> list[str]:
+    """Return the names of all tensors and results in which two finished runs differ, bit for bit."""
     states = [load_file(checkpoints_in(folder)[-1]) for folder in (expected, actual)]
     results = [read_results(folder) for folder in (expected, actual)]
     names = sorted(states[0].keys() | states[1].keys())
-    unequal = [name for name in names if not all(name in state for state in states) or not same_bits(name, *states)]
+    unequal = [
+        name for name in names if not all(name in state for state in states) or not _have_same_bits(name, *states)
+    ]
     for result in results:
         for evaluation in result["evaluations"]:
             del evaluation["seconds"]
     return unequal + [key for key in ("steps", "loss_curve", "evaluations") if results[0][key] != results[1][key]]
 
 
-def same_bits(name: str, one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+def _have_same_bits(name: str, one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     a, b = (state[name].reshape(-1).view(torch.uint8) for state in (one, other))
     return one[name].dtype == other[name].dtype and torch.equal(a, b)
 
 
-def wrong_losses(expected: dict[int, float], attempts: list[Attempt]) -> list[int]:
-    """Return the steps at which any attempt, also one killed before it could save, computed another loss."""
+def find_wrong_losses(expected: dict[int, float], attempts: list[Attempt]) -> list[int]:
+    """Return the steps at which any attempt, even one that was killed before it saved, computed another loss."""
     return sorted({step for attempt in attempts for step, loss in attempt.losses.items() if loss != expected[step]})
 
 
 def plot(expected: dict[int, float], runs: list[list[Attempt]], path: Path) -> None:
-    """Draw the losses of all attempts over those of the run that was left alone, and how the runs came to their end."""
+    """Plot the losses of all attempts and of the uninterrupted run, and the progress of the runs."""
     figure = Figure(figsize=(9, 4), layout="constrained")
-    losses, ways = figure.subplots(1, 2)
-    losses.plot(list(expected), list(expected.values()), color="#c8c8c8", linewidth=5, label="left alone")
+    losses, progress = figure.subplots(1, 2)
+    losses.plot(list(expected), list(expected.values()), color="#c8c8c8", linewidth=5, label="uninterrupted")
     colors = ["#1f5fa8", "#d9730d", "#2e8b57", "#8a4fa3", "#b3322c"]
     for number, attempts in enumerate(runs):
         color, work = colors[number % len(colors)], 0
@@ -206,52 +201,53 @@ def plot(expected: dict[int, float], runs: list[list[Attempt]], path: Path) -> N
             label = f"run {number + 1}, killed {sum(a.killed for a in attempts)} times" if index == 0 else None
             losses.plot(list(attempt.losses), list(attempt.losses.values()), color=color, linewidth=0.9, label=label)
             steps = list(attempt.losses)
-            ways.plot(range(work, work + len(steps)), steps, color=color, linewidth=1.2)
+            progress.plot(range(work, work + len(steps)), steps, color=color, linewidth=1.2)
             work += len(steps)
             if attempt.killed and steps:
-                ways.plot(work - 1, steps[-1], marker="x", markersize=5, color=color)
+                progress.plot(work - 1, steps[-1], marker="x", markersize=5, color=color)
     style_axes(losses, "Training loss")
     losses.set(xlabel="step", ylabel="nats per token")
     losses.legend(frameon=False, fontsize=8)
-    style_axes(ways, "The way to the end (x: kill -9)")
-    ways.set(xlabel="steps computed, again or for the first time", ylabel="step of the run")
-    for axes in (losses, ways):
+    style_axes(progress, "Progress (x: kill -9)")
+    progress.set(xlabel="steps computed, including repeated ones", ylabel="step of the run")
+    for axes in (losses, progress):
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     save_figure(figure, path)
 
 
 @one_line_errors()
 def main(argv: list[str]) -> int:
+    """Run the command, and return its exit status."""
     (arguments,) = Parser(Arguments).parse(argv)
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)  # before the minutes that it takes
+    arguments.output_dir.mkdir(parents=True, exist_ok=True)  # fails before the runs, which take minutes
     trainer = Trainer(RECIPE, arguments.num_processes)
     with tempfile.TemporaryDirectory() as folder:
-        alone = Path(folder) / "alone"
-        expected = trainer.attempt(alone).losses
-        runs, found = [], []
+        uninterrupted = Path(folder) / "uninterrupted"
+        expected = trainer.attempt(uninterrupted).losses
+        runs, facts = [], []
         for number in tqdm(range(arguments.runs), unit="run"):
             output_dir = Path(folder) / f"run{number}"
-            attempts = killed_run(trainer, output_dir, arguments.kills, len(expected), seed=arguments.seed + number)
+            attempts = run_with_kills(trainer, output_dir, arguments.kills, len(expected), arguments.seed + number)
             runs.append(attempts)
-            found.append(
+            facts.append(
                 {
                     "kills": sum(attempt.killed for attempt in attempts),
                     "attempts": [[min(a.losses, default=None), max(a.losses, default=None)] for a in attempts],
                     "steps_computed": sum(len(attempt.losses) for attempt in attempts),
-                    "different_losses": wrong_losses(expected, attempts),
-                    "different_results": differences(alone, output_dir),
+                    "different_losses": find_wrong_losses(expected, attempts),
+                    "different_results": find_differences(uninterrupted, output_dir),
                 }
             )
-        compared = len(load_file(checkpoints_in(alone)[-1]))
+        num_tensors = len(load_file(checkpoints_in(uninterrupted)[-1]))
     results = {
         "command": " ".join(["python eval/benchmarks/kill_and_resume.py", *argv]),
         "recipe": [option.replace(f"{ROOT}/", "") for option in RECIPE],
         "num_processes": arguments.num_processes,
         "steps": len(expected),
-        "tensors_compared": compared,
-        "kills": sum(run["kills"] for run in found),
-        "identical": not any(run["different_losses"] or run["different_results"] for run in found),
-        "runs": found,
+        "tensors_compared": num_tensors,
+        "kills": sum(run["kills"] for run in facts),
+        "identical": not any(run["different_losses"] or run["different_results"] for run in facts),
+        "runs": facts,
         "num_cores": num_cores(),
         "versions": versions(),
     }

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The least time that a generation can take on a machine, from its operations and bytes, and the memory it takes."""
+"""The shortest time that a generation can take on a machine, from its operations and bytes, and its memory."""
 
 import multiprocessing
 import threading
@@ -17,7 +17,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.decoding_state import MIN_PASSES_TO_PACK, CachedDecodingState
 from modeling_aogpt.devices import Linear
 
-# As few steps as make a CPU pack the weights, which then adds the same to the peak of every length.
+# The fewest steps with which a CPU packs the weights. Packed weights add the same to the peak of every length.
 NUM_STEPS = MIN_PASSES_TO_PACK
 
 
@@ -26,7 +26,7 @@ NUM_STEPS = MIN_PASSES_TO_PACK
 
 @dataclass
 class Machine:
-    """The rates that large products and large reads reach, by their best run."""
+    """The highest measured rates of large matrix products and of reading weights."""
 
     flop_per_second: float
     bytes_per_second: float
@@ -35,30 +35,30 @@ class Machine:
 @torch.no_grad()
 def measure_machine(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Machine:
     """
-    Time products of many rows with a weight of the MLP, and of one row with as many weights as the model's blocks have.
+    Time the product of many rows with an MLP weight, and of one row with as many weights as the model's blocks have.
 
-    An accelerator gets so much at once, and so many in a queue, that the calls take no time that counts.
+    On an accelerator, products are large and many are queued, so that launching them takes no noticeable time.
     """
     is_cpu = device.type == "cpu"
     num_rows, num_calls = (512, 1) if is_cpu else (2**14, 16)
     width, inner = config.hidden_size, config.intermediate_size
-    num_layers = 3 * config.num_hidden_layers  # two of the MLP, and attention's, which are as large together
+    num_layers = 3 * config.num_hidden_layers  # two of the MLP; the projections of attention are as large as a third
     sizes = [inner] * num_layers if is_cpu else [inner * num_layers]
     layers = [Linear(width, size, bias=False, device=device, dtype=dtype) for size in sizes]
-    of_mlp = Linear(width, inner, bias=False, device=device, dtype=dtype)
+    mlp_layer = Linear(width, inner, bias=False, device=device, dtype=dtype)
     rows, row = (torch.randn(count, width, device=device, dtype=dtype) for count in (num_rows, 1))
 
     def read_all() -> None:
         for layer in layers:
             layer(row)
 
-    product = best_time(lambda: of_mlp(rows), device, num_calls)
+    product_seconds = best_time(lambda: mlp_layer(rows), device, num_calls)
     num_bytes = sum(layer.weight.nbytes for layer in layers)
-    return Machine(2 * rows.numel() * inner / product, num_bytes / best_time(read_all, device, num_calls))
+    return Machine(2 * rows.numel() * inner / product_seconds, num_bytes / best_time(read_all, device, num_calls))
 
 
 def best_time(function: Callable[[], object], device: torch.device, num_calls: int, repeats: int = 10) -> float:
-    """Return the seconds of a call in the best of some rounds."""
+    """Return the seconds per call in the fastest of `repeats` rounds of `num_calls` calls."""
     times = []
     for _ in range(repeats):
         synchronize(device)
@@ -71,41 +71,43 @@ def best_time(function: Callable[[], object], device: torch.device, num_calls: i
 
 
 def synchronize(device: torch.device) -> None:
+    """Wait for the queued work of an accelerator."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 @dataclass
 class Work:
-    """Floating-point operations and bytes of a whole generation with a cache, in passes that are alike."""
+    """Floating-point operations and bytes of a whole generation with a cache."""
 
     flop: float
     bytes: float
 
     def seconds(self, machine: Machine) -> float:
-        """Return the longer of the times of computing, and of reading weights and cache."""
+        """Return the time of all operations or of reading all weights and caches, whichever is longer."""
         return max(self.flop / machine.flop_per_second, self.bytes / machine.bytes_per_second)
 
 
-def decoder_work(config: AOGPTConfig, batch_size: int, length: int, num_steps: int, dtype: torch.dtype) -> Work:
+def count_work(config: AOGPTConfig, batch_size: int, length: int, num_steps: int, dtype: torch.dtype) -> Work:
     """
-    Count the work of `num_steps` groups of g = n / T tokens: a pass queries g positions and enters g - 1 tokens of the
-    group before (its last is entered by the first query), about 2 n - T rows in all, each of which sees n / 2 others on
-    average.
+    Count the work of a generation of `num_steps` T equal steps of g = n / T tokens.
+
+    A pass queries g positions, and adds g - 1 tokens of the previous step to the cache. (The first query adds the
+    last token.) These are about 2 n - T rows in all, each of which attends to n / 2 others on average.
     """
     num_passes = min(num_steps, length)
     width, inner, num_layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
     group = length / num_passes
     num_entering = (num_passes - 1) * (group - 1)
-    of_keys_and_values = 2 * width**2
-    of_layer = 4 * width**2 + 2 * width * inner
-    attended = 2 * width * length / 2
-    flop = 2 * batch_size * (length + num_entering) * num_layers * (of_layer + attended)
-    flop -= 2 * batch_size * num_entering * (of_layer + attended - of_keys_and_values)  # in the last layer
+    keys_and_values = 2 * width**2
+    layer = 4 * width**2 + 2 * width * inner
+    attention = 2 * width * length / 2
+    flop = 2 * batch_size * (length + num_entering) * num_layers * (layer + attention)
+    flop -= 2 * batch_size * num_entering * (layer + attention - keys_and_values)  # in the last layer
     head = width * config.vocab_size
     flop += 2 * batch_size * length * head
 
-    weights = num_layers * of_layer + head
+    weights = num_layers * layer + head
     cached = 2 * batch_size * num_layers * width * length / 2
     return Work(flop, num_passes * (weights + cached) * dtype.itemsize)
 
@@ -115,29 +117,35 @@ def decoder_work(config: AOGPTConfig, batch_size: int, length: int, num_steps: i
 
 def measure_memory(config: AOGPTConfig, lengths: list[int], device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
     """
-    Return for each length the bytes of keys and values, of the modulation table, and by which a generation of one
-    sequence raised the memory of a process that held the model (on CUDA: the allocated memory).
+    Return the memory of a generation of one sequence for each length, measured in a process of its own.
+
+    `cache_bytes` are the keys and values, `modulation_bytes` the modulation table. `peak_bytes` is the increase of the
+    memory of the process (on CUDA: of allocated memory) during the generation.
     """
     context = multiprocessing.get_context("spawn")
-    found = []
+    measured = []
     for length in tqdm(lengths, desc="memory", unit="length"):
         with context.Pool(1) as pool:
-            found.append(pool.apply(memory_of, (config.to_dict(), length, device, dtype, torch.get_num_threads())))
-    return found
+            arguments = (config.to_dict(), length, device, dtype, torch.get_num_threads())
+            measured.append(pool.apply(measure_length, arguments))
+    return measured
 
 
-def memory_of(sizes: dict[str, Any], length: int, device_name: str, dtype: torch.dtype, threads: int) -> dict[str, Any]:
+def measure_length(
+    sizes: dict[str, Any], length: int, device_name: str, dtype: torch.dtype, threads: int
+) -> dict[str, Any]:
+    """Return the memory of a generation of one sequence, see `measure_memory`."""
     torch.set_num_threads(threads)
     device = torch.device(device_name)
     config = AOGPTConfig(**(sizes | {"max_position_embeddings": length}))
     model = AOGPTForAnyOrderLM(config).eval().to(device, dtype)
-    model.generate(max_length=min(length, 2))  # what is loaded once
+    model.generate(max_length=min(length, 2))  # loads what is loaded once per process
     held = {}
 
     class Observed(CachedDecodingState):
         def __init__(self, *arguments: Any) -> None:
             super().__init__(*arguments)
-            held["cache_bytes"] = sum(store.nbytes for store in self.cache.tensors())
+            held["cache_bytes"] = sum(tensor.nbytes for tensor in self.cache.tensors())
             held["modulation_bytes"] = sum(table.nbytes for table in self.modulations or ())
 
     model.decoding_state_class = Observed
@@ -147,7 +155,7 @@ def memory_of(sizes: dict[str, Any], length: int, device_name: str, dtype: torch
 
 
 class PeakMemory:
-    """The peak of memory within a block over that before: sampled every 2 ms, or counted by CUDA's allocator."""
+    """Context manager that measures the peak increase of memory: sampled every 2 ms, or by CUDA's allocator."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -165,9 +173,12 @@ class PeakMemory:
             self._thread.start()
         return self
 
+    def _update(self) -> None:
+        self.bytes = max(self.bytes, self._process.memory_info().rss - self._before)
+
     def _sample(self) -> None:
         while not self._is_over.wait(0.002):
-            self.bytes = max(self.bytes, self._process.memory_info().rss - self._before)
+            self._update()
 
     def __exit__(self, *_: object) -> None:
         if self.device.type == "cuda":
@@ -175,4 +186,4 @@ class PeakMemory:
         else:
             self._is_over.set()
             self._thread.join()
-            self.bytes = max(self.bytes, self._process.memory_info().rss - self._before)
+            self._update()

@@ -1,14 +1,14 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Time and memory of generation: the decoder, the same without what makes it fast, an encoder, and others.
+Time and memory of generation: the decoder, ablations of the decoder, an encoder, and other samplers.
 
     python eval/benchmarks/speed.py [--steps 32 128 1023] [--batch_size 1 8] [--ablations all] [--causal_lm gpt2]
         [--output_dir DIR]
 
-Contenders are timed in turn, `repeats` times, and the best time of each counts. Weights are random unless --model is
-given: they change no time. With --output_dir, writes speed.json, speed.md and speed.png (Figure 5 of the paper) there,
-anew after every point, so that an interrupted run keeps what it measured; and memory.png, of --memory_lengths.
+Weights are random unless --model is given, which does not change times. The best time of `repeats` runs counts. With
+--output_dir, writes speed.json, speed.md, speed.png (Figure 5 of the paper) and, with --memory_lengths, memory.png.
+They are written after every measurement, so an interrupted run keeps its results.
 """
 
 import platform
@@ -28,78 +28,66 @@ from tqdm import tqdm
 from common.commands import Options, Parser, one_line_errors, option
 from common.hardware import num_cores, versions
 from common.models import load_pretrained
-from eval.benchmarks.contenders import ABLATIONS, Contender, causal_lm, compared, decoder, encoder
-from eval.benchmarks.resources import decoder_work, measure_machine, measure_memory, synchronize
+from eval.benchmarks.contenders import ABLATIONS, Contender, make_causal_lm, make_compared, make_decoder, make_encoder
+from eval.benchmarks.resources import count_work, measure_machine, measure_memory, synchronize
 from eval.benchmarks.speed_report import to_markdown, write_report
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 
 SIZES = {
-    "tiny": {
-        "vocab_size": 512,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "max_position_embeddings": 64,
-    },
+    "tiny": {"vocab_size": 512, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
     "small": {},
     "medium": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
 }
+SIZES["tiny"]["max_position_embeddings"] = 64
 
-STEPS_IN_A_QUEUE = 16
+# Steps that are timed together on an accelerator, if one step of many is timed.
+QUEUED_STEPS = 16
 
 
 @dataclass
 class SpeedArguments(Options):
-    """What is timed, and how often."""
+    """Options of eval/benchmarks/speed.py."""
 
-    model: str | None = option(None, "Folder or Hub name of a decoder; unless given, random weights of --size.")
-    size: Literal["tiny", "small", "medium"] = option("small", "tiny: to try this out. small, medium: the paper's.")
-    length: int | None = option(None, "Tokens of a sequence; unless given, as many as the model takes.")
+    model: str | None = option(None, "Folder or Hub name of a decoder. Defaults to random weights of --size.")
+    size: Literal["tiny", "small", "medium"] = option(
+        "small", "Model size: the paper's small and medium, or a tiny one."
+    )
+    length: int | None = option(None, "Tokens in a sequence. Defaults to the model's maximum.")
     steps: list[int] = option([16, 32, 64, 128], "Numbers of steps.", least=1)
-    batch_size: list[int] = option([1], "Sequences made at once.", least=1)
-    ablations: list[str] = option(
-        ["no-cache"], f"The decoder without one thing that makes it fast: {', '.join(ABLATIONS)}; all, or none."
-    )
-    encoder: bool = option(True, "Time an encoder of the same blocks, by one pass.")
-    causal_lm: str | None = option(None, "Model type of transformers (random weights), folder or Hub name.")
-    compare: str | None = option(None, "module:function of yours, see `compared` in eval/benchmarks/contenders.py.")
-    memory_lengths: list[int] = option(
-        [], "Lengths of which to measure the memory, such as 1024 2048 4096 8192.", least=1
-    )
-    repeats: int = option(2, "Times each is run; the best counts.", least=1)
-    limit_seconds: float = option(60.0, "What is expected to take longer, from fewer steps, is left out.")
-    dtype: Literal["float32", "bfloat16"] = option("float32", "Of weights and cache.")
-    device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Where to run.")
+    batch_size: list[int] = option([1], "Numbers of sequences that are generated at once.", least=1)
+    ablations: list[str] = option(["no-cache"], f"Ablations of the decoder: {', '.join(ABLATIONS)}; or all, or none.")
+    encoder: bool = option(True, "Time an encoder of the same blocks, by one forward pass.")
+    causal_lm: str | None = option(None, "Model type of Transformers (random weights), folder or Hub name to time.")
+    compare: str | None = option(None, "module:function of another sampler to time, see `make_compared`.")
+    memory_lengths: list[int] = option([], "Lengths to measure the memory at, such as 1024 2048 4096 8192.", least=1)
+    repeats: int = option(2, "Runs of each measurement. The best one counts.", least=1)
+    limit_seconds: float = option(60.0, "Leave out contenders that are expected to take longer than this.")
+    dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
+    device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")
     compile: str | None = option(None, "Mode of torch.compile for the decoder: default, reduce-overhead, ...")
-    threads: int | None = option(None, "CPU threads; unless given, those torch chooses.", least=1)
+    threads: int | None = option(None, "CPU threads. Defaults to PyTorch's choice.", least=1)
     output_dir: Path | None = option(None, "Folder for speed.json, speed.md and the pictures.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.model is not None and self.size != SpeedArguments.size:
-            raise ValueError(f"size={self.size} is of random weights, but model={self.model} is given; give one.")
+            raise ValueError(f"`size` ({self.size}) has no effect with `model` ({self.model}). Remove one.")
         if self.ablations == ["all"]:
-            of_cpus = () if self.device.startswith("cpu") else ("plain-products",)
-            self.ablations = [name for name in ABLATIONS if name not in of_cpus]
+            cpu_only = () if self.device.startswith("cpu") else ("plain-products",)
+            self.ablations = [name for name in ABLATIONS if name not in cpu_only]
         elif self.ablations == ["none"]:
             self.ablations = []
-        if unknown := set(self.ablations) - ABLATIONS.keys():
-            raise ValueError(f"No ablations {sorted(unknown)}: there are {', '.join(ABLATIONS)}, all and none.")
+        if unknown := sorted(set(self.ablations) - ABLATIONS.keys()):
+            raise ValueError(f"`ablations` must be some of {', '.join(ABLATIONS)}, or all, or none, but has {unknown}.")
 
 
 def measure(
     arguments: SpeedArguments, command: str, save: Callable[[dict[str, Any]], None] = lambda report: None
 ) -> dict[str, Any]:
-    """
-    Time everything and return the report, numbers and strings. `save` is called with it after every point.
-
-    Raises:
-        ValueError: If there is no such model, device or mode of torch.compile, a model does not take so many tokens,
-            or there is nothing at `compare`.
-    """
+    """Measure everything, and return the report. `save` is called with it after every measurement."""
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
-    device, dtype = device_named(arguments.device), getattr(torch, arguments.dtype)
+    device, dtype = _find_device(arguments.device), getattr(torch, arguments.dtype)
     torch.manual_seed(0)
     if arguments.model is None:
         model = AOGPTForAnyOrderLM(AOGPTConfig(**SIZES[arguments.size]))
@@ -109,13 +97,13 @@ def measure(
     longest = model.config.max_position_embeddings
     length = longest if arguments.length is None else arguments.length
     if not 1 <= length <= longest:
-        raise ValueError(f"length is {length}; this model takes 1 to {longest} (its max_position_embeddings).")
+        raise ValueError(f"`length` must be between 1 and {longest} (`max_position_embeddings`), but is {length}.")
 
-    contenders = make_contenders(arguments, model, length, device, dtype)
+    contenders = _make_contenders(arguments, model, length, device, dtype)
     machine = measure_machine(model.config, device, dtype)
     report = {
         "command": command,
-        "hardware": hardware(device),
+        "hardware": _describe_hardware(device),
         "versions": versions(),
         "dtype": arguments.dtype,
         "length": length,
@@ -123,69 +111,69 @@ def measure(
         "machine": asdict(machine),
         "points": [],
     }
-    for point in race(contenders, arguments, length, device):
-        work = decoder_work(model.config, point["batch_size"], length, point["num_steps"], dtype)
+    for point in time_contenders(contenders, arguments, length, device):
+        work = count_work(model.config, point["batch_size"], length, point["num_steps"], dtype)
         report["points"].append(point | {"floor_seconds": work.seconds(machine)})
         save(report)
     if arguments.memory_lengths:
         config = model.config
         del model, contenders
-        torch.cuda.empty_cache()  # for the other processes
+        torch.cuda.empty_cache()  # the memory is measured in other processes
         report["memory"] = measure_memory(config, arguments.memory_lengths, arguments.device, dtype)
         save(report)
     return report
 
 
-def device_named(name: str) -> torch.device:
-    """Return a device of this machine. Raises a `ValueError` if it has none of this name."""
+def _find_device(name: str) -> torch.device:
+    """Return a device of this machine. Raise a `ValueError` if it does not exist."""
     try:
         return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:  # the latter where torch was built without it
-        raise ValueError(f"device={name} is not there: {error}") from error
+    except (RuntimeError, AssertionError) as error:  # an AssertionError if torch was built without CUDA
+        raise ValueError(f"`device` ({name}) does not exist: {error}") from error
 
 
-def make_contenders(
+def _make_contenders(
     arguments: SpeedArguments, model: AOGPTForAnyOrderLM, length: int, device: torch.device, dtype: torch.dtype
 ) -> dict[str, Contender]:
-    contenders = {"decoder": Contender(decoder(model))}
+    contenders = {"decoder": Contender(make_decoder(model))}
     for name in arguments.ablations:
         contenders[name] = Contender(ABLATIONS[name](model))
     if arguments.encoder:
-        contenders["encoder"] = encoder(model.config, device, dtype)
+        contenders["encoder"] = make_encoder(model.config, device, dtype)
     if arguments.causal_lm is not None:
-        contenders[f"causal-lm {arguments.causal_lm}"] = causal_lm(arguments.causal_lm, length, device, dtype)
+        contenders[f"causal-lm {arguments.causal_lm}"] = make_causal_lm(arguments.causal_lm, length, device, dtype)
     if arguments.compare is not None:
-        contenders[f"compare {arguments.compare}"] = compared(arguments.compare, model.config, device, dtype)
+        contenders[f"compare {arguments.compare}"] = make_compared(arguments.compare, model.config, device, dtype)
     if arguments.compile is not None:
         try:
             model.model.compile(mode=arguments.compile)
         except RuntimeError as error:
-            raise ValueError(f"compile={arguments.compile}: {error}") from error
+            raise ValueError(f"`compile` ({arguments.compile}) cannot be used: {error}") from error
     return contenders
 
 
-def race(
+def time_contenders(
     contenders: dict[str, Contender], arguments: SpeedArguments, length: int, device: torch.device
 ) -> Iterator[dict[str, Any]]:
-    """Yield a measurement per contender, batch size and steps, in turn, so that background load affects all equally."""
+    """Yield one measurement per batch size, steps and contender, interleaved so that background load affects all."""
     for batch_size in arguments.batch_size:
         seconds_per_step = dict.fromkeys(contenders, 0.0)
         for num_steps in sorted(set(arguments.steps)):
-            racing = {}
+            included = {}
             for name, contender in contenders.items():
                 is_short = seconds_per_step[name] * num_steps <= arguments.limit_seconds or contender.one_step_only
                 if name == "decoder" or (is_short and (num_steps >= length - 1 or not contender.one_by_one)):
-                    racing[name] = contender
-            # A few tokens warm a CPU up; an accelerator loads kernels, and torch.compile compiles, for every shape.
-            is_lazy = arguments.compile is not None or device.type != "cpu"
-            for contender in racing.values():
-                warm_up = (length, num_steps) if is_lazy else (min(length, 8), 1)
-                time_of(contender, batch_size, *warm_up, device)
-            seconds: dict[str, list[float]] = {name: [] for name in racing}
+                    included[name] = contender
+            # A few tokens warm a CPU up. Accelerators and torch.compile load and compile kernels for every shape.
+            needs_full_warm_up = arguments.compile is not None or device.type != "cpu"
+            for contender in included.values():
+                warm_up = (length, num_steps) if needs_full_warm_up else (min(length, 8), 1)
+                _time_generation(contender, batch_size, *warm_up, device)
+            seconds: dict[str, list[float]] = {name: [] for name in included}
             for _ in tqdm(range(arguments.repeats), desc=f"batch {batch_size}, {num_steps} steps", unit="round"):
-                for name, contender in racing.items():
-                    times = num_steps if contender.one_step_only else 1
-                    seconds[name].append(times * time_of(contender, batch_size, length, num_steps, device))
+                for name, contender in included.items():
+                    factor = num_steps if contender.one_step_only else 1
+                    seconds[name].append(factor * _time_generation(contender, batch_size, length, num_steps, device))
             for name, values in seconds.items():
                 seconds_per_step[name] = min(values) / num_steps
                 tqdm.write(f"{name}, batch {batch_size}, {num_steps} steps: {min(values):.3g} s", file=sys.stderr)
@@ -199,9 +187,9 @@ def race(
                 }
 
 
-def time_of(contender: Contender, batch_size: int, length: int, num_steps: int, device: torch.device) -> float:
-    # The steps of a generation queue up on an accelerator: so should those that are timed in place of one.
-    calls = STEPS_IN_A_QUEUE if contender.one_step_only and device.type != "cpu" else 1
+def _time_generation(contender: Contender, batch_size: int, length: int, num_steps: int, device: torch.device) -> float:
+    # The steps of a generation are queued on an accelerator, so a single step must be timed in a queue, too.
+    calls = QUEUED_STEPS if contender.one_step_only and device.type != "cpu" else 1
     synchronize(device)
     start = time.perf_counter()
     for _ in range(calls):
@@ -210,15 +198,15 @@ def time_of(contender: Contender, batch_size: int, length: int, num_steps: int, 
     return (time.perf_counter() - start) / calls
 
 
-def hardware(device: torch.device) -> dict[str, Any]:
-    found = {"cpu": cpu_name(), "cores": num_cores(), "threads": torch.get_num_threads()}
-    found["capability"] = torch.backends.cpu.get_cpu_capability()
+def _describe_hardware(device: torch.device) -> dict[str, Any]:
+    facts = {"cpu": _cpu_name(), "cores": num_cores(), "threads": torch.get_num_threads()}
+    facts["capability"] = torch.backends.cpu.get_cpu_capability()
     if device.type == "cuda":
-        found["gpu"] = torch.cuda.get_device_name(device)
-    return found
+        facts["gpu"] = torch.cuda.get_device_name(device)
+    return facts
 
 
-def cpu_name() -> str:
+def _cpu_name() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -229,6 +217,7 @@ def cpu_name() -> str:
 
 @one_line_errors()
 def main(argv: list[str]) -> None:
+    """Run the command."""
     (arguments,) = Parser(SpeedArguments).parse(argv)
 
     def save(report: dict[str, Any]) -> None:

@@ -1,13 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Time and memory of one training step of AO-GPT small on the CPU, against a plain implementation of it:
+Time and memory of a training step of AO-GPT small on the CPU, compared with a plain implementation.
 
     python eval/benchmarks/training_speed.py [--batch_size 3] [--mixed_precision bf16] [--output_dir DIR]
 
-Every measurement is a process of its own: model, AdamW and averages are made, then whole steps (loss, gradients,
-clipping, update, averages) are timed, the first of them apart. Memory is the process's peak, of which the weights,
-their averages and AdamW's moments are a part that nobody saves.
+Every implementation is measured in a process of its own. A step computes loss and gradients, clips them, and updates
+the weights and their moving average. The first step does not count. The memory is the peak of the process, which
+includes the weights, their average and AdamW's moments.
 """
 
 import json
@@ -37,7 +37,7 @@ from training.optimization import ExponentialMovingAverage, create_optimizer
 from training.tracking import flops_per_token
 
 CPU = torch.device("cpu")
-# Name in the table, and what it says of activations.
+# Implementations: name in the table, and activation checkpointing (None for the plain implementation).
 KINDS: dict[str, ActivationCheckpointing | None] = {
     "plain": None,
     "ours": "none",
@@ -46,21 +46,22 @@ KINDS: dict[str, ActivationCheckpointing | None] = {
 }
 SIZES = {
     "small": {"layers": 12, "width": 768, "heads": 12, "length": 1024, "vocab_size": 50304},
-    "tiny": {"layers": 1, "width": 32, "heads": 2, "length": 16, "vocab_size": 64},  # to try the script
+    "tiny": {"layers": 1, "width": 32, "heads": 2, "length": 16, "vocab_size": 64},
 }
-
 CONDITION_SIZE = 128
 
 
 @dataclass
 class Arguments(Options):
-    """The steps that are measured."""
+    """Options of eval/benchmarks/training_speed.py."""
 
-    size: Literal["small", "tiny"] = option("small", "tiny: to try this out.")
-    batch_size: int = option(3, "Sequences of a step.", least=1)
-    length: int | None = option(None, "Tokens of a sequence; unless given, as many as the model takes.", least=1)
-    steps: int = option(2, "Steps, the first of which is not counted.", least=1)
-    mixed_precision: Literal["no", "bf16"] = option("no", "bf16: under autocast; needs a CPU with instructions for it.")
+    size: Literal["small", "tiny"] = option("small", "Model size: the paper's small one, or a tiny one.")
+    batch_size: int = option(3, "Sequences in a step.", least=1)
+    length: int | None = option(None, "Tokens in a sequence. Defaults to the model's maximum.", least=1)
+    steps: int = option(2, "Training steps. The first one does not count, unless it is the only one.", least=1)
+    mixed_precision: Literal["no", "bf16"] = option(
+        "no", "no: float32. bf16: autocast to bfloat16, which needs a CPU with bfloat16 instructions."
+    )
     output_dir: Path = option(Path("docs/results/training_speed"), "Folder for results.json and README.md.")
 
     def __post_init__(self) -> None:
@@ -68,14 +69,14 @@ class Arguments(Options):
         longest = SIZES[self.size]["length"]
         self.length = longest if self.length is None else self.length
         if self.length > longest:
-            raise ValueError(f"length is {self.length}; {self.size} takes 1 to {longest}.")
+            raise ValueError(f"`length` must be at most {longest} for `size={self.size}`, but is {self.length}.")
         check_precision(CPU, self.mixed_precision)
 
 
 # ------------------------------------------------------------------------------------------ the plain implementation
 
 
-class PlainBlock(nn.Module):
+class _PlainBlock(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
@@ -86,10 +87,8 @@ class PlainBlock(nn.Module):
         self.modulation = nn.Sequential(nn.SiLU(), nn.Linear(CONDITION_SIZE, 6 * width))
 
     def attend(self, x: torch.Tensor) -> torch.Tensor:
-        heads = [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1)]
-        attended = F.scaled_dot_product_attention(
-            self.q_norm(heads[0]), self.k_norm(heads[1]), heads[2], is_causal=True
-        )
+        q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
+        attended = F.scaled_dot_product_attention(self.q_norm(q), self.k_norm(k), v, is_causal=True)
         return self.out(attended.transpose(1, 2).flatten(2))
 
     def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
@@ -100,30 +99,27 @@ class PlainBlock(nn.Module):
 
 class PlainAOGPT(nn.Module):
     """
-    AO-GPT as one writes it down first, to compare with.
+    A plain implementation of AO-GPT, with the same design as the released code.
 
-    It computes what the released implementation computes and in its way: n + 1 rows, the last of which is thrown away,
-    condition and modulation made for every row of every sequence in every layer, all logits in one float32 tensor,
-    AdamW one tensor after the other. Attention is PyTorch's fused one, as released.
+    It computes n + 1 rows and discards the last one, computes conditions and modulations for every row of every
+    sequence in every layer, and stores all logits in one float32 tensor. Attention is PyTorch's fused one.
     """
 
     def __init__(self, layers: int, width: int, heads: int, length: int, vocab_size: int) -> None:
         super().__init__()
         self.tokens, self.start = nn.Embedding(vocab_size, width), nn.Embedding(1, width)
         self.positions, self.targets = nn.Embedding(length + 1, width), nn.Embedding(length, CONDITION_SIZE)
-        self.blocks = nn.ModuleList(PlainBlock(width, heads) for _ in range(layers))
-        self.norm, self.modulation = (
-            nn.RMSNorm(width, eps=1e-5),
-            nn.Sequential(nn.SiLU(), nn.Linear(CONDITION_SIZE, 2 * width)),
-        )
+        self.blocks = nn.ModuleList(_PlainBlock(width, heads) for _ in range(layers))
+        self.norm = nn.RMSNorm(width, eps=1e-5)
+        self.modulation = nn.Sequential(nn.SiLU(), nn.Linear(CONDITION_SIZE, 2 * width))
         self.head = nn.Linear(width, vocab_size)
 
     def forward(self, input_ids: torch.LongTensor, orders: torch.LongTensor) -> torch.Tensor:
         """Return the loss (Eq. 7) of whole sequences (batch, n) in the given orders."""
         shuffled = input_ids.gather(1, orders)
-        before_all = torch.zeros_like(orders[:, :1])
-        tokens = torch.cat((self.start(before_all), self.tokens(shuffled)), dim=1)
-        x = tokens + self.positions(torch.cat((before_all, orders + 1), dim=1))
+        start = torch.zeros_like(orders[:, :1])
+        tokens = torch.cat((self.start(start), self.tokens(shuffled)), dim=1)
+        x = tokens + self.positions(torch.cat((start, orders + 1), dim=1))
         condition = self.targets(orders)
         condition = torch.cat((condition, torch.zeros_like(condition[:, :1])), dim=1)
         for block in self.blocks:
@@ -138,25 +134,25 @@ class PlainAOGPT(nn.Module):
 
 
 def make_step(kind: str, size: dict[str, int], mixed_precision: str) -> Callable[..., float]:
-    """Return a function that does a training step on ids and orders: the plain one, or that of training/pretrain.py."""
+    """Return a function that runs a training step of an implementation on ids and orders, and returns the loss."""
     recipe = TrainingArguments()
     if kind == "plain":
-        loss_of = model = PlainAOGPT(**size)
+        compute_loss = model = PlainAOGPT(**size)
         groups = [
             {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": recipe.weight_decay},
             {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
         ]
         optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95), foreach=False)
-        average = PlainAverage(model, recipe.ema_decay)
+        average = _PlainAverage(model, recipe.ema_decay)
     else:
-        model = AOGPTForAnyOrderLM(config_of(size)).train()
+        model = AOGPTForAnyOrderLM(_make_config(size)).train()
         checkpoint_activations(model, KINDS[kind])
-        loss_of, optimizer = AnyOrderObjective(model), create_optimizer(model, recipe)
+        compute_loss, optimizer = AnyOrderObjective(model), create_optimizer(model, recipe)
         average = ExponentialMovingAverage(model, recipe.ema_decay)
 
     def step(input_ids: torch.LongTensor, orders: torch.LongTensor) -> float:
         with torch.autocast("cpu", torch.bfloat16, enabled=mixed_precision == "bf16"):
-            loss = loss_of(input_ids, orders)
+            loss = compute_loss(input_ids, orders)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
         optimizer.step()
@@ -167,7 +163,7 @@ def make_step(kind: str, size: dict[str, int], mixed_precision: str) -> Callable
     return step
 
 
-class PlainAverage:
+class _PlainAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.weights, self.decay = [weight.detach().clone() for weight in model.parameters()], decay
 
@@ -177,7 +173,7 @@ class PlainAverage:
             average.sub_((1 - self.decay) * (average - weight))
 
 
-def config_of(size: dict[str, int]) -> AOGPTConfig:
+def _make_config(size: dict[str, int]) -> AOGPTConfig:
     return AOGPTConfig(
         num_hidden_layers=size["layers"],
         hidden_size=size["width"],
@@ -188,7 +184,7 @@ def config_of(size: dict[str, int]) -> AOGPTConfig:
 
 
 def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
-    """Return, measured in this process, the seconds of each step, losses and the peak of memory."""
+    """Measure an implementation in this process."""
     torch.manual_seed(0)
     size, batch_size, length = SIZES[arguments.size], arguments.batch_size, arguments.length
     step = make_step(kind, size, arguments.mixed_precision)
@@ -216,20 +212,18 @@ def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
 
 
 def measure_in_own_process(kind: str, argv: list[str]) -> dict[str, Any]:
-    """Measure an implementation in a process of its own."""
+    """Measure an implementation in a new process."""
     command = [sys.executable, __file__, *argv, "--measure", kind]
     finished = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     return json.loads(finished.stdout.splitlines()[-1])
 
 
-# ------------------------------------------------------------------------------------------------------------- report
-
-
-def table(results: dict[str, Any]) -> str:
+def format_table(results: dict[str, Any]) -> str:
+    """Return the table of the report."""
     plain = next(run for run in results["runs"] if run["kind"] == "plain")
     header = (
-        *("precision", "tokens", "implementation", "seconds per step", "speed-up", "peak memory", "of plain"),
-        *("tokens/s", "of float32 peak"),
+        *("precision", "tokens", "implementation", "seconds per step", "speed-up", "peak memory", "relative to plain"),
+        *("tokens/s", "float32 utilization"),
     )
     rows = [
         (
@@ -243,40 +237,47 @@ def table(results: dict[str, Any]) -> str:
     return markdown_table(header, rows, "lrlrrrrrr")
 
 
-def report(results: dict[str, Any]) -> str:
+def format_report(results: dict[str, Any]) -> str:
+    """Return the text of README.md."""
     size, speed = results["size"], f"{results['product_speed'] / 1e9:.0f} GFLOP/s"
-    return f"""# One training step of AO-GPT {results["size_name"]}
+    return f"""# Training step of AO-GPT {results["size_name"]}
 
-{table(results)}
+{format_table(results)}
 
-Written by `{results["command"]}`:
-{size["layers"]} layers of width {size["width"]}, {size["length"]} positions, {size["vocab_size"]} ids;
-torch {results["versions"]["torch"]} on {results["threads"]} threads, which multiplies float32 at {speed} at best. Each
-row is a process of its own; the first step is not counted if there are more. Peak memory is all of the process,
-{results["state_bytes"] / 1e9:.2f} GB of it weights, averages, gradients and AdamW's moments in float32.
+Written by `{results["command"]}`.
 
-*plain* is the released way written down directly (`PlainAOGPT`): n + 1 rows, all logits in float32, modulation of every
-row, updates tensor by tensor. *ours* is the step of `training/pretrain.py`; *selective* and *full* are its
-`--activation_checkpointing`. The last column is the share of the best float32 speed that is needed for the products
-which no implementation can leave out: what is recomputed, modulation and all else count as lost.
+* Measured with torch {results["versions"]["torch"]} on {results["threads"]} threads.
+* The model has {size["layers"]} layers of width {size["width"]}, {size["length"]} positions
+  and {size["vocab_size"]} ids.
+* Each row was measured in a process of its own. The first step does not count, unless it is the only one.
+* Peak memory is that of the whole process. It includes {results["state_bytes"] / 1e9:.2f} GB of weights, averages,
+  gradients and AdamW's moments in float32.
+* *plain* (`PlainAOGPT`) has the design of the released code: n + 1 rows, all logits in float32, the modulations of
+  every row, and updates tensor by tensor. *ours* is the step of `training/pretrain.py`. *selective* and *full* are
+  values of `--activation_checkpointing`.
+* Utilization is relative to the highest measured speed of float32 matrix products, {speed}. It counts only the
+  products that every implementation needs, without recomputation and modulations.
 """
 
 
 @one_line_errors()
 def main(argv: list[str]) -> None:
+    """Run the command."""
     parser = Parser(Arguments)
-    parser.add_argument("--measure", choices=KINDS, help="Measure one implementation in this process, and print it.")
+    parser.add_argument(
+        "--measure", choices=KINDS, help="Measure one implementation in this process, and print the results as JSON."
+    )
     arguments, others = parser.parse(argv)
     if others.measure:
         print(json.dumps(measure(others.measure, arguments)))
         return
 
     size = SIZES[arguments.size]
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)  # before the minutes that it takes
+    arguments.output_dir.mkdir(parents=True, exist_ok=True)  # fails before the measurements, which take minutes
     runs = [measure_in_own_process(kind, argv) for kind in tqdm(KINDS, unit="process")]
     speed = max(run["product_speed"] for run in runs)
     for run in runs:
-        run["mfu"] = flops_per_token(config_of(size), run["length"]) * run["tokens_per_second"] / speed
+        run["mfu"] = flops_per_token(_make_config(size), run["length"]) * run["tokens_per_second"] / speed
     results = {
         "command": shlex.join(["python", "eval/benchmarks/training_speed.py", *argv]),
         "size_name": arguments.size,
@@ -289,8 +290,8 @@ def main(argv: list[str]) -> None:
         "versions": versions(),
     }
     write_json(arguments.output_dir / "results.json", results)
-    write_text(arguments.output_dir / "README.md", report(results))
-    print(table(results))
+    write_text(arguments.output_dir / "README.md", format_report(results))
+    print(format_table(results))
 
 
 if __name__ == "__main__":

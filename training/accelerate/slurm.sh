@@ -1,10 +1,10 @@
 #!/bin/bash
-# Trains on one or several machines under Slurm:
+# Train on one or several machines with Slurm:
 #
 #   sbatch --nodes 2 --gpus-per-node 8 training/accelerate/slurm.sh training/configs/medium.yaml [--key value ...]
 #
-# LAUNCH=fsdp2_nodes sbatch ... takes another file of this folder. Slurm sends SIGTERM five minutes before the end of
-# the time limit, and to jobs that it takes back: the run saves, stops, is put into the queue again and goes on.
+# LAUNCH=fsdp2_nodes sbatch ... uses another file of this folder. Slurm sends SIGTERM five minutes before the time limit
+# and before it preempts a job. The run then saves a checkpoint and stops, and the job is requeued to resume it.
 #SBATCH --job-name=aogpt
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=32
@@ -15,15 +15,15 @@
 #SBATCH --output=%x-%j.log
 
 set -euo pipefail
-cd "${SLURM_SUBMIT_DIR:?this script is for sbatch}"
-gpus=${SLURM_GPUS_ON_NODE:?give --gpus-per-node}
+cd "${SLURM_SUBMIT_DIR:?run this script with sbatch}"
+gpus=${SLURM_GPUS_ON_NODE:?set --gpus-per-node}
 if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
-  set -- "$@" --resume auto # what was requeued goes on, also where the job was to begin anew
+  set -- "$@" --resume auto # a requeued job resumes, even if it was submitted with --resume never
 fi
 address=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 
-# On every machine. The launcher gives its processes 30 seconds after a SIGTERM, too few to save a large model: so it is
-# kept out of the way, in a session of its own, and the signal goes to the processes themselves.
+# Runs on every machine. After a SIGTERM, the launcher waits only 30 seconds for its processes, which is too short to
+# save a large model. It therefore runs in its own session, and the signal is sent to the processes directly.
 on_machine='
   setsid accelerate launch --config_file "training/accelerate/$1.yaml" \
     --num_machines "$SLURM_NNODES" --num_processes $(($2 * SLURM_NNODES)) --machine_rank "$SLURM_NODEID" \
@@ -33,14 +33,14 @@ on_machine='
   trap "stopped=143; pkill -TERM -P $launcher" TERM
   wait "$launcher"
   status=$?
-  while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; done # a signal ends the first wait
+  while kill -0 "$launcher" 2>/dev/null; do wait "$launcher"; done # a signal interrupts the first wait
   exit $((stopped ? stopped : status))
 '
 status=0
-# From Slurm 22.05 on srun must be told the number of cores anew, or all processes of a machine may be bound to one.
+# Since Slurm 22.05, srun needs the number of cores; otherwise all processes of a machine may be bound to one core.
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=0 \
   bash -c "$on_machine" launch "${LAUNCH:-ddp_nodes}" "$gpus" "$address" "$@" || status=$?
-if [ "$status" -eq 143 ]; then # stopped, not finished and not failed
+if [ "$status" -eq 143 ]; then # stopped by a signal
   scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status"

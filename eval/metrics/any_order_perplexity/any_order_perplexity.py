@@ -11,26 +11,27 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 _DESCRIPTION = """\
-Perplexity of texts under a language model that predicts tokens in any order: exp of -log p(x | order) per token, for
-random orders (whose mean is the any-order loss and so the masked-diffusion bound) or left to right."""
+Perplexity of texts under a language model that predicts tokens in any order: exp of -log p(x | order) per token, left
+to right or averaged over random orders. The average of -log p(x | order) is the any-order loss, and thus the
+masked-diffusion bound."""
 
 _KWARGS_DESCRIPTION = """
 Args:
-    predictions (list of str): texts, each scored on its own.
-    model_id (str): name or folder of an AO-GPT, sigma-GPT or masked diffusion encoder, with its tokenizer.
+    predictions (list of str): Texts, which are scored independently.
+    model_id (str): Name or folder of an AO-GPT, sigma-GPT or masked diffusion encoder, with its tokenizer.
     orders (str): "random" (default) or "left_to_right".
-    num_orders (int): random orders to average over (default: 1).
-    add_end_of_text (bool): score each text with the end-of-text token behind it (default: True).
-    batch_size (int): texts scored at once (default: 16).
-    seed (int): of the random orders, which depend on the batch size as well (default: 0).
-    device (str): unless given, "cuda" where there is one, else "cpu".
-    trust_remote_code (bool): allow the code in the model's folder or repository to run; needed unless the package
+    num_orders (int): Number of random orders to average over (default: 1).
+    add_end_of_text (bool): Append the end-of-text token to each text (default: True).
+    batch_size (int): Number of texts that are scored at once (default: 16).
+    seed (int): Seed of the random orders, which also depend on the batch size (default: 0).
+    device (str): Defaults to "cuda" if available, else "cpu".
+    trust_remote_code (bool): Allow code from the model's folder or repository to run. Required unless the package
         modeling_aogpt was imported before (default: False).
 
 Returns:
-    perplexities (list of float): of each text, per token.
-    mean_perplexity (float): their mean.
-    pooled_perplexity (float): exp of all nats over all tokens.
+    perplexities (list of float): Perplexity per token of each text.
+    mean_perplexity (float): Mean of the perplexities.
+    pooled_perplexity (float): exp of the total negative log-likelihood divided by the total number of tokens.
 
 Examples:
     >>> metric = evaluate.load("eval/metrics/any_order_perplexity")
@@ -44,7 +45,7 @@ ORDERS = ("random", "left_to_right")
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class AnyOrderPerplexity(evaluate.Metric):
-    """Of texts, without references."""
+    """Perplexity of texts under an any-order model."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(
@@ -67,9 +68,9 @@ class AnyOrderPerplexity(evaluate.Metric):
         trust_remote_code: bool = False,
     ) -> dict[str, float | list[float]]:
         if not len(predictions):
-            raise ValueError("There are no predictions: give at least one text.")
+            raise ValueError("`predictions` is empty. Pass at least one text.")
         if orders not in ORDERS:
-            raise ValueError(f"orders={orders!r} is not one of {', '.join(map(repr, ORDERS))}.")
+            raise ValueError(f"`orders` must be one of {', '.join(map(repr, ORDERS))}, but is {orders!r}.")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         model = AutoModel.from_pretrained(model_id, trust_remote_code=trust_remote_code).to(device).eval()
         tokenizer = AutoTokenizer.from_pretrained(model_id)
@@ -80,22 +81,22 @@ class AnyOrderPerplexity(evaluate.Metric):
         for index, ids in enumerate(sequences):
             if not 1 <= len(ids) <= longest:
                 raise ValueError(
-                    f"Text {index} has {len(ids)} tokens, but this model takes 1 to {longest}: leave out or split it."
+                    f"`predictions[{index}]` must have 1 to {longest} tokens, but has {len(ids)}. Remove or split it."
                 )
         generator = torch.Generator().manual_seed(seed)
         nats = []
         for start in range(0, len(sequences), batch_size):
             ids = [torch.tensor(sequence) for sequence in sequences[start : start + batch_size]]
             padded = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True)
-            kept = torch.nn.utils.rnn.pad_sequence([torch.ones_like(sequence) for sequence in ids], batch_first=True)
-            scores = model.log_likelihood(
+            mask = torch.nn.utils.rnn.pad_sequence([torch.ones_like(sequence) for sequence in ids], batch_first=True)
+            output = model.log_likelihood(
                 padded.to(device),
                 orders=orders,
                 num_orders=num_orders,
-                attention_mask=kept.to(device),
+                attention_mask=mask.to(device),
                 generator=generator,
             )
-            nats += (-scores.log_likelihood).tolist()
+            nats += (-output.log_likelihood).tolist()
         lengths = [len(ids) for ids in sequences]
         perplexities = [math.exp(total / length) for total, length in zip(nats, lengths, strict=True)]
         return {

@@ -10,19 +10,19 @@ import datasets
 import evaluate
 
 _DESCRIPTION = """\
-How varied samples are. The unigram entropy of a sample, in nats, is that of the frequencies of its own tokens: it falls
-when a sample repeats itself, which is how low temperatures buy generative perplexity. distinct-n is the share of
-different n-grams among all n-grams of all samples."""
+Diversity of samples. The unigram entropy of a sample, in nats, is the entropy of its token frequencies. It is low if
+the sample repeats itself, as samples at low temperatures do. distinct-n is the number of different n-grams divided by
+the number of all n-grams, over all samples."""
 
 _KWARGS_DESCRIPTION = """
 Args:
-    predictions: samples, each a list of token ids, or a text, whose tokens are then the words between blanks.
-    max_n (int): the largest n of distinct-n, 3 unless given.
+    predictions: Samples, each a list of token ids, or a text, whose tokens are its words.
+    max_n (int): Largest n of distinct-n (default: 3).
 
 Returns:
-    mean_entropy (float): mean of the samples' entropies, in nats.
-    entropies (list of float): of each sample.
-    distinct_1 ... distinct_<max_n> (float): share of different n-grams; NaN where there is none.
+    mean_entropy (float): Mean entropy of the samples in nats.
+    entropies (list of float): Entropy of each sample.
+    distinct_1 ... distinct_<max_n> (float): Fraction of different n-grams; NaN if all samples are shorter than n.
 
 Examples:
     >>> metric = evaluate.load("eval/metrics/sample_entropy")
@@ -31,36 +31,26 @@ Examples:
 """
 
 _CITATION = """\
-@misc{zheng2024masked,
-  title  = {Masked Diffusion Models are Secretly Time-Agnostic Masked Models and Exploit Inaccurate Categorical
-            Sampling},
-  author = {Kaiwen Zheng and Yongxin Chen and Hanzi Mao and Ming-Yu Liu and Jun Zhu and Qinsheng Zhang},
-  year   = {2024},
-  note   = {arXiv:2409.02908}
-}
-@inproceedings{li2016diversity,
-  title     = {A Diversity-Promoting Objective Function for Neural Conversation Models},
-  author    = {Jiwei Li and Michel Galley and Chris Brockett and Jianfeng Gao and Bill Dolan},
-  booktitle = {NAACL},
-  year      = {2016}
-}"""
+Zheng et al., Masked Diffusion Models are Secretly Time-Agnostic Masked Models and Exploit Inaccurate Categorical
+Sampling, arXiv:2409.02908
+Li et al., A Diversity-Promoting Objective Function for Neural Conversation Models, NAACL 2016"""
 
 
 def unigram_entropy(tokens: Sequence[Hashable]) -> float:
-    """Entropy, in nats, of the frequencies of the tokens of one sample; 0 for an empty one."""
-    shares = [count / len(tokens) for count in Counter(tokens).values()]
-    return -math.fsum(share * math.log(share) for share in shares) + 0.0  # no negative zero
+    """Return the entropy of the token frequencies of a sample in nats; 0 for an empty sample."""
+    frequencies = [count / len(tokens) for count in Counter(tokens).values()]
+    return -math.fsum(frequency * math.log(frequency) for frequency in frequencies) + 0.0  # turns -0.0 into 0.0
 
 
 def distinct(samples: Sequence[Sequence[Hashable]], n: int) -> float:
-    """Share of different n-grams among all n-grams inside the samples; NaN if all samples are shorter than n."""
+    """Return the fraction of different n-grams among all n-grams of the samples; NaN if there are none."""
     ngrams = [tuple(tokens[start : start + n]) for tokens in samples for start in range(len(tokens) - n + 1)]
     return len(set(ngrams)) / len(ngrams) if ngrams else math.nan
 
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)
 class SampleEntropy(evaluate.Metric):
-    """Of samples, without references."""
+    """Unigram entropy and distinct n-grams of samples."""
 
     def _info(self) -> evaluate.MetricInfo:
         return evaluate.MetricInfo(

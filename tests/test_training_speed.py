@@ -26,7 +26,7 @@ NAMES = {
 BLOCK = {
     "norm_1": "input_layernorm",
     "norm_2": "post_attention_layernorm",
-    "qkv": "attention.qkv_proj",
+    "qkv": "self_attn.q_proj",
     "out": "attention.o_proj",
     "q_norm": "attention.q_norm",
     "k_norm": "attention.k_norm",

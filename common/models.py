@@ -31,8 +31,9 @@ def read_config(name_or_path: str | Path, **options: Any) -> AOGPTConfig:
     config = read_any_config(name_or_path, **options)
     if not isinstance(config, AOGPTConfig):  # also the base class of MDMEncoderConfig
         raise ValueError(
-            f"{name_or_path} is a model of type {config.model_type!r}, not of this package. Convert a GPT-2 with "
-            "training/convert_gpt2.py, and released files with modeling_aogpt/convert_reference_checkpoint.py."
+            f"{name_or_path} is a model of type {config.model_type!r}, not of this package. Convert a causal language "
+            "model with training/convert_causal_lm.py, and released files with "
+            "modeling_aogpt/convert_reference_checkpoint.py."
         )
     return config
 

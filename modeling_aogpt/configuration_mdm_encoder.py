@@ -21,7 +21,7 @@ class MDMEncoderConfig(AOGPTConfig):
     decoder differ in nothing but attention. The published encoders are
 
     * RADD (arXiv 2406.03736): `target_injection="none", position_encoding="rotary", norm="layernorm", qk_norm=False,
-      attention_bias=False, hidden_act="gelu_pytorch_tanh"`;
+      attention_bias=False, attention_output_bias=False, hidden_act="gelu_pytorch_tanh"`;
     * SEDD (arXiv 2310.16834): the same with `target_injection="sigma", norm_bias=False`.
 
     Args:
@@ -30,8 +30,6 @@ class MDMEncoderConfig(AOGPTConfig):
             the noise level of the sequence modulates every norm and gates every residual branch (SEDD).
         target_embedding_size (`int`, defaults to 128): Width of the target embedding of `"adaln"`, or of the embedding
             of the noise level of `"sigma"`.
-        attention_bias (`bool`, defaults to `True`): Whether attention projections have biases, if `use_bias` is True.
-        norm_bias (`bool`, defaults to `True`): Whether layer norms have biases, if `use_bias` is True.
         num_valid_tokens (`int`, *optional*): Number of ids of text. Defaults to 50257 for a table of 50304 (GPT-2),
             otherwise to `vocab_size` - 1; the last id is then the mask.
         mask_token_id (`int`, *optional*): Id of positions to fill in; defaults to `num_valid_tokens`. The encoder
@@ -48,10 +46,7 @@ class MDMEncoderConfig(AOGPTConfig):
     """
 
     model_type = "mdm_encoder"
-    choices = AOGPTConfig.choices | {"target_injection": (*AOGPTConfig.choices["target_injection"], "none", "sigma")}
-
-    attention_bias: bool = True
-    norm_bias: bool = True
+    choices = AOGPTConfig.choices | {"target_injection": (*AOGPTConfig.choices["target_injection"], "sigma")}
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.num_valid_tokens is None and self.vocab_size != GPT2_PADDED_VOCAB_SIZE:

@@ -24,10 +24,11 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from transformers import PreTrainedModel
 
 from .configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCAB_SIZE, AOGPTConfig
 from .configuration_mdm_encoder import MDMEncoderConfig
-from .modeling_aogpt import AOGPTForAnyOrderLM
+from .modeling_aogpt import AOGPTForAnyOrderLM, compute_frequencies
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM
 from .tokenization import load_matching_tokenizer
 
@@ -41,7 +42,7 @@ DECODER_EMBEDDINGS = {
 }
 DECODER_BLOCK = {
     "transformer.h.{layer}.ln_1": "model.layers.{layer}.input_layernorm",
-    "transformer.h.{layer}.attn.c_attn": "model.layers.{layer}.self_attn.qkv_proj",
+    "transformer.h.{layer}.attn.c_attn": "model.layers.{layer}.self_attn.{q,k,v}_proj",
     "transformer.h.{layer}.attn.c_proj": "model.layers.{layer}.self_attn.o_proj",
     "transformer.h.{layer}.attn.q_norm": "model.layers.{layer}.self_attn.q_norm",
     "transformer.h.{layer}.attn.k_norm": "model.layers.{layer}.self_attn.k_norm",
@@ -57,7 +58,7 @@ ENCODER_EMBEDDINGS = {
 }
 ENCODER_BLOCK = {
     "blocks.{layer}.norm1": "model.layers.{layer}.input_layernorm",
-    "blocks.{layer}.attn_qkv": "model.layers.{layer}.self_attn.qkv_proj",
+    "blocks.{layer}.attn_qkv": "model.layers.{layer}.self_attn.{q,k,v}_proj",
     "blocks.{layer}.attn_out": "model.layers.{layer}.self_attn.o_proj",
     "blocks.{layer}.norm2": "model.layers.{layer}.post_attention_layernorm",
     "blocks.{layer}.mlp.0": "model.layers.{layer}.mlp.up_proj",
@@ -126,6 +127,7 @@ RADD = ReleasedArchitecture(
         "norm": "layernorm",
         "qk_norm": False,
         "attention_bias": False,
+        "attention_output_bias": False,
         "hidden_act": "gelu_pytorch_tanh",
     },
 )
@@ -137,7 +139,6 @@ SETTINGS = {
     "n_head": "num_attention_heads",
     "n_embd": "hidden_size",
     "block_size": "max_position_embeddings",
-    "bias": "use_bias",
     "vocab_size": "vocab_size",
 }
 # The same for encoders. `cond_dim` is in every file, but no tensor of a RADD has this size.
@@ -216,14 +217,14 @@ def load_decoder(source: Path, weights: str | None) -> AOGPTForAnyOrderLM:
     with torch.device("meta"):
         model = AOGPTForAnyOrderLM(config)
     names = dict(released_names(architecture, config, model.state_dict()))
-    shapes = {old: tuple(model.state_dict()[new].shape) for old, new in names.items()}
+    shapes = released_shapes(names, model)
     check_tensors(tensors, shapes, f"The tensors of {source} do not fit its model_args ({architecture.name})")
     if config.tie_word_embeddings and not torch.equal(*(tensors[name] for name in TIED)):
         raise ValueError(f"{source}: {TIED[0]} and {TIED[1]} differ, but {architecture.name} ties them.")
     if (weights or architecture.published_weights) == "ema":
         tensors = read_moving_averages(checkpoint, shapes, config.tie_word_embeddings, source)
 
-    model.load_state_dict({new: tensors[old] for old, new in names.items()}, assign=True)
+    model.load_state_dict(split_tensors(names, tensors), assign=True)
     model.tie_weights()
     return model.eval()
 
@@ -238,18 +239,19 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
     with torch.device("meta"):
         model = MDMEncoderForMaskedLM(config)
     names = dict(released_names(architecture, config, model.state_dict()))
-    shapes = {old: tuple(model.state_dict()[new].shape) for old, new in names.items()}
+    shapes = released_shapes(names, model)
     # The file also contains the rotary frequencies. Only these depend on the number of heads and on the base.
-    frequencies = config.rope_theta ** -(torch.arange(0, config.head_dim, 2) / config.head_dim)
+    frequencies, _ = compute_frequencies(config, torch.device("cpu"))
     given = tensors.pop("rotary_emb.inv_freq", frequencies)
     problem = f"The tensors of {source} do not fit its config.json ({architecture.name})"
     if given.shape != frequencies.shape or not torch.allclose(given.float(), frequencies, rtol=1e-3, atol=0):
         raise ValueError(
-            f"{problem}: rotary_emb.inv_freq does not have the frequencies of base {config.rope_theta:g} and n_heads="
+            f"{problem}: rotary_emb.inv_freq does not have the frequencies of base "
+            f"{config.rope_parameters['rope_theta']:g} and n_heads="
             f"{config.num_attention_heads}."
         )
     check_tensors(tensors, shapes, problem)
-    model.load_state_dict({new: tensors[old] for old, new in names.items()}, assign=True)
+    model.load_state_dict(split_tensors(names, tensors), assign=True)
     return model.eval()
 
 
@@ -260,7 +262,7 @@ def read_folder(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         if not path.is_file():
             raise ValueError(
                 f"{source} is a folder without {path.name}. Pass a released .pt file of AO-GPT or sigma-GPT, or the "
-                "folder of a SEDD or RADD. (training/convert_gpt2.py converts a GPT-2.)"
+                "folder of a SEDD or RADD. (training/convert_causal_lm.py converts a Llama, Qwen or GPT-2.)"
             )
     try:
         return json.loads(config.read_text(encoding="utf-8")), load_file(weights)
@@ -328,9 +330,10 @@ def read_config(
 ) -> AOGPTConfig:
     """Return the configuration of a released file. The shapes of the tensors are checked later."""
     given = checkpoint["model_args"]
-    if given.keys() - {"dropout"} != SETTINGS.keys():
-        raise ValueError(f"{source} must have the model_args {', '.join(SETTINGS)}, but has {', '.join(given)}.")
+    if given.keys() - {"dropout"} != SETTINGS.keys() | {"bias"}:
+        raise ValueError(f"{source} must have the model_args {', '.join(SETTINGS)}, bias, but has {', '.join(given)}.")
     settings = {new: given[old] for old, new in SETTINGS.items()} | architecture.settings
+    settings |= dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias", "norm_bias"), given["bias"])
     settings["target_embedding_size"] = tensors["transformer.wtpe.weight"].shape[-1]
     if settings["vocab_size"] == GPT2_PADDED_VOCAB_SIZE:  # <|endoftext|>, GPT-2's only special token
         settings["bos_token_id"] = settings["eos_token_id"] = GPT2_VOCAB_SIZE - 1
@@ -342,18 +345,39 @@ def read_config(
 
 def released_names(
     architecture: ReleasedArchitecture, config: AOGPTConfig, known: Iterable[str]
-) -> Iterator[tuple[str, str]]:
-    """Yield (released name, our name) for each tensor in `known`, in the order of the authors' parameters."""
+) -> Iterator[tuple[str, list[str]]]:
+    """
+    Yield (released name, our names) for each released tensor, in the order of the authors' parameters.
+
+    One released tensor contains the projections of queries, keys and values, which have names of their own here. Names
+    that are not in `known` are skipped.
+    """
     blocks = (
-        (old.format(layer=layer), new.format(layer=layer))
+        (old.format(layer=layer), new.replace("{layer}", str(layer)))
         for layer in range(config.num_hidden_layers)
         for old, new in architecture.block.items()
     )
     known = set(known)
     for old, new in (*architecture.embeddings.items(), *blocks, *architecture.head.items()):
+        parts = [new.replace("{q,k,v}", part) for part in "qkv"] if "{q,k,v}" in new else [new]
         for kind in ("", ".weight", ".bias"):
-            if f"{new}{kind}" in known:
-                yield f"{old}{kind}", f"{new}{kind}"
+            if f"{parts[0]}{kind}" in known:
+                yield f"{old}{kind}", [f"{part}{kind}" for part in parts]
+
+
+def released_shapes(names: dict[str, list[str]], model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each released tensor."""
+    weights = model.state_dict()
+    return {old: (sum(len(weights[part]) for part in new), *weights[new[0]].shape[1:]) for old, new in names.items()}
+
+
+def split_tensors(names: dict[str, list[str]], tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the released tensors under our names."""
+    weights = {}
+    for old, new in names.items():
+        parts = tensors[old].chunk(len(new)) if len(new) > 1 else [tensors[old]]
+        weights |= {name: part.clone() if len(new) > 1 else part for name, part in zip(new, parts, strict=True)}
+    return weights
 
 
 def read_moving_averages(

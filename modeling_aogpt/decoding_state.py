@@ -30,6 +30,9 @@ VALUES_BY_RANK = ("ids", "orders", "positions", "blocks", "unmasking_steps", "to
 # passes save.
 MIN_PASSES_TO_PACK = 32
 
+# Rows per pass while a long prompt enters the cache, which bounds the attention mask.
+MAX_PREFILL_ROWS = 2048
+
 # Each number of rows and kind of batch compiles to its own graph. PyTorch's limit of 8 would leave some passes eager.
 MAX_COMPILED_GRAPHS = 64
 
@@ -296,7 +299,7 @@ class AnyOrderCache:
         dtype: torch.dtype,
         devices: Sequence[torch.device],
     ) -> None:
-        shape = (batch_size, config.num_attention_heads, num_slots, config.head_dim)
+        shape = (batch_size, config.num_key_value_heads, num_slots, config.head_dim)
         # One tensor per layer: a compiled pass would copy a tensor of all layers as a whole to write to a part of it.
         self.layers = [tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)) for device in devices]
         self._sequences = torch.arange(batch_size, device=devices[0])[:, None]
@@ -368,6 +371,7 @@ class CachedDecodingState(DecodingState):
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         """Predict the next `num_queries` (batch,) ranks of each sequence, each given all unmasked tokens."""
+        self._prefill()
         num_context = self.num_context[:, None]
         ranks = self._uncached_ranks(self.num_context + num_queries)
         is_query = (num_context <= ranks) & (ranks < num_context + num_queries[:, None])
@@ -386,6 +390,7 @@ class CachedDecodingState(DecodingState):
             num_drafts (`torch.LongTensor` of shape `(batch,)`): Number of drafts of each sequence.
             include_first (`bool`): Also predict the rank of the first draft, for drafts that no query preceded.
         """
+        self._prefill()
         num_context = self.num_context + num_drafts
         ranks = self._uncached_ranks(torch.minimum(num_context + 1, self.ends))
         first = self.num_context[:, None] + (0 if include_first else 1)
@@ -411,6 +416,13 @@ class CachedDecodingState(DecodingState):
         num_unchanged = (self.orders == before).long().cumprod(dim=-1).sum(dim=-1).cpu()
         self.num_cached = torch.minimum(self.num_cached, num_unchanged)
 
+    def _prefill(self) -> None:
+        """Enter the beginning of long prompts into the cache, in passes of bounded size."""
+        while int((self.num_context - self.num_cached).max()) > MAX_PREFILL_ROWS:
+            ranks = self.num_cached[:, None] + torch.arange(MAX_PREFILL_ROWS, device=self.num_cached.device)
+            self._run(ranks, self.num_context, is_query=torch.zeros_like(ranks, dtype=torch.bool))
+            self.num_cached = torch.minimum(self.num_cached + MAX_PREFILL_ROWS, self.num_context)
+
     def _uncached_ranks(self, ends: torch.LongTensor) -> torch.LongTensor:
         """Return ranks (batch, rows) from the first uncached one, as many as any sequence needs to reach `ends`."""
         num_rows = int((ends - self.num_cached).max())
@@ -429,7 +441,9 @@ class CachedDecodingState(DecodingState):
             self._pack_weights_in_time(is_query)
             slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if (ranks == ranks[0]).all() else None
             ranks = ranks.clamp(max=length - 1)
-            num_visible, num_skipped = int(ranks.max()) + 1, int(is_query.any(dim=0).long().argmax())
+            is_needed = is_query.any(dim=0)
+            num_skipped = int(is_needed.long().argmax()) if is_needed.any() else len(is_needed) - 1
+            num_visible = int(ranks.max()) + 1
         sees_all_slots = ranks.shape[1] == 1 and slots is not None  # a single row, as in left-to-right decoding
         self.num_forward_passes += 1
         self.num_rows += ranks.numel()
@@ -450,7 +464,7 @@ class CachedDecodingState(DecodingState):
 
     def _pack_weights_in_time(self, is_query: torch.BoolTensor) -> None:
         """Pack the weights once enough passes are expected, if the remaining ones have as many queries as this one."""
-        if self._is_packed or int(is_query.sum()) == 1:  # the remaining passes have one row each
+        if self._is_packed or int(is_query.sum()) <= 1:  # the remaining passes have one row each
             return
         num_remaining = int((self.num_masked / is_query.sum(dim=1).clamp(min=1)).max())
         if self.num_forward_passes + num_remaining >= MIN_PASSES_TO_PACK:

@@ -31,10 +31,11 @@ from .validation import check_choice, check_even, check_integer, prepare_input_i
 
 MASKINGS = ("bernoulli", "fixed_count")
 
-# Rows of one forward pass, and rows whose logits are held at once: 1024 rows of a vocabulary of 50304 take 206 MB in
+# Rows of one forward pass, and rows and logits that are held at once: 1024 rows of a vocabulary of 50304 take 206 MB in
 # float32.
 ROWS_PER_PASS = 4096
 ROWS_PER_HEAD_CALL = 1024
+LOGITS_PER_HEAD_CALL = 1024 * 50304
 
 # The shortest context with more than one order.
 MIN_ENSEMBLE_CONTEXT = 2
@@ -58,8 +59,8 @@ def token_log_probs(
         ids (`torch.LongTensor` of shape `(rows,)`): The ids.
         num_valid_tokens (`int`): Number of ids of text.
     """
-    scores = []
-    for states, targets in zip(hidden_states.split(ROWS_PER_HEAD_CALL), ids.split(ROWS_PER_HEAD_CALL), strict=True):
+    num_rows, scores = max(1, min(ROWS_PER_HEAD_CALL, LOGITS_PER_HEAD_CALL // num_valid_tokens)), []
+    for states, targets in zip(hidden_states.split(num_rows), ids.split(num_rows), strict=True):
         logits = head(states)[:, :num_valid_tokens]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         scores.append(-nn.functional.cross_entropy(logits, targets, reduction="none").double())

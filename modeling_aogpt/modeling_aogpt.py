@@ -7,9 +7,10 @@ The decoder runs rows: (token, position of that token, target position to predic
 carries the token of rank k - 1 and predicts the token at position `orders[b, k]`. Row 0 carries a learned start
 embedding.
 
-Rotary positions (`position_encoding="rotary"`) rotate queries by the target position and keys by the token's own
-position. This is the single-stream form of a known idea: ARPG (arXiv 2503.10568) rotates separate cross-attention
-queries by their targets, and A3 (arXiv 2601.13228) uses two streams.
+Rotary positions (`position_encoding="rotary"`) rotate queries by the position before the target, and keys by the
+token's own position. Left to right the two are the same, so with `target_injection="none"` the model is a standard
+rotary decoder, such as a Llama, with the same weights. It is the single-stream form of a known idea: ARPG (arXiv
+2503.10568) rotates separate cross-attention queries by their targets, and A3 (arXiv 2601.13228) uses two streams.
 """
 
 import copy
@@ -27,6 +28,7 @@ from transformers.generation import GenerationMixin
 from transformers.loss.loss_utils import fixed_cross_entropy
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast, MaskedLMOutput
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
 from transformers.processing_utils import Unpack
 from transformers.utils import ModelOutput, TransformersKwargs, can_return_tuple
@@ -67,24 +69,31 @@ ANY_ORDER_METHODS = ("generate", "log_likelihood", "conditional_log_likelihood",
 def make_norm(config: AOGPTConfig) -> nn.Module:
     """Return a norm over `config.hidden_size`."""
     if config.norm == "rmsnorm":
-        return nn.RMSNorm(config.hidden_size, eps=config.norm_eps)
-    return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, bias=config.use_bias)
+        return nn.RMSNorm(config.hidden_size, eps=config.norm_eps, elementwise_affine=config.norm_weight)
+    has_bias = config.norm_weight and config.norm_bias
+    return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, elementwise_affine=config.norm_weight, bias=has_bias)
 
 
-def compute_rotation(positions: torch.LongTensor, config: AOGPTConfig, dtype: torch.dtype) -> Rotation:
-    """Return cosines and sines (batch, 1, rows, head_dim) of the rotary embedding of `positions` (batch, rows)."""
-    frequencies = config.rope_theta ** -(
-        torch.arange(0, config.head_dim, 2, device=positions.device, dtype=torch.float32) / config.head_dim
-    )
-    angles = (positions[:, None, :, None] * frequencies).repeat(1, 1, 1, 2)
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+def compute_frequencies(config: AOGPTConfig, device: torch.device) -> tuple[torch.Tensor, float]:
+    """Return the rotary frequencies (head_dim / 2,) in float32, and the factor of cosines and sines."""
+    rope_type = config.rope_parameters["rope_type"]
+    if rope_type != "default":
+        return ROPE_INIT_FUNCTIONS[rope_type](config, device)
+    exponents = torch.arange(0, config.head_dim, 2, device=device, dtype=torch.float32) / config.head_dim
+    return 1.0 / config.rope_parameters["rope_theta"] ** exponents, 1.0
+
+
+def compute_rotation(indices: torch.LongTensor, frequencies: torch.Tensor, factor: float) -> Rotation:
+    """Return the float32 cosines and sines (batch, 1, rows, head_dim) of rotary `indices` (batch, rows)."""
+    angles = (indices[:, None, :, None].float() * frequencies).repeat(1, 1, 1, 2)
+    return angles.cos() * factor, angles.sin() * factor
 
 
 def rotate(states: torch.Tensor, rotation: Rotation) -> torch.Tensor:
     """Apply a rotation to queries or keys (batch, heads, rows, head_dim)."""
     cos, sin = rotation
     first, second = states.chunk(2, dim=-1)
-    return states * cos + torch.cat((-second, first), dim=-1) * sin
+    return (states * cos + torch.cat((-second, first), dim=-1) * sin).to(states.dtype)
 
 
 def eager_attention_forward(
@@ -101,6 +110,7 @@ def eager_attention_forward(
     if attention_mask is None:
         rows = torch.arange(query.shape[2], device=query.device)
         attention_mask = rows[:, None] >= rows
+    key, value = (states.repeat_interleave(module.num_key_value_groups, dim=1) for states in (key, value))
     scores = query @ key.transpose(2, 3) * scaling
     scores = scores.masked_fill(~attention_mask, float("-inf"))
     weights = scores.softmax(dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype)
@@ -108,7 +118,7 @@ def eager_attention_forward(
 
 
 class AOGPTAttention(nn.Module):
-    """Multi-head attention between rows, with optional rotary positions: targets for queries, tokens for keys."""
+    """Grouped-query attention between rows, with optional rotary positions: targets for queries, tokens for keys."""
 
     def __init__(self, config: AOGPTConfig, layer_idx: int) -> None:
         super().__init__()
@@ -116,8 +126,15 @@ class AOGPTAttention(nn.Module):
         self.layer_idx = layer_idx
         self.is_causal = True
         self.scaling = config.head_dim**-0.5
-        self.qkv_proj = Linear(config.hidden_size, 3 * config.hidden_size, bias=config.use_bias)
-        self.o_proj = Linear(config.hidden_size, config.hidden_size, bias=config.use_bias)
+        self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
+        self.has_rotary = layer_idx not in (config.no_rope_layers or ())
+        query_size, key_size = (
+            heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads)
+        )
+        self.q_proj = Linear(config.hidden_size, query_size, bias=config.attention_bias)
+        self.k_proj = Linear(config.hidden_size, key_size, bias=config.attention_bias)
+        self.v_proj = Linear(config.hidden_size, key_size, bias=config.attention_bias)
+        self.o_proj = Linear(query_size, config.hidden_size, bias=config.attention_output_bias)
         self.o_proj.writes_to_residual = True
         self.q_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
@@ -132,18 +149,17 @@ class AOGPTAttention(nn.Module):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Project keys and values for every row, but compute attention output only for the rows selected by `kept`."""
-        batch_size, num_rows, _ = hidden_states.shape
-        qkv = self.qkv_proj(hidden_states).view(batch_size, num_rows, 3, self.config.num_attention_heads, -1)
-        query, key, value = qkv.unbind(dim=2)
+        query, key, value = self.q_proj(hidden_states[:, kept]), self.k_proj(hidden_states), self.v_proj(hidden_states)
+        query, key, value = (states.unflatten(-1, (-1, self.config.head_dim)) for states in (query, key, value))
         # Normalize before the transpose, while the data is contiguous; afterwards it takes twice as long.
         query, key = self.q_norm(query), self.k_norm(key)
         query, key, value = (states.transpose(1, 2) for states in (query, key, value))
-        if rotations is not None:
+        if rotations is not None and self.has_rotary:
             target_rotation, token_rotation = rotations
-            query, key = rotate(query, target_rotation), rotate(key, token_rotation)
+            query = rotate(query, tuple(values[:, :, kept] for values in target_rotation))
+            key = rotate(key, token_rotation)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
-        query = query[:, :, kept]
         if attention_mask is not None:
             attention_mask = attention_mask[:, :, kept]
 
@@ -161,18 +177,22 @@ class AOGPTAttention(nn.Module):
 
 
 class AOGPTMLP(nn.Module):
-    """Feed-forward network of a block."""
+    """Feed-forward network of a block, optionally gated."""
 
     def __init__(self, config: AOGPTConfig) -> None:
         super().__init__()
-        self.up_proj = Linear(config.hidden_size, config.intermediate_size, bias=config.use_bias)
+        sizes = config.hidden_size, config.intermediate_size
+        self.gate_proj = Linear(*sizes, bias=config.mlp_bias) if config.gated_mlp else None
+        self.up_proj = Linear(*sizes, bias=config.mlp_bias)
         self.act_fn = ACT2FN[config.hidden_act]
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.use_bias)
+        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
         self.down_proj.writes_to_residual = True
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
         """Return the output (batch, rows, hidden_size)."""
-        return self.down_proj(self.act_fn(self.up_proj(hidden_states)))
+        if self.gate_proj is None:
+            return self.down_proj(self.act_fn(self.up_proj(hidden_states)))
+        return self.down_proj(self.act_fn(self.gate_proj(hidden_states)) * self.up_proj(hidden_states))
 
 
 class TargetModulation(nn.Module):
@@ -406,7 +426,7 @@ class AOGPTModel(AOGPTStack):
         super().__init__(config)
         length, width = config.max_position_embeddings, config.hidden_size
         self.embed_tokens = nn.Embedding(config.vocab_size, width)
-        self.start_embedding = nn.Embedding(1, width)
+        self.start_embedding = nn.Embedding(1, width) if config.start_token_id is None else None
         self.position_embeddings = nn.Embedding(length + 1, width) if config.position_encoding == "learned" else None
         self.target_embeddings = make_target_embeddings(config)
         self.layers = nn.ModuleList(AOGPTBlock(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
@@ -416,9 +436,12 @@ class AOGPTModel(AOGPTStack):
         self.post_init()
 
     def _embed(self, input_ids: torch.LongTensor, positions: torch.LongTensor) -> torch.Tensor:
-        # Tables are called instead of indexed, so that hooks can load offloaded weights.
-        start = self.start_embedding(torch.zeros_like(positions[:, :1]))
-        embeddings = torch.where((positions < 0).unsqueeze(-1), start, self.embed_tokens(input_ids))
+        is_start = positions < 0
+        if self.start_embedding is None:
+            embeddings = self.embed_tokens(input_ids.masked_fill(is_start, self.config.start_token_id))
+        else:  # tables are called instead of indexed, so that hooks can load offloaded weights
+            start = self.start_embedding(torch.zeros_like(positions[:, :1]))
+            embeddings = torch.where(is_start.unsqueeze(-1), start, self.embed_tokens(input_ids))
         if self.position_embeddings is not None:
             embeddings = embeddings + self.position_embeddings(positions + 1)
         return embeddings
@@ -477,10 +500,10 @@ class AOGPTModel(AOGPTStack):
         hidden_states = self._embed(input_ids, positions)
         rotations, conditions, added = None, None, None
         if self.config.position_encoding == "rotary":
-            dtype = hidden_states.dtype
-            rotations = tuple(
-                compute_rotation(indices, self.config, dtype) for indices in (target_positions, positions)
-            )
+            frequencies = compute_frequencies(self.config, positions.device)
+            # The angles of target - 1 and of the token's position, each plus 1, as in a Llama that begins with a start
+            # token.
+            rotations = tuple(compute_rotation(indices, *frequencies) for indices in (target_positions, positions + 1))
         if self.modulation is None and self.target_embeddings is not None:
             added = self.target_embeddings(target_positions)
         elif self.modulation is not None and modulations is None:
@@ -846,9 +869,12 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
 
     def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
         """Prepare inputs as in Transformers, and raise a `ValueError` if the next token would have no position."""
-        length, mask = input_ids.shape[1], kwargs.get("attention_mask")
+        length, mask, cache = input_ids.shape[1], kwargs.get("attention_mask"), kwargs.get("past_key_values")
         if length >= self.config.max_position_embeddings:  # checked only then, since a mask forces a sync
-            self._check_position(length if mask is None else int(mask.sum(dim=-1).max()))
+            num_cached = 0 if cache is None else int(cache.get_seq_length())
+            verifies_drafts = num_cached > 0 and length - num_cached > 1  # may need no token after the last draft
+            last = length if mask is None else int(mask.sum(dim=-1).max())
+            self._check_position(last - 1 if verifies_drafts else last)
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
 
     def _prepare_position_ids(

@@ -31,6 +31,7 @@ from .modeling_aogpt import (
     AOGPTStack,
     AOGPTWithHead,
     TargetModulation,
+    compute_frequencies,
     compute_rotation,
     embed_targets,
     has_padding,
@@ -59,12 +60,6 @@ NUM_TIMES = 32
 # ------------------------------------------------------------------------------------------------------------ models
 
 
-def remove_bias(*modules: nn.Module) -> None:
-    """Remove the bias of each module."""
-    for module in modules:
-        module.register_parameter("bias", None)
-
-
 class SigmaEmbedding(nn.Module):
     """SEDD's embedding of noise levels: sinusoids and an MLP."""
 
@@ -91,10 +86,6 @@ class MDMEncoderBlock(AOGPTBlock):
         self.self_attn.is_causal = False
         if config.target_injection == "sigma":
             self.modulation = TargetModulation(config, 6)
-        if not config.attention_bias:
-            remove_bias(self.self_attn.qkv_proj, self.self_attn.o_proj)
-        if not config.norm_bias:
-            remove_bias(self.input_layernorm, self.post_attention_layernorm)
 
 
 class MDMEncoderPreTrainedModel(AOGPTPreTrainedModel):
@@ -126,8 +117,6 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         self.layers = nn.ModuleList(MDMEncoderBlock(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
         self.modulation = TargetModulation(config, 2) if config.target_injection in ("adaln", "sigma") else None
         self.norm = make_norm(config)
-        if not config.norm_bias:
-            remove_bias(self.norm)
         self.gradient_checkpointing = False
         self.post_init()
 
@@ -164,7 +153,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             hidden_states = hidden_states + self.position_embeddings(positions)
         rotations, conditions, added, targets = None, None, None, positions
         if self.config.position_encoding == "rotary":
-            rotations = (compute_rotation(positions, self.config, hidden_states.dtype),) * 2
+            rotations = (compute_rotation(positions, *compute_frequencies(self.config, positions.device)),) * 2
         sigma = self._prepare_sigma(sigma, input_ids, attention_mask)
         if sigma is not None:
             # The condition of a row is looked up by its sequence, as it is by position with "adaln".

@@ -34,8 +34,9 @@ BLOCK_SIZE = 128
 # arithmetic.
 ROWS_ON_CPU = 16
 
-# Queries whose logits are held at once: 256 rows of a vocabulary of 50304 take 103 MB in float64.
+# Queries whose logits are held at once, and their logits: 256 rows of a vocabulary of 50304 take 103 MB in float64.
 ROWS_PER_HEAD_CALL = 256
+LOGITS_PER_HEAD_CALL = 256 * 50304
 
 # Processors of Transformers that read the end or the length of `input_ids`, which must be the text before the token.
 PREFIX_PROCESSORS = frozenset(
@@ -246,7 +247,7 @@ class TokenSampler:
     def sample(self, result: QueryResult, measure: MeasureFunction | None = None) -> SampledTokens:
         """Return one token per query, and the values of `measure`. Logits are computed in chunks to bound memory."""
         parts = []
-        for queries in result.split(ROWS_PER_HEAD_CALL):
+        for queries in result.split(self._rows_per_head_call()):
             logits = self.state.compute_logits(queries.hidden_states)
             processed = self._process(logits, queries)
             num_rows = ROWS_ON_CPU if logits.is_cpu else max(len(logits), 1)
@@ -258,6 +259,9 @@ class TokenSampler:
             torch.cat(logprobs),
             {name: torch.cat([values[name] for values in measures]) for name in measures[0]},
         )
+
+    def _rows_per_head_call(self) -> int:
+        return max(1, min(ROWS_PER_HEAD_CALL, LOGITS_PER_HEAD_CALL // self.state.model.config.vocab_size))
 
     def _sample_rows(
         self, raw: torch.Tensor, processed: torch.Tensor, measure: MeasureFunction | None
@@ -281,9 +285,9 @@ class TokenSampler:
         """
         shape = len(result.hidden_states), self.state.model.config.vocab_size
         output = result.hidden_states.new_empty(shape, dtype=torch.float64)
-        starts = range(0, len(output), ROWS_PER_HEAD_CALL)
-        for start, queries in zip(starts, result.split(ROWS_PER_HEAD_CALL), strict=False):
-            rows = slice(start, start + ROWS_PER_HEAD_CALL)
+        num_rows = self._rows_per_head_call()
+        for start, queries in zip(range(0, len(output), num_rows), result.split(num_rows), strict=False):
+            rows = slice(start, start + num_rows)
             logits = self.state.compute_logits(queries.hidden_states)
             logits = self._process(logits, queries, None if num_visible is None else num_visible[rows])
             output[rows] = compute_probabilities(logits, self.warpers)

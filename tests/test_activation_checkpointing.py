@@ -26,7 +26,7 @@ ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 RECOMPUTED = {
     "none": (0, 0, 0),
     "selective": (0, LAYERS, LAYERS),  # the products of the modulations only
-    "full": (LAYERS, LAYERS, 5 * LAYERS),
+    "full": (LAYERS, LAYERS, 7 * LAYERS),
 }
 
 

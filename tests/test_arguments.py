@@ -42,10 +42,10 @@ def add_lines(config: Path, *lines: str) -> list[str]:
 
 def test_the_command_line_overrides_yaml(config: Path) -> None:
     model, data, training = parse_arguments(
-        [str(config), "--seed", "3", "--learning-rate=1e-4", "--corpus", "c.txt", "--no_use_bias"]
+        [str(config), "--seed", "3", "--learning-rate=1e-4", "--corpus", "c.txt", "--no_mlp_bias"]
     )
     assert data.corpus == ["c.txt"]
-    assert (data.sequence_length, model.qk_norm, model.use_bias, model.lm_head_bias) == (32, False, False, True)
+    assert (data.sequence_length, model.qk_norm, model.mlp_bias, model.lm_head_bias) == (32, False, False, True)
     assert (training.seed, training.learning_rate) == (3, 1e-4)  # YAML itself reads 1e-3 as a string
     assert parse_arguments([str(config)])[1].corpus == ["a.txt", "b.txt"]
     assert parse_arguments([str(config)])[2].learning_rate == 1e-3
@@ -116,7 +116,8 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         (f"{MASKED_DIFFUSION}\nblock_length: 4", "draws masks and no orders"),
         (f"{MASKED_DIFFUSION}\nleft_to_right_fraction: 0.1", "draws masks and no orders"),
         ("target_injection: sigma", "`target_injection` must be one of .*, but is 'sigma'"),
-        ("norm_bias: false", "`attention_bias` and `norm_bias` apply to encoders only"),
+        ("position_encoding: rotary\nrope_parameters: linear", "`rope_parameters` must be JSON, but is 'linear'"),
+        ("rope_parameters:\n  rope_theta: 9", "has no effect without `position_encoding='rotary'`"),
         ("ema_decay: 1", "`ema_decay` must be below 1, but is 1.0"),
         ("max_grad_norm: 0", "`max_grad_norm` must be above 0, but is 0.0"),
         ("weight_decay: -1", "`weight_decay` must be at least 0, but is -1.0"),
@@ -188,7 +189,13 @@ def test_help_describes_the_keys_of_the_architecture() -> None:
     """The descriptions are those in the docstrings of the configurations."""
     helps = {item.name: item.metadata["help"] for item in fields(ModelArguments)}
     assert [name for name, text in helps.items() if len(text) < 10] == []
-    assert "rotary" in helps["rope_theta"]
+    assert "as in Transformers" in helps["rope_parameters"]
+
+
+@pytest.mark.parametrize("text", ["{rope_theta: 500}", """'{"rope_theta": 500}'"""])
+def test_rotary_frequencies_are_a_mapping_or_json(config: Path, text: str) -> None:
+    model, _, _ = parse_arguments(add_lines(config, "position_encoding: rotary", f"rope_parameters: {text}"))
+    assert build_config(model).rope_parameters == {"rope_theta": 500, "rope_type": "default"}
 
 
 def test_architecture_is_that_of_the_initial_model(config: Path, tmp_path: Path) -> None:
@@ -204,7 +211,7 @@ def test_architecture_is_that_of_the_initial_model(config: Path, tmp_path: Path)
         ("--hidden_size=768", 12),
         ("--num-hidden-layers=12", 3),
         ("--qk_norm=true", False),
-        ("--no_use_bias", True),
+        ("--no_mlp_bias", True),
         ("--architecture=encoder", "decoder"),
     ):
         with pytest.raises(ValueError, match=f"but the model of .* has {actual}. Remove the key"):
@@ -249,6 +256,14 @@ def test_a_batch_that_cannot_be_divided_is_an_error(batch_size: int, per_device:
         ValueError, match=rf"`batch_size` \({batch_size}\) must be a multiple .* processes \({processes}\)"
     ):
         accumulation_steps(training, processes)
+
+
+def test_settings_that_an_earlier_version_did_not_have_are_compared_with_their_defaults(config: Path) -> None:
+    settings = to_settings(*parse_arguments([str(config)]))
+    saved = {key: value for key, value in settings.items() if key not in ("stride", "gated_mlp")}
+    check_same_run(saved, settings, Path("run"))
+    with pytest.raises(ValueError, match=r"other settings \(gated_mlp: False there, True now\)"):
+        check_same_run(saved, settings | {"gated_mlp": True}, Path("run"))
 
 
 def test_settings_that_affect_the_result_may_not_change(config: Path) -> None:

@@ -53,7 +53,7 @@ def test_a_configuration_is_unchanged_by_saving_and_loading() -> None:
     [
         (
             {"target_injection": "film"},
-            "`target_injection` must be one of 'adaln', 'input', 'shared', 'per_layer', but is 'film'",
+            "`target_injection` must be one of 'adaln', 'input', 'shared', 'per_layer', 'none', but is 'film'",
         ),
         ({"position_encoding": "alibi"}, "`position_encoding` must be one of 'learned', 'rotary', but is 'alibi'"),
         ({"norm": "batch"}, "`norm` must be one of 'rmsnorm', 'layernorm', but is 'batch'"),
@@ -63,7 +63,7 @@ def test_a_configuration_is_unchanged_by_saving_and_loading() -> None:
         ),
         (
             {"hidden_size": 36, "num_attention_heads": 12, "position_encoding": "rotary"},
-            "'rotary'` needs an even head size, but .* is 3",
+            "'rotary'` needs an even `head_dim`, but it is 3",
         ),
         ({"num_hidden_layers": 0}, "`num_hidden_layers` must be an integer from 1 to 1024, but is 0"),
         ({"vocab_size": 10.5}, "`vocab_size` must be an integer from 1 to .*, but is 10.5"),
@@ -85,3 +85,37 @@ def test_a_configuration_is_unchanged_by_saving_and_loading() -> None:
 def test_values_that_are_not_allowed_are_errors(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AOGPTConfig(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"num_key_value_heads": 5}, r"`num_attention_heads` \(12\) must be a multiple of `num_key_value_heads` \(5\)"),
+        ({"target_injection": "none"}, "`target_injection='none'` need `position_encoding='rotary'`"),
+        ({"no_rope_layers": [0]}, "`no_rope_layers` .* need `position_encoding='rotary'`"),
+        (
+            {"position_encoding": "rotary", "no_rope_layers": [12]},
+            "`no_rope_layers` must be indices of layers, 0 to 11",
+        ),
+        (
+            {"position_encoding": "rotary", "rope_parameters": {"rope_type": "longrope"}},
+            "`rope_parameters` must have a `rope_type` of 'default', .*'llama3'",
+        ),
+        (
+            {"position_encoding": "rotary", "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+            "and no `partial_rotary_factor`",
+        ),
+        ({"rope_theta": 500.0}, "`rope_theta` belongs to an earlier version .* set `rope_parameters`"),
+        ({"use_bias": False}, "`use_bias` belongs to an earlier version .* set `attention_bias`, `mlp_bias` etc"),
+        ({"start_token_id": 60000}, "`start_token_id` must be an id of the vocabulary"),
+    ],
+)
+def test_architectures_that_are_not_allowed_are_errors(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        AOGPTConfig(**arguments)
+
+
+def test_heads_may_have_a_width_of_their_own() -> None:
+    config = AOGPTConfig(hidden_size=30, num_attention_heads=4, head_dim=8)
+    assert (config.head_dim, config.num_key_value_heads) == (8, 4)
+    assert AOGPTConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()

@@ -122,7 +122,7 @@ def test_models_without_biases_are_converted(released: Checkpoint, released_name
     released["model"] = {name: tensor for name, tensor in released["model"].items() if name in kept or "head" in name}
     released["model_args"]["bias"] = False
     model = load_released(write(released, tmp_path / "source.pt"), "ema")
-    assert not model.config.use_bias
+    assert not any((model.config.attention_bias, model.config.attention_output_bias, model.config.mlp_bias))
     assert any(name.endswith(".bias") for name in model.state_dict()) == (released_name == "aogpt")
     norm = {"aogpt": "transformer.final_layer.ln_f.weight", "sigmagpt": "transformer.ln_f.weight"}[released_name]
     assert torch.equal(model.model.norm.weight, kept[norm])

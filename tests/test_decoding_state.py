@@ -5,7 +5,7 @@
 import pytest
 import torch
 
-from modeling_aogpt import AnyOrderGenerationOutput, AOGPTForAnyOrderLM
+from modeling_aogpt import AnyOrderGenerationOutput, AOGPTForAnyOrderLM, decoding_state
 from modeling_aogpt.decoding_state import CachedDecodingState
 from tests.references import conditional, ragged_inputs, random_model, seeded
 
@@ -107,3 +107,18 @@ def test_cache_has_the_dtype_of_attention() -> None:
     assert next(CachedDecodingState(*arguments).cache.tensors()).dtype == torch.float32
     with torch.autocast("cpu", torch.bfloat16):
         assert next(CachedDecodingState(*arguments).cache.tensors()).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("arguments", [{}, {"num_steps": 2}, {"strategy": "speculative"}])
+def test_long_prompts_enter_the_cache_in_several_passes(arguments: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, rows = random_model(), []
+    inputs = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 11, 11, 11], [11, 3, 11, 11, 1, 11, 4, 11, 11, 11, 11, 2]])
+    arguments = {"order": "left_to_right", "return_dict_in_generate": True, **arguments}
+    whole = model.generate(inputs, generator=seeded(), **arguments)
+    monkeypatch.setattr(decoding_state, "MAX_PREFILL_ROWS", 3)
+    model.model.layers[0].register_forward_hook(lambda module, arguments, output: rows.append(arguments[0].shape[1]))
+    parts = model.generate(inputs, generator=seeded(), **arguments)
+    assert rows[:2] == [3, 3]
+    assert parts.num_forward_passes >= whole.num_forward_passes + 2
+    assert torch.equal(parts.sequences, whole.sequences)
+    torch.testing.assert_close(parts.token_logprobs, whole.token_logprobs, rtol=0, atol=1e-12)

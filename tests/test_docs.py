@@ -24,7 +24,7 @@ from eval.zero_shot import ScoringArguments
 from model_cards.publish import PublishArguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from training.arguments import parse_arguments
-from training.convert_gpt2 import convert_config
+from training.convert_causal_lm import convert_config
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path.name: path for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"))}
@@ -153,8 +153,8 @@ def test_scripts_and_targets_of_commands_exist() -> None:
 
 def test_training_commands_parse(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    convert_config(GPT2Config(), "adaln").save_pretrained(tmp_path)
-    folders = {"runs/quickstart/model": model_folder, "models/gpt2-aogpt": tmp_path}
+    convert_config(GPT2Config(), set(), 50256, "adaln", None).save_pretrained(tmp_path)
+    folders = {"runs/quickstart/model": model_folder, "models/any-order": tmp_path}
     lines = find_commands("training/pretrain.py")
     assert len(lines) > 5
     for line in lines:

@@ -140,11 +140,11 @@ def test_lora_adapters_train_save_load_and_merge(
     peft = pytest.importorskip("peft")
     orders = random_orders(3, 12, torch.Generator().manual_seed(2))
     before = any_order(ids, orders).logits
-    settings = peft.LoraConfig(r=4, target_modules=["qkv_proj", "up_proj"], lora_alpha=16)
+    settings = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj", "up_proj"], lora_alpha=16)
     adapted = peft.get_peft_model(copy.deepcopy(any_order), settings).double()
     torch.testing.assert_close(adapted(input_ids=ids, orders=orders).logits, before)
     trained = [name for name, parameter in adapted.named_parameters() if parameter.requires_grad]
-    assert len(trained) == 8
+    assert len(trained) == 12
     assert all("lora_" in name for name in trained)
     optimizer = torch.optim.Adam((p for p in adapted.parameters() if p.requires_grad), lr=0.03)
     losses = []
@@ -187,7 +187,7 @@ def test_weights_can_be_quantized_to_8_bits(
 
     any_order.float().save_pretrained(tmp_path)
     quantized = AutoModel.from_pretrained(tmp_path, quantization_config=TorchAoConfig(Int8WeightOnlyConfig()))
-    weight = quantized.model.layers[0].self_attn.qkv_proj.weight
+    weight = quantized.model.layers[0].self_attn.q_proj.weight
     assert type(weight) is not torch.nn.Parameter
     plain, rounded = any_order.log_likelihood(ids).log_likelihood, quantized.log_likelihood(ids).log_likelihood
     assert 0 < (plain - rounded).abs().max() < 0.05 * plain.abs().max()

@@ -45,7 +45,7 @@ def test_bernoulli_samples_the_reverse_process(tiny: Enumeration, num_steps: int
 
 
 def test_other_unmasking_rules_fail_the_chi_square_test(tiny: Enumeration) -> None:
-    counts = draw(tiny, num_steps=2)
+    counts = draw(tiny, num_samples=60_000, num_steps=2)
     others = tiny.of_fixed_counts([1, 2]), tiny.of_bernoulli([0.25] * 4)
     assert all(chi_square(counts, other) > 1.5 for other in others)
 

@@ -141,7 +141,7 @@ EOS = 4
 
 # Settings and processors that need the text before a token, for a prompt of two tokens.
 PREFIX_PROCESSORS = {
-    "n-grams": NoRepeatNGramLogitsProcessor(2),
+    "n-grams": NoRepeatNGramLogitsProcessor(1),
     "encoder n-grams": EncoderNoRepeatNGramLogitsProcessor(1, torch.tensor([[5, 6]])),
     "min length": MinLengthLogitsProcessor(6, EOS),
     "min new tokens": MinNewTokensLengthLogitsProcessor(2, 3, EOS),

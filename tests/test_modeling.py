@@ -17,11 +17,37 @@ from modeling_aogpt.orders import random_orders
 from modeling_aogpt.rows import branch_rows
 from tests.references import random_encoder, random_model
 
+LLAMA = {  # grouped heads of their own width, gated MLP, no biases, rotary positions only
+    "target_injection": "none",
+    "position_encoding": "rotary",
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 6,
+    "gated_mlp": True,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "attention_output_bias": False,
+    "mlp_bias": False,
+    "lm_head_bias": False,
+    "start_token_id": 3,
+}
 VARIANTS = [
     {"target_injection": injection, "position_encoding": encoding}
     for injection, encoding in itertools.product(("adaln", "input", "shared", "per_layer"), ("learned", "rotary"))
-] + [{"norm": "layernorm", "qk_norm": False, "use_bias": False, "tie_word_embeddings": True, "lm_head_bias": False}]
-variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values())))
+] + [
+    {
+        "norm": "layernorm",
+        "qk_norm": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "norm_bias": False,
+        "tie_word_embeddings": True,
+        "lm_head_bias": False,
+    },
+    LLAMA,
+    LLAMA | {"target_injection": "adaln", "no_rope_layers": [1], "norm": "layernorm", "norm_weight": False},
+]
+variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".join(map(str, variant.values()))[:40])
 
 
 @pytest.fixture
@@ -83,24 +109,64 @@ def test_rotary_attention_between_tokens_depends_only_on_distances(ids: torch.Lo
     assert (plain - shifted).abs().max() > 1e-3
 
 
-def test_rotary_rotates_queries_by_the_target_and_keys_by_the_position_of_the_token(ids: torch.LongTensor) -> None:
-    """The attention of the first layer equals q . k from its projections, rotated by (position of the key - target)."""
-    model = random_model(position_encoding="rotary", target_injection="input", qk_norm=False)
-    torch.nn.init.zeros_(model.model.target_embeddings.weight)
+@pytest.mark.parametrize(
+    ("rope", "frequencies"),
+    [
+        ({"rope_type": "default", "rope_theta": 500.0}, 500.0 ** -(torch.arange(4) / 4).double()),
+        ({"rope_type": "linear", "factor": 4.0}, 10000.0 ** -(torch.arange(4) / 4).double() / 4),
+        ({"rope_type": "dynamic", "factor": 4.0}, 10000.0 ** -(torch.arange(4) / 4).double()),
+    ],
+)
+def test_rotary_rotates_queries_by_target_minus_1_and_keys_by_the_position_of_the_token(
+    rope: dict, frequencies: torch.Tensor, ids: torch.LongTensor
+) -> None:
+    """Attention of the first layer equals q . k from its projections, rotated by (position of the key - target + 1)."""
+    model = random_model(position_encoding="rotary", target_injection="none", qk_norm=False, rope_parameters=rope)
     model.set_attn_implementation("eager")
     rows = {"input_ids": ids[:1, :4], "positions": torch.tensor([[-1, 7, 0, 9]])}
     targets = torch.tensor([[7, 0, 9, 4]])
     weights = model.model(**rows, target_positions=targets, output_attentions=True).attentions[0][0]
 
     layer = model.model.layers[0]
-    embeddings = model.model._embed(**rows)
-    query, key, _ = layer.self_attn.qkv_proj(layer.input_layernorm(embeddings))[0].view(4, 3, 2, 8).unbind(1)
+    states = layer.input_layernorm(model.model._embed(**rows))
+    query, key = (project(states)[0].view(4, 2, 8) for project in (layer.self_attn.q_proj, layer.self_attn.k_proj))
     query, key = (torch.complex(states[..., :4], states[..., 4:]) for states in (query, key))
-    angles = (rows["positions"] - targets.T)[..., None] * 10000.0 ** -(torch.arange(4) / 4).double()
+    angles = (rows["positions"] - targets.T + 1)[..., None] * frequencies
     rotations = torch.polar(torch.ones(4, 4, 4).double(), angles)
     scores = torch.einsum("rhc,shc,rsc->hrs", query.conj(), key, rotations).real / 8**0.5
     expected = scores.masked_fill(~torch.ones(4, 4).tril().bool(), float("-inf")).softmax(-1)
     torch.testing.assert_close(weights, expected, rtol=0, atol=1e-6)
+
+
+def test_left_to_right_queries_and_keys_are_rotated_alike() -> None:
+    """So that a layer is that of a standard rotary decoder."""
+    model, rotations = random_model(**LLAMA), []
+    model.model.layers[0].register_forward_pre_hook(lambda module, arguments: rotations.extend(arguments[3]))
+    model(torch.tensor([[3, 1, 4, 1, 5]]))
+    for query, key in zip(*rotations, strict=True):
+        assert torch.equal(query, key)
+    rotations.clear()
+    model(torch.tensor([[3, 1, 4, 1, 5]]), orders=torch.tensor([[4, 0, 1, 2, 3]]))
+    assert not torch.equal(rotations[0][1], rotations[1][1])
+
+
+def test_layers_without_rotary_positions_do_not_use_them(ids: torch.LongTensor) -> None:
+    """Without any, and without target injection, a prediction does not depend on its target."""
+    model = random_model(**LLAMA | {"no_rope_layers": [0, 1]})
+    orders = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 5, 4]])
+    logits = model(ids[:1, :6].expand(2, -1), orders).logits
+    torch.testing.assert_close(logits[0, 4], logits[1, 5], rtol=0, atol=1e-12)
+    partial = random_model(**LLAMA | {"no_rope_layers": [0]})(ids[:1, :6].expand(2, -1), orders).logits
+    assert (partial[0, 4] - partial[1, 5]).abs().max() > 1e-3
+
+
+def test_sequences_begin_with_the_embedding_of_the_start_token(ids: torch.LongTensor) -> None:
+    model = random_model(**LLAMA)
+    assert model.model.start_embedding is None
+    before = model(ids).logits
+    with torch.no_grad():
+        model.model.embed_tokens.weight[3] += 1.0
+    assert (model(ids).logits[:, 0] - before[:, 0]).abs().max() > 1e-3
 
 
 @variants

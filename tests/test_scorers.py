@@ -31,7 +31,7 @@ from eval.scorers import AnyOrderScorer, CausalScorer, EstimatorSettings, load_s
 from eval.scoring import score_rows
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from tests.references import remove_weight
-from training.convert_gpt2 import convert
+from training.convert_causal_lm import convert
 
 IDS = torch.arange(40).view(4, 10) * 7 % 13
 
@@ -110,12 +110,12 @@ def test_seeds_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
         lambda name: Judge(name, torch.device("cpu")),
         lambda name: make_causal_lm(name, 9, torch.device("cpu"), torch.float32),
     ],
-    ids=["zero_shot", "generative", "speed", "convert_gpt2", "judge", "causal_lm"],
+    ids=["zero_shot", "generative", "speed", "convert_causal_lm", "judge", "causal_lm"],
 )
 def test_missing_weights_are_an_error(
     load: Callable[[str], object], tiny_model: AOGPTForAnyOrderLM, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    is_causal = request.node.callspec.id in ("convert_gpt2", "judge", "causal_lm")
+    is_causal = request.node.callspec.id in ("convert_causal_lm", "judge", "causal_lm")
     gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=13, n_positions=10, n_embd=8, n_layer=1, n_head=1))
     (gpt2 if is_causal else tiny_model).save_pretrained(tmp_path)
     lost = "transformer.h.0.mlp.c_fc.weight" if is_causal else "model.layers.1.mlp.up_proj.weight"

@@ -128,19 +128,20 @@ def test_a_malicious_pickle_does_not_run(model_folder: Path, tmp_path: Path) -> 
         ("target_embedding_size", -1),
         ("num_attention_heads", True),
         ("hidden_size", "768"),
-        ("rope_theta", 0),
-        ("rope_theta", float("nan")),
+        ("rope_parameters", {"rope_type": "default", "rope_theta": 0}),
+        ("rope_parameters", {"rope_type": "default", "rope_theta": float("nan")}),
         ("norm_eps", -1e-5),
         ("norm_eps", "1e-5"),
         ("initializer_range", float("inf")),
         ("hidden_act", "__import__('os').abort()"),
-        ("use_bias", "no"),
+        ("attention_bias", "no"),
         ("eos_token_id", "0"),
         ("mask_token_id", 1.5),
     ],
 )
 def test_settings_that_are_not_allowed_are_errors(config_class: type[AOGPTConfig], name: str, value: object) -> None:
-    settings = config_class(vocab_size=17, hidden_size=16, num_attention_heads=2).to_dict() | {name: value}
+    sizes = {"vocab_size": 17, "hidden_size": 16, "num_attention_heads": 2, "position_encoding": "rotary"}
+    settings = config_class(**sizes).to_dict() | {name: value}
     if name == "hidden_size":
         settings.pop("intermediate_size")
     with pytest.raises((ValueError, TypeError), match=name):

@@ -51,7 +51,7 @@ def test_lora_trains_only_its_adapters(tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     model = random_model(initializer_range=0.1)
     before = {name: weight.clone().float() for name, weight in model.named_parameters()}
-    adapters = peft.LoraConfig(r=4, target_modules=["qkv_proj", "o_proj", "up_proj", "down_proj"])
+    adapters = peft.LoraConfig(r=4, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "up_proj", "down_proj"])
     tuned = peft.get_peft_model(model.float(), adapters)
     losses = train(tuned, tmp_path / "run", max_steps=60, per_device_train_batch_size=16, learning_rate=2e-2)
     assert losses[-1] < losses[0] - 0.5

@@ -26,7 +26,6 @@ NAMES = {
 BLOCK = {
     "norm_1": "input_layernorm",
     "norm_2": "post_attention_layernorm",
-    "qkv": "self_attn.qkv_proj",
     "out": "self_attn.o_proj",
     "q_norm": "self_attn.q_norm",
     "k_norm": "self_attn.k_norm",
@@ -47,10 +46,14 @@ def test_plain_implementation_computes_the_same_loss() -> None:
     names = NAMES | {
         f"blocks.{layer}.{old}": f"model.layers.{layer}.{new}" for layer in range(2) for old, new in BLOCK.items()
     }
-    tensors = {
-        f"{names[name.rpartition('.')[0]]}.{name.rpartition('.')[2]}": weight
-        for name, weight in plain.state_dict().items()
-    }
+    tensors = {}
+    for name, weight in plain.state_dict().items():
+        module, _, kind = name.rpartition(".")
+        block, is_qkv, _ = module.partition(".qkv")
+        for projection, part in zip("qkv", weight.chunk(3) if is_qkv else (), strict=False):
+            tensors[f"model.layers.{block.rpartition('.')[2]}.self_attn.{projection}_proj.{kind}"] = part
+        if not is_qkv:
+            tensors[f"{names[module]}.{kind}"] = weight
     model.load_state_dict(tensors)
     ids, orders = torch.randint(30, (3, 10)), torch.stack([torch.randperm(10) for _ in range(3)])
     torch.testing.assert_close(plain(ids, orders), model(ids, orders=orders, labels=ids).loss)

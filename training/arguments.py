@@ -3,6 +3,7 @@
 """Settings of a run: keys of a YAML file, which `--key value` on the command line overrides."""
 
 import difflib
+import json
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -24,7 +25,8 @@ TOKENIZER_FIELDS = {
     *("vocab_size", "num_valid_tokens", "mask_token_id"),
     *("bos_token_id", "eos_token_id", "pad_token_id"),
 }
-ENCODER_FIELDS = tuple(MDMEncoderConfig.__annotations__)
+# Fields of converted models, which `init_from` keeps.
+CONVERTED_FIELDS = {"no_rope_layers", "source_config"}
 
 
 def _describe_fields(config_class: type) -> dict[str, str]:
@@ -39,17 +41,20 @@ def _architecture_fields() -> Iterator[tuple[str, Any, Any]]:
     """Yield the name, type and dataclass field of each setting of the architecture."""
     yield "architecture", Literal["decoder", "encoder"], option("decoder", "AO-GPT, or a masked diffusion encoder.")
     descriptions = _describe_fields(MDMEncoderConfig) | _describe_fields(AOGPTConfig)
-    for config_class in (AOGPTConfig, MDMEncoderConfig):
-        for name, kind in config_class.__annotations__.items():
-            if name == "max_position_embeddings":
-                yield name, int | None, option(None, "Length of the longest sequence; defaults to sequence_length.")
-            elif name not in TOKENIZER_FIELDS:
-                kind = Literal[MDMEncoderConfig.choices[name]] if name in MDMEncoderConfig.choices else kind
-                yield name, kind, option(getattr(config_class, name), descriptions.get(name, ""))
+    for name, kind in AOGPTConfig.__annotations__.items():
+        if name == "max_position_embeddings":
+            yield name, int | None, option(None, "Length of the longest sequence; defaults to sequence_length.")
+        elif name == "rope_parameters":
+            yield name, str | None, option(None, f"{descriptions[name]} A mapping in YAML, or JSON.")
+        elif name not in TOKENIZER_FIELDS | CONVERTED_FIELDS:
+            kind = Literal[MDMEncoderConfig.choices[name]] if name in MDMEncoderConfig.choices else kind
+            yield name, kind, option(getattr(AOGPTConfig, name), descriptions.get(name, ""))
 
 
 ModelArguments = make_dataclass("ModelArguments", _architecture_fields())
-ModelArguments.__doc__ = "The architecture: the fields of `AOGPTConfig` and `MDMEncoderConfig`, with their defaults."
+ModelArguments.__doc__ = (
+    "The architecture: the fields of `AOGPTConfig` (also those of `MDMEncoderConfig`), with their defaults."
+)
 
 
 @dataclass
@@ -167,7 +172,8 @@ def _read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:
     Values are texts or lists of texts, as on the command line: the types of the keys decide what `no` or 1.10 mean.
     """
     try:
-        settings = yaml.BaseLoader(path.read_text(encoding="utf-8")).get_single_data()
+        text = path.read_text(encoding="utf-8")
+        settings = yaml.BaseLoader(text).get_single_data()
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read as YAML: {error}") from error
     if not isinstance(settings, dict):
@@ -175,6 +181,8 @@ def _read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:
     for key, value in settings.items():
         if key not in known:
             raise ValueError(_describe_unknown_key(key, known, str(path)))
+        if key == "rope_parameters" and isinstance(value, dict):
+            settings[key] = value = json.dumps(yaml.safe_load(text)[key])
         if not isinstance(value, str) and not (isinstance(value, list) and known[key] == list[str]):
             raise ValueError(f"`{key}` must have one value, but is {value!r} in {path}.")
         if isinstance(value, str) and value.lower() in (".inf", ".nan"):
@@ -210,6 +218,8 @@ def _copy_architecture(model: ModelArguments, init_from: str, given_keys: set[st
         given, actual = getattr(model, item.name), getattr(config, item.name, item.default)
         if item.name == "architecture":
             actual = "encoder" if isinstance(config, MDMEncoderConfig) else "decoder"
+        elif item.name == "rope_parameters":
+            actual = actual and json.dumps(actual)
         if item.name in given_keys and given != actual:
             raise ValueError(f"`{item.name}` is {given}, but the model of {init_from} has {actual}. Remove the key.")
         setattr(model, item.name, actual)
@@ -279,14 +289,16 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
 def build_config(model: ModelArguments, **vocabulary: Any) -> AOGPTConfig | MDMEncoderConfig:
     """Return the configuration of the model. `vocabulary` holds the fields that depend on the tokenizer."""
     settings = asdict(model)
-    if settings.pop("architecture") == "encoder":
-        if vocabulary.get("vocab_size") and vocabulary["vocab_size"] == vocabulary["num_valid_tokens"]:
-            vocabulary["vocab_size"] += 1  # an encoder embeds its mask
-        return MDMEncoderConfig(**settings, **vocabulary)
-    encoder_flags = [settings.pop(name) for name in ENCODER_FIELDS]
-    if not all(encoder_flags):
-        raise ValueError("`attention_bias` and `norm_bias` apply to encoders only. Set `use_bias` for a decoder.")
-    return AOGPTConfig(**settings, **vocabulary)
+    if settings["rope_parameters"] is not None:
+        try:
+            settings["rope_parameters"] = json.loads(settings["rope_parameters"])
+        except ValueError as error:
+            raise ValueError(f"`rope_parameters` must be JSON, but is {settings['rope_parameters']!r}.") from error
+    if settings.pop("architecture") == "decoder":
+        return AOGPTConfig(**settings, **vocabulary)
+    if vocabulary.get("vocab_size") and vocabulary["vocab_size"] == vocabulary["num_valid_tokens"]:
+        vocabulary["vocab_size"] += 1  # an encoder embeds its mask
+    return MDMEncoderConfig(**settings, **vocabulary)
 
 
 def accumulation_steps(training: TrainingArguments, num_processes: int) -> int:
@@ -308,6 +320,10 @@ def to_settings(*arguments: Any) -> dict[str, Any]:
 
 def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) -> None:
     """Raise a `ValueError` that lists all changes of settings that prevent a run from being resumed."""
+    defaults = {
+        item.name: item.default for kind in (ModelArguments, DataArguments, TrainingArguments) for item in fields(kind)
+    }
+    saved, current = defaults | saved, defaults | current  # a run of an earlier version lacks newer settings
     changed = [
         f"{key}: {saved.get(key)!r} there, {current.get(key)!r} now"
         for key in sorted(saved.keys() | current.keys())

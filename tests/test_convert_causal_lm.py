@@ -1,0 +1,384 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Conversion of causal language models to any-order models and back, against Transformers' own classes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BertConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM
+from modeling_aogpt.orders import random_orders
+from tests.references import conditional, perturb_vectors, seeded
+from training.convert_causal_lm import convert, convert_model, find_start_token
+from training.export_causal_lm import export, export_model
+
+START, LENGTH = 13, 12
+
+SIZES = {
+    "vocab_size": 16,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": LENGTH,
+    "initializer_range": 0.4,
+    "bos_token_id": START,
+    "eos_token_id": START,
+    "pad_token_id": None,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 100.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 6,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 2.0, "original_max_position_embeddings": 6}
+FAMILIES = {
+    "llama": {"model_type": "llama"},
+    "llama, scaled, tied": {"model_type": "llama", "rope_parameters": LLAMA3, "tie_word_embeddings": True},
+    "llama, biases, head width": {"model_type": "llama", "attention_bias": True, "mlp_bias": True, "head_dim": 6},
+    "llama, linear": {
+        "model_type": "llama",
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 9.0, "factor": 3.0},
+    },
+    "mistral": {"model_type": "mistral", "sliding_window": None, "head_dim": 6},
+    "mistral, window": {"model_type": "mistral", "sliding_window": LENGTH},
+    "qwen2": {"model_type": "qwen2", "tie_word_embeddings": True},
+    "qwen2, yarn": {"model_type": "qwen2", "rope_parameters": YARN},
+    "qwen3": {"model_type": "qwen3", "head_dim": 6},
+    "smollm3": {"model_type": "smollm3", "no_rope_layer_interval": 2},
+    "olmo": {"model_type": "olmo"},
+    "gpt2": {"model_type": "gpt2", "n_inner": 24, "activation_function": "relu"},
+}
+families = pytest.mark.parametrize("family", FAMILIES)
+rotary_families = pytest.mark.parametrize("family", [name for name in FAMILIES if name != "gpt2"])
+
+
+def make_causal(family: str, **changes: object) -> PreTrainedModel:
+    settings = SIZES | FAMILIES[family] | changes
+    if settings["model_type"] == "gpt2":
+        settings |= {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": LENGTH}
+        settings = {name: value for name, value in settings.items() if not name.startswith(("num_", "hidden", "inter"))}
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**settings)).eval()
+    perturb_vectors(model)
+    return model
+
+
+@torch.no_grad()
+def predict_left_to_right(causal: PreTrainedModel, ids: torch.LongTensor) -> torch.Tensor:
+    return causal(torch.cat((torch.full_like(ids[:, :1], START), ids[:, :-1]), dim=1), use_cache=False).logits
+
+
+def draw_ids(batch_size: int = 3) -> torch.LongTensor:
+    return torch.randint(16, (batch_size, LENGTH), generator=seeded())
+
+
+def train_in_any_order(model: AOGPTForAnyOrderLM, num_steps: int = 3) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(num_steps):
+        ids, orders = draw_ids(), random_orders(3, LENGTH, generator=seeded(step))
+        model(ids, orders, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.fixture
+def exact_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Transformers compute norms in the dtype of the model. Otherwise they are in float32, even in float64."""
+    monkeypatch.setattr(torch.Tensor, "to", keep_float64(torch.Tensor.to))
+
+
+def keep_float64(to: object) -> object:
+    def keep(tensor: torch.Tensor, *arguments: object, **options: object) -> torch.Tensor:
+        is_cast = torch.float32 in (*arguments, *options.values())
+        return tensor if tensor.dtype == torch.float64 and is_cast else to(tensor, *arguments, **options)
+
+    return keep
+
+
+@families
+@torch.no_grad()
+def test_left_to_right_predictions_do_not_change(family: str, request: pytest.FixtureRequest) -> None:
+    causal, ids = make_causal(family), draw_ids()
+    model = convert_model(causal, START)
+    expected = predict_left_to_right(causal, ids)
+    assert expected.std() > 0.3
+    torch.testing.assert_close(model(ids).logits, expected, rtol=0, atol=1e-4)
+    request.getfixturevalue("exact_norms")
+    causal.double()
+    if family != "gpt2":
+        causal.model.rotary_emb.float()  # angles are computed in float32 in both models
+    expected = predict_left_to_right(causal, ids)
+    torch.testing.assert_close(model.double()(ids).logits, expected, rtol=0, atol=1e-9)
+
+
+@families
+@torch.no_grad()
+def test_the_causal_view_of_a_converted_model_continues_as_the_source_does(family: str) -> None:
+    causal = make_causal(family)
+    model = convert_model(causal, START)
+    view = AOGPTForCausalLM(model.config).eval()
+    view.load_state_dict(model.state_dict())
+    prompt, options = torch.tensor([[3, 1, 4]]), {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    expected = causal.generate(torch.tensor([[START, 3, 1, 4]]), **options)[:, 1:]
+    assert torch.equal(view.generate(prompt, **options), expected)
+    continued = model.generate(prompt, max_new_tokens=6, do_sample=False, stop_at_eos=False)
+    assert torch.equal(continued, expected)
+
+
+@pytest.mark.parametrize("injection", ["adaln", "input", "shared", "per_layer"])
+def test_target_injection_of_a_gpt2_has_no_effect_at_first_and_is_trained(injection: str) -> None:
+    causal, ids = make_causal("gpt2"), draw_ids()
+    model = convert_model(causal, START, injection)
+    torch.testing.assert_close(model(ids).logits, predict_left_to_right(causal, ids), rtol=0, atol=1e-5)
+    names = {name for name, _ in model.named_parameters() if "target_embeddings" in name or "modulation" in name}
+    orders = random_orders(3, LENGTH, generator=seeded())
+    before = model(ids, orders, labels=ids).loss
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(2):
+        optimizer.zero_grad()
+        model(ids, orders, labels=ids).loss.backward()
+        untrained = {name for name, weight in model.named_parameters() if name in names and not weight.grad.any()}
+        assert untrained <= ({"model.target_embeddings.weight"} if injection == "adaln" and step == 0 else set())
+        optimizer.step()
+    assert model(ids, orders, labels=ids).loss < before
+
+
+def test_adaln_of_a_rotary_model_has_no_effect_at_first() -> None:
+    causal, ids = make_causal("qwen3"), draw_ids()
+    model = convert_model(causal, START, "adaln")
+    torch.testing.assert_close(model(ids).logits, predict_left_to_right(causal, ids), rtol=0, atol=1e-4)
+    with pytest.raises(ValueError, match="target_injection='adaln'"):
+        export_model(model)
+
+
+@rotary_families
+def test_exported_models_predict_the_same_after_training_in_any_order(family: str) -> None:
+    causal, ids = make_causal(family), draw_ids()
+    model = convert_model(causal, START)
+    untrained = export_model(model)
+    assert type(untrained) is type(causal)
+    assert str(untrained.config.dtype).removeprefix("torch.") == "float32"
+    assert untrained.config.to_dict() | {"dtype": None} == causal.config.to_dict() | {"dtype": None}
+    for name, weight in causal.state_dict().items():
+        assert torch.equal(untrained.state_dict()[name], weight)
+    before = model(ids).logits
+    train_in_any_order(model)
+    exported = export_model(model)
+    expected = predict_left_to_right(exported, ids)
+    assert (expected - before).abs().max() > 0.01
+    torch.testing.assert_close(model(ids).logits, expected, rtol=0, atol=1e-4)
+
+
+@rotary_families
+def test_converted_models_predict_in_any_order_with_a_cache(family: str, request: pytest.FixtureRequest) -> None:
+    """Generated log-probabilities equal full forward passes, and the likelihood; targets matter."""
+    model = convert_model(make_causal(family), START).double()
+    for arguments in ({}, {"num_steps": 4}, {"strategy": "speculative"}):
+        output = model.generate(
+            num_return_sequences=2, max_length=6, generator=seeded(), return_dict_in_generate=True, **arguments
+        )
+        for ids, order, steps, logprobs in zip(
+            output.sequences, output.orders, output.unmasking_steps, output.token_logprobs, strict=True
+        ):
+            for rank, target in enumerate(order.tolist()):
+                before = order[:rank].tolist()
+                if "num_steps" in arguments:
+                    before = [p for p in before if steps[p] < steps[target]]
+                context = tuple((p, ids[p].item()) for p in before)
+                reference = conditional(model, context, target, 6)[ids[target]].log()
+                assert abs(logprobs[target] - reference) < 1e-8
+    ids = draw_ids(1).expand(2, -1)
+    orders = torch.tensor([[*range(10), 10, 11], [*range(10), 11, 10]])
+    logits = model(ids, orders).logits
+    assert (logits[0, 10] - logits[1, 11]).abs().max() > 1e-3
+
+
+def test_models_trained_from_scratch_with_a_known_block_can_be_exported() -> None:
+    block = {
+        "vocab_size": 16,
+        "hidden_size": 16,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": LENGTH,
+        "target_injection": "none",
+        "position_encoding": "rotary",
+        "gated_mlp": True,
+        "hidden_act": "silu",
+        "attention_bias": False,
+        "attention_output_bias": False,
+        "mlp_bias": False,
+        "lm_head_bias": False,
+        "start_token_id": START,
+        "initializer_range": 0.4,
+    }
+    for changes, model_type in (
+        ({}, "qwen3"),
+        ({"qk_norm": False}, "llama"),
+        ({"qk_norm": False, "attention_bias": True}, "qwen2"),
+        ({"qk_norm": False, "attention_bias": True, "attention_output_bias": True, "mlp_bias": True}, "llama"),
+    ):
+        torch.manual_seed(0)
+        model = AOGPTForAnyOrderLM(AOGPTConfig(**block | changes)).eval()
+        perturb_vectors(model)
+        causal, ids = export_model(model), draw_ids()
+        assert causal.config.model_type == model_type
+        torch.testing.assert_close(predict_left_to_right(causal, ids), model(ids).logits, rtol=0, atol=1e-4)
+    for changes, message in (
+        ({"start_token_id": None}, "has a learned start embedding"),
+        ({"gated_mlp": False}, "The block of the model is not that of a Llama, Qwen2 or Qwen3"),
+        ({"target_injection": "adaln"}, "Only decoders with rotary positions and `target_injection='none'`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            export_model(AOGPTForAnyOrderLM(AOGPTConfig(**block | changes)))
+
+
+# ------------------------------------------------------------------------------------------------------------- folders
+
+
+@pytest.fixture
+def source(tmp_path: Path, tiny_tokenizer: PreTrainedTokenizerFast) -> Path:
+    """Return the folder of a Qwen3 in bfloat16, in two files, with a padded vocabulary and without a start token."""
+    folder = tmp_path / "source"
+    causal = make_causal("qwen3", bos_token_id=None, vocab_size=20, head_dim=6).bfloat16()
+    causal.save_pretrained(folder, max_shard_size="4KB")
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    tiny_tokenizer.mask_token = None
+    tokenizer = tiny_tokenizer
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def test_folders_are_converted_and_exported(source: Path, tmp_path: Path) -> None:
+    model = convert(str(source), tmp_path / "model")
+    assert model.dtype == torch.bfloat16
+    loaded = AOGPTForAnyOrderLM.from_pretrained(tmp_path / "model")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert tokenizer.mask_token_id == loaded.config.mask_token_id == loaded.config.num_valid_tokens
+    assert (loaded.config.start_token_id, loaded.config.vocab_size) == (START, 20)
+    assert loaded.generate(max_length=4).max() < loaded.config.num_valid_tokens
+    with pytest.raises(ValueError, match="exists and is not an empty folder"):
+        convert(str(source), tmp_path / "model")
+
+    export(str(tmp_path / "model"), tmp_path / "exported")
+    original, exported = (AutoModelForCausalLM.from_pretrained(path) for path in (source, tmp_path / "exported"))
+    assert type(original) is type(exported)
+    assert exported.dtype == torch.bfloat16
+    for name, weight in original.state_dict().items():
+        assert torch.equal(exported.state_dict()[name], weight)
+    before, after = (AutoTokenizer.from_pretrained(path) for path in (source, tmp_path / "exported"))
+    assert after.get_vocab() == before.get_vocab()
+    assert after.mask_token is None
+    assert after("a b").input_ids == before("a b").input_ids
+    assert not any("aogpt" in path.name for path in (tmp_path / "exported").iterdir())
+
+
+def test_converted_models_load_from_their_own_code_in_a_clean_process(source: Path, tmp_path: Path) -> None:
+    convert(str(source), tmp_path / "model")
+    program = (
+        "import sys, torch, transformers; path = sys.argv[1];"
+        "model = transformers.AutoModel.from_pretrained(path, trust_remote_code=True);"
+        "causal = transformers.AutoModelForCausalLM.from_pretrained(path, trust_remote_code=True);"
+        "print(model.generate(torch.tensor([[1, 2]]), max_new_tokens=3, do_sample=False).tolist());"
+        "assert not any(name == 'modeling_aogpt' for name in sys.modules), sys.modules"
+    )
+    command = [sys.executable, "-I", "-c", program, str(tmp_path / "model")]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    model = AOGPTForAnyOrderLM.from_pretrained(tmp_path / "model")
+    expected = model.generate(torch.tensor([[1, 2]]), max_new_tokens=3, do_sample=False)
+    assert json.loads(result.stdout.splitlines()[-1]) == expected.tolist()
+
+
+def test_the_start_token_can_be_chosen(source: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    config = AutoConfig.from_pretrained(source)
+    assert find_start_token(config, tokenizer, "c") == 2
+    assert find_start_token(config, tokenizer, None) == START
+    with pytest.raises(ValueError, match="`start_token` must be a token of the tokenizer, but is 'zzz'"):
+        convert(str(source), tmp_path / "model", start_token="zzz")
+    tokenizer.eos_token = config.eos_token_id = None
+    with pytest.raises(ValueError, match="Set `--start_token`"):
+        find_start_token(config, tokenizer, None)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("mistral", {"sliding_window": 5}, r"attends to windows of 5 tokens.* Set `--max_length 5` or less"),
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}, "windows of 5 tokens"),
+        ("olmo", {"clip_qkv": 3.0}, "A model with `clip_qkv=3.0` cannot be converted"),
+        (
+            "gpt2",
+            {"scale_attn_by_inverse_layer_idx": True},
+            "`scale_attn_by_inverse_layer_idx=True` cannot be converted",
+        ),
+        (
+            "llama",
+            {
+                "rope_parameters": {
+                    "rope_type": "longrope",
+                    "rope_theta": 9.0,
+                    "short_factor": [1.0] * 2,
+                    "long_factor": [1.0] * 2,
+                    "original_max_position_embeddings": 6,
+                }
+            },
+            "must have a `rope_type` of",
+        ),
+    ],
+)
+def test_models_that_cannot_be_converted_are_refused_by_name(family: str, changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        convert_model(make_causal(family, **changes), START)
+
+
+def test_a_window_is_converted_for_sequences_within_it() -> None:
+    causal = make_causal("mistral", sliding_window=5)
+    model = convert_model(causal, START, max_length=5)
+    assert model.config.max_position_embeddings == 5
+    ids = draw_ids()[:, :5]
+    torch.testing.assert_close(model(ids).logits, predict_left_to_right(causal, ids), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("model_type", ["gemma", "phi3", "granite", "qwen3_moe", "olmo2"])
+def test_other_blocks_are_refused(model_type: str) -> None:
+    config = AutoConfig.for_model(**SIZES | {"model_type": model_type, "head_dim": 4, "pad_token_id": 0})
+    if model_type == "granite":
+        config.residual_multiplier = 0.5
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match="cannot be converted"):
+        convert_model(AutoModelForCausalLM.from_config(config).eval(), START)
+
+
+def test_injections_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match="must be one of adaln, input, shared, per_layer for this model, but is 'none'"
+    ):
+        convert_model(make_causal("gpt2"), START, "none")
+    with pytest.raises(ValueError, match="must be one of none, adaln for this model, but is 'input'"):
+        convert_model(make_causal("llama"), START, "input")
+
+
+def test_folders_of_other_models_are_errors(tmp_path: Path) -> None:
+    BertConfig().save_pretrained(tmp_path / "bert")
+    with pytest.raises(ValueError, match=r"weights of .*bert are missing|not a causal|Unrecognized"):
+        convert(str(tmp_path / "bert"), tmp_path / "out")
+    with pytest.raises(ValueError, match=r"There is no model '.*nowhere'"):
+        convert(str(tmp_path / "nowhere"), tmp_path / "out")

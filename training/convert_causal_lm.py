@@ -1,0 +1,331 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Command that converts a causal language model into an any-order model, without changing its left-to-right predictions.
+
+    python training/convert_causal_lm.py SOURCE OUTPUT_DIR [--target_injection none|adaln] [--start_token TOKEN]
+
+SOURCE is a folder or Hub name of a Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo or GPT-2, or of another model with the
+block of a Llama. The new model has the same weights under the same names. Left to right, it predicts what SOURCE
+predicts after the start token (its beginning-of-text token, or end-of-text if it has none). Other orders are learned by
+further training. Converted rotary models can be exported again, see `export_causal_lm.py`.
+
+Target injection:
+
+* `none` (default for rotary models): the rotary positions alone tell a row its target.
+* `adaln`: the target also modulates every block. It has no effect at first: shifts and scales are 0, gates are 1. Such
+  a model cannot be exported.
+* A GPT-2 has learned positions, so it needs `adaln` (its default), `input`, `shared` or `per_layer`.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+
+from common.commands import one_line_errors
+from common.files import atomic_folder, check_empty_folder
+from common.models import load_pretrained, read_any_config
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.modeling_aogpt import TargetModulation
+from modeling_aogpt.tokenization import load_tokenizer
+
+INJECTIONS = ("none", "adaln", "input", "shared", "per_layer")
+
+# Settings with the same meaning in the configurations of Transformers and ours.
+COMMON_SETTINGS = (
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "hidden_act",
+    "initializer_range",
+    "tie_word_embeddings",
+)
+
+# Settings that the block does not have, with the value at which they have no effect.
+UNSUPPORTED = {
+    "clip_qkv": None,
+    "attn_logit_softcapping": None,
+    "final_logit_softcapping": None,
+    "num_experts": None,
+    "num_local_experts": None,
+    "scale_attn_by_inverse_layer_idx": False,
+    "reorder_and_upcast_attn": False,
+    "add_cross_attention": False,
+    "scale_attn_weights": True,
+}
+
+# GPT-2's name of each module of a block, and ours. Its projections are transposed, and those of queries, keys and
+# values are one.
+GPT2_BLOCK = {
+    "ln_1": ["input_layernorm"],
+    "attn.c_attn": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    "attn.c_proj": ["self_attn.o_proj"],
+    "ln_2": ["post_attention_layernorm"],
+    "mlp.c_fc": ["mlp.up_proj"],
+    "mlp.c_proj": ["mlp.down_proj"],
+}
+
+NUM_CHECKED_TOKENS = 64
+
+
+def convert_config(
+    source: PreTrainedConfig, names: set[str], start_token_id: int, target_injection: str, max_length: int | None
+) -> AOGPTConfig:
+    """
+    Return the configuration of the any-order model.
+
+    Args:
+        source (`PreTrainedConfig`): Configuration of the causal language model.
+        names (`set` of `str`): Names of its weights, which tell biases and norms.
+        start_token_id (`int`): Token that begins every sequence.
+        target_injection (`str`): As in [`AOGPTConfig`].
+        max_length (`int`, *optional*): Length of the longest sequence; defaults to that of the source.
+
+    Raises:
+        ValueError: If a setting of the source is not supported.
+    """
+    for name, value in UNSUPPORTED.items():
+        if getattr(source, name, value) != value:
+            raise ValueError(f"A model with `{name}={getattr(source, name)!r}` cannot be converted.")
+    longest = source.max_position_embeddings
+    max_length = longest if max_length is None else max_length
+    if not 1 <= max_length <= longest:
+        raise ValueError(f"`max_length` must be from 1 to {longest}, the length of the source, but is {max_length}.")
+    settings = {name: getattr(source, name) for name in COMMON_SETTINGS if hasattr(source, name)}
+    settings |= {
+        "max_position_embeddings": max_length,
+        "target_injection": target_injection,
+        "lm_head_bias": "lm_head.bias" in names,
+        "start_token_id": start_token_id,
+        "bos_token_id": source.bos_token_id,
+        "eos_token_id": source.eos_token_id,
+        "pad_token_id": source.pad_token_id,
+        "source_config": json.loads(source.to_json_string()),
+    }
+    if isinstance(source, GPT2Config):
+        settings |= {
+            "intermediate_size": source.n_inner,
+            "hidden_act": source.activation_function,
+            "norm": "layernorm",
+            "norm_eps": source.layer_norm_epsilon,
+            "qk_norm": False,
+        }
+    else:
+        settings |= _rotary_settings(source, names, max_length)
+    return AOGPTConfig(**settings)
+
+
+def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int) -> dict[str, Any]:
+    """Return the settings of a model with the block of a Llama. The names of its weights tell which parts it has."""
+    window = getattr(source, "sliding_window", None)
+    windowed = any(kind != "full_attention" for kind in getattr(source, "layer_types", None) or [])
+    if window is not None and window < max_length and (windowed or not getattr(source, "layer_types", None)):
+        raise ValueError(
+            f"The model attends to windows of {window} tokens, which cannot be converted for longer sequences. Set "
+            f"`--max_length {window}` or less."
+        )
+    layer = "model.layers.0."
+    has_norm_weight = f"{layer}input_layernorm.weight" in names
+    rope = getattr(source, "no_rope_layers", None) or []
+    return {
+        "position_encoding": "rotary",
+        "rope_parameters": dict(source.rope_parameters),
+        "no_rope_layers": [index for index, has_rope in enumerate(rope) if not has_rope] or None,
+        "head_dim": getattr(source, "head_dim", None),
+        "gated_mlp": f"{layer}mlp.gate_proj.weight" in names,
+        "attention_bias": f"{layer}self_attn.q_proj.bias" in names,
+        "attention_output_bias": f"{layer}self_attn.o_proj.bias" in names,
+        "mlp_bias": f"{layer}mlp.up_proj.bias" in names,
+        "qk_norm": f"{layer}self_attn.q_norm.weight" in names,
+        "norm": "rmsnorm" if has_norm_weight else "layernorm",
+        "norm_weight": has_norm_weight,
+        "norm_bias": f"{layer}input_layernorm.bias" in names,
+        "norm_eps": source.rms_norm_eps if has_norm_weight else 1e-5,  # OLMo's layer norm has no setting
+    }
+
+
+@torch.no_grad()
+def convert_model(
+    source: PreTrainedModel,
+    start_token_id: int,
+    target_injection: str | None = None,
+    max_length: int | None = None,
+    seed: int = 0,
+) -> AOGPTForAnyOrderLM:
+    """
+    Return the any-order model of a causal language model, as described above.
+
+    Args:
+        source (`PreTrainedModel`): The causal language model.
+        start_token_id (`int`): Token that begins every sequence.
+        target_injection (`str`, *optional*): As in [`AOGPTConfig`]; defaults to `"none"`, or to `"adaln"` for a GPT-2.
+        max_length (`int`, *optional*): Length of the longest sequence; defaults to that of the source.
+        seed (`int`): Seed of target embeddings.
+
+    Raises:
+        ValueError: If a setting or a weight of the source is not supported, or the new model predicts something else.
+    """
+    is_gpt2 = isinstance(source.config, GPT2Config)
+    injection = target_injection or ("adaln" if is_gpt2 else "none")
+    allowed = INJECTIONS[1:] if is_gpt2 else INJECTIONS[:2]
+    if injection not in allowed:
+        raise ValueError(
+            f"`target_injection` must be one of {', '.join(allowed)} for this model, but is {injection!r}."
+        )
+    weights = source.state_dict()
+    config = convert_config(source.config, set(weights), start_token_id, injection, max_length)
+    set_seed(seed)
+    model = AOGPTForAnyOrderLM(config).to(source.dtype).eval()
+    tensors = dict(_gpt2_tensors(weights, config)) if is_gpt2 else weights
+    known = {name for name in model.state_dict() if "modulation" not in name and "target_embeddings" not in name}
+    missing, unknown = sorted(known - set(tensors)), sorted(set(tensors) - known)
+    if missing or unknown:
+        raise ValueError(
+            f"A model of type {source.config.model_type!r} cannot be converted: its block is not that of a Llama "
+            f"(missing weights: {missing[:3]}, unknown weights: {unknown[:3]})."
+        )
+    model.load_state_dict(tensors, strict=False)
+    model.tie_weights()
+    _neutralize_targets(model)
+    check_predictions(model, source)
+    return model
+
+
+def _gpt2_tensors(weights: dict[str, torch.Tensor], config: AOGPTConfig) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the weights of a GPT-2 under our names. The start takes its first position, so its last is used twice."""
+    positions = weights["transformer.wpe.weight"][: config.max_position_embeddings]
+    yield "model.position_embeddings.weight", torch.cat((positions, positions[-1:]))
+    yield "model.embed_tokens.weight", weights["transformer.wte.weight"]
+    yield "lm_head.weight", weights["lm_head.weight"]
+    for kind in ("weight", "bias"):
+        yield f"model.norm.{kind}", weights[f"transformer.ln_f.{kind}"]
+        for layer in range(config.num_hidden_layers):
+            for old, names in GPT2_BLOCK.items():
+                tensor = weights[f"transformer.h.{layer}.{old}.{kind}"]
+                parts = (tensor.t().contiguous() if tensor.dim() == 2 else tensor).chunk(len(names))
+                yield from (
+                    (f"model.layers.{layer}.{name}.{kind}", part) for name, part in zip(names, parts, strict=True)
+                )
+
+
+def _neutralize_targets(model: AOGPTForAnyOrderLM) -> None:
+    """Set the target injection so that it has no effect, and is trained from the first step on."""
+    for name, module in model.named_modules():
+        if isinstance(module, TargetModulation):
+            module.proj.weight.zero_()
+            module.proj.bias.zero_()
+            gates = module.proj.bias.view(module.num_vectors, -1)[2::3]  # the vectors are shift, scale, gate, twice
+            gates.fill_(1.0)
+        elif name.endswith("target_embeddings") and model.config.target_injection != "adaln":
+            module.weight.zero_()
+
+
+@torch.no_grad()
+def check_predictions(model: AOGPTForAnyOrderLM, causal: PreTrainedModel) -> None:
+    """Raise a `ValueError` unless both models predict the same left to right, for random tokens."""
+    config = model.config
+    length = min(NUM_CHECKED_TOKENS, config.max_position_embeddings)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(config.num_valid_tokens, (1, length), generator=generator).to(causal.device)
+    start = torch.full_like(ids[:, :1], config.start_token_id)
+    expected = causal(torch.cat((start, ids[:, :-1]), dim=1), use_cache=False).logits
+    logits = model.to(causal.device)(ids).logits
+    tolerance = 100 * torch.finfo(logits.dtype).eps ** 0.75 * expected.abs().max()
+    difference = (logits - expected).abs().max()
+    if not difference <= tolerance:
+        raise ValueError(
+            f"The model of type {causal.config.model_type!r} cannot be converted: left to right, logits differ by "
+            f"{difference:.2g}, so it does something that this package does not know."
+        )
+
+
+def find_start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, token: str | None) -> int:
+    """
+    Return the id of the start token: `token`, or beginning-of-text, or end-of-text.
+
+    Raises:
+        ValueError: If the tokenizer does not have the token, or there is no special token.
+    """
+    if token is not None:
+        if token not in tokenizer.get_vocab():
+            raise ValueError(f"`start_token` must be a token of the tokenizer, but is {token!r}.")
+        return tokenizer.get_vocab()[token]
+    eos = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
+    for token_id in (tokenizer.bos_token_id, config.bos_token_id, tokenizer.eos_token_id, eos):
+        if token_id is not None:
+            return token_id
+    raise ValueError("The model has neither a beginning-of-text nor an end-of-text token. Set `--start_token`.")
+
+
+def convert(
+    source: str,
+    output_dir: Path,
+    target_injection: str | None = None,
+    start_token: str | None = None,
+    max_length: int | None = None,
+) -> AOGPTForAnyOrderLM:
+    """
+    Convert a causal language model and its tokenizer into a folder.
+
+    Args:
+        source (`str`): Folder or Hub name.
+        output_dir (`Path`): The folder to write. It must be empty or not exist.
+        target_injection (`str`, *optional*): As in [`convert_model`].
+        start_token (`str`, *optional*): As in [`find_start_token`].
+        max_length (`int`, *optional*): As in [`convert_model`].
+
+    Returns:
+        `AOGPTForAnyOrderLM`: The converted model.
+
+    Raises:
+        ValueError: If the folder is in use, or as in [`convert_model`], [`find_start_token`] and `load_tokenizer`.
+    """
+    check_empty_folder(output_dir)
+    read_any_config(source)
+    causal = load_pretrained(AutoModelForCausalLM, source, dtype="auto").eval()
+    tokenizer = load_tokenizer(source)
+    start_token_id = find_start_token(causal.config, tokenizer, start_token)
+    model = convert_model(causal, start_token_id, target_injection, max_length)
+    model.config.num_valid_tokens = model.config.mask_token_id = tokenizer.mask_token_id
+    model.config.validate()
+    tokenizer.model_max_length = model.config.max_position_embeddings
+    with atomic_folder(output_dir) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    return model
+
+
+@one_line_errors()
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description="Convert a causal language model into an any-order model.")
+    parser.add_argument("source", metavar="SOURCE", help="folder or Hub name of a causal language model")
+    parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="folder to write; must be new or empty")
+    parser.add_argument(
+        "--target_injection", choices=INJECTIONS, help="default: none for rotary models, adaln for a GPT-2"
+    )
+    parser.add_argument("--start_token", help="token that begins every sequence (default: beginning- or end-of-text)")
+    parser.add_argument("--max_length", type=int, help="length of the longest sequence (default: that of SOURCE)")
+    arguments = parser.parse_args()
+    model = convert(**vars(arguments))
+    print(f"Written: {arguments.output_dir}, with {model.num_parameters():,} parameters.")
+    print(f"Train it in any order with --init_from {arguments.output_dir}.")
+
+
+if __name__ == "__main__":
+    main()

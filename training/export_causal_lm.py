@@ -1,0 +1,157 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Command that exports an any-order model as a stock causal language model of Transformers.
+
+    python training/export_causal_lm.py MODEL OUTPUT_DIR
+
+MODEL is a folder or Hub name of a decoder with `target_injection="none"` and a `start_token_id`: a converted model
+(`convert_causal_lm.py`), trained further in any order or not, or one trained from scratch with the block of a Llama,
+Qwen2 or Qwen3. The exported model has the same left-to-right predictions after the start token. It needs no code of
+this package, and works with every engine that knows its architecture.
+"""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from common.commands import one_line_errors
+from common.files import atomic_folder, check_empty_folder
+from common.models import load_model
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.tokenization import MASK, load_tokenizer
+from training.convert_causal_lm import COMMON_SETTINGS, check_predictions
+
+
+def export_config(config: AOGPTConfig) -> PreTrainedConfig:
+    """
+    Return the configuration of the causal language model.
+
+    Raises:
+        ValueError: If no architecture of Transformers is the same left to right.
+    """
+    if config.model_type != "aogpt" or config.target_injection != "none" or config.position_encoding != "rotary":
+        raise ValueError(
+            "Only decoders with rotary positions and `target_injection='none'` can be exported, but the model has "
+            f"position_encoding={config.position_encoding!r} and target_injection={config.target_injection!r}."
+        )
+    if config.start_token_id is None:
+        raise ValueError(
+            "The model has a learned start embedding, which no stock architecture has. Train models to be exported "
+            "with `start_token_id`."
+        )
+    if config.source_config is not None:
+        source = dict(config.source_config)
+        changes = {"max_position_embeddings": config.max_position_embeddings, "vocab_size": config.vocab_size}
+        return AutoConfig.for_model(source.pop("model_type"), **source | changes)
+    return AutoConfig.for_model(_infer_architecture(config), **_infer_settings(config))
+
+
+def _infer_architecture(config: AOGPTConfig) -> str:
+    """Return the model type of Transformers with the same block."""
+    has_llama_block = config.gated_mlp and config.norm == "rmsnorm" and config.norm_weight and not config.lm_head_bias
+    biases = config.attention_bias, config.attention_output_bias, config.mlp_bias
+    if has_llama_block and not config.no_rope_layers:
+        if config.qk_norm and not config.mlp_bias and config.attention_bias == config.attention_output_bias:
+            return "qwen3"
+        if (
+            not config.qk_norm
+            and biases == (True, False, False)
+            and config.head_dim * config.num_attention_heads == (config.hidden_size)
+        ):
+            return "qwen2"
+        if not config.qk_norm and config.attention_bias == config.attention_output_bias:
+            return "llama"
+    raise ValueError(
+        "The block of the model is not that of a Llama, Qwen2 or Qwen3, so it cannot be exported. These have "
+        "`gated_mlp=True`, `norm='rmsnorm'`, `lm_head_bias=False`, and no biases except those of queries, keys and "
+        "values (Qwen2)."
+    )
+
+
+def _infer_settings(config: AOGPTConfig) -> dict[str, Any]:
+    names = ("max_position_embeddings", "head_dim", "attention_bias", "mlp_bias", "rope_parameters")
+    tokens = {"bos_token_id": config.start_token_id, "eos_token_id": config.eos_token_id}
+    return {
+        **{name: getattr(config, name) for name in (*COMMON_SETTINGS, *names)},
+        **tokens,
+        "pad_token_id": config.pad_token_id,
+        "rms_norm_eps": config.norm_eps,
+    }
+
+
+def export_model(model: AOGPTForAnyOrderLM) -> PreTrainedModel:
+    """
+    Return the causal language model with the weights of `model`.
+
+    Raises:
+        ValueError: If it cannot be exported, or would predict something else.
+    """
+    config = export_config(model.config)
+    with torch.device("meta"):
+        causal = AutoModelForCausalLM.from_config(config, dtype=model.dtype)
+    causal.to_empty(device="cpu")
+    causal.init_weights()  # buffers that are not saved, such as rotary frequencies
+    causal.load_state_dict(model.state_dict())
+    causal.tie_weights()
+    causal.eval()
+    check_predictions(model, causal)
+    return causal
+
+
+def remove_mask_token(folder: Path) -> None:
+    """Remove the mask token from the tokenizer in a folder."""
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != MASK.content]
+    path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+    path = folder / "tokenizer_config.json"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    content.pop("mask_token", None)
+    decoder = content.get("added_tokens_decoder", {})
+    content["added_tokens_decoder"] = {key: token for key, token in decoder.items() if token["content"] != MASK.content}
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
+
+
+def export(name: str, output_dir: Path) -> PreTrainedModel:
+    """
+    Export a model and its tokenizer to a folder.
+
+    Args:
+        name (`str`): Folder or Hub name of the model.
+        output_dir (`Path`): The folder to write. It must be empty or not exist.
+
+    Returns:
+        `PreTrainedModel`: The causal language model.
+
+    Raises:
+        ValueError: If the folder is in use, or the model cannot be exported.
+    """
+    check_empty_folder(output_dir)
+    model = load_model(name, dtype="auto")
+    tokenizer = load_tokenizer(name)
+    causal = export_model(model)
+    with atomic_folder(output_dir) as folder:
+        causal.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        remove_mask_token(folder)
+    return causal
+
+
+@one_line_errors()
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description="Export an any-order model as a stock causal language model.")
+    parser.add_argument("model", metavar="MODEL", help="folder or Hub name of an any-order model")
+    parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="folder to write; must be new or empty")
+    arguments = parser.parse_args()
+    causal = export(arguments.model, arguments.output_dir)
+    print(f"Written: {arguments.output_dir}, a {type(causal).__name__} with {causal.num_parameters():,} parameters.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Training and validation data: a corpus, tokenized and cut into sequences of equal length."""
+"""Training and validation data: a corpus that is tokenized and cut into sequences of equal length."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -29,30 +29,32 @@ from modeling_aogpt.tokenization import load_tokenizer
 
 @dataclass
 class DataArguments(CorpusArguments):
-    """Options of the data: the corpus, the tokenizer and the form of the sequences."""
+    """Options of the data: the corpus, the tokenizer, and how documents become sequences."""
 
     tokenizer: str | None = option(None, "Name or folder of a tokenizer; by default, one is trained on the corpus.")
     vocab_size: int = option(1024, "Vocabulary size of the tokenizer that is trained on the corpus.")
     packing: Literal["packed", "documents"] = option(
         "packed",
-        "packed: join the documents, each followed by end-of-text, and cut them into sequences. documents: make one "
-        "sequence of each document, padded with end-of-text.",
+        "packed: join the documents, each followed by end-of-text, and cut the result into sequences. documents: make "
+        "one sequence of each document, padded with end-of-text.",
     )
     sequence_length: int = option(1024, "Number of tokens per sequence.", least=1)
     drop_long_documents: bool = option(
-        False, "Drop documents that are longer than a sequence, with packing=documents; by default, they are an error."
+        False,
+        "With packing=documents, drop documents that are longer than a sequence; by default, such documents are an "
+        "error.",
     )
     preprocessing_num_workers: int | None = option(
         None,
-        "Number of processes that tokenize; by default, a single one with several threads.",
+        "Number of processes that tokenize; by default, one process with several threads.",
         least=1,
     )
     streaming: bool = option(False, "Read, tokenize and pack the corpus during training; needs a tokenizer.")
     shuffle_window: int = option(4096, "Number of streamed sequences that are shuffled together.", least=1)
     validation_documents: int = option(
         1000,
-        "Number of documents to hold out with streaming, if there are no validation_files: the first of the validation "
-        "split or, if there is none, of the training split.",
+        "With streaming and without validation_files, the number of documents to hold out. They are the first "
+        "documents of the validation split or, without a validation split, of the training split.",
         least=1,
     )
 
@@ -64,12 +66,13 @@ class Data:
 
     Attributes:
         arguments: The options that the data was made with.
-        train: Rows with `input_ids` of exactly `sequence_length` ids; with `streaming`, the documents.
-        validation: Rows with `input_ids` and `num_bytes`. The bytes of a row are those of its text in UTF-8, plus one
-            separator for each end of a document, so bits per byte refer to the documents joined by newlines.
+        train: Sequences, in the column `input_ids`, of exactly `sequence_length` ids. With `streaming`, the documents.
+        validation: Sequences, in the columns `input_ids` and `num_bytes`. `num_bytes` counts the bytes of the text in
+            UTF-8, plus one for each end-of-text that ends a document. Bits per byte therefore refer to the documents
+            joined by newlines.
         tokenizer: The tokenizer, with a mask token.
         facts: Sizes and sources of the data, as numbers and strings.
-        held_out: SHA-256 of the streamed documents that training must skip.
+        held_out: SHA-256 of each streamed document that training must skip.
     """
 
     arguments: DataArguments
@@ -105,13 +108,18 @@ def load_data(arguments: DataArguments) -> Data:
 def _open_stream(arguments: DataArguments) -> Data:
     """Open a streamed corpus, and load its validation data. Copies of held-out documents are excluded from training."""
     if arguments.tokenizer is None:
-        raise ValueError("`streaming` needs a `tokenizer`, because training one would read the whole corpus first.")
+        raise ValueError(
+            "`streaming` is set without `tokenizer`, but training a tokenizer would read the whole corpus first. Set "
+            "`tokenizer`, or remove `streaming`."
+        )
     if arguments.packing != "packed":
-        raise ValueError(f"`streaming` needs `packing=packed`, but it is {arguments.packing}. Change one of them.")
+        raise ValueError(
+            f"With `streaming`, `packing` must be packed, but is {arguments.packing}. Change one of the two options."
+        )
     if arguments.validation_files and arguments.validation_split is not None:
         raise ValueError(
             f"`validation_split` ({arguments.validation_split}) and `validation_files` "
-            f"({' '.join(arguments.validation_files)}) are both set. Remove one."
+            f"({' '.join(arguments.validation_files)}) are both set. Remove one of the two."
         )
     tokenizer = load_tokenizer(arguments.tokenizer)
     streams = stream_corpus(arguments)
@@ -141,7 +149,7 @@ def _open_stream(arguments: DataArguments) -> Data:
 def _make_sequences(
     texts: Dataset, split: str, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments
 ) -> tuple[Dataset, dict[str, int]]:
-    """Return the sequences of a split, and its size."""
+    """Return the sequences of a split, and the numbers of its documents, bytes, tokens and sequences."""
     documents = encode_documents(texts, tokenizer, split == "validation", arguments.preprocessing_num_workers)
     length = arguments.sequence_length
     if arguments.packing == "packed":

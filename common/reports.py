@@ -14,7 +14,7 @@ GREY, BLUE, ORANGE, GREEN, RED = "#8c8c8c", "#1f5fa8", "#d9730d", "#3a8a4d", "#b
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
-    """Return a Markdown table. `align` has `"l"` or `"r"` for each column; by default, columns are not aligned."""
+    """Return a Markdown table. `align` has one letter, `l` or `r`, per column; by default, columns are not aligned."""
     rules = [{"l": ":--", "r": "--:"}[side] for side in align]
     rule = f"|{'|'.join(rules)}|" if rules else f"| {' | '.join(['---'] * len(header))} |"
     first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
@@ -27,7 +27,7 @@ def with_error(value: float, error: float | None, digits: int) -> str:
 
 
 def style_axes(axes: Axes, title: str = "") -> None:
-    """Set the title of axes, and the grid and borders of all reports."""
+    """Set the title of axes, and the grid and borders that are the same in all reports."""
     if title:
         axes.set_title(title, loc="left", fontsize=11)
     axes.grid(alpha=0.25, linewidth=0.6)

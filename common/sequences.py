@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of text into sequences of equal length: packed documents, or one padded document per sequence."""
+"""Conversion of text into sequences of equal length. Documents are packed, or each document is one padded sequence."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -17,9 +17,10 @@ def encode_documents(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool, num_workers: int | None = None
 ) -> Dataset:
     """
-    Tokenize the column `text` into the columns `input_ids` (ending with end-of-text), `num_tokens` and `num_bytes`.
+    Return a data set with the columns `input_ids`, `num_tokens` and `num_bytes` of the documents in the column `text`.
 
-    `with_token_bytes` adds the column `token_bytes`, the number of bytes of each token. They sum to `num_bytes`.
+    The ids of each document end with end-of-text. If `with_token_bytes`, the column `token_bytes` is added. It lists
+    the number of bytes of each token; the sum of these numbers is `num_bytes`.
     """
     return texts.map(
         encode_batch,
@@ -33,7 +34,7 @@ def encode_documents(
 
 
 def encode_batch(texts: list[str], tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool) -> dict[str, list]:
-    """Return the columns that `encode_documents` makes of some texts."""
+    """Return the columns described in `encode_documents` for a batch of texts."""
     encoded = tokenizer(
         texts,
         add_special_tokens=False,
@@ -53,9 +54,10 @@ def encode_batch(texts: list[str], tokenizer: PreTrainedTokenizerBase, with_toke
 
 def count_token_bytes(text: str, offsets: list[tuple[int, int]]) -> list[int]:
     """
-    Return the number of bytes of each token in UTF-8, and of end-of-text (the separator and bytes outside all tokens).
+    Return the number of UTF-8 bytes of each token, and the number for end-of-text.
 
-    The bytes of a character that is split into several tokens count for the first of them.
+    If a character is split into several tokens, the first of these tokens counts all its bytes. End-of-text counts one
+    byte for the separator between documents, and the bytes after the last token, if any.
     """
     bytes_before = np.concatenate([[0], np.cumsum([len(character.encode()) for character in text], dtype=int)])
     ends = [0, *(end for _, end in offsets)]
@@ -70,9 +72,9 @@ def total(documents: Dataset, column: str) -> int:
 
 def cut(documents: Iterable[dict[str, list[int]]], sequence_length: int) -> Iterator[dict[str, Any]]:
     """
-    Join documents, and yield rows of `sequence_length` ids. The last row may be shorter.
+    Join documents, and yield sequences of `sequence_length` ids. The last sequence may be shorter.
 
-    Rows have `num_bytes` if documents have `token_bytes`.
+    If the documents have `token_bytes`, the sequences have `num_bytes`.
     """
     ids: list[int] = []
     sizes: list[int] = []
@@ -92,19 +94,19 @@ def _make_row(ids: list[int], sizes: list[int]) -> dict[str, Any]:
 
 
 def full_rows(documents: Dataset, sequence_length: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `cut` that have `sequence_length` ids."""
+    """Yield the sequences of `cut`, without a last one that is shorter."""
     return (row for row in cut(documents, sequence_length) if len(row["input_ids"]) == sequence_length)
 
 
 def pack(documents: Dataset, sequence_length: int, split: str) -> tuple[Dataset, dict[str, int]]:
-    """Return the sequences of packed documents, and the number of tokens left out at the end."""
+    """Return the sequences of packed documents, and the number of tokens at the end that do not fill a sequence."""
     num_tokens = total(documents, "num_tokens")
     if num_tokens < sequence_length:
         raise ValueError(
-            f"The {split} split has {num_tokens} tokens, less than one sequence of {sequence_length}. Add text, or "
-            "decrease `sequence_length`."
+            f"The {split} split must have at least one sequence of {sequence_length} tokens, but has {num_tokens} "
+            "tokens. Add text, or decrease `sequence_length`."
         )
-    # A generator writes row by row to the cache, so the corpus need not fit into memory.
+    # `from_generator` writes one sequence at a time to the disk cache, so the corpus does not need to fit into memory.
     rows = Dataset.from_generator(full_rows, gen_kwargs={"documents": documents, "sequence_length": sequence_length})
     left_out = num_tokens % sequence_length
     if left_out:
@@ -115,15 +117,15 @@ def pack(documents: Dataset, sequence_length: int, split: str) -> tuple[Dataset,
 def pad(
     documents: Dataset, sequence_length: int, end_of_text: int, split: str, drop_long_documents: bool = False
 ) -> tuple[Dataset, dict[str, int]]:
-    """Return one sequence per document, padded with end-of-text, and the number of documents left out."""
+    """Return one sequence per document, padded with end-of-text, and the number of documents that were too long."""
     fitting = documents.filter(lambda num_tokens: num_tokens <= sequence_length, input_columns="num_tokens")
     left_out = len(documents) - len(fitting)
     if left_out and (not drop_long_documents or not len(fitting)):
         longest = int(documents.with_format("numpy")["num_tokens"][:].max())
         raise ValueError(
-            f"{left_out} of {len(documents)} {split} documents do not fit into `sequence_length` ({sequence_length}) "
-            f"with end-of-text; the longest needs {longest}. Increase it, or set `drop_long_documents` or "
-            "`packing=packed`."
+            f"{left_out} of {len(documents)} {split} documents, with end-of-text, are longer than `sequence_length` "
+            f"({sequence_length}); the longest has {longest} tokens. Increase `sequence_length`, or set "
+            "`drop_long_documents` or `packing=packed`."
         )
     if left_out:
         logger.warning("%s: %d of %d documents are too long and are left out.", split, left_out, len(documents))

@@ -78,7 +78,7 @@ def test_runs_that_cannot_be_compared_are_errors(runs: list[str], tmp_path: Path
     for folder, message in (
         (longer, "longer was evaluated on .*9.*, but decoder on .*8"),
         (same_name, "have the same name"),
-        (str(tmp_path / "unfinished"), "finish the run first"),
+        (str(tmp_path / "unfinished"), "so the run is not finished"),
     ):
         with pytest.raises(SystemExit, match=message):
             main([*runs, folder, "--output_dir", str(tmp_path / "out")])

@@ -138,7 +138,7 @@ def test_validation_split_of_a_data_set(tmp_path: Path) -> None:
     folder = str(tmp_path / "set")
     assert load_corpus(CorpusArguments([folder]))["validation"]["text"][:] == ["validation"]
     assert load_corpus(CorpusArguments([folder], validation_split="test"))["validation"]["text"][:] == ["test"]
-    with pytest.raises(ValueError, match=r"no split 'dev'\. Its splits are: train, validation, test"):
+    with pytest.raises(ValueError, match=r"no split 'dev'\. Choose one of its splits: train, validation, test"):
         load_corpus(CorpusArguments([folder], validation_split="dev"))
 
 

@@ -225,7 +225,7 @@ def test_bad_input_is_an_error_before_sampling(
 def test_models_that_cannot_be_sampled(model: str, judge: str, arguments: GenerativeArguments) -> None:
     with pytest.raises(ValueError, match="no model 'nowhere'"):
         generative([model, "nowhere"], arguments)
-    with pytest.raises(ValueError, match="is a model of type 'gpt2', not of this package"):
+    with pytest.raises(ValueError, match="is a model of type 'gpt2', not a model of this package"):
         generative([model, judge], arguments)
     assert not arguments.output_dir.exists()
 

@@ -212,7 +212,7 @@ def test_missing_model_is_an_error_in_one_line(tmp_path: Path, monkeypatch: pyte
 
 def test_missing_weights_are_an_error(folder: str) -> None:
     remove_weight(Path(folder), "lm_head.bias")
-    with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head\.bias"):
+    with pytest.raises(ValueError, match=r"do not match its configuration: .*lm_head\.bias"):
         AnyOrderLM(folder)
 
 

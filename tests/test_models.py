@@ -97,7 +97,7 @@ def test_a_tokenizer_that_does_not_match_is_an_error(folder: Path, vocabulary: d
 
 def test_missing_weights_are_errors(folder: Path, vocabulary: dict) -> None:
     remove_weight(folder, "lm_head.bias")
-    with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head.bias"):
+    with pytest.raises(ValueError, match=r"do not match its configuration: .*lm_head.bias"):
         make_model(AOGPTConfig(**SIZES, **vocabulary), str(folder))
 
 
@@ -106,7 +106,7 @@ def test_unused_weights_are_errors_for_models_of_this_package(folder: Path, tmp_
     for path in (folder, tmp_path):
         weights = load_file(path / "model.safetensors") | {"another_head.weight": torch.zeros(3)}
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"not those of its configuration: .*unexpected_keys.*another_head\.weight"):
+    with pytest.raises(ValueError, match=r"do not match its configuration: .*unexpected_keys.*another_head\.weight"):
         load_pretrained(AutoModel, folder)
     assert load_pretrained(AutoModelForCausalLM, tmp_path).config.n_embd == 8
 

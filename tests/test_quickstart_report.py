@@ -91,7 +91,7 @@ def test_missing_weights_are_an_error(
 ) -> None:
     monkeypatch.setattr(quantization, "variants", lambda: {"float32": {}})
     remove_weight(run / "model", "lm_head.bias")
-    with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head\.bias"):
+    with pytest.raises(ValueError, match=r"do not match its configuration: .*lm_head\.bias"):
         measure(run)
 
 
@@ -188,7 +188,7 @@ def test_bad_settings_of_likelihood_estimators(run: Path, settings: dict[str, in
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (None, "has no results.json; finish the run first"),
+        (None, "has no results.json, so the run is not finished"),
         ({"packing": "packed"}, "was trained with `packing=packed`. The report needs `packing=documents`"),
     ],
 )

@@ -120,7 +120,7 @@ def test_missing_weights_are_an_error(
     (gpt2 if is_causal else tiny_model).save_pretrained(tmp_path)
     lost = "transformer.h.0.mlp.c_fc.weight" if is_causal else "model.layers.1.mlp.up_proj.weight"
     remove_weight(tmp_path, lost)
-    with pytest.raises(ValueError, match=rf"not those of its configuration: .*{lost}"):
+    with pytest.raises(ValueError, match=rf"do not match its configuration: .*{lost}"):
         load(str(tmp_path))
 
 

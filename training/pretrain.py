@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Command that trains an AO-GPT, or an encoder-only masked diffusion model, from scratch or from a checkpoint.
+Command that trains an AO-GPT or an encoder-only masked diffusion model, from scratch or from a checkpoint.
 
     accelerate launch training/pretrain.py training/configs/quickstart.yaml [--key value ...]
 
-The same command resumes an interrupted run, which then ends with the same weights.
+If a run was interrupted, the same command resumes it. The final weights are the same as without the interruption.
 """
 
 import logging
@@ -74,9 +74,9 @@ class TrainingProgress:
         step: Number of steps so far.
         losses: Loss of every step, in nats per token.
         evaluations: Results of the evaluations.
-        position: Position in the stream of a streamed corpus.
-        train_seconds: Time of all steps.
-        device_seconds: The same, summed over processes, whose number may change when a run is resumed.
+        position: For a streamed corpus, the position in the stream.
+        train_seconds: Duration of all steps.
+        device_seconds: Duration of all steps, summed over processes. (Their number may change when a run is resumed.)
     """
 
     step: int = 0
@@ -93,18 +93,18 @@ def main(argv: list[str]) -> None:
         run = set_up(argv)
     if run is None:
         return
-    with one_line_errors(OSError, FloatingPointError):  # a ValueError is now a bug, not a wrong setting
+    with one_line_errors(OSError, FloatingPointError):  # from here on, a ValueError is a bug, so its traceback is shown
         stop_signal = run.train()
         if not stop_signal:
             run.publish()
-    run.accelerator.wait_for_everyone()  # otherwise, processes that still communicate may hang
+    run.accelerator.wait_for_everyone()  # if one process ended before, others that still communicate could hang
     run.accelerator.end_training()
     if stop_signal:
         sys.exit(128 + stop_signal)
 
 
 def set_up(argv: list[str]) -> "Pretraining | None":
-    """Return the run of a command line, resumed from its newest checkpoint, or None if there is nothing to train."""
+    """Return the run of a command line, resumed from its newest checkpoint, or None if nothing is left to train."""
     model_arguments, data_arguments, training = parse_arguments(argv)
     settings = to_settings(model_arguments, data_arguments, training)
     accelerator = start_accelerator(
@@ -147,7 +147,7 @@ def _prepare_run(
         check_same_run(checkpoint.metadata["settings"], settings, checkpoint.path)
 
     with in_turn(accelerator):
-        training.output_dir.mkdir(parents=True, exist_ok=True)  # may fail, so it comes before the corpus is read
+        training.output_dir.mkdir(parents=True, exist_ok=True)  # before the slow load_data, because it may fail
         data = load_data(data_arguments)
     check_same_everywhere(corpus=data.facts)
     run = Pretraining(model_arguments, training, data, settings, accelerator)
@@ -158,7 +158,12 @@ def _prepare_run(
 
 
 def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
-    """Return a model with random weights, or a checkpoint in float32, whose tokenizer must match that of `config`."""
+    """
+    Return a model with random weights, or the model `init_from` in float32.
+
+    Raises:
+        ValueError: If the vocabulary of `init_from` differs from that in `config`.
+    """
     if init_from is None:
         return MDMEncoderForMaskedLM(config) if isinstance(config, MDMEncoderConfig) else AOGPTForAnyOrderLM(config)
     checkpoint = read_config(init_from)
@@ -166,18 +171,18 @@ def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
         given, expected = getattr(config, name), getattr(checkpoint, name)
         if given != expected:
             raise ValueError(
-                f"The tokenizer has {name}={given}, but the model of {init_from} has {expected}. Use the tokenizer "
-                "that the model was trained with."
+                f"The tokenizer has {name}={given}, but the model of {init_from} has {name}={expected}. Set "
+                "`tokenizer` to the tokenizer with which the model was trained."
             )
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
 
 
 class Pretraining:
     """
-    A training run: model, moving average, optimizer and progress.
+    A training run: model, moving averages of the weights, optimizer and progress.
 
-    Data, orders and learning rate depend only on step and seed, so they have no state. (The position in a stream only
-    avoids reading it from the beginning.)
+    Data, orders and learning rate depend only on step and seed, so they have no state. (The position in a streamed
+    corpus is stored only so that a resumed run does not read the corpus from the beginning.)
     """
 
     def __init__(
@@ -190,22 +195,23 @@ class Pretraining:
     ) -> None:
         self.training, self.data, self.settings, self.accelerator = training, data, settings, accelerator
         self.progress = TrainingProgress()
-        self.gradient_norm = math.nan  # of the last step, before clipping
+        self.gradient_norm = math.nan  # gradient norm of the last step, before clipping
         set_seed(training.seed)
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
         self.model = make_model(config, training.init_from).to(accelerator.device)
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
         checkpoint_activations(self.model, training.activation_checkpointing)
-        self.blank = deepcopy(self.model).to("meta")  # structure of the averaged model
+        self.blank = deepcopy(self.model).to("meta")  # for `averaged_model`
         self.optimizer = create_optimizer(self.model, training)
         self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)
         keep_float32_gradients(accelerator)
-        # Wrappers for several processes and mixed precision. The weights are those of self.model.
+        # These wrap the objective and the optimizer for several processes and mixed precision. They share the weights
+        # of self.model.
         self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)
-        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # after sharding
+        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # must come after `prepare` has sharded
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Restore the run from a checkpoint. Raise a `ValueError` if the corpus has changed."""
+        """Restore the state of a checkpoint. Raise a `ValueError` if the corpus has changed."""
         saved, current = (
             {f"{name} of the corpus": fact for name, fact in facts.items()}
             for facts in (checkpoint.metadata["corpus"], self.data.facts)
@@ -224,7 +230,7 @@ class Pretraining:
         """Write a checkpoint."""
         state = training_state(self.model, self.ema.weights, self.optimizer.state)
         if not self.accelerator.is_main_process:
-            deque(state, maxlen=0)  # takes part in gathering sharded tensors
+            deque(state, maxlen=0)  # iterate, because all processes must take part in gathering sharded tensors
             return
         tensors = {name: tensor.cpu() for name, tensor in state}
         progress = asdict(self.progress)
@@ -297,7 +303,7 @@ class Pretraining:
         )
 
     def step(self, batches: Batches, stop: StopRequest) -> tuple[float, int]:
-        """Update the weights. Return the loss of the whole batch, and the signal that a process got, or 0."""
+        """Update the weights. Return the loss of the whole batch, and the signal that any process received, or 0."""
         training, accelerator = self.training, self.accelerator
         set_learning_rate(self.optimizer, learning_rate_at(self.progress.step, training))
         loss = torch.zeros((), device=accelerator.device)
@@ -310,7 +316,7 @@ class Pretraining:
         norm = accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm)
         norm = full_tensor(torch.as_tensor(norm, device=accelerator.device))
 
-        # The check comes before the update, so that the weights stay finite.
+        # Loss and gradient are checked before the update, so that the weights stay finite.
         status = accelerator.gather(torch.stack([loss, norm, loss.new_tensor(stop.signal)])[None])
         mean_loss, stop_signal = status[:, 0].mean().item(), int(status[:, 2].max())
         self.gradient_norm = status[0, 1].item()
@@ -318,10 +324,10 @@ class Pretraining:
             samples = range(self.progress.step * training.batch_size, (self.progress.step + 1) * training.batch_size)
             rows = training_samples(self.data, training.seed).row_numbers(list(samples))
             raise FloatingPointError(
-                f"At step {self.progress.step}, the loss is {mean_loss} and the norm of its gradient is "
-                f"{self.gradient_norm}. Decrease `learning_rate`, or increase `warmup_steps`. The checkpoints in "
-                f"{training.output_dir} are older. The batch contains samples {samples[0]} to {samples[-1]}, which are "
-                f"rows {rows} of the training data."
+                f"Loss and gradient must be finite, but at step {self.progress.step}, the loss is {mean_loss} and the "
+                f"norm of its gradient is {self.gradient_norm}. Decrease `learning_rate`, or increase `warmup_steps`. "
+                f"All checkpoints in {training.output_dir} are from earlier steps. The batch contains samples "
+                f"{samples[0]} to {samples[-1]}, which are the training sequences with the indices {rows}."
             )
         self.parallel_optimizer.step()
         self.parallel_optimizer.zero_grad()
@@ -334,11 +340,11 @@ class Pretraining:
         return self.progress.step * self.training.batch_size * self.settings["sequence_length"]
 
     def tokens_per_second(self) -> float:
-        """Return the mean training speed."""
+        """Return the mean training speed so far."""
         return self.num_tokens / self.progress.train_seconds
 
     def usage(self) -> dict[str, float]:
-        """Return `peak_memory_gb` and, if the peak FLOPS of the device are known, `mfu` (model FLOPs utilization)."""
+        """Return `peak_memory_gb`. If the peak FLOPS of the device are known, add `mfu` (model FLOPs utilization)."""
         usage = {"peak_memory_gb": peak_memory(self.accelerator.device) / 1e9}
         if self.peak_flops is not None:
             flops = self.num_tokens * flops_per_token(self.model.config, self.settings["sequence_length"])
@@ -346,7 +352,7 @@ class Pretraining:
         return usage
 
     def log(self) -> None:
-        """Send the means since the last call to the tracker."""
+        """Send the mean loss since the last call, and other numbers, to the tracker."""
         progress = self.progress
         window = progress.losses[(progress.step - 1) // self.training.logging_steps * self.training.logging_steps :]
         values = {
@@ -359,7 +365,7 @@ class Pretraining:
         self.accelerator.log(values, step=progress.step)
 
     def evaluate(self) -> None:
-        """Evaluate the averaged weights, and write samples."""
+        """Evaluate the model with the moving averages of the weights, and write samples."""
         averaged = self.ema.averaged_model(self.blank)
         scores = evaluate(averaged, self.data.validation, self.training, self.accelerator)
         self.progress.evaluations.append({"step": self.progress.step, **scores})
@@ -376,7 +382,7 @@ class Pretraining:
         return write_samples(averaged, self.data.tokenizer, count, length, self.progress.step, folder) if count else []
 
     def publish(self) -> None:
-        """Write the model folder, the figure, the report and, at last, the results."""
+        """Write the model folder, the figure, the report and, last, the results (they mark the run as finished)."""
         training, progress = self.training, self.progress
         averaged = self.ema.averaged_model(self.blank)
         if not self.accelerator.is_main_process:

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Show the steps of a generation in the terminal, or write them to an animated GIF.
+Command that shows the steps of a generation in the terminal, or writes them to an animated GIF.
 
     python eval/watch.py MODEL ["TEXT with <mask> tokens" ...] [--order ...] [--output_dir DIR]
 """
@@ -38,7 +38,7 @@ MASKED = "░"
 INK, PALE = "#22262a", "#c9ced3"
 DOTS_PER_INCH = 100
 CHARACTER_WIDTH = 9 / DOTS_PER_INCH  # inches; a whole number of dots, so that columns of characters are aligned
-FONT_SIZE = 72 * CHARACTER_WIDTH / 0.602  # points, of DejaVu Sans Mono, which matplotlib includes
+FONT_SIZE = 72 * CHARACTER_WIDTH / 0.602  # points; characters of DejaVu Sans Mono are 0.602 font sizes wide
 LINE_HEIGHT = 1.7 * FONT_SIZE / 72
 
 
@@ -46,19 +46,21 @@ LINE_HEIGHT = 1.7 * FONT_SIZE / 72
 class WatchArguments(Options):
     """Options of eval/watch.py."""
 
-    num_samples: int | None = option(None, "Samples of each text, or of whole sequences. Defaults to 1.", least=1)
+    num_samples: int | None = option(None, "Number of samples of each text. Defaults to 1.", least=1)
     length: int | None = option(
-        None, "Tokens in a sequence. Texts are padded to it with end-of-text. Defaults to the texts' length.", least=1
+        None,
+        "Number of tokens in a sequence. Shorter texts are padded with end-of-text. Defaults to the texts' length.",
+        least=1,
     )
     order: str = option("random", f"Order of unmasking: {', '.join((*ORDER_NAMES, *CERTAINTY_MEASURES))}.")
-    num_steps: int | None = option(None, "Generation steps. Defaults to one position at a time.")
-    strategy: str = option("parallel", "parallel, or speculative, which samples exactly in fewer forward passes.")
+    num_steps: int | None = option(None, "Number of generation steps. By default, each step unmasks one position.")
+    strategy: str = option("parallel", "parallel, or speculative (exact sampling in fewer forward passes).")
     block_length: int | None = option(None, "Fill in contiguous blocks of this length from left to right.")
     temperature: float = option(1.0, "Temperature.")
     top_p: float = option(1.0, "Sample from the likeliest tokens whose probabilities add up to this value.")
     seed: int = option(0, "Seed of orders and tokens.")
     seconds: float = option(0.15, "Seconds to show each step.")
-    output_dir: Path | None = option(None, "Folder for samples.gif. Defaults to showing the steps in the terminal.")
+    output_dir: Path | None = option(None, "Folder for samples.gif. By default, steps are shown in the terminal.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,14 +69,14 @@ class WatchArguments(Options):
 
 
 class Token(NamedTuple):
-    """A token of a line: its text, and the step at which it was unmasked (-1 if it was given)."""
+    """A token of a line: its text, and the step at which its position was unmasked (-1 if the token was given)."""
 
     text: str
     step: int
 
 
 def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> None:
-    """Generate, then show or draw every step."""
+    """Generate, then show every step in the terminal or in a GIF."""
     model = load_model(model_name, dtype=torch.float32)
     tokenizer = load_tokenizer(model_name)
     output = model.generate(
@@ -98,20 +100,25 @@ def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> None:
 
 
 def make_inputs(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int | None) -> torch.LongTensor | None:
-    """Return the ids (batch, n) of the texts, padded with end-of-text to `length`, or None if there are no texts."""
+    """Return the ids (batch, n) of the texts, padded to `length` with end-of-text, or None if there are no texts."""
     if not texts:
         return None
     ids = tokenizer(texts).input_ids
     if not any(tokenizer.mask_token_id in row for row in ids):
-        raise ValueError(f"The texts contain no mask. Write {tokenizer.mask_token} for each token to fill in.")
+        raise ValueError(
+            f"The texts contain no mask, so there is nothing to fill in. Write {tokenizer.mask_token} for each token "
+            "to fill in."
+        )
     lengths = [len(row) for row in ids]
     if length is None and len(set(lengths)) > 1:
         raise ValueError(
-            f"The texts have different lengths ({', '.join(map(str, lengths))} tokens). Set `length` to pad them with "
-            "end-of-text."
+            f"The texts must have the same length, but have {', '.join(map(str, lengths))} tokens. Set `length` to pad "
+            "the texts with end-of-text."
         )
     if max(lengths) > (length or max(lengths)):
-        raise ValueError(f"`length` ({length}) is less than the longest text ({max(lengths)} tokens). Increase it.")
+        raise ValueError(
+            f"`length` must be at least {max(lengths)} (the length of the longest text), but is {length}. Increase it."
+        )
     return torch.tensor([row + [tokenizer.eos_token_id] * ((length or len(row)) - len(row)) for row in ids])
 
 
@@ -126,7 +133,7 @@ def make_lines(output: AnyOrderGenerationOutput, tokenizer: PreTrainedTokenizerB
 
 
 def _step_color(step: int, num_steps: int) -> str:
-    """Return the colour of a step, from blue (early) to orange (late), or that of given tokens."""
+    """Return the colour of a step, from blue (early) to orange (late). Step -1 has the colour of given tokens."""
     return INK if step < 0 else to_hex(colormaps["plasma"](0.1 + 0.7 * step / max(num_steps - 1, 1)))
 
 
@@ -142,7 +149,7 @@ def _show(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: f
 
 
 def make_frame(lines: list[list[Token]], step: int, num_steps: int) -> Text:
-    """Return the text of the lines after a step."""
+    """Return the text of the lines as they are after `step`."""
     text = Text()
     for line in lines:
         for token in line:

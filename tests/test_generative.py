@@ -67,7 +67,7 @@ def test_perplexity_of_samples(judge: str) -> None:
     assert found["mean"] == pytest.approx(np.mean(expected), rel=1e-5)
     assert found["mean_standard_error"] == pytest.approx(np.std(expected, ddof=1) / 3**0.5, rel=1e-4)
     assert found["pooled"] == pytest.approx(math.exp(np.average(np.log(expected), weights=[3, 1, 11])), rel=1e-5)
-    with pytest.raises(ValueError, match="No sample has two tokens"):
+    with pytest.raises(ValueError, match="needs a sample of at least two tokens"):
         Judge(judge, torch.device("cpu")).perplexity([[1], []], batch_size=2)
 
 
@@ -267,5 +267,5 @@ def test_several_processes_are_refused(
 ) -> None:
     monkeypatch.setattr("accelerate.Accelerator.num_processes", 2)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"eval/generative\.py runs in one process"):
+    with pytest.raises(ValueError, match=r"eval/generative\.py must run in one process"):
         generative([model], arguments)

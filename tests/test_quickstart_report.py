@@ -189,7 +189,7 @@ def test_bad_settings_of_likelihood_estimators(run: Path, settings: dict[str, in
     ("changes", "message"),
     [
         (None, "has no results.json, so the run is not finished"),
-        ({"packing": "packed"}, "was trained with `packing=packed`. The report needs `packing=documents`"),
+        ({"packing": "packed"}, "needs a run with `packing=documents`, but .* was trained with `packing=packed`"),
     ],
 )
 def test_bad_input(run: Path, changes: dict[str, Any] | None, message: str) -> None:

@@ -60,8 +60,8 @@ def test_cards_of_decoders_with_rotary_positions_cite_their_sources() -> None:
 
 def test_cards_name_the_weights_that_the_converter_takes_by_default() -> None:
     for name, architecture, statement in (
-        ("ao-gpt-small", AOGPT, "they are the moving averages (EMA)"),
-        ("sigma-gpt-small", SIGMA_GPT, "they are the last weights of training, not their moving averages"),
+        ("ao-gpt-small", AOGPT, "they are the moving averages of the weights (EMA)"),
+        ("sigma-gpt-small", SIGMA_GPT, "they are the last weights of training"),
     ):
         assert architecture.published_weights == ("ema" if "(EMA)" in statement else "live")
         assert statement in " ".join(read_facts(name)["summary"].split())

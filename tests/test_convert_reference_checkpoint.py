@@ -369,9 +369,7 @@ def test_an_output_folder_that_is_in_use_is_an_error(
     source, output_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
     occupy(output_dir)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(
-        ValueError, match=r"model exists and is not an empty folder\. Remove it, or choose another folder"
-    ):
+    with pytest.raises(ValueError, match=r"model exists and is not an empty folder\. Remove it, or choose another one"):
         convert(source, output_dir)
     assert sorted(tmp_path.rglob("*")) == before
 

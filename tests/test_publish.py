@@ -146,7 +146,7 @@ def test_a_card_of_another_corpus_is_an_error(run: Path, run_on_mails: Path, tmp
         ("quickstart", run_on_mails, "is for models trained on unicode-names, but .*/run was trained on mails.txt"),
         ("ao-gpt-small", run, "is for models trained on OpenWebText by the authors of AO-GPT, but .* on unicode-names"),
     ):
-        with pytest.raises(ValueError, match=f"The card '{card}' describes {message}. Remove `--card`"):
+        with pytest.raises(ValueError, match=f"The card '{card}' {message}. Remove `--card`"):
             stage(source, tmp_path / "repository", card=card)
     assert not (tmp_path / "repository").exists()
 

@@ -268,7 +268,7 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     written = (folder / "speed.md").read_text()
     assert "| 2 | 16 | encoder (one pass, times steps) |" in written
     used = f"torch {torch.__version__}, transformers {transformers.__version__}, python {platform.python_version()}. "
-    assert f"; {used}Large" in written
+    assert f"; {used}On this machine, large" in written
 
 
 def test_interrupted_run_keeps_its_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

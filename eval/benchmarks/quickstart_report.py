@@ -167,7 +167,7 @@ def to_markdown(report: dict[str, Any]) -> str:
         f"({run['tokens'] / 1e6:.1f} million tokens), which took {run['train_seconds'] / 60:.1f} minutes on "
         f"{run['hardware']['device_name']} with {run['hardware']['num_threads']} CPU thread(s). There are "
         f"{documents['train']} training names and {documents['held_out']} held-out names. "
-        f"({documents['held_out_left_out']} more held-out names are longer than a sequence. They are not used.)",
+        f"({documents['held_out_left_out']} more held-out names are longer than a sequence and were not used.)",
         "![Loss, bits per byte, infills and samples](quickstart.png)",
         markdown_table(["held-out names", "bits per byte"], rows, "lr"),
         "The next table shows how many of the generated texts are real names:",

@@ -47,14 +47,16 @@ def random_orders(
 
 def index_by_rank(values: torch.Tensor, orders: torch.LongTensor) -> torch.Tensor:
     """
-    Convert values (batch, n) indexed by position to values indexed by rank: `result[b, k] = values[b, orders[b, k]]`.
+    Convert values (batch, n) from indexing by position to indexing by rank.
+
+    The result satisfies `result[b, k] = values[b, orders[b, k]]`.
     """
     return values.gather(1, orders)
 
 
 def index_by_position(values: torch.Tensor, orders: torch.LongTensor) -> torch.Tensor:
     """
-    Convert values (batch, n, ...) indexed by rank to values indexed by position.
+    Convert values (batch, n, ...) from indexing by rank to indexing by position.
 
     The result satisfies `result[b, orders[b, k]] = values[b, k]`.
     """
@@ -90,9 +92,7 @@ def block_indices(
 
 
 def token_mask(input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.BoolTensor:
-    """
-    Return a boolean tensor (batch, n) that is True at tokens and, if `attention_mask` is given, False at its zeros.
-    """
+    """Return a boolean tensor (batch, n) that is True at tokens and False where `attention_mask`, if given, is 0."""
     return torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
 
 

@@ -33,9 +33,7 @@ def is_number(value: object) -> bool:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """
-    Return " Did you mean ...?" with the known name closest to `name`, or an empty string if none of them is close.
-    """
+    """Return " Did you mean ...?" with the known name closest to `name`, or an empty string if no name is close."""
     close = get_close_matches(name, list(known), n=1)
     return f" Did you mean `{close[0]}`?" if close else ""
 

@@ -205,9 +205,7 @@ class AOGPTMLP(nn.Module):
 
 
 class TargetModulation(nn.Module):
-    """
-    Adaptive layer norm (adaLN): computes `num_vectors` shifts, scales and gates of a row from its target position.
-    """
+    """Adaptive layer norm (adaLN): computes `num_vectors` shifts, scales and gates per row from its target position."""
 
     def __init__(self, config: AOGPTConfig, num_vectors: int) -> None:
         super().__init__()
@@ -215,9 +213,7 @@ class TargetModulation(nn.Module):
         self.proj = Linear(config.target_embedding_size, num_vectors * config.hidden_size)
 
     def tabulate(self, conditions: torch.Tensor) -> torch.Tensor:
-        """
-        Return a table (n, num_vectors * hidden_size) with the vectors for `conditions` (n, target_embedding_size).
-        """
+        """Return a table (n, num_vectors * hidden_size) of the vectors for `conditions` (n, target_embedding_size)."""
         return self.proj(conditions)
 
     def forward(

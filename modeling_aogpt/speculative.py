@@ -87,9 +87,7 @@ class PromptLookupDrafts:
         self.state = sampler.state
 
     def draft(self, max_drafts: torch.LongTensor) -> Drafts:
-        """
-        Draft up to `max_drafts[b]` tokens for each sequence b. Each draft has probability 1 in its distribution q.
-        """
+        """Draft up to `max_drafts[b]` tokens for each sequence b. Each draft has probability 1 in its distribution."""
         state, device = self.state, self.state.ids.device
         width, batch_size = int(max_drafts.max()), len(max_drafts)
         context = to_device(state.num_context, device)

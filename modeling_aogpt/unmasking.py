@@ -404,9 +404,7 @@ class ParallelSampler:
         step: int,
         first_step: int,
     ) -> torch.LongTensor:
-        """
-        Move the selected candidates to the next ranks of the state, commit them, and return their number (batch,).
-        """
+        """Move the selected candidates to the next ranks of the state, commit them, and return the numbers (batch,)."""
         device = result.ranks.device
         context = to_device(self.state.num_context, device)
         # Index of the query of each candidate; -1 in columns without a candidate.

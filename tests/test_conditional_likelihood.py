@@ -211,7 +211,7 @@ def test_arguments_that_are_not_tensors_are_errors(model: AOGPTForAnyOrderLM, id
 
 
 def test_masks_in_the_sets_are_errors(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
-    with pytest.raises(ValueError, match=r"This id is the mask: .* likelihoods need unmasked text"):
+    with pytest.raises(ValueError, match=r"This id is the mask\. .* likelihoods need unmasked text"):
         model.conditional_log_likelihood(ids.index_fill(1, torch.tensor([0]), 11), mark(([1],) * 3))
 
 

@@ -285,7 +285,7 @@ def test_a_file_without_moving_averages_has_only_live_weights(released: Checkpoi
 def test_a_missing_moving_average_is_an_error(released: Checkpoint, tmp_path: Path) -> None:
     number = len(released["ema_model"]["shadow_params"])
     del released["ema_model"]["shadow_params"][5]
-    assert f"{number - 1} moving averages for {number} parameters" in conversion_error(released, tmp_path)
+    assert f"{number - 1} moving averages, but {number} parameters" in conversion_error(released, tmp_path)
 
 
 def test_moving_averages_in_another_order_are_an_error(released: Checkpoint, tmp_path: Path) -> None:

@@ -343,7 +343,7 @@ def test_non_finite_logits_are_reported() -> None:
     model = random_model()
     with torch.no_grad():
         model.lm_head.weight[3] = float("nan")
-    with pytest.raises(ValueError, match=r"logits are not finite .* Check the weights, the dtype"):
+    with pytest.raises(ValueError, match=r"logits are not finite .* Check the weights and the dtype"):
         model.generate(num_steps=2)
 
 

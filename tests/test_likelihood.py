@@ -298,7 +298,7 @@ def test_padding_anywhere_changes_no_scores() -> None:
             {"orders": lambda batch, length, generator: torch.zeros(batch, 3)},
             r"`orders` must have shape \(3, 12\), but has shape \(3, 3\)",
         ),
-        ({"orders": torch.arange(12).expand(3, 12), "stride": 2}, "apply to orders given by name"),
+        ({"orders": torch.arange(12).expand(3, 12), "stride": 2}, "need orders given by name"),
         ({"rows_per_pass": 0}, "`rows_per_pass` must be an integer of at least 1, but is 0"),
         ({"ensemble_size": 0}, "`ensemble_size` must be an integer of at least 1, but is 0"),
         ({"num_ranks": 2}, "`num_ranks` has no effect without an ensemble. Set `ensemble_size` above 1"),

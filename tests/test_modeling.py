@@ -375,7 +375,7 @@ def test_device_map_dtype_and_meta_device_work(tmp_path: Path, ids: torch.LongTe
         ({"input_ids": torch.tensor([[0, -1]])}, "`input_ids` contains the id -1, but"),
         (
             {"input_ids": torch.tensor([[0, 11]])},
-            r"This id is the mask: generate\(\) and masked language models fill masks in",
+            r"This id is the mask\. generate\(\) and masked language models accept masked positions",
         ),
         (
             {"input_ids": torch.tensor([[0, 1]]), "orders": torch.tensor([[1, 1]])},

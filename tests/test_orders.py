@@ -143,10 +143,10 @@ def test_given_and_computed_orders_are_used_with_padding_moved_last() -> None:
         ),
         (
             {"orders": torch.arange(7).expand(50, 7), "block_length": 2},
-            "`block_length` and `stride` apply to orders given by name, but `context_orders` is not a name. "
+            "`block_length` and `stride` need orders given by name, but `context_orders` is not a name. "
             "Remove them, or set `context_orders='random'`",
         ),
-        ({"orders": random_orders, "stride": 2}, "apply to orders given by name"),
+        ({"orders": random_orders, "stride": 2}, "need orders given by name"),
     ],
 )
 def test_orders_that_are_not_allowed_are_errors(arguments: dict, message: str) -> None:

@@ -267,7 +267,7 @@ def test_sources_that_cannot_be_published_are_errors(run: Path, tmp_path: Path) 
     bare = Path(shutil.copytree(run / "model", tmp_path / "bare"))
     for path in bare.glob("tokenizer*"):
         path.unlink()
-    with pytest.raises(ValueError, match=r"contains no tokenizer\. Use the one that the model was trained with"):
+    with pytest.raises(ValueError, match=r"contains no tokenizer\. Pass the tokenizer that the model was trained with"):
         stage(bare, folder)
     config = json.loads((bare / "config.json").read_text())
     (bare / "config.json").write_text(json.dumps(config | {"mask_token_id": 500}))

@@ -66,7 +66,7 @@ def test_a_tokenizer_with_another_mask_than_the_model_is_an_error(tmp_path: Path
 def test_tokenizers_that_cannot_be_used_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="The tokenizer 'nowhere' cannot be loaded from the Hub or a folder"):
         load_tokenizer("nowhere")
-    with pytest.raises(ValueError, match=r"contains no tokenizer\. Use the one that the model was trained with"):
+    with pytest.raises(ValueError, match=r"contains no tokenizer\. Pass the tokenizer that the model was trained with"):
         load_tokenizer(str(tmp_path))
     word_tokenizer(unk_token="a").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"has no end-of-text token\. Set its `eos_token`"):

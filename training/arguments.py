@@ -94,7 +94,13 @@ class TrainingArguments(Options):
         "blocks, and to 0 otherwise.",
     )
     final_left_to_right_fraction: float | None = option(
-        None, "Fraction in the last step, if the fraction changes linearly during the run."
+        None, "Final fraction, if the fraction changes linearly during the run or its first left_to_right_steps."
+    )
+    left_to_right_steps: int | None = option(
+        None,
+        "Step at which the fraction reaches final_left_to_right_fraction, and from which it stays there; defaults to "
+        "the last step.",
+        least=1,
     )
     learning_rate: float = option(6e-4, "Peak learning rate.")
     final_learning_rate: float | None = option(
@@ -305,6 +311,16 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
     fractions = training.left_to_right_fraction, training.final_left_to_right_fraction
     for fraction in fractions:
         OrderDistribution(*kind, fraction)  # checks its arguments
+    if training.left_to_right_steps is not None:
+        if training.final_left_to_right_fraction is None:
+            raise ValueError(
+                "`left_to_right_steps` has no effect without `final_left_to_right_fraction`. Set both, or remove it."
+            )
+        if training.left_to_right_steps > training.max_steps:
+            raise ValueError(
+                f"`left_to_right_steps` ({training.left_to_right_steps}) must be at most `max_steps` "
+                f"({training.max_steps}). Decrease it."
+            )
     if objective != "any_order" and (*kind, *fractions) != ("random", None, None, 0.0, None):
         raise ValueError(
             f"`objective={objective}` draws masks and no orders. Remove `orders`, `block_length`, `stride` and the "

@@ -166,7 +166,7 @@ def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Ch
     """
     Return the newest checkpoint from which a run can be resumed, or None if there is no valid one.
 
-    It may be from a run of another length, if the learning rates were the same so far.
+    It may be from a run of another length, if the learning rates and orders were the same so far.
 
     Raises:
         ValueError: If the settings of a checkpoint differ, or if all are from later steps than the settings allow.
@@ -180,7 +180,9 @@ def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Ch
         if num_common >= checkpoint.step:
             return True
         changes = ", ".join(f"{key}={then}" for key, (then, _) in changed_settings(saved, settings).items())
-        too_late.append(f"{checkpoint.path.name} ({changes}) has the same learning rates in {num_common} steps only")
+        too_late.append(
+            f"{checkpoint.path.name} ({changes}) has the same learning rates and orders in {num_common} steps only"
+        )
         return False
 
     checkpoint = load_newest_checkpoint(training.output_dir, can_continue)

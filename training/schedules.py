@@ -32,11 +32,18 @@ def first_decay_step(training: TrainingArguments) -> int | None:
     return None
 
 
+def left_to_right_steps(training: TrainingArguments) -> int:
+    """Return the step at which the left-to-right fraction reaches its final value, by default the last one."""
+    return training.left_to_right_steps or max(training.max_steps - 1, 1)
+
+
 def num_common_steps(one: TrainingArguments, other: TrainingArguments) -> int:
-    """Return the number of first steps in which two runs have the same learning rates."""
+    """Return the number of first steps in which two runs have the same learning rates and left-to-right fractions."""
     num_steps = min(one.max_steps, other.max_steps)
     return next((step for step in range(num_steps) if _values_at(step, one) != _values_at(step, other)), num_steps)
 
 
 def _values_at(step: int, training: TrainingArguments) -> tuple[float, ...]:
-    return (learning_rate_at(step, training),)
+    is_constant = training.final_left_to_right_fraction is None
+    progress = 0.0 if is_constant else min(step / left_to_right_steps(training), 1.0)
+    return learning_rate_at(step, training), progress

@@ -42,6 +42,11 @@ class DataArguments(CorpusArguments):
     drop_long_documents: bool = option(
         False, "Drop documents that are longer than a sequence, with packing=documents; by default, they are an error."
     )
+    prompt_end: str | None = option(
+        None,
+        "With packing=documents: text that ends a prompt in each document. The prompt, with this text, is not trained "
+        "on.",
+    )
     preprocessing_num_workers: int | None = option(
         None,
         "Number of processes that tokenize; by default, a single one with several threads.",
@@ -64,7 +69,8 @@ class Data:
 
     Attributes:
         arguments: The options that the data was made with.
-        train: Rows with `input_ids` of exactly `sequence_length` ids; with `streaming`, the documents.
+        train: Rows with `input_ids` of exactly `sequence_length` ids and, with `prompt_end`, `labels`; with
+            `streaming`, the documents.
         validation: Rows with `input_ids` and `num_bytes`. The bytes of a row are those of its text in UTF-8, plus one
             separator for each end of a document, so bits per byte refer to the documents joined by newlines.
         tokenizer: The tokenizer, with a mask token.
@@ -83,6 +89,11 @@ class Data:
 def load_data(arguments: DataArguments) -> Data:
     """Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order."""
     arguments.check_bounds()
+    if arguments.prompt_end is not None and (arguments.packing != "documents" or not arguments.prompt_end):
+        raise ValueError(
+            f"`prompt_end` ({arguments.prompt_end!r}) must not be empty and needs `packing=documents`, but the packing "
+            f"is {arguments.packing}."
+        )
     if arguments.streaming:
         return _open_stream(arguments)
     corpus = load_corpus(arguments)
@@ -142,14 +153,16 @@ def _make_sequences(
     texts: Dataset, split: str, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments
 ) -> tuple[Dataset, dict[str, int]]:
     """Return the sequences of a split, and its size."""
-    documents = encode_documents(texts, tokenizer, split == "validation", arguments.preprocessing_num_workers)
+    documents = encode_documents(
+        *(texts, tokenizer, split == "validation"), arguments.preprocessing_num_workers, arguments.prompt_end
+    )
     length = arguments.sequence_length
     if arguments.packing == "packed":
         rows, left_out = pack(documents, length, split)
     else:
         rows, left_out = pad(documents, length, tokenizer.eos_token_id, split, arguments.drop_long_documents)
-    columns = ["input_ids", "num_bytes"] if split == "validation" else ["input_ids"]
-    return rows.select_columns(columns), {
+    columns = {"input_ids", "num_bytes" if split == "validation" else "labels"}.intersection(rows.column_names)
+    return rows.select_columns(sorted(columns)), {
         "documents": len(documents),
         "bytes": total(documents, "num_bytes"),
         "tokens": total(documents, "num_tokens"),

@@ -33,7 +33,7 @@ from common.commands import Options, Parser, one_line_errors, option
 from common.corpora import SampleBy, keep_text, load_files
 from common.files import write_json
 from common.hardware import hardware, versions
-from common.models import identity_of_weights, longest_sequence
+from common.models import find_model, identity_of_weights, longest_sequence
 from common.processes import in_turn, start_accelerator
 from common.sequences import encode_documents, pad, total
 from common.tokenization import vocabulary_arguments
@@ -328,14 +328,15 @@ def output_paths(model_name: str, identity: str | None, arguments: ScoringArgume
 def main(argv: list[str]) -> None:
     """Run the command."""
     parser = Parser(ScoringArguments)
-    parser.add_argument("model", help="Folder or Hub name of the model.")
+    parser.add_argument("model", help="Folder of a model or a run, or Hub name.")
     arguments, others = parser.parse(argv)
-    identity = identity_of_weights(others.model)
-    output, unfinished = output_paths(others.model, identity, arguments)
+    name = find_model(others.model)
+    identity = identity_of_weights(name)
+    output, unfinished = output_paths(name, identity, arguments)
     if output.parent.is_file():
         raise ValueError(f"`output_dir` ({output.parent}) is a file. Name a folder.")
     try:
-        results = zero_shot(others.model, arguments, unfinished, partial(write_json, output), identity)
+        results = zero_shot(name, arguments, unfinished, partial(write_json, output), identity)
     except KeyboardInterrupt:
         sys.exit(f"Stopped. Finished batches are kept in {output.parent}. Give the same command again to continue.")
     if PartialState().is_main_process:

@@ -150,7 +150,7 @@ def test_command_prints_and_writes_the_metrics(
         assert f"{results[order]['bits_per_byte']:.4f} ± {results[order]['bits_per_byte_standard_error']:.4f}" in line
         assert f"{results[order]['perplexity']:.2f} ± {results[order]['perplexity_standard_error']:.2f}" in line
     Path(arguments.text_file[0]).write_text("a\n")
-    main(command)
+    main([str(Path(folder).parent), *command[1:]])  # the run that the model belongs to
     assert text_results(json.loads(output.read_text()))["any_order"]["perplexity_standard_error"] is None
     assert "± unknown" in capsys.readouterr().out
     assert list(output.parent.iterdir()) == [output]  # no unfinished batches are left

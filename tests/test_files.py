@@ -50,15 +50,20 @@ def test_paths_in_json_are_strings(tmp_path: Path) -> None:
 
 
 def test_new_folders_are_removed_after_an_error_unless_they_have_content(tmp_path: Path) -> None:
+    def fail(folder: Path, *files: Path) -> None:
+        with make_folder(folder):
+            assert folder.is_dir()
+            for file in files:
+                file.touch()
+            raise InterruptedError
+
     (tmp_path / "old").mkdir()
     for name in ("new/deep", "old/new", "old"):
-        with pytest.raises(InterruptedError), make_folder(tmp_path / name):
-            assert (tmp_path / name).is_dir()
-            raise InterruptedError
+        with pytest.raises(InterruptedError):
+            fail(tmp_path / name)
     assert [path.name for path in tmp_path.rglob("*")] == ["old"]
-    with pytest.raises(InterruptedError), make_folder(tmp_path / "new" / "deep"):
-        (tmp_path / "new" / "file.txt").touch()
-        raise InterruptedError
+    with pytest.raises(InterruptedError):
+        fail(tmp_path / "new" / "deep", tmp_path / "new" / "file.txt")
     assert {path.name for path in tmp_path.rglob("*")} == {"old", "new", "file.txt"}
     with make_folder(tmp_path / "kept" / "deep"):
         pass

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import cached_file, extract_commit_hash
 
+from common.files import atomic_folder
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
 
 Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
@@ -79,6 +80,14 @@ def load_model(name_or_path: str | Path, **options: Any) -> Model:
     """Load a decoder or encoder in evaluation mode, with the code of this package, not that in the model folder."""
     read_config(name_or_path, trust_remote_code=False)
     return load_pretrained(AutoModel, name_or_path, trust_remote_code=False, **options).eval()
+
+
+def save_model(model: Model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a model with its tokenizer and code atomically, for `AutoModel.from_pretrained`."""
+    with atomic_folder(folder) as temporary:
+        model.save_pretrained(temporary)
+        tokenizer.model_max_length = model.config.max_position_embeddings
+        tokenizer.save_pretrained(temporary)
 
 
 def longest_sequence(config: PreTrainedConfig) -> int | None:

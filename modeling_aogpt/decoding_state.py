@@ -18,7 +18,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from .configuration_aogpt import AOGPTConfig
-from .devices import execution_device, is_compiled, pack_weights, to_device
+from .devices import execution_device, gains_from_packing, is_compiled, pack_weights, to_device
 from .orders import group_orders, index_by_position, index_by_rank, token_positions
 from .rows import query_mask, query_rows
 
@@ -464,7 +464,8 @@ class CachedDecodingState(DecodingState):
 
     def _pack_weights_in_time(self, is_query: torch.BoolTensor) -> None:
         """Pack the weights once enough passes are expected, if the remaining ones have as many queries as this one."""
-        if self._is_packed or int(is_query.sum()) <= 1:  # the remaining passes have one row each
+        dtype = self.model.lm_head.weight.dtype
+        if self._is_packed or not gains_from_packing(dtype, int(is_query.sum())):  # later passes have no more rows
             return
         num_remaining = int((self.num_masked / is_query.sum(dim=1).clamp(min=1)).max())
         if self.num_forward_passes + num_remaining >= MIN_PASSES_TO_PACK:

@@ -71,6 +71,18 @@ def test_the_fraction_of_left_to_right_sequences_may_decrease() -> None:
     assert not (last == LEFT_TO_RIGHT).all(dim=1).any()
 
 
+def test_the_fraction_of_left_to_right_sequences_may_change_in_the_first_part_of_a_run() -> None:
+    draws = order_draws(
+        left_to_right_fraction=1.0, final_left_to_right_fraction=0.0, left_to_right_steps=30, batch_size=1000
+    )
+    fractions = [
+        (draws(features(range(1000 * step, 1000 * step + 1000)))["orders"] == LEFT_TO_RIGHT).all(1).float().mean()
+        for step in (0, 15, 30, 100)
+    ]
+    assert (fractions[0], fractions[2], fractions[3]) == (1, 0, 0)
+    assert abs(fractions[1] - 0.5) < 4 * (0.25 / 1000) ** 0.5
+
+
 @pytest.mark.parametrize("batch_size", [1, 2, 8, 30])
 def test_times_of_a_step_are_evenly_spaced(batch_size: int) -> None:
     draws = mask_draws("masked_diffusion", batch_size)

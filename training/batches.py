@@ -20,6 +20,8 @@ import numpy as np
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
+from common.sequences import PackedRows
+
 
 @lru_cache(maxsize=2)  # a batch may reach into the next epoch
 def epoch_permutation(num_rows: int, seed: int, epoch: int) -> np.ndarray:
@@ -35,8 +37,9 @@ def rows_of_samples(samples: list[int], num_rows: int, seed: int) -> list[int]:
 class Samples:
     """Map-style data set from sample numbers to the features of a data collator."""
 
-    def __init__(self, rows: Dataset, seed: int) -> None:
-        self.rows = rows.select_columns("input_ids").with_format("numpy")
+    def __init__(self, rows: Dataset | PackedRows, seed: int) -> None:
+        is_packed = isinstance(rows, PackedRows)
+        self.rows = rows if is_packed else rows.select_columns("input_ids").with_format("numpy")
         self.seed = seed
 
     def row_numbers(self, samples: list[int]) -> list[int]:

@@ -19,12 +19,21 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderForMaskedL
 Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
 
 
+def find_model(name_or_path: str | Path) -> str:
+    """Return the model folder if `name_or_path` is the folder of a run of training/pretrain.py, else `name_or_path`."""
+    folder = Path(name_or_path)
+    is_run = (folder / "model" / "config.json").is_file() and not (folder / "config.json").exists()
+    return str(folder / "model" if is_run else name_or_path)
+
+
 def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfig:
     """Return the configuration of a model in a folder or on the Hub. Raise a `ValueError` if there is none."""
     try:
         return AutoConfig.from_pretrained(name_or_path, **options)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise ValueError(f"There is no model {str(name_or_path)!r}, on the Hub or as a folder: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"The configuration of {str(name_or_path)!r} cannot be used: {error}") from error
 
 
 def read_config(name_or_path: str | Path, **options: Any) -> AOGPTConfig:

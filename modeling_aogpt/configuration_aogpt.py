@@ -205,7 +205,9 @@ class AOGPTConfig(PreTrainedConfig):
             if name in kwargs:
                 raise ValueError(
                     f"`{name}` belongs to an earlier version of this package, whose rotary positions and names of "
-                    "weights differ. Train or convert the model again. In a new configuration, set "
+                    "weights differ. Load the model with the code in its own folder (`trust_remote_code=True` in a "
+                    "program that does not import modeling_aogpt), or train or convert it again. In a new "
+                    "configuration, set "
                     + ("`rope_parameters`." if name == "rope_theta" else "`attention_bias`, `mlp_bias` etc.")
                 )
 

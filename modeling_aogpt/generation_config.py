@@ -436,6 +436,14 @@ def _describe_unsupported(name: str, value: object) -> str:
     """Return the error message for an argument of `generate` that is not a field."""
     if name == "seed":
         return f"`generate` takes no `seed`. Use `generator=torch.Generator().manual_seed({value!r})`."
+    if name == "position_ids":
+        return "`generate` takes no `position_ids`. It counts positions by `attention_mask`. Remove it."
+    if name in ("output_scores", "output_logits"):
+        return (
+            f"`generate` does not support `{name}={value!r}`, but returns `token_logprobs` with "
+            "`return_dict_in_generate=True`. For the likeliest tokens of masked positions, load the model with "
+            "AutoModelForMaskedLM, whose output has their logits."
+        )
     if name not in TRANSFORMERS_FIELDS and name not in signature(GenerationMixin.generate).parameters:
         known = (*FIELDS, *CALL_ARGUMENTS, *TRANSFORMERS_FIELDS)
         hint = suggest(name, known) or " Its settings are the fields of AnyOrderGenerationConfig."

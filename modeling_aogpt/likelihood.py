@@ -130,7 +130,8 @@ class AnyOrderLikelihoodMixin:
 
         Returns:
             [`LogLikelihoodOutput`], without gradients (use `forward` for these). The standard error covers orders,
-            ranks and context orders.
+            ranks and context orders. With a single random order it is NaN, also with `num_ranks`, whose draws do not
+            tell how log p varies between orders.
 
         Raises:
             ValueError: If an argument is not allowed, or a result is not finite.

@@ -56,8 +56,9 @@ SETTINGS = {
 
 @pytest.fixture(scope="module", params=["decoder", "encoder"])
 def model(request: pytest.FixtureRequest) -> torch.nn.Module:
-    """Return a model that often generates EOS."""
-    model = random_model() if request.param == "decoder" else random_encoder()
+    """Return a model that often generates EOS. The decoder has a padded token table."""
+    is_decoder = request.param == "decoder"
+    model = random_model(vocab_size=16, num_valid_tokens=11) if is_decoder else random_encoder()
     with torch.no_grad():
         model.lm_head.bias[EOS] += 1.0
     return model

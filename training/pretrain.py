@@ -26,7 +26,7 @@ from transformers import AutoModel
 
 from common.commands import one_line_errors, progress_bar
 from common.data import Data, DataArguments, load_data
-from common.files import atomic_folder, remove_incomplete
+from common.files import atomic_folder, make_folder, remove_incomplete
 from common.hardware import check_precision, hardware, peak_flops, peak_memory, versions
 from common.models import Model, load_pretrained, read_config, save_model
 from common.processes import check_same_everywhere, in_turn, start_accelerator, together
@@ -148,17 +148,17 @@ def _prepare_run(
         logger.info("%s is finished (%d steps), so there is nothing to do.", training.output_dir, results["steps"])
         return None
 
-    with in_turn(accelerator):
-        training.output_dir.mkdir(parents=True, exist_ok=True)  # may fail, so it comes before the corpus is read
-        data = load_data(data_arguments)
-    check_same_everywhere(corpus=data.facts)
-    run = Pretraining(model_arguments, training, data, settings, accelerator)
-    if checkpoint is not None:
-        run.resume(checkpoint)
-    if accelerator.is_main_process:
-        with atomic_folder(training.output_dir / "tokenizer") as folder:
-            data.tokenizer.save_pretrained(folder)
-    start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
+    with make_folder(training.output_dir):  # may fail, so it comes before the corpus is read
+        with in_turn(accelerator):
+            data = load_data(data_arguments)
+        check_same_everywhere(corpus=data.facts)
+        run = Pretraining(model_arguments, training, data, settings, accelerator)
+        if checkpoint is not None:
+            run.resume(checkpoint)
+        if accelerator.is_main_process:
+            with atomic_folder(training.output_dir / "tokenizer") as folder:
+                data.tokenizer.save_pretrained(folder)
+        start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
     return run
 
 

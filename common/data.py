@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training and validation data: a corpus, tokenized and cut into sequences of equal length."""
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,15 +17,18 @@ from common.corpora import (
     drop_empty,
     first_texts,
     keep_text,
+    limit_workers,
     load_corpus,
     load_files,
     make_dataset,
     sha256,
     stream_corpus,
 )
-from common.sequences import encode_documents, pack, pad, total
+from common.sequences import PackedRows, check_full, describe_work, encode_documents, pack, pad, total
 from common.tokenization import train_tokenizer
 from modeling_aogpt.tokenization import load_tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -42,10 +46,10 @@ class DataArguments(CorpusArguments):
     drop_long_documents: bool = option(
         False, "Drop documents that are longer than a sequence, with packing=documents; by default, they are an error."
     )
-    preprocessing_num_workers: int | None = option(
+    prompt_end: str | None = option(
         None,
-        "Number of processes that tokenize; by default, a single one with several threads.",
-        least=1,
+        "With packing=documents: text that ends a prompt in each document. The prompt, with this text, is not trained "
+        "on.",
     )
     streaming: bool = option(False, "Read, tokenize and pack the corpus during training; needs a tokenizer.")
     shuffle_window: int = option(4096, "Number of streamed sequences that are shuffled together.", least=1)
@@ -64,7 +68,8 @@ class Data:
 
     Attributes:
         arguments: The options that the data was made with.
-        train: Rows with `input_ids` of exactly `sequence_length` ids; with `streaming`, the documents.
+        train: Rows with `input_ids` of exactly `sequence_length` ids and, with `prompt_end`, `labels`. Packed ones are
+            views of the tokenized documents. With `streaming`, the documents.
         validation: Rows with `input_ids` and `num_bytes`. The bytes of a row are those of its text in UTF-8, plus one
             separator for each end of a document, so bits per byte refer to the documents joined by newlines.
         tokenizer: The tokenizer, with a mask token.
@@ -73,7 +78,7 @@ class Data:
     """
 
     arguments: DataArguments
-    train: Dataset | IterableDataset
+    train: Dataset | PackedRows | IterableDataset
     validation: Dataset
     tokenizer: PreTrainedTokenizerBase
     facts: dict[str, Any]
@@ -83,6 +88,11 @@ class Data:
 def load_data(arguments: DataArguments) -> Data:
     """Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order."""
     arguments.check_bounds()
+    if arguments.prompt_end is not None and (arguments.packing != "documents" or not arguments.prompt_end):
+        raise ValueError(
+            f"`prompt_end` ({arguments.prompt_end!r}) must not be empty and needs `packing=documents`, but the packing "
+            f"is {arguments.packing}."
+        )
     if arguments.streaming:
         return _open_stream(arguments)
     corpus = load_corpus(arguments)
@@ -93,7 +103,7 @@ def load_data(arguments: DataArguments) -> Data:
         tokenizer = load_tokenizer(arguments.tokenizer)
 
     facts = {"corpus": arguments.name, "packing": arguments.packing, "sources": describe_sources(arguments, corpus)}
-    rows: dict[str, Dataset] = {}
+    rows: dict[str, Dataset | PackedRows] = {}
     for split, dataset in texts.items():
         rows[split], facts[split] = _make_sequences(dataset, split, tokenizer, arguments)
         facts[split]["empty_documents"] = len(corpus[split]) - len(dataset)
@@ -140,16 +150,22 @@ def _open_stream(arguments: DataArguments) -> Data:
 
 def _make_sequences(
     texts: Dataset, split: str, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments
-) -> tuple[Dataset, dict[str, int]]:
+) -> tuple[Dataset | PackedRows, dict[str, int]]:
     """Return the sequences of a split, and its size."""
-    documents = encode_documents(texts, tokenizer, split == "validation", arguments.preprocessing_num_workers)
+    num_workers = limit_workers(arguments.preprocessing_num_workers, texts)
+    if split == "train":
+        logger.info("%s", describe_work(texts, tokenizer, num_workers))
+    documents = encode_documents(texts, tokenizer, split == "validation", num_workers, arguments.prompt_end)
     length = arguments.sequence_length
-    if arguments.packing == "packed":
-        rows, left_out = pack(documents, length, split)
-    else:
+    rows: Dataset | PackedRows
+    if arguments.packing == "documents":
         rows, left_out = pad(documents, length, tokenizer.eos_token_id, split, arguments.drop_long_documents)
-    columns = ["input_ids", "num_bytes"] if split == "validation" else ["input_ids"]
-    return rows.select_columns(columns), {
+        columns = {"input_ids", "num_bytes" if split == "validation" else "labels"}.intersection(rows.column_names)
+        rows = rows.select_columns(sorted(columns))
+    else:
+        left_out = check_full(documents, length, split)
+        rows = PackedRows(documents, length) if split == "train" else pack(documents, length)
+    return rows, {
         "documents": len(documents),
         "bytes": total(documents, "num_bytes"),
         "tokens": total(documents, "num_tokens"),

@@ -113,7 +113,8 @@ class AOGPTConfig(PreTrainedConfig):
         start_token_id (`int`, *optional*): Id of the token whose embedding is used for the start row. By default, the
             start row has a learned embedding of its own.
         source_config (`dict`, *optional*): Configuration of the causal language model from which this model was
-            converted. It is used to export the model again.
+            converted. It is used to export the model again. It includes the Hub name (`_name_or_path`) and the
+            `license` of that model, if they are known.
 
     Raises:
         ValueError: If a value is not allowed, or values contradict each other.
@@ -210,7 +211,9 @@ class AOGPTConfig(PreTrainedConfig):
             if name in kwargs:
                 raise ValueError(
                     f"`{name}` belongs to an earlier version of this package, whose rotary positions and names of "
-                    "weights differ. Train or convert the model again. In a new configuration, set "
+                    "weights differ. Load the model with the code in its own folder (`trust_remote_code=True` in a "
+                    "program that does not import modeling_aogpt), or train or convert the model again. In a new "
+                    "configuration, set "
                     + ("`rope_parameters`." if name == "rope_theta" else "`attention_bias`, `mlp_bias` etc.")
                 )
 
@@ -258,8 +261,8 @@ class AOGPTConfig(PreTrainedConfig):
         self._validate_rotary()
         if self.num_valid_tokens > self.vocab_size:
             raise ValueError(
-                f"`num_valid_tokens` ({self.num_valid_tokens}) exceeds `vocab_size` ({self.vocab_size}). Decrease "
-                "`num_valid_tokens`."
+                f"`num_valid_tokens` ({self.num_valid_tokens}) exceeds `vocab_size` ({self.vocab_size}). Change one "
+                "of them."
             )
         if not isinstance(self.mask_token_id, int) or self.mask_token_id < self.num_valid_tokens:
             raise ValueError(

@@ -18,7 +18,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from .configuration_aogpt import AOGPTConfig
-from .devices import execution_device, is_compiled, pack_weights, to_device
+from .devices import execution_device, gains_from_packing, is_compiled, pack_weights, to_device
 from .orders import group_orders, index_by_position, index_by_rank, token_positions
 from .rows import query_mask, query_rows
 
@@ -30,8 +30,9 @@ VALUES_BY_RANK = ("ids", "orders", "positions", "blocks", "unmasking_steps", "to
 # Packing costs as much time as about 20 such passes save.
 MIN_PASSES_TO_PACK = 32
 
-# Largest number of rows per pass while a long prompt is added to the cache. It limits the size of the attention mask.
-MAX_PREFILL_ROWS = 2048
+# Largest number of rows of a sequence per pass. It limits the size of the attention mask for long prompts and many
+# queries.
+MAX_ROWS_PER_PASS = 2048
 
 # PyTorch compiles one graph for each number of rows and each shape of the batch. With its default limit of 8 graphs,
 # some passes would not be compiled.
@@ -391,7 +392,6 @@ class CachedDecodingState(DecodingState):
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         """Predict the next `num_queries[b]` masked ranks of each sequence b, each given all unmasked tokens."""
-        self._prefill()
         num_context = self.num_context[:, None]
         ranks = self._uncached_ranks(self.num_context + num_queries)
         is_query = (num_context <= ranks) & (ranks < num_context + num_queries[:, None])
@@ -411,7 +411,6 @@ class CachedDecodingState(DecodingState):
             include_first (`bool`): Whether to predict the rank of the first draft too. This is needed if no query has
                 predicted that rank before.
         """
-        self._prefill()
         num_context = self.num_context + num_drafts
         ranks = self._uncached_ranks(torch.minimum(num_context + 1, self.ends))
         first = self.num_context[:, None] + (0 if include_first else 1)
@@ -437,13 +436,6 @@ class CachedDecodingState(DecodingState):
         num_unchanged = (self.orders == before).long().cumprod(dim=-1).sum(dim=-1).cpu()
         self.num_cached = torch.minimum(self.num_cached, num_unchanged)
 
-    def _prefill(self) -> None:
-        """Add the beginning of long prompts to the cache, in passes of at most `MAX_PREFILL_ROWS` rows."""
-        while int((self.num_context - self.num_cached).max()) > MAX_PREFILL_ROWS:
-            ranks = self.num_cached[:, None] + torch.arange(MAX_PREFILL_ROWS, device=self.num_cached.device)
-            self._run(ranks, self.num_context, is_query=torch.zeros_like(ranks, dtype=torch.bool))
-            self.num_cached = torch.minimum(self.num_cached + MAX_PREFILL_ROWS, self.num_context)
-
     def _uncached_ranks(self, ends: torch.LongTensor) -> torch.LongTensor:
         """Return the ranks (batch, rows) from the first uncached one to at least `ends` - 1, for all sequences."""
         num_rows = int((ends - self.num_cached).max())
@@ -455,6 +447,22 @@ class CachedDecodingState(DecodingState):
 
         `num_context` (batch,) is the number of ranks whose tokens the rows can see, including drafts.
         """
+        parts = [
+            self._run_pass(part, num_context, is_query_of_part)
+            for part, is_query_of_part in zip(
+                ranks.split(MAX_ROWS_PER_PASS, dim=1), is_query.split(MAX_ROWS_PER_PASS, dim=1), strict=True
+            )
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        result = QueryResult(*map(torch.cat, zip(*parts, strict=True)))
+        by_sequence = result.sequences.argsort(stable=True)
+        return QueryResult(*(values[by_sequence] for values in result))
+
+    def _run_pass(
+        self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
+    ) -> QueryResult:
+        """Run the rows of `ranks` in one pass, as [`_run`] does in several. All earlier rows must have run before."""
         length, device = self.ids.shape[1], self.ids.device
         sequences, rows = is_query.nonzero(as_tuple=True)
         # A sequence that needs fewer rows than others computes rows that are not used. Past the end, these repeat the
@@ -470,7 +478,8 @@ class CachedDecodingState(DecodingState):
             is_needed = is_query.any(dim=0)
             num_skipped = int(is_needed.long().argmax()) if is_needed.any() else len(is_needed) - 1
             num_visible = int(ranks.max()) + 1
-        sees_all_slots = ranks.shape[1] == 1 and slots is not None  # a single row, as in left-to-right decoding
+        # There is only one row, which follows all cached rows, as in left-to-right decoding.
+        sees_all_slots = ranks.shape[1] == 1 and slots is not None and bool((ranks[:, 0] <= num_context).all())
         self.num_forward_passes += 1
         self.num_rows += ranks.numel()
 
@@ -490,7 +499,8 @@ class CachedDecodingState(DecodingState):
 
     def _pack_weights_in_time(self, is_query: torch.BoolTensor) -> None:
         """Pack the weights if enough passes are expected. Assume that later passes have as many queries as this one."""
-        if self._is_packed or int(is_query.sum()) <= 1:  # packing does not help passes of one row
+        dtype = self.model.lm_head.weight.dtype
+        if self._is_packed or not gains_from_packing(dtype, int(is_query.sum())):  # later passes have no more rows
             return
         num_remaining = int((self.num_masked / is_query.sum(dim=1).clamp(min=1)).max())
         if self.num_forward_passes + num_remaining >= MIN_PASSES_TO_PACK:

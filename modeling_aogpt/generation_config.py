@@ -13,7 +13,7 @@ from transformers.generation import GenerationConfig, GenerationMixin
 from .orders import ORDER_NAMES, check_blocks
 from .sampling import TOP_P_RULES
 from .speculative import DRAFTS
-from .unmasking import CERTAINTY_MEASURES, SCHEDULES, SCORE_UNMASKING, UNMASKING
+from .unmasking import ADAPTIVE_UNMASKING, CERTAINTY_MEASURES, SCHEDULES, SCORE_UNMASKING, UNMASKING
 from .validation import check_choice, check_integer, is_number, suggest
 
 CHOICES = {
@@ -95,21 +95,24 @@ class AnyOrderGenerationConfig(GenerationConfig):
             `num_steps`: `"bernoulli"`, every position draws its own step (Lemma 4.1); `"fixed_count"`, the number of
             positions per step follows the schedule without randomness; `"euler"` and `"analytic"`, only for SEDD (see
             [`~unmasking.ScoreUnmasking`]). Without `num_steps`: `"entropy_bound"`, each step unmasks as many positions
-            as are nearly independent (see [`~unmasking.EntropyBoundUnmasking`]).
+            as are nearly independent (see [`~unmasking.EntropyBoundUnmasking`]); `"threshold"`, each step unmasks all
+            positions whose likeliest token has at least the probability `threshold`, or the first position of the order
+            if there is no such position.
         entropy_bound (`float`, defaults to 0.1): Bound in nats for `unmasking="entropy_bound"`.
+        threshold (`float`, defaults to 0.9): Smallest probability of the likeliest token for `unmasking="threshold"`.
         order (`str`, *optional*): Order in which positions are unmasked: `"random"`, `"left_to_right"` or an adaptive
             order. The adaptive orders `"confidence"`, `"margin"` and `"entropy"` predict all masked positions in each
             step and first unmask the positions with the highest confidence, the highest margin or the lowest entropy
             (see `CERTAINTY_MEASURES`). `generate` also takes a tensor (batch * num_return_sequences, n). Defaults to
             `"left_to_right"` if a prompt without masks is continued one token at a time, without blocks and refinement.
-            Defaults to `"random"` otherwise.
+            Defaults to `"confidence"` with `unmasking="threshold"`, and to `"random"` otherwise.
         block_length (`int`, *optional*): Fill in contiguous blocks of this length one after another, from left to
             right. `order` applies within each block.
         stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
             stride, ..., then 1, stride + 1, ...
         window (`int`, *optional*): Number of masked positions that a step predicts: with an adaptive order, the first
-            masked positions of the text; with `"entropy_bound"`, the next masked positions of the order. Defaults to
-            all masked positions of the block.
+            masked positions of the text; with `"entropy_bound"` or `"threshold"`, the next masked positions of the
+            order. Defaults to all masked positions of the block.
         do_sample (`bool`, defaults to `True`): Whether to draw tokens. Otherwise, the likeliest token is taken.
         temperature (`float`, defaults to 1.0): Number that divides the logits.
         top_k (`int`, defaults to 0): Draw from this number of likeliest tokens. 0 means all tokens.
@@ -171,6 +174,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
     schedule: str = "linear"
     unmasking: str = "bernoulli"
     entropy_bound: float = 0.1
+    threshold: float = 0.9
     order: str | torch.LongTensor | None = None
     block_length: int | None = None
     stride: int | None = None
@@ -250,7 +254,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
     @property
     def unmasks_one_by_one(self) -> bool:
         """Return whether every token is drawn given all tokens before it in the order."""
-        return self.num_steps is None and self.unmasking != "entropy_bound"
+        return self.num_steps is None and self.unmasking not in ADAPTIVE_UNMASKING
 
     @property
     def uses_eos(self) -> bool:
@@ -288,7 +292,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         if config.order is None:
             is_plain = config.block_length is None and config.stride is None and not config.refine_rounds
             continues = is_continuation and is_plain and config.unmasks_one_by_one
-            config.order = "left_to_right" if continues else "random"
+            default = "confidence" if config.unmasking == "threshold" else "random"
+            config.order = "left_to_right" if continues else default
         config.validate()
         config._check_supported()
         config._check_effects(arguments)
@@ -343,6 +348,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
             raise ValueError(f"`top_p` must be above 0 and at most 1, but is {self.top_p!r}.")
         if not (is_number(self.entropy_bound) and 0 <= self.entropy_bound < float("inf")):
             raise ValueError(f"`entropy_bound` must be at least 0 and finite, but is {self.entropy_bound!r}.")
+        if not (is_number(self.threshold) and 0 <= self.threshold <= 1):
+            raise ValueError(f"`threshold` must be from 0 to 1, but is {self.threshold!r}.")
 
     def _check_order(self) -> None:
         check_blocks(self.block_length, self.stride)
@@ -352,11 +359,11 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 raise ValueError("`block_length` and `stride` cannot be combined with an `order` tensor. Remove them.")
         elif self.order is not None:
             check_choice("order", self.order, (*ORDER_NAMES, *CERTAINTY_MEASURES), " or a (batch, n) tensor")
-        if self.window is not None and not (self.is_adaptive or self.unmasking == "entropy_bound"):
+        if self.window is not None and not (self.is_adaptive or self.unmasking in ADAPTIVE_UNMASKING):
             raise ValueError(
                 "`window` has no effect without an adaptive `order` ("
-                f"{', '.join(map(repr, CERTAINTY_MEASURES))}) or `unmasking='entropy_bound'`. Set one of them, or "
-                "remove `window`."
+                f"{', '.join(map(repr, CERTAINTY_MEASURES))}) or `unmasking` by predictions ("
+                f"{', '.join(map(repr, ADAPTIVE_UNMASKING))}). Set one, or remove `window`."
             )
         if self.stop_at_eos and self.order is not None and not self.can_stop_at_eos:
             raise ValueError(
@@ -365,10 +372,10 @@ class AnyOrderGenerationConfig(GenerationConfig):
             )
 
     def _check_unmasking(self) -> None:
-        if self.unmasking == "entropy_bound" and self.num_steps is not None:
+        if self.unmasking in ADAPTIVE_UNMASKING and self.num_steps is not None:
             raise ValueError(
-                f"`num_steps` ({self.num_steps}) cannot be combined with `unmasking='entropy_bound'`, which takes as "
-                "many steps as `entropy_bound` requires. Remove `num_steps`."
+                f"`num_steps` ({self.num_steps}) cannot be combined with `unmasking={self.unmasking!r}`, which takes "
+                f"as many steps as `{self.unmasking}` requires. Remove `num_steps`."
             )
         if self.unmasking in SCORE_UNMASKING:
             is_random = self.order is None or (isinstance(self.order, str) and self.order == "random")
@@ -392,15 +399,15 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 "cannot be combined with `num_steps` or `do_sample=False`. Remove them; `draft_length` sets the number "
                 "of drafts per step."
             )
-        if self.is_adaptive:
-            raise ValueError(
-                f"`strategy='speculative'` needs a fixed order, so it cannot be combined with `order={self.order!r}`. "
-                "Set `order` to 'random', 'left_to_right' or a tensor."
-            )
         if self.unmasking not in ("bernoulli", "fixed_count"):
             raise ValueError(
                 "`strategy='speculative'` decides itself how many positions a round unmasks, so it cannot be combined "
                 f"with `unmasking={self.unmasking!r}`. Remove one of them."
+            )
+        if self.is_adaptive:
+            raise ValueError(
+                f"`strategy='speculative'` needs a fixed order, so it cannot be combined with `order={self.order!r}`. "
+                "Set `order` to 'random', 'left_to_right' or a tensor."
             )
 
     def _check_supported(self) -> None:
@@ -420,9 +427,9 @@ class AnyOrderGenerationConfig(GenerationConfig):
             ),
             ("draft", is_speculative, "`strategy='speculative'`"),
             ("draft_length", is_speculative, "`strategy='speculative'`"),
-            ("entropy_bound", self.unmasking == "entropy_bound", "`unmasking='entropy_bound'`"),
+            *((name, self.unmasking == name, f"`unmasking={name!r}`") for name in ADAPTIVE_UNMASKING),
             ("schedule", has_steps, "`num_steps`"),
-            ("unmasking", has_steps or self.unmasking == "entropy_bound", "`num_steps`"),
+            ("unmasking", has_steps or self.unmasking in ADAPTIVE_UNMASKING, "`num_steps`"),
             ("top_p_rule", self.top_p < 1, "`top_p` below 1"),
             ("output_history", self.return_dict_in_generate, "`return_dict_in_generate=True`"),
         ):
@@ -442,6 +449,16 @@ def _describe_unsupported(name: str, value: object) -> str:
     """Return the error message for an argument of `generate` that is not a field."""
     if name == "seed":
         return f"`generate` takes no `seed`. Use `generator=torch.Generator().manual_seed({value!r})`."
+    if name == "position_ids":
+        return (
+            "`generate` takes no `position_ids`, because it counts positions with `attention_mask`. Remove "
+            "`position_ids`."
+        )
+    if name in ("output_scores", "output_logits"):
+        return (
+            f"`generate` does not support `{name}={value!r}`. Set `return_dict_in_generate=True` to get "
+            "`token_logprobs`. For the logits of masked positions, call the model that AutoModelForMaskedLM loads."
+        )
     if name not in TRANSFORMERS_FIELDS and name not in signature(GenerationMixin.generate).parameters:
         known = (*FIELDS, *CALL_ARGUMENTS, *TRANSFORMERS_FIELDS)
         hint = suggest(name, known) or " Its arguments are listed in AnyOrderGenerationConfig."

@@ -135,7 +135,8 @@ class AnyOrderLikelihoodMixin:
 
         Returns:
             [`LogLikelihoodOutput`], without gradients (`forward` gives gradients). The standard error includes the
-            random choice of orders, ranks and permutations of contexts.
+            random choice of orders, ranks and permutations of contexts. With a single random order, the standard error
+            is NaN, even with `num_ranks`: random ranks or contexts do not show how log p varies between orders.
 
         Raises:
             ValueError: If an argument is not allowed, or if a result is not finite.
@@ -261,8 +262,10 @@ class AnyOrderLikelihoodMixin:
         # Orders of the targets that share a pass also share the order of the context. If the order of the context is
         # random, each order of the targets takes its own pass, so that the results are independent. Otherwise, a pass
         # has at most as many target rows as context rows. With more target rows, most of the attention would be
-        # computed between rows of different orders, which do not attend to each other.
-        orders_per_pass = 1 if is_context_random else max(1, max_context // max(1, max_targets))
+        # computed between rows of different orders, which do not attend to each other. A pass also has at most
+        # `rows_per_pass` rows, which limits the size of its attention mask.
+        max_target_rows = 0 if is_context_random else min(max_context, rows_per_pass - max_context)
+        orders_per_pass = max(1, max_target_rows // max(1, max_targets))
         totals, per_token = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)
         for first in range(0, num_orders, orders_per_pass):
             number = min(orders_per_pass, num_orders - first)

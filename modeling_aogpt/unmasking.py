@@ -19,7 +19,8 @@ from .sampling import SampledTokens, TokenSampler
 
 SCHEDULES = ("linear", "cosine")
 SCORE_UNMASKING = ("euler", "analytic")
-UNMASKING = ("bernoulli", "fixed_count", "entropy_bound", *SCORE_UNMASKING)
+ADAPTIVE_UNMASKING = ("entropy_bound", "threshold")
+UNMASKING = ("bernoulli", "fixed_count", *ADAPTIVE_UNMASKING, *SCORE_UNMASKING)
 
 # The log-linear noise of SEDD masks at most this fraction of the tokens.
 MAX_MASKED_FRACTION = 1 - 1e-3
@@ -214,18 +215,10 @@ class ScheduledUnmasking(UnmaskingRule):
             yield step, torch.minimum((plan == step).sum(dim=-1), state.num_masked)
 
 
-class EntropyBoundUnmasking(UnmaskingRule):
-    """
-    Rule that unmasks candidates while the sum of their entropies minus the largest entropy is at most `bound` nats.
-
-    This difference bounds the Kullback-Leibler divergence between the joint distribution of the tokens and the product
-    of distributions from which they are drawn (arXiv 2505.24857). Each step unmasks at least one position.
-    """
+class AdaptiveUnmasking(UnmaskingRule):
+    """Rule that takes as many steps as the predictions require, and unmasks at least one position in each step."""
 
     is_adaptive = True
-
-    def __init__(self, bound: float) -> None:
-        self.bound = bound
 
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
         """Yield steps until no rank is masked."""
@@ -233,6 +226,18 @@ class EntropyBoundUnmasking(UnmaskingRule):
         while state.num_masked.any():
             yield step, state.num_masked.clamp(max=1)
             step += 1
+
+
+class EntropyBoundUnmasking(AdaptiveUnmasking):
+    """
+    Rule that unmasks candidates while the sum of their entropies minus the largest entropy is at most `bound` nats.
+
+    This difference bounds the Kullback-Leibler divergence between the joint distribution of the tokens and the product
+    of distributions from which they are drawn (arXiv 2505.24857).
+    """
+
+    def __init__(self, bound: float) -> None:
+        self.bound = bound
 
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the entropy of each prediction in nats."""
@@ -251,6 +256,35 @@ class EntropyBoundUnmasking(UnmaskingRule):
         is_selected = total_correlation_bound <= self.bound + 1e-12  # 0 for a single position, up to rounding
         is_selected[:, 0] = True
         return is_candidate & is_selected
+
+
+class ThresholdUnmasking(AdaptiveUnmasking):
+    """
+    Rule that unmasks every candidate whose likeliest token has at least the probability `threshold`.
+
+    If there is no such candidate, it unmasks the first candidate (Fast-dLLM, arXiv 2505.22618, section 3.3).
+    """
+
+    takes_leading = False
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+
+    def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the probability of the likeliest token of each prediction."""
+        return {"confidence": confidence(probabilities)}
+
+    def select(
+        self,
+        step: int,
+        is_candidate: torch.BoolTensor,
+        num_planned: torch.LongTensor,
+        measures: dict[str, torch.Tensor],
+    ) -> torch.BoolTensor:
+        """Return a boolean tensor (batch, columns), True at candidates that reach the threshold, else at the first."""
+        is_selected = is_candidate & (measures["confidence"] >= self.threshold)
+        is_selected[:, 0] |= is_candidate[:, 0] & ~is_selected.any(dim=1)
+        return is_selected
 
 
 class ScoreUnmasking(UnmaskingRule):

@@ -77,8 +77,8 @@ def check_even(name: str, value: object) -> None:
     check_integer(name, value, least=2)
     if value % 2:
         raise ValueError(
-            f"`{name}` must be even, because the standard error is estimated from two draws in each stratum, but is "
-            f"{value}. Use {value + 1}."
+            f"`{name}` must be even, but is {value}. The standard error is estimated from two draws in each stratum. "
+            f"Use {value + 1}."
         )
 
 

@@ -17,6 +17,13 @@ from modeling_aogpt import decoding_state
 from modeling_aogpt.devices import HAS_ONEDNN, Linear, pack_weights, uses_onednn, without_cudnn_attention
 from tests.references import random_encoder, random_model, seeded
 
+DTYPES = [
+    torch.float32,
+    pytest.param(
+        torch.bfloat16,
+        marks=pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="needs bfloat16 instructions"),
+    ),
+]
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
 
 
@@ -64,13 +71,15 @@ def test_biases_can_be_trained_alone() -> None:
 
 @pytest.mark.filterwarnings("ignore:TF32 acceleration")
 @needs_onednn
-def test_only_plain_float32_inference_uses_onednn() -> None:
+def test_only_plain_inference_uses_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, weight = torch.randn(3, 8), torch.nn.Parameter(torch.randn(4, 8))
     assert not uses_onednn(rows, weight)
     with torch.no_grad():
         assert uses_onednn(rows, weight)
         assert not uses_onednn(rows.double(), torch.nn.Parameter(weight.double()))
-        assert not uses_onednn(rows.bfloat16(), torch.nn.Parameter(weight.bfloat16()))
+        for is_fast in (True, False):
+            monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda is_fast=is_fast: is_fast)
+            assert uses_onednn(rows.bfloat16(), torch.nn.Parameter(weight.bfloat16())) == is_fast
         assert not uses_onednn(rows.to("meta"), weight)
         with torch.autocast("cpu", torch.bfloat16):
             assert not uses_onednn(rows, weight)
@@ -79,8 +88,9 @@ def test_only_plain_float32_inference_uses_onednn() -> None:
 
 
 @needs_onednn
-def test_float32_generation_uses_onednn_for_all_linear_layers() -> None:
-    model = random_model().float()
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_generation_uses_onednn_for_all_linear_layers(dtype: torch.dtype) -> None:
+    model = random_model().to(dtype)
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         model.generate(num_steps=3)
     names = {event.key for event in profiler.key_averages()}
@@ -89,20 +99,22 @@ def test_float32_generation_uses_onednn_for_all_linear_layers() -> None:
 
 
 @needs_onednn
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24)])
-def test_packed_weights_give_the_same_products(shape: tuple[int, ...]) -> None:
-    layer = torch.nn.Sequential(Linear(24, 40))
-    packed, rows = pack_weights(layer), torch.randn(shape)
+def test_packed_weights_give_the_same_products(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    layer = torch.nn.Sequential(Linear(24, 40)).to(dtype)
+    packed, rows = pack_weights(layer), torch.randn(shape, dtype=dtype)
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
     assert layer[0].packed_weight is None
     assert packed[0].weight is layer[0].weight
     expected = F.linear(rows.double(), layer[0].weight.double(), layer[0].bias.double())
     with torch.no_grad():
-        torch.testing.assert_close(packed[0](rows).double(), expected, rtol=0, atol=1e-5)
-        packed[0].packed_weight = torch.ops.mkldnn._reorder_linear_weight(torch.zeros(40, 24), None)
-        is_single_row = rows.numel() == 24  # uses `weight`
-        assert torch.equal(packed[0](rows)[..., 0], layer[0].bias[0].expand(shape[:-1])) != is_single_row
+        torch.testing.assert_close(packed[0](rows).double(), expected, rtol=0, atol=tolerance)
+        packed[0].packed_weight = torch.ops.mkldnn._reorder_linear_weight(torch.zeros(40, 24, dtype=dtype), None)
+        uses_weight = dtype == torch.float32 and rows.numel() == 24  # a single row
+        assert torch.equal(packed[0](rows)[..., 0], layer[0].bias[0].expand(shape[:-1])) != uses_weight
     rows.requires_grad_()
-    torch.testing.assert_close(packed[0](rows).double(), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(packed[0](rows).double(), expected, rtol=0, atol=tolerance)
 
 
 @needs_onednn
@@ -146,11 +158,16 @@ def test_each_long_generation_packs_the_current_weights(monkeypatch: pytest.Monk
 
 
 @needs_onednn
-def test_weights_are_not_packed_for_passes_of_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such passes take longer with packed weights."""
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_weights_are_packed_for_passes_of_one_row_only_in_bfloat16(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In float32, such passes gain nothing."""
+    packed = []
     monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PACK", 1)
-    monkeypatch.setattr(decoding_state, "pack_weights", lambda model: pytest.fail("packed the weights"))
-    random_model().float().generate(max_length=8)
+    monkeypatch.setattr(decoding_state, "pack_weights", lambda model: packed.append(model) or model)
+    random_model().to(dtype).generate(max_length=8)
+    assert len(packed) == (dtype == torch.bfloat16)
 
 
 @pytest.mark.parametrize("make", [random_model, random_encoder])

@@ -84,6 +84,43 @@ def test_log_likelihoods_of_an_encoder_equal_the_token_logprobs_of_generate(orde
     torch.testing.assert_close(scores, generated.token_logprobs, rtol=0, atol=1e-10)
 
 
+ALL_ORDERS = {
+    "random": {},
+    "left to right": {"order": "left_to_right"},
+    "confidence": {"order": "confidence"},
+    "margin": {"order": "margin", "window": 2},
+    "entropy": {"order": "entropy"},
+    "blocks": {"block_length": 3},
+    "blocks left to right": {"block_length": 3, "order": "left_to_right"},
+    "adaptive in blocks": {"block_length": 4, "order": "confidence"},
+    "strides": {"stride": 3},
+    "speculative": {"strategy": "speculative"},
+    "speculative in blocks": {"strategy": "speculative", "block_length": 5, "draft_length": 3},
+    "prompt lookup": {"strategy": "speculative", "draft": "prompt_lookup", "order": "left_to_right"},
+}
+
+
+@pytest.mark.parametrize("with_padding", [False, True])
+@pytest.mark.parametrize("name", ALL_ORDERS)
+def test_log_likelihoods_equal_the_token_logprobs_of_generate_in_every_order(name: str, with_padding: bool) -> None:
+    model = random_model(**PADDED_TABLE)
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randint(11, (6, 10), generator=generator)
+    is_masked = torch.rand(inputs.shape, generator=generator) < 0.7
+    mask = (torch.rand(inputs.shape, generator=generator) < 0.8).long() if with_padding else torch.ones_like(inputs)
+    is_target = is_masked & (mask == 1)
+    output = model.generate(
+        inputs.masked_fill(is_masked, model.config.mask_token_id),
+        attention_mask=mask,
+        generator=generator,
+        return_dict_in_generate=True,
+        **ALL_ORDERS[name],
+    )
+    whole = model.log_likelihood(output.sequences, output.orders, attention_mask=mask).token_log_likelihood
+    assert (output.token_logprobs[is_target] < 0).all()
+    torch.testing.assert_close(output.token_logprobs, whole.masked_fill(~is_target, 0), rtol=0, atol=1e-10)
+
+
 def test_forward_and_loss_are_normalized_over_the_whole_table(ids: torch.LongTensor) -> None:
     """Training and the released code use all rows of the table; likelihoods and generation only those of text."""
     model = random_model(**PADDED_TABLE)

@@ -167,7 +167,7 @@ def test_an_ensemble_does_not_permute_targets(model: AOGPTForAnyOrderLM, ids: to
     [
         (
             {"targets": torch.ones(3, 4)},
-            r"`targets` must have one value per token, shape \(3, 6\), but has shape \(3, 4\)",
+            r"`targets` must have one value per token, that is, shape \(3, 6\), but has shape \(3, 4\)",
         ),
         ({"targets": torch.zeros(3, N)}, "`targets` selects no position"),
         (
@@ -189,7 +189,7 @@ def test_an_ensemble_does_not_permute_targets(model: AOGPTForAnyOrderLM, ids: to
         ),
         (
             {"targets": mark(([1],) * 3), "block_length": 2, "stride": 2},
-            r"`block_length` \(2\) and `stride` \(2\) are two ways",
+            r"`block_length` \(2\) and `stride` \(2\) cannot be combined",
         ),
     ],
 )

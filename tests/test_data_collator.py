@@ -134,7 +134,7 @@ def test_positions_without_labels_are_the_context() -> None:
             "Feature 0 must be a mapping with `input_ids`, but has type str. Pass a list of tokenized texts",
         ),
         ({}, [{"text": "A"}], "Feature 0 must be a mapping with `input_ids`, but has text"),
-        ({"pad_token_id": "<pad>"}, [], "`pad_token_id` must be an id, .* but has type str"),
+        ({"pad_token_id": "<pad>"}, [], "`pad_token_id` must be an integer, .* but has type str"),
         (
             {"orders": "blocks-3"},
             [],

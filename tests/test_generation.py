@@ -252,7 +252,7 @@ def test_bfloat16_log_probabilities_are_near_the_likelihood(autocast: bool, enco
         ),
         (
             {"inputs": torch.tensor([[1, 11]]), "attention_mask": torch.ones(1, 3)},
-            "`attention_mask` must have one value per token, shape (1, 2), but has shape (1, 3)",
+            "`attention_mask` must have one value per token, that is, shape (1, 2), but has shape (1, 3)",
         ),
         ({"attention_mask": torch.ones(1, 3)}, "`attention_mask` has no effect without `inputs`"),
         (

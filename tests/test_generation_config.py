@@ -253,14 +253,20 @@ def test_unknown_settings_suggest_the_nearest_known_name(make: Callable, name: s
             {"position_ids": torch.zeros(1, 2)},
             "`generate` takes no `position_ids`. It counts positions by `attention_mask`",
         ),
-        ({"output_scores": True}, "`generate` does not support `output_scores=True`, but returns `token_logprobs`"),
+        (
+            {"output_scores": True},
+            "`generate` does not support `output_scores=True`. Set `return_dict_in_generate=True`",
+        ),
         (
             {"stop_strings": "a"},
-            "`generate` does not support `stop_strings='a'`. Remove it, or load the model with AutoModelForCausalLM",
+            "`generate` does not support `stop_strings='a'`. Remove `stop_strings`, or load the model with",
         ),
-        ({"stopping_criteria": []}, "`generate` does not support `stopping_criteria=[]`. Remove it"),
-        ({"use_cache": False}, "`generate` does not support `use_cache=False`. Only True is allowed. Remove it"),
-        ({"use_cache": "no"}, "`generate` does not support `use_cache='no'`. Only True is allowed. Remove it"),
+        ({"stopping_criteria": []}, "`generate` does not support `stopping_criteria=[]`. Remove `stopping_criteria`"),
+        (
+            {"use_cache": False},
+            "`generate` does not support `use_cache=False`. Only True is allowed. Remove `use_cache`",
+        ),
+        ({"use_cache": "no"}, "`generate` does not support `use_cache='no'`. Only True is allowed. Remove `use_cache`"),
         (
             {"generation_config": GenerationConfig(num_beams=4)},
             "The generation config cannot be used. `generate` does not support `num_beams=4`. Only 1 is allowed",

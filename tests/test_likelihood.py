@@ -351,7 +351,7 @@ def test_arguments_that_are_not_allowed_are_errors(arguments: dict, message: str
 
 
 def test_masks_in_the_text_are_errors() -> None:
-    message = "`input_ids` contains the id 11, .* This id is the mask: .* likelihoods need unmasked text"
+    message = r"`input_ids` contains the id 11, .* This id is the mask\. .* likelihoods need unmasked text"
     for score in (random_model().log_likelihood, random_model().diffusion_log_likelihood):
         with pytest.raises(ValueError, match=message):
             score(torch.tensor([[1, 11]]))

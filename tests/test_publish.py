@@ -283,7 +283,7 @@ def test_sources_that_cannot_be_published_are_errors(run: Path, tmp_path: Path) 
         stage(bare, folder)
     config = json.loads((bare / "config.json").read_text())
     (bare / "config.json").write_text(json.dumps(config | {"mask_token_id": 500}))
-    with pytest.raises(ValueError, match="its mask has the id 400, the model's has 500"):
+    with pytest.raises(ValueError, match="its mask has the id 400, but the mask of the model has the id 500"):
         stage(bare, folder, tokenizer=str(run / "model"))
     (bare / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
     with pytest.raises(ValueError, match=r"weights of .* are not those of its configuration"):

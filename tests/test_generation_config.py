@@ -251,11 +251,11 @@ def test_unknown_settings_suggest_the_nearest_known_name(make: Callable, name: s
         ({"seed": 0}, "`generate` takes no `seed`. Use `generator=torch.Generator().manual_seed(0)`"),
         (
             {"position_ids": torch.zeros(1, 2)},
-            "`generate` takes no `position_ids`. It counts positions by `attention_mask`",
+            "`generate` takes no `position_ids`, because it counts positions",
         ),
         (
             {"output_scores": True},
-            "`generate` does not support `output_scores=True`. Set `return_dict_in_generate=True`",
+            "`generate` does not support `output_scores=True`. Set `return_dict",
         ),
         (
             {"stop_strings": "a"},

@@ -96,8 +96,8 @@ class DecodingState:
             positions.
         orders (`torch.LongTensor` of shape `(batch, n)`): Orders of all positions. The masked positions are filled in
             in their relative order.
-        blocks (`torch.LongTensor` of shape `(batch, n)`): Block index of each position. Blocks are filled in one by
-            one.
+        blocks (`torch.LongTensor` of shape `(batch, n)`): Block index of each position. Blocks are filled in one after
+            another.
         is_padding (`torch.BoolTensor` of shape `(batch, n)`): True at padding, indexed by position.
 
     Attributes:

@@ -164,9 +164,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
             `return_dict_in_generate=True`.
 
         Raises:
-            ValueError: If an argument is unknown, out of range, contradicts another one or has no effect; if ids are
-                neither tokens nor the mask; if sequences are too long; if nothing is masked; or if logits are not
-                finite.
+            ValueError: If an argument is unknown, out of range, contradicts another one or has no effect; if an id is
+                neither an id of text nor the mask id; if sequences are too long; if nothing is masked; or if logits are
+                not finite.
             TypeError: If an argument has the wrong type.
 
         Examples:
@@ -504,10 +504,11 @@ class GenerationProgress:
     """
     Streaming and history of a generation.
 
-    Columns to the left of the first masked position of all sequences are final. Each final column is passed to
-    `streamer.put` once. The remaining columns, with masks, are passed to `streamer.put_draft` if the streamer has this
-    method, like Transformers' `TextDiffusionStreamer`. With refinement, generated columns become final only at the end.
-    Padding after an end-of-text token is passed only as far as another sequence of the batch has text.
+    A column is final if no sequence of the batch has a masked position in this column or to its left. Each final column
+    is passed to `streamer.put` once. The remaining columns, with masks, are passed to `streamer.put_draft` if the
+    streamer has this method, like Transformers' `TextDiffusionStreamer`. With refinement, generated columns become
+    final only at the end. Padding after an end-of-text token is passed only as far as another sequence of the batch has
+    text.
 
     Args:
         state (`DecodingState`): The sequences.

@@ -42,7 +42,7 @@ MIN_VALUES = {
 
 FLAGS = ("do_sample", "output_history", "return_dict_in_generate")
 
-# Lowest temperature. Division by a much lower one would overflow in float64.
+# Lowest temperature. Dividing logits by a much lower temperature would overflow in float64.
 MIN_TEMPERATURE = 1e-6
 
 # Arguments of `generate` that are not fields of its configuration.
@@ -129,9 +129,10 @@ class AnyOrderGenerationConfig(GenerationConfig):
         bad_words_ids (`list[list[int]]`, *optional*): Sequences of tokens that must not be generated. Sequences of
             several tokens need generation from left to right.
         suppress_tokens (`list[int]`, *optional*): Tokens that must not be generated.
-        min_length (`int`, defaults to 0): Number of first positions at which no end-of-text token is generated.
-        min_new_tokens (`int`, defaults to 0): Number of first masked positions at which no end-of-text token is
-            generated.
+        min_length (`int`, defaults to 0): Number of positions at the beginning of the text at which no end-of-text
+            token is generated.
+        min_new_tokens (`int`, defaults to 0): Number of masked positions, counted from the left, at which no
+            end-of-text token is generated.
         strategy (`str`, defaults to `"parallel"`): `"parallel"`, or `"speculative"` (only for decoders), which drafts
             several tokens and verifies them in one pass. It samples p(x | order) exactly, as generation without
             `num_steps` does, but takes fewer passes.
@@ -396,8 +397,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         if self.num_steps is not None or not self.do_sample:
             raise ValueError(
                 "`strategy='speculative'` draws exact samples of p(x | order) in as many steps as it needs, so it "
-                "cannot be combined with `num_steps` or `do_sample=False`. Remove them; `draft_length` sets the number "
-                "of drafts per step."
+                "cannot be combined with `num_steps` or `do_sample=False`. Remove these arguments. `draft_length` sets "
+                "the number of drafts per step."
             )
         if self.unmasking not in ("bernoulli", "fixed_count"):
             raise ValueError(

@@ -28,7 +28,7 @@ from .validation import check_even, check_finite, check_integer, prepare_targets
 @dataclass
 class LogLikelihoodOutput(ModelOutput):
     """
-    Output of `log_likelihood` and its variants. All likelihoods are in nats and float64.
+    Output of `log_likelihood` and its variants. Log-likelihoods are in nats and float64.
 
     Args:
         log_likelihood (`torch.Tensor` of shape `(batch,)`): log p(x | order), its mean over orders, or an estimate of
@@ -39,8 +39,8 @@ class LogLikelihoodOutput(ModelOutput):
             random, and NaN if there is only one random draw, since a single draw gives no information about the
             variance.
         importance_weighted (`torch.Tensor` of shape `(batch,)`): log (1/K) sum_k p(x | order k) over the K orders. Its
-            expectation is a lower bound on the log-likelihood under the mixture of all orders, which is tighter for
-            larger K. None if log p(x | order) is only estimated.
+            expectation is a lower bound on the log-likelihood under the mixture of all orders. This bound is tighter
+            for larger K. None if log p(x | order) is only estimated.
         num_rows (`int`): Number of rows that the model computed for all sequences together.
 
     Examples:

@@ -519,7 +519,7 @@ class AOGPTModel(AOGPTStack):
         if num_kept is not None and attention_mask is None and num_kept != positions.shape[1]:
             raise ValueError(
                 f"`num_kept` ({num_kept}) is less than the number of rows ({positions.shape[1]}), but there is no "
-                "`attention_mask`. Pass one, because the default causal attention works only if all rows are kept."
+                "`attention_mask`. Pass a mask, because the default causal attention needs all rows."
             )
         hidden_states = self._embed(input_ids, positions)
         rotations, conditions, added = None, None, None
@@ -730,8 +730,7 @@ class AOGPTForMaskedLM(AOGPTWithHead):
     """
     AO-GPT as a masked language model. It predicts all masked positions at once, each given the unmasked tokens.
 
-    The decoder reads the unmasked tokens from left to right. With another order of the context, its predictions would
-    be slightly different.
+    The decoder reads the unmasked tokens from left to right. The predictions depend on the order of the context.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)

@@ -476,11 +476,7 @@ class EncoderLikelihoodMixin:
         num_orders: int,
         generator: torch.Generator | None,
     ) -> LogLikelihoodOutput:
-        """
-        Compute the mean of log p(targets | order) over orders, where targets are predicted one after another (Eq.
-
-        7).
-        """
+        """Compute the mean over orders of log p(targets | order), predicting one target after another (Eq. 7)."""
         per_token = torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
         totals = []
         for _ in range(num_orders):

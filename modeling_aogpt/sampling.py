@@ -134,7 +134,8 @@ def make_warpers(
         top_p (`float`): Total probability of the likeliest tokens to keep; 1 keeps all tokens.
         top_p_rule (`str`): `"inclusive"` keeps the token that crosses `top_p`, as Transformers does; `"exclusive"`
             removes it (see [`PartialTopPWarper`]).
-        min_p (`float`): Smallest probability to keep, as a fraction of that of the likeliest token; 0 keeps all tokens.
+        min_p (`float`): Smallest probability to keep, as a fraction of the probability of the likeliest token; 0 keeps
+            all tokens.
     """
     warpers = LogitsProcessorList()
     if temperature != 1.0:

@@ -295,7 +295,7 @@ def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitectur
         )
     try:
         settings = {new: sizes[old] for old, new in ENCODER_SETTINGS.items()} | architecture.settings
-        settings["vocab_size"] = given["tokens"] + 1  # the mask comes after the tokens
+        settings["vocab_size"] = given["tokens"] + 1  # the mask id follows the ids of text
         if given["tokens"] == GPT2_VOCAB_SIZE:
             settings["bos_token_id"] = settings["eos_token_id"] = GPT2_VOCAB_SIZE - 1
         return MDMEncoderConfig(**settings)

@@ -174,7 +174,8 @@ class DecodingState:
             token_logprobs (`torch.Tensor` of shape `(queries,)`): Log-probability of each token.
             step (`int`): Index of the step.
         """
-        if token_logprobs.is_cpu and not torch.isfinite(token_logprobs).all():  # on accelerators, `generate` checks it
+        # On accelerators, `generate` makes this check at the end, since here it would make the CPU wait.
+        if token_logprobs.is_cpu and not torch.isfinite(token_logprobs).all():
             raise_not_finite(self.model)
         self.ids[indices] = tokens
         self.token_logprobs[indices] = token_logprobs
@@ -467,7 +468,7 @@ class CachedDecodingState(DecodingState):
         sequences, rows = is_query.nonzero(as_tuple=True)
         # A sequence that needs fewer rows than others computes rows that are not used. Past the end, these repeat the
         # last rank.
-        if self._is_compiled:  # for few shapes, round the number of rows up to a power of two and use all slots
+        if self._is_compiled:  # few shapes: round the number of rows up to a power of two, and use all slots
             num_rows = 1 << (ranks.shape[1] - 1).bit_length()
             ranks = (ranks[:, :1] + torch.arange(num_rows, device=ranks.device)).clamp(max=length - 1)
             slots, num_visible, num_skipped = None, length, 0

@@ -181,7 +181,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         """
         if inputs is not None and input_ids is not None:
             raise ValueError("`inputs` and `input_ids` are two names of the same argument. Remove one of them.")
-        kwargs.pop("token_type_ids", None)  # some tokenizers return it
+        kwargs.pop("token_type_ids", None)  # some tokenizers return this argument
         inputs = inputs if input_ids is None else input_ids
         config = self.generation_config if generation_config is None else generation_config
         config = AnyOrderGenerationConfig.from_generation_config(config)

@@ -118,7 +118,7 @@ def reads_prefix(processor: LogitsProcessor) -> bool:
     """Return whether a processor needs the text before a token and therefore works only from left to right."""
     if any(base.__name__ in PREFIX_PROCESSORS for base in type(processor).__mro__):
         return True
-    sequence_bias = getattr(processor, "sequence_bias", None)  # NoBadWordsLogitsProcessor has it too
+    sequence_bias = getattr(processor, "sequence_bias", None)  # NoBadWordsLogitsProcessor has one too
     return isinstance(sequence_bias, dict) and any(len(tokens) > 1 for tokens in sequence_bias)
 
 
@@ -171,7 +171,7 @@ def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None)
         tensor([1, 2])
     """
     num_missing = -weights.shape[1] % BLOCK_SIZE
-    blocks = F.pad(weights, (0, num_missing)) if num_missing else weights  # F.pad by 0 would copy
+    blocks = F.pad(weights, (0, num_missing)) if num_missing else weights  # F.pad with 0 columns would copy
     blocks = blocks.unflatten(1, (-1, BLOCK_SIZE))
     uniform = draw_uniform(len(weights), 1, generator=generator, device=weights.device)
     block, uniform = _invert(blocks.sum(dim=-1).cumsum(dim=-1), uniform)

@@ -194,7 +194,7 @@ class SpeculativeSampler:
         verified = self._verify(drafts)
         p, q = (values.gather(2, tokens[..., None]).squeeze(2) for values in (verified, drafts.distributions))
         uniform = draw_uniform(*p.shape, generator=self.sampler.generator, device=device)
-        is_accepted = is_draft & ~(uniform >= p / q)  # NaN counts as accepted; `generate` raises the error
+        is_accepted = is_draft & ~(uniform >= p / q)  # accepts NaN, which `generate` reports later
         num_accepted = is_accepted.long().cumprod(dim=1).sum(dim=1).cpu()
 
         # Draw one more token after the accepted drafts: at the rank of the first rejected draft, or after the last

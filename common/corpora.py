@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Text for training and evaluation: two built-in corpora, files, and Hub data sets.
+Text for training and evaluation: built-in corpora, files, and Hub data sets.
 
 A corpus is loaded as a `DatasetDict` with the splits `train` and `validation`. Both have one column, `text`, and each
 entry of the column is one document.
@@ -18,12 +18,15 @@ import tokenize
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any, Literal, get_args
 
 from datasets import Dataset, DatasetDict, IterableDataset, load_dataset, load_dataset_builder
 
+from common import sudoku
 from common.commands import Options, option
 from modeling_aogpt.validation import check_choice
 
@@ -44,11 +47,15 @@ class CorpusArguments(Options):
 
     corpus: list[str] = option(
         ["unicode-names"],
-        "Built-in corpus (`unicode-names` or `python-stdlib`); or text, JSONL or Parquet files, or glob patterns of "
-        "such files, also compressed (.xz, .gz); or name or folder of a Hub data set.",
+        "Built-in corpus (`unicode-names`, `python-stdlib`, or `sudoku-N` or `sudoku-N-puzzles` with N = 4, 6 or 9); "
+        "or text, JSONL or Parquet files, or glob patterns of such files, also compressed (.xz, .gz); or name or "
+        "folder of a Hub data set.",
     )
     corpus_config: str | None = option(None, "Configuration of the Hub data set.")
     corpus_revision: str | None = option(None, "Revision of the Hub data set.")
+    corpus_documents: int | None = option(
+        None, "Number of documents that the corpus must have, to detect missing files; not checked with streaming."
+    )
     train_split: str = option("train", "Split of the Hub data set to train on.")
     validation_split: str | None = option(
         None,
@@ -65,6 +72,13 @@ class CorpusArguments(Options):
     text_column: str = option("text", "Column with the documents; has no effect for plain text.")
     sample_by: SampleBy = option(
         "line", "Part of a plain text file that is one document; `document` means a whole file."
+    )
+    text_column: str = option("text", "Column with the documents; does not apply to plain text.")
+    sample_by: SampleBy = option("line", "Unit of plain text that makes a document; `document` is a whole file.")
+    preprocessing_num_workers: int | None = option(
+        None,
+        "Number of processes that filter and tokenize; by default, one process with several threads.",
+        least=1,
     )
 
     @property
@@ -99,9 +113,23 @@ def python_stdlib() -> Iterator[tuple[str, str]]:
                 yield relative.as_posix(), file.read()
 
 
+def sudoku_grids(size: int) -> Iterator[tuple[str, str]]:
+    """Yield filled grids by row, as (class, text). Classes for tests are left out."""
+    return ((key, sudoku.to_text(grid)) for key, grid in sudoku.training_grids(size))
+
+
+def sudoku_puzzles(size: int) -> Iterator[tuple[str, str]]:
+    """Yield the same grids, each after a puzzle with random clues, as (class, `PUZZLE=GRID`)."""
+    rng = Random(f"clues of {size} x {size}")
+    for key, grid in sudoku.training_grids(size):
+        yield key, f"{sudoku.to_text(sudoku.with_random_clues(grid, rng))}={sudoku.to_text(grid)}"
+
+
 BUILT_IN: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "unicode-names": unicode_names,
     "python-stdlib": python_stdlib,
+    **{f"sudoku-{size}": partial(sudoku_grids, size) for size in sudoku.BOXES},
+    **{f"sudoku-{size}-puzzles": partial(sudoku_puzzles, size) for size in sudoku.BOXES},
 }
 
 
@@ -156,8 +184,9 @@ def load_corpus(arguments: CorpusArguments) -> DatasetDict:
             splits["validation"] = load_files(arguments.validation_files, arguments.sample_by)
 
     splits = DatasetDict({split: keep_text(dataset, arguments.text_column) for split, dataset in splits.items()})
+    _check_number(arguments, sum(map(len, splits.values())))
     if "validation" not in splits:
-        splits = _split_by_hash(splits["train"], arguments.validation_fraction)
+        splits = _split_by_hash(splits["train"], arguments.validation_fraction, arguments.preprocessing_num_workers)
     for split, dataset in splits.items():
         if not len(dataset):
             raise ValueError(
@@ -165,6 +194,14 @@ def load_corpus(arguments: CorpusArguments) -> DatasetDict:
                 f"({arguments.sample_by!r}) or `validation_fraction` ({arguments.validation_fraction})."
             )
     return splits
+
+
+def _check_number(arguments: CorpusArguments, found: int) -> None:
+    if arguments.corpus_documents not in (None, found):
+        raise ValueError(
+            f"{arguments.name} must have {arguments.corpus_documents:,} documents (`corpus_documents`), but has "
+            f"{found:,}. Check `corpus`, `corpus_revision` and the splits, or remove `corpus_documents`."
+        )
 
 
 def stream_corpus(arguments: CorpusArguments) -> dict[str, IterableDataset]:
@@ -231,13 +268,15 @@ def _not_text(text_column: str, kind: Any) -> ValueError:
     return ValueError(f"Column {text_column!r} must hold text, but holds {kind}. Set `text_column` to another column.")
 
 
-def _split_by_hash(dataset: Dataset, fraction: float) -> DatasetDict:
+def _split_by_hash(dataset: Dataset, fraction: float, num_workers: int | None) -> DatasetDict:
     return DatasetDict(
         {
             split: dataset.filter(
                 lambda text, held_out, fraction: is_held_out(text or "", fraction) == held_out,
                 input_columns="text",
                 fn_kwargs={"held_out": split == "validation", "fraction": fraction},
+                num_proc=limit_workers(num_workers, dataset),
+                desc=f"Selecting {split} documents",
             )
             for split in ("train", "validation")
         }
@@ -246,7 +285,14 @@ def _split_by_hash(dataset: Dataset, fraction: float) -> DatasetDict:
 
 def drop_empty(texts: Dataset, split: str, arguments: CorpusArguments) -> Dataset:
     """Return the documents that are not empty. Raise a `ValueError` if all are empty."""
-    return _check_filled(texts.filter(bool, input_columns="text"), split, arguments)
+    num_workers = limit_workers(arguments.preprocessing_num_workers, texts)
+    filled = texts.filter(bool, input_columns="text", num_proc=num_workers, desc="Selecting non-empty documents")
+    return _check_filled(filled, split, arguments)
+
+
+def limit_workers(num_workers: int | None, rows: Dataset) -> int | None:
+    """Return the number of processes to work on some rows."""
+    return None if num_workers is None else max(min(num_workers, len(rows)), 1)
 
 
 def first_texts(stream: IterableDataset, split: str, arguments: CorpusArguments, count: int) -> list[str]:
@@ -275,12 +321,23 @@ def is_hub_name(name: str) -> bool:
 def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, Dataset] | dict[str, IterableDataset]:
     name, train, validation = arguments.corpus[0], arguments.train_split, arguments.validation_split
     try:
-        available = load_dataset(name, arguments.corpus_config, revision=arguments.corpus_revision, streaming=streaming)
+        builder = load_dataset_builder(name, arguments.corpus_config, revision=arguments.corpus_revision)
+        partial = _partial_folders(builder.config.data_files or {})
+        if not partial:
+            available = load_dataset(
+                name, arguments.corpus_config, revision=arguments.corpus_revision, streaming=streaming
+            )
     except Exception as error:  # the library raises many kinds of errors
         raise ValueError(
             f"{name!r} is neither a built-in corpus ({', '.join(sorted(BUILT_IN))}) nor a file, and cannot be loaded "
             f"as a Hub data set. Check `corpus`. (Cause: {error})"
         ) from error
+    if partial:
+        raise ValueError(
+            f"The data set {name!r} is incomplete: its files are in {', '.join(partial)}, where the Hub stores only "
+            "the first part of a large data set. Set `corpus_revision` to a revision with the whole data set, such as "
+            "a commit of its main branch."
+        )
     if validation is None and "validation" in available and train != "validation":
         validation = "validation"
     names = {"train": train} | ({"validation": validation} if validation else {})
@@ -290,6 +347,12 @@ def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, 
                 f"The data set {name!r} has no split {split!r}. Choose one of its splits: {', '.join(available)}."
             )
     return {split: available[name] for split, name in names.items()}
+
+
+def _partial_folders(data_files: dict[str, list[str]]) -> list[str]:
+    """Return the names of folders with parts of a data set, such as partial-train, in the Hub's Parquet conversions."""
+    folders = {os.path.basename(os.path.dirname(str(file))) for files in data_files.values() for file in files}
+    return sorted(folder for folder in folders if folder.startswith("partial-"))
 
 
 # ------------------------------------------------------------------------------------------------------------ files

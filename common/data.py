@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training and validation data: a corpus that is tokenized and cut into sequences of equal length."""
 
+import logging
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,15 +17,18 @@ from common.corpora import (
     drop_empty,
     first_texts,
     keep_text,
+    limit_workers,
     load_corpus,
     load_files,
     make_dataset,
     sha256,
     stream_corpus,
 )
-from common.sequences import encode_documents, pack, pad, total
+from common.sequences import PackedRows, check_full, describe_work, encode_documents, pack, pad, total
 from common.tokenization import train_tokenizer
 from modeling_aogpt.tokenization import load_tokenizer
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass
@@ -44,10 +48,10 @@ class DataArguments(CorpusArguments):
         "With packing=documents, drop documents that are longer than a sequence; by default, such documents are an "
         "error.",
     )
-    preprocessing_num_workers: int | None = option(
+    prompt_end: str | None = option(
         None,
-        "Number of processes that tokenize; by default, one process with several threads.",
-        least=1,
+        "With packing=documents, a text that ends the prompt of each document. The loss does not include the prompt or "
+        "this text.",
     )
     streaming: bool = option(False, "Read, tokenize and pack the corpus during training; needs a tokenizer.")
     shuffle_window: int = option(4096, "Number of streamed sequences that are shuffled together.", least=1)
@@ -66,7 +70,8 @@ class Data:
 
     Attributes:
         arguments: The options that the data was made with.
-        train: Sequences, in the column `input_ids`, of exactly `sequence_length` ids. With `streaming`, the documents.
+        train: Sequences, in the column `input_ids`, of exactly `sequence_length` ids. With `prompt_end`, there are also
+            `labels`. Packed sequences are views of the tokenized documents. With `streaming`, these are the documents.
         validation: Sequences, in the columns `input_ids` and `num_bytes`. `num_bytes` counts the bytes of the text in
             UTF-8, plus one for each end-of-text that ends a document. Bits per byte therefore refer to the documents
             joined by newlines.
@@ -76,7 +81,7 @@ class Data:
     """
 
     arguments: DataArguments
-    train: Dataset | IterableDataset
+    train: Dataset | PackedRows | IterableDataset
     validation: Dataset
     tokenizer: PreTrainedTokenizerBase
     facts: dict[str, Any]
@@ -86,6 +91,11 @@ class Data:
 def load_data(arguments: DataArguments) -> Data:
     """Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order."""
     arguments.check_bounds()
+    if arguments.prompt_end is not None and (arguments.packing != "documents" or not arguments.prompt_end):
+        raise ValueError(
+            f"`prompt_end` ({arguments.prompt_end!r}) must not be empty and needs `packing=documents`, but the packing "
+            f"is {arguments.packing}."
+        )
     if arguments.streaming:
         return _open_stream(arguments)
     corpus = load_corpus(arguments)
@@ -96,7 +106,7 @@ def load_data(arguments: DataArguments) -> Data:
         tokenizer = load_tokenizer(arguments.tokenizer)
 
     facts = {"corpus": arguments.name, "packing": arguments.packing, "sources": describe_sources(arguments, corpus)}
-    rows: dict[str, Dataset] = {}
+    rows: dict[str, Dataset | PackedRows] = {}
     for split, dataset in texts.items():
         rows[split], facts[split] = _make_sequences(dataset, split, tokenizer, arguments)
         facts[split]["empty_documents"] = len(corpus[split]) - len(dataset)
@@ -148,16 +158,22 @@ def _open_stream(arguments: DataArguments) -> Data:
 
 def _make_sequences(
     texts: Dataset, split: str, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments
-) -> tuple[Dataset, dict[str, int]]:
+) -> tuple[Dataset | PackedRows, dict[str, int]]:
     """Return the sequences of a split, and the numbers of its documents, bytes, tokens and sequences."""
-    documents = encode_documents(texts, tokenizer, split == "validation", arguments.preprocessing_num_workers)
+    num_workers = limit_workers(arguments.preprocessing_num_workers, texts)
+    if split == "train":
+        logger.info("%s", describe_work(texts, tokenizer, num_workers))
+    documents = encode_documents(texts, tokenizer, split == "validation", num_workers, arguments.prompt_end)
     length = arguments.sequence_length
-    if arguments.packing == "packed":
-        rows, left_out = pack(documents, length, split)
-    else:
+    rows: Dataset | PackedRows
+    if arguments.packing == "documents":
         rows, left_out = pad(documents, length, tokenizer.eos_token_id, split, arguments.drop_long_documents)
-    columns = ["input_ids", "num_bytes"] if split == "validation" else ["input_ids"]
-    return rows.select_columns(columns), {
+        columns = {"input_ids", "num_bytes" if split == "validation" else "labels"}.intersection(rows.column_names)
+        rows = rows.select_columns(sorted(columns))
+    else:
+        left_out = check_full(documents, length, split)
+        rows = PackedRows(documents, length) if split == "train" else pack(documents, length)
+    return rows, {
         "documents": len(documents),
         "bytes": total(documents, "num_bytes"),
         "tokens": total(documents, "num_tokens"),

@@ -10,22 +10,34 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import cached_file, extract_commit_hash
 
+from common.files import atomic_folder
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
 
 Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
+
+
+def find_model(name_or_path: str | Path) -> str:
+    """Return the folder of the model of a training run. If `name_or_path` is not the folder of a run, return it."""
+    folder = Path(name_or_path)
+    is_run = (folder / "model" / "config.json").is_file() and not (folder / "config.json").exists()
+    return str(folder / "model" if is_run else name_or_path)
 
 
 def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfig:
     """Return the configuration of a model in a folder or on the Hub. Raise a `ValueError` if there is no such model."""
     try:
         return AutoConfig.from_pretrained(name_or_path, **options)
-    except (OSError, ValueError) as error:
+    except OSError as error:
         raise ValueError(
             f"There is no model {str(name_or_path)!r}, neither as a folder nor on the Hub. Check the name. (Cause: "
             f"{error})"
+        ) from error
+    except ValueError as error:
+        raise ValueError(
+            f"The configuration of {str(name_or_path)!r} cannot be used. Check its config.json. (Cause: {error})"
         ) from error
 
 
@@ -80,6 +92,14 @@ def load_model(name_or_path: str | Path, **options: Any) -> Model:
     """Load a decoder or encoder in evaluation mode. Code in the model folder is ignored; this package is used."""
     read_config(name_or_path, trust_remote_code=False)
     return load_pretrained(AutoModel, name_or_path, trust_remote_code=False, **options).eval()
+
+
+def save_model(model: Model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a model, its tokenizer and its code to a folder atomically. `AutoModel.from_pretrained` can load it."""
+    with atomic_folder(folder) as temporary:
+        model.save_pretrained(temporary)
+        tokenizer.model_max_length = model.config.max_position_embeddings
+        tokenizer.save_pretrained(temporary)
 
 
 def longest_sequence(config: PreTrainedConfig) -> int | None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch
@@ -57,32 +58,48 @@ def use_all_cores(accelerator: Accelerator) -> None:
 
 
 @contextmanager
+def together(accelerator: Accelerator) -> Iterator[None]:
+    """
+    Run a block, and wait at its end until all processes have run it, however long that takes.
+
+    Collectives on GPUs time out after ten minutes, which is too short if one process writes files or generates texts
+    while the others wait. A CPU group waits longer. If the block fails in one process, the others exit without a
+    message.
+    """
+    error = None
+    try:
+        yield
+    except BaseException as raised:
+        error = raised
+    if accelerator.num_processes > 1:
+        has_failed: list[bool] = [False] * accelerator.num_processes
+        distributed.all_gather_object(has_failed, error is not None, _patient_group())
+    if error is not None:
+        raise error
+    if accelerator.num_processes > 1 and any(has_failed):
+        sys.exit(1)
+
+
+@cache
+def _patient_group() -> Any:
+    return distributed.new_group(backend="gloo", timeout=TIMEOUT)
+
+
+@contextmanager
 def in_turn(accelerator: Accelerator) -> Iterator[None]:
     """
     Run a block first in the main process, then in one process of each other machine, then in all other processes.
 
-    Later processes can then use the files that earlier processes have cached. If the block fails in one process, the
-    others exit without a message. Accelerate's `main_process_first` is not used, because it times out after ten minutes
-    on GPUs, which is too short to tokenize a large corpus.
+    Later processes can then use the files that earlier processes have cached. They wait as in `together`.
     """
     if accelerator.num_processes == 1:
         yield
         return
-    group = distributed.new_group(backend="gloo", timeout=TIMEOUT)
     own_turn = 0 if accelerator.is_main_process else 1 if accelerator.is_local_main_process else 2
     for turn in range(3):
-        error = None
-        if turn == own_turn:
-            try:
+        with together(accelerator):
+            if turn == own_turn:
                 yield
-            except BaseException as raised:
-                error = raised
-        has_failed: list[bool] = [False] * accelerator.num_processes
-        distributed.all_gather_object(has_failed, error is not None, group)
-        if error is not None:
-            raise error
-        if any(has_failed):
-            sys.exit(1)
 
 
 def check_same_everywhere(**values: Any) -> None:

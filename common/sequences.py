@@ -3,43 +3,88 @@
 """Conversion of text into sequences of equal length. Documents are packed, or each document is one padded sequence."""
 
 import logging
+import shutil
+import time
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
+from accelerate.utils import patch_environment
+from datasets import Dataset, Features, Sequence, Value, config
 from transformers import PreTrainedTokenizerBase
 
 logger = logging.getLogger(__name__)
 
+DOCUMENTS_TO_ESTIMATE = 256
+
 
 def encode_documents(
-    texts: Dataset, tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool, num_workers: int | None = None
+    texts: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    with_token_bytes: bool,
+    num_workers: int | None = None,
+    prompt_end: str | None = None,
 ) -> Dataset:
     """
     Return a data set with the columns `input_ids`, `num_tokens` and `num_bytes` of the documents in the column `text`.
 
-    The ids of each document end with end-of-text. If `with_token_bytes`, the column `token_bytes` is added. It lists
-    the number of bytes of each token; the sum of these numbers is `num_bytes`.
+    The ids of each document end with end-of-text. They are stored in 16 bits, or in 32 bits for large vocabularies. If
+    `with_token_bytes`, the column `token_bytes` is added. It lists the number of bytes of each token; the sum of these
+    numbers is `num_bytes`. If `prompt_end` is given, the column `num_prompt_tokens` is added. It is the number of
+    tokens up to the end of the first occurrence of this text.
     """
+    columns = {"input_ids": Sequence(id_type(tokenizer)), "num_tokens": Value("int64"), "num_bytes": Value("int64")}
+    if with_token_bytes:
+        columns["token_bytes"] = Sequence(Value("int32"))
+    if prompt_end is not None:
+        columns["num_prompt_tokens"] = Value("int64")
     return texts.map(
         encode_batch,
         batched=True,
         input_columns="text",
         remove_columns=texts.column_names,
-        fn_kwargs={"tokenizer": tokenizer, "with_token_bytes": with_token_bytes},
-        num_proc=None if num_workers is None else min(num_workers, len(texts)),
+        features=Features(columns),
+        fn_kwargs={"tokenizer": tokenizer, "with_token_bytes": with_token_bytes, "prompt_end": prompt_end},
+        num_proc=num_workers,
         desc="Tokenizing",
     )
 
 
-def encode_batch(texts: list[str], tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool) -> dict[str, list]:
+def id_type(tokenizer: PreTrainedTokenizerBase) -> Value:
+    """Return the type in which the ids of a tokenizer are stored."""
+    return Value("uint16" if len(tokenizer) <= 2**16 else "uint32")
+
+
+def describe_work(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_workers: int | None) -> str:
+    """Describe how long it takes to tokenize documents, and how much disk space is needed, estimated from a sample."""
+    numbers = range(0, len(texts), max(len(texts) // DOCUMENTS_TO_ESTIMATE, 1))[:DOCUMENTS_TO_ESTIMATE]
+    sample = texts.select(numbers)["text"][:]
+    # If a process has used several threads of the tokenizer, every process that it starts later prints a warning.
+    environment = {} if num_workers is None else {"TOKENIZERS_PARALLELISM": "false"}
+    with patch_environment(**environment):
+        started = time.perf_counter()
+        num_tokens = sum(encode_batch(sample, tokenizer, False)["num_tokens"]) * len(texts) // len(sample)
+        seconds = (time.perf_counter() - started) * len(texts) / len(sample) / (num_workers or 1)
+    size = num_tokens * np.dtype(id_type(tokenizer).dtype).itemsize
+    cache = Path(config.HF_DATASETS_CACHE).absolute()
+    free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
+    return (
+        f"{len(texts):,} documents, about {num_tokens:,} tokens. Unless they are cached, tokenizing takes about "
+        f"{max(seconds / 60, 0.1):.1f} minutes and {size / 1e9:.1f} GB of {config.HF_DATASETS_CACHE} "
+        f"({free / 1e9:.1f} GB free)."
+    )
+
+
+def encode_batch(
+    texts: list[str], tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool, prompt_end: str | None = None
+) -> dict[str, list]:
     """Return the columns described in `encode_documents` for a batch of texts."""
     encoded = tokenizer(
         texts,
         add_special_tokens=False,
         split_special_tokens=True,  # "<|endoftext|>" in a text is not a special token
-        return_offsets_mapping=with_token_bytes,
+        return_offsets_mapping=with_token_bytes or prompt_end is not None,
         verbose=False,  # no warnings about documents that are longer than a sequence
     )
     columns = {
@@ -49,7 +94,19 @@ def encode_batch(texts: list[str], tokenizer: PreTrainedTokenizerBase, with_toke
     }
     if with_token_bytes:
         columns["token_bytes"] = list(map(count_token_bytes, texts, encoded["offset_mapping"]))
+    if prompt_end is not None:
+        columns["num_prompt_tokens"] = [
+            sum(start < end for start, _ in offsets)
+            for offsets, end in zip(encoded["offset_mapping"], _prompt_ends(texts, prompt_end), strict=True)
+        ]
     return columns
+
+
+def _prompt_ends(texts: list[str], prompt_end: str) -> Iterator[int]:
+    for text in texts:
+        if prompt_end not in text:
+            raise ValueError(f"A document has no `prompt_end` ({prompt_end!r}): {text[:80]!r}. Remove the document.")
+        yield text.index(prompt_end) + len(prompt_end)
 
 
 def count_token_bytes(text: str, offsets: list[tuple[int, int]]) -> list[int]:
@@ -98,26 +155,74 @@ def full_rows(documents: Dataset, sequence_length: int) -> Iterator[dict[str, An
     return (row for row in cut(documents, sequence_length) if len(row["input_ids"]) == sequence_length)
 
 
-def pack(documents: Dataset, sequence_length: int, split: str) -> tuple[Dataset, dict[str, int]]:
-    """Return the sequences of packed documents, and the number of tokens at the end that do not fill a sequence."""
+def check_full(documents: Dataset, sequence_length: int, split: str) -> dict[str, int]:
+    """
+    Return the number of tokens at the end of packed documents that do not fill a sequence.
+
+    Raises:
+        ValueError: If the documents have too few tokens for one sequence.
+    """
     num_tokens = total(documents, "num_tokens")
     if num_tokens < sequence_length:
         raise ValueError(
             f"The {split} split must have at least one sequence of {sequence_length} tokens, but has {num_tokens} "
             "tokens. Add text, or decrease `sequence_length`."
         )
-    # `from_generator` writes one sequence at a time to the disk cache, so the corpus does not need to fit into memory.
-    rows = Dataset.from_generator(full_rows, gen_kwargs={"documents": documents, "sequence_length": sequence_length})
     left_out = num_tokens % sequence_length
     if left_out:
         logger.warning("%s: the last %d of %d tokens are left out.", split, left_out, num_tokens)
-    return rows, {"left_out_tokens": left_out}
+    return {"left_out_tokens": left_out}
+
+
+def pack(documents: Dataset, sequence_length: int) -> Dataset:
+    """Return the sequences of packed documents, with the bytes of each."""
+    return Dataset.from_generator(full_rows, gen_kwargs={"documents": documents, "sequence_length": sequence_length})
+
+
+class PackedRows:
+    """
+    Sequences of packed documents: views of the joined ids, which stay in the memory-mapped files of the documents.
+
+    Args:
+        documents: Documents with the column `input_ids`, in the order of their files.
+        sequence_length: Number of ids per sequence. An incomplete last one is left out.
+    """
+
+    def __init__(self, documents: Dataset, sequence_length: int) -> None:
+        self.documents, self.sequence_length = documents.flatten_indices(), sequence_length
+        chunks = self.documents.data.column("input_ids").chunks
+        self._parts = [chunk.flatten().to_numpy() for chunk in chunks]  # without a copy
+        self._ends = np.cumsum([len(part) for part in self._parts], dtype=np.int64)
+
+    def __reduce__(self) -> tuple[type["PackedRows"], tuple[Dataset, int]]:
+        return PackedRows, (self.documents, self.sequence_length)  # to workers, without the ids
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) // self.sequence_length
+
+    def __getitem__(self, numbers: list[int]) -> dict[str, np.ndarray]:
+        """Return the `input_ids` of some rows, (rows, sequence_length), in 64 bits."""
+        return {"input_ids": np.stack([self._read(number * self.sequence_length) for number in numbers])}
+
+    def _read(self, first: int) -> np.ndarray:
+        last, pieces = first + self.sequence_length, []
+        part = int(np.searchsorted(self._ends, first, side="right"))
+        while first < last:
+            end = min(int(self._ends[part]), last)
+            offset = int(self._ends[part]) - len(self._parts[part])
+            pieces.append(self._parts[part][first - offset : end - offset])
+            first, part = end, part + 1
+        return np.concatenate(pieces, dtype=np.int64)
 
 
 def pad(
     documents: Dataset, sequence_length: int, end_of_text: int, split: str, drop_long_documents: bool = False
 ) -> tuple[Dataset, dict[str, int]]:
-    """Return one sequence per document, padded with end-of-text, and the number of documents that were too long."""
+    """
+    Return one sequence per document, padded with end-of-text, and the number of documents that were too long.
+
+    If the documents have `num_prompt_tokens`, the sequences also have `labels`, which are -100 in the prompt.
+    """
     fitting = documents.filter(lambda num_tokens: num_tokens <= sequence_length, input_columns="num_tokens")
     left_out = len(documents) - len(fitting)
     if left_out and (not drop_long_documents or not len(fitting)):
@@ -137,4 +242,9 @@ def pad(
         input_columns="input_ids",
         desc="Padding",
     )
+    if "num_prompt_tokens" in rows.column_names:
+        rows = rows.map(
+            lambda ids, number: {"labels": [-100] * number + ids[number:]},
+            input_columns=["input_ids", "num_prompt_tokens"],
+        )
     return rows, {"left_out_documents": left_out}

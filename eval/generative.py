@@ -30,7 +30,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
 from common.files import write_json, write_text
 from common.hardware import hardware, versions
-from common.models import identity_of_weights, load_model, read_config
+from common.models import find_model, identity_of_weights, load_model, read_config
 from common.processes import start_accelerator
 from common.reports import save_figure, style_axes
 from common.tokenization import num_unpadded
@@ -212,7 +212,7 @@ def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[di
     # These lines check everything before sampling begins, because sampling may take hours.
     cells = {name: list(dict.fromkeys(_make_cells(name, arguments))) for name in models}
     missing = {name: [cell for cell in cells[name] if read_cell(cell, folder) is None] for name in cells}
-    judge = Judge(arguments.judge, torch.device("cpu"), dtype)
+    judge = Judge(find_model(arguments.judge), torch.device("cpu"), dtype)
 
     machine = {"hardware": hardware(accelerator), "versions": versions()}
     for name in filter(missing.get, missing):
@@ -282,9 +282,9 @@ def _short_name(model: str) -> str:
 def main(argv: list[str]) -> None:
     """Run the command."""
     parser = Parser(GenerativeArguments)
-    parser.add_argument("models", nargs="+", help="Folders or Hub names of the models.")
+    parser.add_argument("models", nargs="+", help="Folders of models or runs, or Hub names.")
     arguments, others = parser.parse(argv)
-    results = generative(others.models, arguments)
+    results = generative([find_model(name) for name in others.models], arguments)
     write_results(results, arguments)
     print(generative_table(results))
     print(f"Written: {arguments.output_dir}/samples, results.json, table.md, frontier.png")

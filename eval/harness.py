@@ -22,7 +22,7 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
 from common.commands import one_line_errors, progress_bar
-from common.models import load_pretrained
+from common.models import find_model, load_pretrained
 from eval.scoring import split_batches
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.orders import group_orders, index_by_rank, left_to_right_orders, random_orders
@@ -64,7 +64,7 @@ class AnyOrderLM(TemplateLM):
     of the mixture over the orders.
 
     Args:
-        pretrained: Folder or Hub name of the model.
+        pretrained: Folder of a model or a run, or Hub name.
         tokenizer: Folder or Hub name of the tokenizer. Defaults to the model's.
         context_order: `"left_to_right"` or `"random"`.
         completion_order: `"left_to_right"` or `"random"`.
@@ -111,6 +111,7 @@ class AnyOrderLM(TemplateLM):
             device = "cuda" if has_cuda else "cpu"
         if not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ValueError(f"`dtype` must be a data type of torch such as 'float32' or 'bfloat16', but is {dtype!r}.")
+        pretrained = find_model(pretrained)
         self.model = load_pretrained(AOGPTForAnyOrderLM, pretrained, dtype=getattr(torch, dtype)).to(device).eval()
         self.tokenizer = load_tokenizer(tokenizer or pretrained)
         self.context_order, self.completion_order = context_order, completion_order

@@ -16,15 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset, load_dataset
+from transformers import PreTrainedConfig
 
 from common.corpora import COMPRESSED, keep_text, load_files
 from common.sequences import cut, full_rows, total
 from eval.detokenizers import detokenize_lambada, detokenize_lm1b, detokenize_ptb, detokenize_wikitext
+from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.validation import check_choice
 
 BLOCK_LENGTH = 1024
 NUM_WORKERS, ROWS_PER_BATCH = 8, 1000
+NUM_RELEASED_BLOCKS = 16 * 8  # batches and blocks per batch of the released script for random orders
 
 
 def _read_wikitext_line(line: str) -> str:
@@ -189,6 +193,30 @@ def _published_blocks(documents: Dataset, length: int) -> Iterator[dict[str, Any
 
 
 PROTOCOLS = {"published": _published_blocks, "clean": cut}
+
+
+def published_precisions(config: PreTrainedConfig) -> dict[str, str]:
+    """Return the mixed precision of each measure in the released evaluation scripts, by the kind of the model."""
+    is_causal = not isinstance(config, AOGPTConfig)  # also the base class of MDMEncoderConfig
+    is_sigma_gpt = not is_causal and config.target_injection == "input"
+    return {
+        "left_to_right": "no" if is_causal else "bf16",
+        "any_order": "bf16" if is_sigma_gpt else "no",
+        "ensemble": "no",
+    }
+
+
+def released_subset(name: str, num_blocks: int) -> list[int]:
+    """
+    Return the blocks of a data set that the released script of AO-GPT scores in random orders.
+
+    It stops after 16 batches of 8 blocks, except on PTB. Started with 2, 4, 8 or 16 processes, it takes the first
+    blocks of PyTorch's `DistributedSampler`, whose seed is 0. (With one process, every run takes other blocks.)
+    """
+    if name == "ptb":
+        return list(range(num_blocks))
+    generator = torch.Generator().manual_seed(0)
+    return sorted(torch.randperm(num_blocks, generator=generator)[:NUM_RELEASED_BLOCKS].tolist())
 
 
 def cut_into_blocks(documents: Dataset, length: int, protocol: str) -> list[dict[str, Any]]:

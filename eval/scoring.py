@@ -48,7 +48,6 @@ class Journal:
             for path in sorted(folder.glob("*.jsonl")):
                 self._read(path)
             self.state.wait_for_everyone()  # no process may append before all have read
-            folder.mkdir(parents=True, exist_ok=True)
 
     def _read(self, path: Path) -> None:
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -62,6 +61,7 @@ class Journal:
         """Add the scores of a batch."""
         self.new += [(key, row, score) for row, score in zip(rows, scores, strict=True)]
         if self.file is not None:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a", encoding="utf-8") as file:  # the first "\n" ends a line that was cut off
                 file.write("\n" + json.dumps([key, list(rows), list(scores)]) + "\n")
 
@@ -81,7 +81,7 @@ class Journal:
     def remove(self) -> None:
         """Remove the files. Must be called after the results are written."""
         self.state.wait_for_everyone()
-        if self.folder is not None and self.state.is_main_process:
+        if self.folder is not None and self.state.is_main_process and self.folder.exists():
             shutil.rmtree(self.folder)
 
 

@@ -22,11 +22,10 @@ from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS
 from modeling_aogpt.configuration_aogpt import GPT2_VOCAB_SIZE
 
 KEYS = (
-    *("model", "num_parameters", "protocol", "sequence_length", "tokenizer", "mixed_precision", "arguments"),
-    "datasets",
+    *("model", "num_parameters", "protocol", "sequence_length", "tokenizer", "mixed_precision", "published_precision"),
+    *("arguments", "datasets"),
 )
 MEASURE_NAMES = ORDER_NAMES | {"ensemble": "ensemble"}
-PRECISIONS = {"left_to_right": "bf16", "any_order": "no", "ensemble": "no"}  # mixed precision of the published results
 
 # Published zero-shot perplexity on LAMBADA, WikiText2, PTB, WikiText103 and 1BW (in the order of `EVALUATION_SETS`).
 PUBLISHED = {
@@ -98,7 +97,7 @@ def _departures(results: dict[str, Any], measure: str) -> list[str]:
         departures.append(f"blocks of {results['sequence_length']}")
     if results["tokenizer"]["num_ids"] != GPT2_VOCAB_SIZE:
         departures.append(f"a tokenizer of {results['tokenizer']['num_ids']} ids")
-    if results["mixed_precision"][measure] != PRECISIONS[measure]:
+    if results["mixed_precision"][measure] != results["published_precision"][measure]:
         departures.append(f"mixed precision {results['mixed_precision'][measure]!r}")
     if results["arguments"]["dtype"] != "float32":
         departures.append(f"weights in {results['arguments']['dtype']}")

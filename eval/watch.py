@@ -26,7 +26,7 @@ from transformers import PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option
 from common.files import atomic_file
-from common.models import load_model
+from common.models import find_model, load_model
 from common.tokenization import num_unpadded
 from eval.infilling import make_printable
 from modeling_aogpt.generation import AnyOrderGenerationOutput
@@ -204,10 +204,10 @@ def _draw(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: f
 def main(argv: list[str]) -> None:
     """Run the command."""
     parser = Parser(WatchArguments)
-    parser.add_argument("model", help="Folder or Hub name of the model.")
+    parser.add_argument("model", help="Folder of a model or a run, or Hub name.")
     parser.add_argument("text", nargs="*", help="Texts with mask tokens. Without texts, whole sequences are generated.")
     arguments, others = parser.parse(argv)
-    watch(others.model, others.text, arguments)
+    watch(find_model(others.model), others.text, arguments)
 
 
 if __name__ == "__main__":

@@ -32,14 +32,21 @@ from common.commands import Options, Parser, one_line_errors, option
 from common.corpora import SampleBy, keep_text, load_files
 from common.files import write_json
 from common.hardware import hardware, versions
-from common.models import identity_of_weights, longest_sequence
+from common.models import find_model, identity_of_weights, longest_sequence
 from common.processes import in_turn, start_accelerator
 from common.sequences import encode_documents, pad, total
 from common.tokenization import vocabulary_arguments
-from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS, cut_into_blocks, load_texts
+from eval.protocols import (
+    BLOCK_LENGTH,
+    EVALUATION_SETS,
+    cut_into_blocks,
+    load_texts,
+    published_precisions,
+    released_subset,
+)
 from eval.scorers import MEASURES, CausalScorer, EstimatorSettings, Scorer, load_scorer
 from eval.scoring import Journal, compute_metrics, score_rows
-from eval.tables import MEASURE_NAMES, PRECISIONS, zero_shot_table
+from eval.tables import MEASURE_NAMES, zero_shot_table
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, check_even
 
@@ -61,6 +68,9 @@ class ScoringArguments(Options):
     datasets: list[str] = option([], f"Benchmark data sets to score: {', '.join(EVALUATION_SETS)}.")
     protocol: Literal["published", "clean"] = option(
         "published", "published: cut data sets into sequences as for the paper's tables. clean: score every token once."
+    )
+    released_subset: bool = option(
+        False, "Score random orders only on the blocks that AO-GPT's released script scores (128, or all of PTB)."
     )
     data_dir: str | None = option(None, "Folder with local files of the data sets. By default, the Hub is used.")
     split: str | None = option(None, "Split of all data sets. Defaults to the split of the published tables.")
@@ -93,6 +103,11 @@ class ScoringArguments(Options):
         if bool(self.text_file) == bool(self.datasets):
             given = "both are" if self.text_file else "neither is"
             raise ValueError(f"Set either `text_file` or `datasets`, but not both ({given} set).")
+        if self.released_subset and not (self.datasets and self.protocol == "published"):
+            raise ValueError(
+                "`released_subset` has no effect without `datasets` and `protocol='published'`. Set both, or remove "
+                "`released_subset`."
+            )
         used, unused = ("text_file", "datasets") if self.text_file else ("datasets", "text_file")
         for name in ("data_dir", "split") if self.text_file else ("text_column", "sample_by", "packing"):
             if getattr(self, name) != getattr(ScoringArguments, name):
@@ -140,7 +155,8 @@ def zero_shot(
     with in_turn(accelerator):
         texts: Texts = dict(_load_all(arguments, tokenizer, length, isinstance(scorer, CausalScorer)))
 
-    default_precisions = PRECISIONS if is_published else dict.fromkeys(MEASURES, "no")
+    published = published_precisions(scorer.model.config)
+    default_precisions = published if is_published else dict.fromkeys(MEASURES, "no")
     precisions = {measure: arguments.mixed_precision or default_precisions[measure] for measure in measures}
     if journal_folder is not None:
         journal_folder = journal_folder.with_name(f"{journal_folder.name}-{_digest(revision, texts)}")
@@ -148,8 +164,13 @@ def zero_shot(
     batch_size = max(1, arguments.tokens_per_batch // length)
     scored = {}
     for name, (rows, facts) in texts.items():
-        nats = score_rows(scorer, rows, arguments.num_orders, arguments.seed, batch_size, precisions, journal, name)
-        scored[name] = facts | _summarize(scorer, rows, nats)
+        scored[name] = facts | {"tokens": int(_count_tokens(scorer, rows).sum()), "measures": {}}
+        for measure, precision in precisions.items():
+            is_subset = arguments.released_subset and measure == "any_order"
+            chosen = [rows[index] for index in released_subset(name, len(rows))] if is_subset else rows
+            options = arguments.num_orders, arguments.seed, batch_size, {measure: precision}
+            nats = score_rows(scorer, chosen, *options, journal, name)[measure]
+            scored[name]["measures"][measure] = _summarize(scorer, chosen, nats)
     results = {
         "model": model_name,
         "revision": revision,
@@ -160,6 +181,7 @@ def zero_shot(
         "protocol": arguments.protocol if arguments.datasets else "clean",
         "sequence_length": length,
         "mixed_precision": precisions,
+        "published_precision": published,
         "arguments": asdict(arguments),
         "datasets": scored,
         "seconds": round(time.perf_counter() - started, 1),
@@ -180,16 +202,22 @@ def _digest(revision: str | None, texts: Texts) -> str:
     return digest.hexdigest()[:12]
 
 
-def _summarize(scorer: Scorer, rows: list[dict[str, Any]], nats: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return perplexity and bits per byte for each kind of log-likelihood, and the number of scored tokens."""
-    skips_first = isinstance(scorer, CausalScorer) and scorer.start_id is None
-    num_tokens = np.array([row["num_tokens"] - skips_first for row in rows])
-    num_bytes = np.array([row["num_bytes"] for row in rows])
-    measures = {measure: compute_metrics(values, num_tokens, num_bytes) for measure, values in nats.items()}
-    if skips_first:  # num_bytes includes the first token, which is not scored, so bits per byte would be too low
-        for metrics in measures.values():
-            del metrics["bits_per_byte"], metrics["bits_per_byte_standard_error"]
-    return {"tokens": int(num_tokens.sum()), "measures": measures}
+def _skips_first(scorer: Scorer) -> bool:
+    """Return whether the first token of a sequence is not scored."""
+    return isinstance(scorer, CausalScorer) and scorer.start_id is None
+
+
+def _count_tokens(scorer: Scorer, rows: list[dict[str, Any]]) -> np.ndarray:
+    """Return the number of scored tokens of each sequence."""
+    return np.array([row["num_tokens"] - _skips_first(scorer) for row in rows])
+
+
+def _summarize(scorer: Scorer, rows: list[dict[str, Any]], nats: np.ndarray) -> dict[str, Any]:
+    """Return the number of sequences, and perplexity and bits per byte for one kind of log-likelihood."""
+    metrics = compute_metrics(nats, _count_tokens(scorer, rows), np.array([row["num_bytes"] for row in rows]))
+    if _skips_first(scorer):  # num_bytes includes the first token, so bits per byte would be too low
+        del metrics["bits_per_byte"], metrics["bits_per_byte_standard_error"]
+    return {"sequences": len(rows), **metrics}
 
 
 def _choose_measures(scorer: Scorer, requested: Sequence[str]) -> list[str]:
@@ -279,6 +307,8 @@ def format_report(results: dict[str, Any]) -> Iterator[str]:
                     error = metrics[f"{metric}_standard_error"]
                     shown = "unknown" if error is None else f"{error:.{digits}f}"
                     cells.append(f"{metrics[metric]:.{digits}f} ± {shown}".ljust(26))
+            if metrics["sequences"] < scored["sequences"]:
+                cells.append(f"({metrics['sequences']} sequences)")
             yield "".join(cells).rstrip()
     if results["arguments"]["datasets"]:
         yield f"\n{zero_shot_table([results])}"
@@ -303,14 +333,15 @@ def output_paths(model_name: str, identity: str | None, arguments: ScoringArgume
 def main(argv: list[str]) -> None:
     """Run the command."""
     parser = Parser(ScoringArguments)
-    parser.add_argument("model", help="Folder or Hub name of the model.")
+    parser.add_argument("model", help="Folder of a model or a run, or Hub name.")
     arguments, others = parser.parse(argv)
-    identity = identity_of_weights(others.model)
-    output, unfinished = output_paths(others.model, identity, arguments)
+    name = find_model(others.model)
+    identity = identity_of_weights(name)
+    output, unfinished = output_paths(name, identity, arguments)
     if output.parent.is_file():
         raise ValueError(f"`output_dir` ({output.parent}) is a file. Set it to a folder.")
     try:
-        results = zero_shot(others.model, arguments, unfinished, partial(write_json, output), identity)
+        results = zero_shot(name, arguments, unfinished, partial(write_json, output), identity)
     except KeyboardInterrupt:
         sys.exit(f"Stopped. Finished batches are kept in {output.parent}. To continue, run the same command again.")
     if PartialState().is_main_process:

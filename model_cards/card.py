@@ -79,7 +79,8 @@ def render_card(
     Args:
         repo_id: Name of the repository. The code examples in the card load the model from it.
         facts: Facts as returned by `read_facts`. Facts of a training run may have replaced some of them.
-        config: Configuration of the model. For an `MDMEncoderConfig`, the card describes an encoder.
+        config: Configuration of the model. For an `MDMEncoderConfig`, the card describes an encoder. For a converted
+            model, the card names the source model.
         num_parameters: Number of parameters of the model.
         dtype: Data type of the weights.
         mask_token: Mask token of the tokenizer.
@@ -90,6 +91,7 @@ def render_card(
     Raises:
         ValueError: If a fact is empty, if the card has unfilled placeholders, or if its metadata are not valid.
     """
+    facts = _fill_in_source(facts, config)
     if empty := sorted(name for name, fact in facts.items() if _is_empty(fact)):
         raise ValueError(f"The keys {', '.join(empty)} of the card have no values. Add values to the YAML file.")
     is_decoder = not isinstance(config, MDMEncoderConfig)
@@ -115,6 +117,24 @@ def render_card(
     card = ModelCard.from_template(metadata, template_path=str(HERE / "template.md"), **facts | values)
     _check_card(card, metadata)
     return card
+
+
+def _fill_in_source(facts: dict[str, Any], config: AOGPTConfig) -> dict[str, Any]:
+    """Return the facts with the name and the licence of the causal language model that a model was converted from."""
+    source = getattr(config, "source_config", None)
+    if source is None:
+        return facts
+    name, architectures = source.get("_name_or_path"), source.get("architectures") or [source["model_type"]]
+    values = {
+        "{source}": f"a local `{architectures[0]}`" if name is None else f"[{name}](https://huggingface.co/{name})",
+        "{source_license}": source.get("license", "unknown"),
+    }
+    filled = {} if name is None else {"base_model": name}
+    for key, fact in facts.items():
+        for placeholder, value in values.items():
+            fact = fact.replace(placeholder, value) if isinstance(fact, str) else fact
+        filled[key] = fact
+    return filled
 
 
 def _is_empty(fact: Any) -> bool:
@@ -165,7 +185,9 @@ def _check_card(card: ModelCard, metadata: ModelCardData) -> None:
             "Some metadata of the card are lost or merged when the written card is parsed again. Give results on "
             "different data sets a different `dataset_id` or `dataset_config`."
         )
-    gaps = re.findall(r"\{\{.*?\}\}|\{%.*?%\}|\{mask\}|\{size\}|\[More Information Needed\]", card.text)
+    gaps = re.findall(
+        r"\{\{.*?\}\}|\{%.*?%\}|\{(?:mask|size|source|source_license)\}|\[More Information Needed\]", card.text
+    )
     if gaps:
         raise ValueError(
             f"The card still has unfilled placeholders: {', '.join(sorted(set(gaps)))}. Fill them in in the YAML file."

@@ -20,8 +20,8 @@ CHOICES = {
     "norm": ("rmsnorm", "layernorm"),
 }
 
-# Upper limits of sizes, far above any model. They stop a damaged or malicious config.json from allocating without
-# bound.
+# Upper limits of sizes, far above the sizes of any model. They prevent a damaged or malicious config.json from
+# allocating too much memory.
 MAX_SIZES = {
     "vocab_size": 2**22,
     "hidden_size": 2**16,
@@ -48,7 +48,7 @@ FLAGS = (
 )
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 
-# Size of GPT-2's vocabulary, and the size it is padded to in the released checkpoints.
+# Size of GPT-2's vocabulary, and the size to which released checkpoints pad it.
 GPT2_VOCAB_SIZE, GPT2_PADDED_VOCAB_SIZE = 50257, 50304
 
 
@@ -65,51 +65,56 @@ class AOGPTConfig(PreTrainedConfig):
     tie_word_embeddings=True, lm_head_bias=False`.
 
     Args:
-        vocab_size (`int`, defaults to 50304): Number of rows of the token table.
+        vocab_size (`int`, defaults to 50304): Number of entries of the token table.
         hidden_size (`int`, defaults to 768): Width of the residual stream.
         num_hidden_layers (`int`, defaults to 12): Number of blocks.
         num_attention_heads (`int`, defaults to 12): Number of attention heads.
         num_key_value_heads (`int`, *optional*): Number of key-value heads (grouped-query attention). It must divide
-            `num_attention_heads`, which is the default.
+            `num_attention_heads`. Defaults to `num_attention_heads`.
         head_dim (`int`, *optional*): Width of a head; defaults to `hidden_size` / `num_attention_heads`.
         intermediate_size (`int`, *optional*): Width of the MLP; defaults to four times `hidden_size`.
         gated_mlp (`bool`, defaults to `False`): Whether the MLP is act(gate(x)) * up(x), as in Llama.
         max_position_embeddings (`int`, defaults to 1024): Length of the longest sequence, in tokens.
-        target_injection (`str`, defaults to `"adaln"`): How a row gets the position it predicts (appendix B and
-            Figure 7 of the paper). `"adaln"`: a target embedding modulates every norm and gates every residual branch
-            (AO-GPT). `"input"`: an embedding is added to the input (sigma-GPT). `"shared"`: the same embedding is added
-            to the input of every block. `"per_layer"`: as `"shared"`, with a table for each block. `"none"`: only the
-            rotary positions tell the target.
-        target_embedding_size (`int`, defaults to 128): Width of the target embedding of `"adaln"`; the other kinds use
+        target_injection (`str`, defaults to `"adaln"`): How a row gets the position it predicts (appendix B and Figure
+            7 of the paper). `"adaln"`: a target embedding modulates every norm and gates every residual branch
+            (AO-GPT). `"input"`: a target embedding is added to the input of the first block (sigma-GPT). `"shared"`:
+            the same target embedding is added to the input of every block. `"per_layer"`: like `"shared"`, but with a
+            separate table for each block. `"none"`: the target is given by rotary positions only.
+        target_embedding_size (`int`, defaults to 128): Width of the target embedding for `"adaln"`. The other kinds use
             `hidden_size`.
-        position_encoding (`str`, defaults to `"learned"`): `"learned"`: a table of absolute positions, as released.
-            `"rotary"`: no table; queries are rotated by the position before the target and keys by the token's own
-            position, so that left to right a layer equals that of a Llama. This is the single-stream form of a known
-            idea (ARPG, arXiv 2503.10568; A3, arXiv 2601.13228).
+        position_encoding (`str`, defaults to `"learned"`): `"learned"`: a table of absolute positions, as in the
+            released models. `"rotary"`: no table. Attention queries are rotated by the position before the target, and
+            keys by the position of the row's own token. From left to right, a layer then equals a layer of a Llama.
         rope_parameters (`dict`, *optional*): Rotary frequencies as in Transformers: `rope_type` (`"default"`,
             `"linear"`, `"dynamic"`, `"yarn"` or `"llama3"`), `rope_theta` (defaults to 10000.0) and the parameters of
-            the type. `"dynamic"` scales nothing up to `max_position_embeddings`, beyond which no sequence may go.
+            the type. `"dynamic"` has no effect, because it scales only sequences that are longer than
+            `max_position_embeddings`, which are not allowed.
         no_rope_layers (`list[int]`, *optional*): Indices of layers without rotary positions, as in SmolLM3.
         norm (`str`, defaults to `"rmsnorm"`): `"rmsnorm"` or `"layernorm"`.
         norm_eps (`float`, defaults to 1e-5): Epsilon of all norms.
-        qk_norm (`bool`, defaults to `True`): Whether to apply an RMS norm to queries and keys of each head.
-        attention_bias (`bool`, defaults to `True`): Whether the projections of queries, keys and values have biases.
+        qk_norm (`bool`, defaults to `True`): Whether to apply an RMS norm to the attention queries and keys of each
+            head.
+        attention_bias (`bool`, defaults to `True`): Whether the projections of attention queries, keys and values have
+            biases.
         attention_output_bias (`bool`, defaults to `True`): Whether the output projection of attention has a bias.
         mlp_bias (`bool`, defaults to `True`): Whether the MLP has biases.
         norm_weight (`bool`, defaults to `True`): Whether norms over `hidden_size` have weights.
         norm_bias (`bool`, defaults to `True`): Whether layer norms have biases.
         lm_head_bias (`bool`, defaults to `True`): Whether the output head has a bias.
         tie_word_embeddings (`bool`, defaults to `False`): Whether the output head shares the token table.
-        hidden_act (`str`, defaults to `"gelu"`): Activation of the MLP; `"gelu"` is the exact one.
-        initializer_range (`float`, defaults to 0.02): Standard deviation of initial weights, truncated at three sigma.
-        num_valid_tokens (`int`, *optional*): Number of ids of text. Ids from there on pad the table and are never
-            sampled. Defaults to 50257 for a table of 50304 (GPT-2), otherwise to `vocab_size`.
+        hidden_act (`str`, defaults to `"gelu"`): Activation of the MLP. `"gelu"` is the exact GELU.
+        initializer_range (`float`, defaults to 0.02): Standard deviation of initial weights, which are truncated at
+            three standard deviations.
+        num_valid_tokens (`int`, *optional*): Number of ids of text, which are 0 ... `num_valid_tokens` - 1. Higher ids
+            pad the token table and are never sampled. Defaults to 50257 for a table of 50304 (GPT-2), otherwise to
+            `vocab_size`.
         mask_token_id (`int`, *optional*): Id of positions to fill in; defaults to `num_valid_tokens`. The decoder never
             embeds it, so it may lie outside the token table.
-        start_token_id (`int`, *optional*): Token whose embedding begins every sequence; by default a start embedding is
-            learned.
-        source_config (`dict`, *optional*): Configuration of the causal language model that this model was converted
-            from, to export it again.
+        start_token_id (`int`, *optional*): Id of the token whose embedding is used for the start row. By default, the
+            start row has a learned embedding of its own.
+        source_config (`dict`, *optional*): Configuration of the causal language model from which this model was
+            converted. It is used to export the model again. It includes the Hub name (`_name_or_path`) and the
+            `license` of that model, if they are known.
 
     Raises:
         ValueError: If a value is not allowed, or values contradict each other.
@@ -173,7 +178,8 @@ class AOGPTConfig(PreTrainedConfig):
         self._check_version(kwargs)
         if self.rope_parameters is not None and self.position_encoding == "learned":
             raise ValueError(
-                "`rope_parameters` has no effect without `position_encoding='rotary'`. Set it, or remove them."
+                "`rope_parameters` has no effect without `position_encoding='rotary'`. Set `position_encoding`, or "
+                "remove `rope_parameters`."
             )
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads
@@ -181,7 +187,7 @@ class AOGPTConfig(PreTrainedConfig):
             if self.hidden_size % self.num_attention_heads:
                 raise ValueError(
                     f"`hidden_size` ({self.hidden_size}) must be a multiple of `num_attention_heads` "
-                    f"({self.num_attention_heads}). Change one, or set `head_dim`."
+                    f"({self.num_attention_heads}). Change one of them, or set `head_dim`."
                 )
             self.head_dim = self.hidden_size // self.num_attention_heads
         if self.intermediate_size is None:
@@ -194,18 +200,20 @@ class AOGPTConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         if self.position_encoding == "learned":
             self.rope_parameters = None
-        # One checkpoint serves every Auto class. Set here, because Transformers prefixes the names that it reads from
-        # the Hub with the repository; they must be saved without the prefix.
+        # One checkpoint serves every Auto class. `auto_map` is always reset here: Transformers adds the name of the
+        # repository to class names that it reads from the Hub, but they must be saved without this prefix.
         self.auto_map = dict(AUTO_MAP)
         self.validate()
 
     def _check_version(self, kwargs: dict[str, Any]) -> None:
-        """Raise a `ValueError` for a config.json of an earlier version that would load as another model."""
+        """Raise a `ValueError` for a config.json of an earlier version, because its model would give wrong results."""
         for name in ("use_bias", "rope_theta"):
             if name in kwargs:
                 raise ValueError(
                     f"`{name}` belongs to an earlier version of this package, whose rotary positions and names of "
-                    "weights differ. Train or convert the model again. In a new configuration, set "
+                    "weights differ. Load the model with the code in its own folder (`trust_remote_code=True` in a "
+                    "program that does not import modeling_aogpt), or train or convert the model again. In a new "
+                    "configuration, set "
                     + ("`rope_parameters`." if name == "rope_theta" else "`attention_bias`, `mlp_bias` etc.")
                 )
 
@@ -213,8 +221,8 @@ class AOGPTConfig(PreTrainedConfig):
         """
         Raise a `ValueError` if a value is not allowed.
 
-        Transformers runs it before saving. It replaces Transformers' own checks, which warn of a mask outside the token
-        table.
+        Transformers calls this method before saving. It replaces Transformers' own checks, which would warn of a mask
+        id outside the token table.
         """
         if self.model_type != type(self).model_type:
             raise ValueError(
@@ -248,12 +256,13 @@ class AOGPTConfig(PreTrainedConfig):
         if self.num_attention_heads % self.num_key_value_heads:
             raise ValueError(
                 f"`num_attention_heads` ({self.num_attention_heads}) must be a multiple of `num_key_value_heads` "
-                f"({self.num_key_value_heads}). Change one."
+                f"({self.num_key_value_heads}). Change one of them."
             )
         self._validate_rotary()
         if self.num_valid_tokens > self.vocab_size:
             raise ValueError(
-                f"`num_valid_tokens` ({self.num_valid_tokens}) exceeds `vocab_size` ({self.vocab_size}). Change one."
+                f"`num_valid_tokens` ({self.num_valid_tokens}) exceeds `vocab_size` ({self.vocab_size}). Change one "
+                "of them."
             )
         if not isinstance(self.mask_token_id, int) or self.mask_token_id < self.num_valid_tokens:
             raise ValueError(
@@ -267,14 +276,14 @@ class AOGPTConfig(PreTrainedConfig):
         if self.position_encoding == "learned":
             if self.no_rope_layers is not None or (self.target_injection == "none" and self.model_type == "aogpt"):
                 raise ValueError(
-                    "`no_rope_layers` and `target_injection='none'` need `position_encoding='rotary'`, but it is "
-                    "'learned'."
+                    "`no_rope_layers` and `target_injection='none'` need `position_encoding='rotary'`, but "
+                    "`position_encoding` is 'learned'. Set `position_encoding='rotary'`."
                 )
             return
         if self.head_dim % 2:
             raise ValueError(
-                f"`position_encoding='rotary'` needs an even `head_dim`, but it is {self.head_dim}. Change `head_dim`, "
-                "or `hidden_size` and `num_attention_heads`, or use 'learned'."
+                f"`position_encoding='rotary'` needs an even `head_dim`, but `head_dim` is {self.head_dim}. Change "
+                "`head_dim`, or `hidden_size` and `num_attention_heads`, or set `position_encoding='learned'`."
             )
         parameters = self.rope_parameters
         theta = parameters.get("rope_theta")

@@ -15,25 +15,25 @@ AUTO_MAP = {
 
 class MDMEncoderConfig(AOGPTConfig):
     r"""
-    Configuration of an encoder-only masked diffusion model: full attention over tokens and masks.
+    Configuration of an encoder-only masked diffusion model, which has full attention over tokens and masks.
 
-    The defaults are the blocks and the target embeddings of AO-GPT small, for comparisons in which an encoder and a
-    decoder differ in nothing but attention. The published encoders are
+    The defaults are the blocks and the target embeddings of AO-GPT small, so that an encoder and a decoder that differ
+    only in attention can be compared. The published encoders have these settings:
 
     * RADD (arXiv 2406.03736): `target_injection="none", position_encoding="rotary", norm="layernorm", qk_norm=False,
       attention_bias=False, attention_output_bias=False, hidden_act="gelu_pytorch_tanh"`;
     * SEDD (arXiv 2310.16834): the same with `target_injection="sigma", norm_bias=False`.
 
     Args:
-        target_injection (`str`, defaults to `"adaln"`): Condition of a row besides its token: one of the decoder's
-            kinds of target injection, with the row's own position as target; `"none"`: nothing (RADD); or `"sigma"`:
-            the noise level of the sequence modulates every norm and gates every residual branch (SEDD).
+        target_injection (`str`, defaults to `"adaln"`): Input of a row besides its token. The values of [`AOGPTConfig`]
+            are allowed, with the row's own position as target. `"none"`: no such input (RADD). `"sigma"`: the noise
+            level of the sequence modulates every norm and gates every residual branch (SEDD).
         target_embedding_size (`int`, defaults to 128): Width of the target embedding of `"adaln"`, or of the embedding
             of the noise level of `"sigma"`.
         num_valid_tokens (`int`, *optional*): Number of ids of text. Defaults to 50257 for a table of 50304 (GPT-2),
-            otherwise to `vocab_size` - 1; the last id is then the mask.
+            otherwise to `vocab_size` - 1. The last id is then the mask id.
         mask_token_id (`int`, *optional*): Id of positions to fill in; defaults to `num_valid_tokens`. The encoder
-            embeds it, so it must lie inside the token table.
+            embeds the mask id, so it must lie inside the token table.
         kwargs: Other arguments of [`AOGPTConfig`].
 
     Raises:

@@ -32,8 +32,9 @@ from .modeling_aogpt import AOGPTForAnyOrderLM, compute_frequencies
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM
 from .tokenization import load_matching_tokenizer
 
-# Released name of each module or tensor and its name here, in the order of the authors' `model.parameters()`, which is
-# the order of the moving averages. Names that a model does not have (q_norm, k_norm, adaLN of a sigma-GPT) are skipped.
+# Maps from the released name of each module or tensor to its name here. The names are in the order of the authors'
+# `model.parameters()`, because released moving averages are stored in this order. Names that a model does not have
+# (q_norm, k_norm and adaLN in a sigma-GPT) are skipped.
 DECODER_EMBEDDINGS = {
     "transformer.wte": "model.embed_tokens",
     "transformer.wpe": "model.position_embeddings",
@@ -79,9 +80,10 @@ class ReleasedArchitecture:
 
     Attributes:
         name (`str`): Name of the architecture.
-        embeddings, block, head (`dict`): Names of its modules.
-        settings (`dict`): Values of its configuration that differ from the defaults.
-        published_weights (`str`): The weights that its published numbers were computed with.
+        embeddings, block, head (`dict`): Maps from released names of modules to names here.
+        settings (`dict`): Values of the configuration that differ from the defaults.
+        published_weights (`str`): `"ema"` or `"live"`, the weights with which the published numbers were computed (see
+            [`convert`]).
     """
 
     name: str
@@ -114,7 +116,7 @@ SIGMA_GPT = ReleasedArchitecture(
         "tie_word_embeddings": True,
         "lm_head_bias": False,
     },
-    published_weights="live",  # the released evaluation scripts do not load its moving averages
+    published_weights="live",  # the released evaluation scripts do not load the moving averages
 )
 RADD = ReleasedArchitecture(
     name="RADD",
@@ -133,7 +135,8 @@ RADD = ReleasedArchitecture(
 )
 SEDD = replace(RADD, name="SEDD", settings=RADD.settings | {"target_injection": "sigma", "norm_bias": False})
 
-# Released name of each setting and its name here. Released files also have `dropout`, which inference does not use.
+# Map from the released name of each setting to its name here. Released files also have `dropout`, which inference does
+# not use.
 SETTINGS = {
     "n_layer": "num_hidden_layers",
     "n_head": "num_attention_heads",
@@ -141,7 +144,7 @@ SETTINGS = {
     "block_size": "max_position_embeddings",
     "vocab_size": "vocab_size",
 }
-# The same for encoders. `cond_dim` is in every file, but no tensor of a RADD has this size.
+# The same map for encoders. `cond_dim` is in every file, but no tensor of a RADD has this size.
 ENCODER_SETTINGS = {
     "n_blocks": "num_hidden_layers",
     "n_heads": "num_attention_heads",
@@ -161,28 +164,28 @@ def convert(
     The folder is written completely or not at all.
 
     Args:
-        source (`Path`): A released `.pt` file of AO-GPT or sigma-GPT, or the folder of a SEDD or RADD. The names of the
-            tensors tell which.
+        source (`Path`): A released `.pt` file of AO-GPT or sigma-GPT, or the folder of a SEDD or RADD. The architecture
+            is recognized by the names of the tensors.
         output_dir (`Path`): The folder to write. It must be empty or not exist.
-        weights (`str`, *optional*): `"ema"` (moving averages) or `"live"`. Defaults to the weights that the published
-            numbers were computed with: `"ema"` for AO-GPT, `"live"` for sigma-GPT. Folders have only one set of
-            weights.
+        weights (`str`, *optional*): `"ema"` (moving averages of the weights) or `"live"` (weights of the last training
+            step). Defaults to the weights with which the published numbers were computed: `"ema"` for AO-GPT, `"live"`
+            for sigma-GPT. Folders have only one set of weights.
         tokenizer (`str`, *optional*): Folder or Hub name of the model's tokenizer, which released files do not contain.
-            It is saved too, with a mask token.
+            The tokenizer gets a mask token and is saved with the model.
 
     Returns:
         `AOGPTForAnyOrderLM` or `MDMEncoderForMaskedLM`: The converted model.
 
     Raises:
         ValueError: If `source` is damaged or unknown, if its tensors do not fit its settings, if `tokenizer` cannot be
-            loaded or belongs to another model, or if `output_dir` is in use.
+            loaded or belongs to another model, or if `output_dir` is not empty.
     """
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
-        raise ValueError(f"{output_dir} exists and is not an empty folder. Remove it, or choose another one.")
+        raise ValueError(f"{output_dir} exists and is not an empty folder. Remove it, or choose another folder.")
     model = load_released(source, weights)
     written = [model] if tokenizer is None else [model, load_matching_tokenizer(model.config, tokenizer)]
-    # The temporary folder is inside, because the output folder itself cannot be replaced if it is a mount point or the
-    # current folder.
+    # The temporary folder is inside the output folder. The output folder itself could not be replaced if it is a mount
+    # point or the current folder.
     output_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=output_dir) as temporary:
         for part in written:
@@ -209,7 +212,7 @@ def load_released(source: Path, weights: str | None = None) -> AOGPTForAnyOrderL
 
 
 def load_decoder(source: Path, weights: str | None) -> AOGPTForAnyOrderLM:
-    """Load the model of a released `.pt` file, see [`load_released`]."""
+    """Load the model of a released `.pt` file (see [`load_released`])."""
     checkpoint = read_checkpoint(source)
     tensors = {name.removeprefix("_orig_mod."): tensor for name, tensor in checkpoint["model"].items()}
     architecture = detect_architecture(tensors, source)
@@ -220,7 +223,10 @@ def load_decoder(source: Path, weights: str | None) -> AOGPTForAnyOrderLM:
     shapes = released_shapes(names, model)
     check_tensors(tensors, shapes, f"The tensors of {source} do not fit its model_args ({architecture.name})")
     if config.tie_word_embeddings and not torch.equal(*(tensors[name] for name in TIED)):
-        raise ValueError(f"{source}: {TIED[0]} and {TIED[1]} differ, but {architecture.name} ties them.")
+        raise ValueError(
+            f"The tensors {TIED[0]} and {TIED[1]} of {source} differ, but must be the same in {architecture.name}. "
+            "Download the file again."
+        )
     if (weights or architecture.published_weights) == "ema":
         tensors = read_moving_averages(checkpoint, shapes, config.tie_word_embeddings, source)
 
@@ -230,7 +236,7 @@ def load_decoder(source: Path, weights: str | None) -> AOGPTForAnyOrderLM:
 
 
 def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
-    """Load the model of the folder of a SEDD or RADD, see [`load_released`]."""
+    """Load the model in the folder of a SEDD or RADD (see [`load_released`])."""
     if weights == "live":
         raise ValueError(f"{source} is the folder of an encoder, which has only one set of weights. Remove `weights`.")
     settings, tensors = read_folder(source)
@@ -240,7 +246,8 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
         model = MDMEncoderForMaskedLM(config)
     names = dict(released_names(architecture, config, model.state_dict()))
     shapes = released_shapes(names, model)
-    # The file also contains the rotary frequencies. Only these depend on the number of heads and on the base.
+    # The file also contains the rotary frequencies. They are compared, because no other tensor depends on the number of
+    # heads or on the base.
     frequencies, _ = compute_frequencies(config, torch.device("cpu"))
     given = tensors.pop("rotary_emb.inv_freq", frequencies)
     problem = f"The tensors of {source} do not fit its config.json ({architecture.name})"
@@ -271,22 +278,24 @@ def read_folder(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 
 def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
-    """Return the configuration of a released folder. The shapes of the tensors are checked later."""
+    """Return the configuration of a released folder. The shapes of its tensors are checked later."""
     sizes, graph = (given.get(part) if isinstance(given, dict) else None for part in ("model", "graph"))
     if not isinstance(sizes, dict) or not isinstance(graph, dict) or not ENCODER_SETTINGS.keys() <= sizes.keys():
         raise ValueError(
-            f"{source}/config.json is not of a SEDD or RADD: it must have `graph`, and `model` with "
-            f"{', '.join(ENCODER_SETTINGS)}."
+            f"{source}/config.json is not the configuration of a SEDD or RADD. It must have an entry `graph`, and an "
+            f"entry `model` with {', '.join(ENCODER_SETTINGS)}."
         )
     if graph.get("type") != "absorb":
         raise ValueError(
-            f"{source} has graph.type {graph.get('type')!r}, but only 'absorb' (with a mask) is supported."
+            f"{source} has graph.type {graph.get('type')!r}, but only 'absorb' (noise that masks tokens) is supported."
         )
     if architecture is SEDD and sizes.get("scale_by_sigma") is not True:
-        raise ValueError(f"{source} does not set model.scale_by_sigma, which is not supported.")
+        raise ValueError(
+            f"{source} has model.scale_by_sigma {sizes.get('scale_by_sigma')!r}, but only True is supported for SEDD."
+        )
     try:
         settings = {new: sizes[old] for old, new in ENCODER_SETTINGS.items()} | architecture.settings
-        settings["vocab_size"] = given["tokens"] + 1  # the mask comes after the tokens
+        settings["vocab_size"] = given["tokens"] + 1  # the mask id follows the ids of text
         if given["tokens"] == GPT2_VOCAB_SIZE:
             settings["bos_token_id"] = settings["eos_token_id"] = GPT2_VOCAB_SIZE - 1
         return MDMEncoderConfig(**settings)
@@ -295,7 +304,11 @@ def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitectur
 
 
 def read_checkpoint(source: Path) -> dict[str, Any]:
-    """Return the dictionary of a released file, with tensors that are mapped from the disk when they are used."""
+    """
+    Return the dictionary of a released file.
+
+    Its tensors are memory-mapped, that is, read from the disk when used.
+    """
     if not source.is_file():
         raise ValueError(f"{source} does not exist. Pass a released .pt file, or the folder of a SEDD or RADD.")
     try:
@@ -306,8 +319,8 @@ def read_checkpoint(source: Path) -> dict[str, Any]:
         checkpoint = torch.load(source, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:  # a damaged file can raise errors of any kind
         raise ValueError(
-            f"{source} is damaged, or was not written by torch.save from tensors and plain values ({error}). Compare "
-            "its checksum with the published one, or download it again."
+            f"{source} is damaged, or contains more than tensors and plain values saved by torch.save ({error}). "
+            "Compare its checksum with the published one, or download it again."
         ) from error
     for part in ("model", "model_args"):
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(part), dict):
@@ -316,11 +329,11 @@ def read_checkpoint(source: Path) -> dict[str, Any]:
 
 
 def detect_architecture(tensors: dict[str, torch.Tensor], source: Path) -> ReleasedArchitecture:
-    """Return the architecture that has tensors of these names. Only AO-GPT has adaLN."""
+    """Return the architecture whose tensors have these names. Of AO-GPT and sigma-GPT, only AO-GPT has adaLN."""
     if "transformer.wtpe.weight" not in tensors:
         raise ValueError(
-            f"{source} is not a released AO-GPT or sigma-GPT file: it has no tensor transformer.wtpe.weight, but "
-            f"{', '.join(list(tensors)[:3])}, ..."
+            f"{source} is not a released AO-GPT or sigma-GPT file: it has no tensor transformer.wtpe.weight. Its "
+            f"tensors are {', '.join(list(tensors)[:3])}, ..."
         )
     return AOGPT if any("adaLN" in name for name in tensors) else SIGMA_GPT
 
@@ -328,14 +341,14 @@ def detect_architecture(tensors: dict[str, torch.Tensor], source: Path) -> Relea
 def read_config(
     checkpoint: dict[str, Any], architecture: ReleasedArchitecture, tensors: dict[str, torch.Tensor], source: Path
 ) -> AOGPTConfig:
-    """Return the configuration of a released file. The shapes of the tensors are checked later."""
+    """Return the configuration of a released file. The shapes of its tensors are checked later."""
     given = checkpoint["model_args"]
     if given.keys() - {"dropout"} != SETTINGS.keys() | {"bias"}:
         raise ValueError(f"{source} must have the model_args {', '.join(SETTINGS)}, bias, but has {', '.join(given)}.")
     settings = {new: given[old] for old, new in SETTINGS.items()} | architecture.settings
     settings |= dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias", "norm_bias"), given["bias"])
     settings["target_embedding_size"] = tensors["transformer.wtpe.weight"].shape[-1]
-    if settings["vocab_size"] == GPT2_PADDED_VOCAB_SIZE:  # <|endoftext|>, GPT-2's only special token
+    if settings["vocab_size"] == GPT2_PADDED_VOCAB_SIZE:  # GPT-2's only special token, <|endoftext|>
         settings["bos_token_id"] = settings["eos_token_id"] = GPT2_VOCAB_SIZE - 1
     try:
         return AOGPTConfig(**settings)
@@ -349,8 +362,8 @@ def released_names(
     """
     Yield (released name, our names) for each released tensor, in the order of the authors' parameters.
 
-    One released tensor contains the projections of queries, keys and values, which have names of their own here. Names
-    that are not in `known` are skipped.
+    If a released tensor contains the projections of attention queries, keys and values together, it has three of our
+    names. Names that are not in `known` are skipped.
     """
     blocks = (
         (old.format(layer=layer), new.replace("{layer}", str(layer)))
@@ -366,13 +379,13 @@ def released_names(
 
 
 def released_shapes(names: dict[str, list[str]], model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each released tensor."""
+    """Return the shape that each released tensor must have."""
     weights = model.state_dict()
     return {old: (sum(len(weights[part]) for part in new), *weights[new[0]].shape[1:]) for old, new in names.items()}
 
 
 def split_tensors(names: dict[str, list[str]], tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the released tensors under our names."""
+    """Return the released tensors under our names. Tensors with several names are split."""
     weights = {}
     for old, new in names.items():
         parts = tensors[old].chunk(len(new)) if len(new) > 1 else [tensors[old]]
@@ -383,7 +396,7 @@ def split_tensors(names: dict[str, list[str]], tensors: dict[str, torch.Tensor])
 def read_moving_averages(
     checkpoint: dict[str, Any], shapes: dict[str, tuple[int, ...]], is_tied: bool, source: Path
 ) -> dict[str, torch.Tensor]:
-    """Return the moving averages by name. The file has them as a list, without a second entry for a tied head."""
+    """Return the moving averages by name. The file stores them as a list, in which a tied head has no entry."""
     ema = checkpoint.get("ema_model")
     averages = ema.get("shadow_params") if isinstance(ema, dict) else None
     if not isinstance(averages, list):
@@ -392,7 +405,10 @@ def read_moving_averages(
         )
     names = [name for name in shapes if not (is_tied and name == TIED[0])]
     if len(averages) != len(names):
-        raise ValueError(f"{source} has {len(averages)} moving averages for {len(names)} parameters.")
+        raise ValueError(
+            f"{source} has {len(averages)} moving averages, but {len(names)} parameters. Use `weights='live'` "
+            "(--weights live)."
+        )
     tensors = dict(zip(names, averages, strict=True))
     if is_tied:
         tensors[TIED[0]] = tensors[TIED[1]]
@@ -401,7 +417,11 @@ def read_moving_averages(
 
 
 def check_tensors(tensors: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], problem: str) -> None:
-    """Raise a `ValueError`, beginning with `problem`, unless there are exactly the tensors of `shapes`, all finite."""
+    """
+    Raise a `ValueError` unless `tensors` have exactly the names and shapes of `shapes` and are finite.
+
+    The error message begins with `problem`.
+    """
     problems = [f"{name} is missing" for name in shapes if name not in tensors]
     for name, tensor in tensors.items():
         if name not in shapes:
@@ -428,12 +448,10 @@ def main() -> None:
     parser.add_argument(
         "--weights",
         choices=("ema", "live"),
-        help="moving averages or last weights (default: those of the published numbers, ema for AO-GPT, live for "
-        "sigma-GPT)",
+        help="moving averages (ema) or weights of the last training step (live); default: the weights of the "
+        "published numbers, which are ema for AO-GPT and live for sigma-GPT",
     )
-    parser.add_argument(
-        "--tokenizer", metavar="NAME", help="folder or Hub name of the tokenizer to save with it (gpt2)"
-    )
+    parser.add_argument("--tokenizer", metavar="NAME", help="folder or Hub name of the tokenizer to save, such as gpt2")
     arguments = parser.parse_args()
     try:
         model = convert(arguments.source, arguments.output_dir, arguments.weights, arguments.tokenizer)

@@ -3,10 +3,10 @@
 """
 Batches and orders for any-order training.
 
-The order of a sample is a function of two numbers, the seed of the run and that of the sample, so it is the same in
-every batch, process and worker. Each sample has its own stream of SplitMix64 (Steele, Lea and Flood, "Fast splittable
-pseudorandom number generators", 2014), whose k-th number does not depend on the ones before. All orders of a batch are
-thus computed at once.
+The order of a sample is a function of two numbers, the seed of the run and the seed of the sample. It is therefore the
+same in every batch, process and worker. Each sample has its own stream of random numbers from SplitMix64 (Steele, Lea
+and Flood, "Fast splittable pseudorandom number generators", 2014). A number of a stream can be computed without the
+numbers before it, so all orders of a batch are computed at once.
 """
 
 import os
@@ -18,17 +18,17 @@ import torch
 from .orders import ORDER_NAMES, block_indices, check_blocks, group_orders
 from .validation import check_choice, check_integer, is_integer, is_number
 
-TRAINING_ORDERS = (*ORDER_NAMES, "shared")
+TRAINING_ORDERS = (*ORDER_NAMES, "shared", "context_first")
 
-# Fraction of left-to-right sequences that helps both losses (Finding 3).
+# Fraction of left-to-right sequences that improves both the left-to-right and the any-order loss (Finding 3).
 LEFT_TO_RIGHT_FRACTION = 0.1
 
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's increment, as a signed integer
-SHARED_SAMPLE = -1  # sample whose stream gives the order that all sequences share
+SHARED_SAMPLE = -1  # sample seed of the order that all sequences share
 
 
 def mix_bits(states: torch.LongTensor) -> torch.LongTensor:
-    """Return SplitMix64's output for each state: a bijection of 64-bit integers."""
+    """Return SplitMix64's output for each state. This function is a bijection of 64-bit integers."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         states = (states ^ shift_right(states, shift)) * (factor - 2**64)
     return states ^ shift_right(states, 31)
@@ -45,12 +45,12 @@ def make_streams(seed: int, samples: torch.LongTensor) -> torch.LongTensor:
 
 
 def draw_integers(streams: torch.LongTensor, count: int) -> torch.LongTensor:
-    """Return the first `count` numbers of each stream, 64 random bits each, (*streams.shape, count)."""
+    """Return the first `count` numbers of each stream as a tensor (*streams.shape, count), with 64 random bits each."""
     return mix_bits(streams[..., None] + GOLDEN * torch.arange(1, count + 1, device=streams.device))
 
 
 def to_uniform(integers: torch.LongTensor) -> torch.Tensor:
-    """Convert numbers of a stream to float64 in [0, 1)."""
+    """Convert the numbers of a stream to float64 numbers in [0, 1)."""
     return shift_right(integers, 11).double() * 2.0**-53
 
 
@@ -61,12 +61,18 @@ class OrderDistribution:
 
     Args:
         orders (`str`, defaults to `"random"`): `"random"`: every order is equally likely; `"shared"`: one random order
-            for all sequences of the run (Finding 2); `"left_to_right"`.
-        block_length (`int`, *optional*): Visit contiguous blocks of this length from left to right, and draw the order
-            within each. Shared orders are the same in every block.
-        stride (`int`, *optional*): The same with strided blocks: first positions 0, stride, 2 stride, ...
-        left_to_right_fraction (`float`, *optional*): Fraction of sequences that are left to right instead. Defaults to
-            0.1 for `"random"` without blocks (Finding 3), and to 0 for other orders.
+            for all sequences of the run (Finding 2); `"left_to_right"`; `"context_first"`: first a random subset of the
+            positions from left to right, then the other positions in random order.
+        block_length (`int`, *optional*): Predict contiguous blocks of this length one after another, from left to
+            right. The order within each block is drawn. With `"shared"`, it is the same in every block.
+        stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
+            stride, ..., then 1, stride + 1, ...
+        left_to_right_fraction (`float`, *optional*): Fraction of sequences that get the left-to-right order instead.
+            Defaults to 0.1 for `"random"` without blocks (Finding 3), and to 0 for other orders.
+        min_context (`int`, *optional*): Only for `"context_first"`: smallest number of positions in the subset. The
+            number is drawn uniformly from `min_context` to `max_context`, both included. Defaults to 0.
+        max_context (`int`, *optional*): Only for `"context_first"`: largest number of positions in the subset. Defaults
+            to the number of tokens minus 1, which is also the limit for short sequences.
 
     Raises:
         ValueError: If a value is not allowed.
@@ -83,10 +89,13 @@ class OrderDistribution:
     block_length: int | None = None
     stride: int | None = None
     left_to_right_fraction: float | None = None
+    min_context: int | None = None
+    max_context: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("orders", self.orders, TRAINING_ORDERS)
         check_blocks(self.block_length, self.stride)
+        self._check_context()
         has_blocks = self.block_length is not None or self.stride is not None
         if self.left_to_right_fraction is None:
             is_plain = self.orders == "random" and not has_blocks
@@ -95,27 +104,49 @@ class OrderDistribution:
         if not is_number(fraction) or not 0 <= fraction <= 1:
             raise ValueError(f"`left_to_right_fraction` must be between 0 and 1, but is {fraction!r}.")
 
-    def draw(self, seed: int, samples: torch.LongTensor, lengths: torch.LongTensor, width: int) -> torch.LongTensor:
+    def _check_context(self) -> None:
+        least, most = self.min_context, self.max_context
+        for name, value, lowest in (("min_context", least, 0), ("max_context", most, 1)):
+            if value is not None:
+                check_integer(name, value, lowest)
+                if self.orders != "context_first":
+                    raise ValueError(
+                        f"`{name}` has no effect without `orders='context_first'`. Set `orders`, or remove `{name}`."
+                    )
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"`min_context` ({least}) is more than `max_context` ({most}). Change one of them.")
+        if self.orders == "context_first" and (self.block_length is not None or self.stride is not None):
+            raise ValueError(
+                "`block_length` and `stride` cannot be combined with `orders='context_first'`. Remove `block_length` "
+                "and `stride`."
+            )
+
+    def draw(
+        self,
+        seed: int,
+        samples: torch.LongTensor,
+        lengths: torch.LongTensor,
+        width: int,
+        is_context: torch.BoolTensor | None = None,
+    ) -> torch.LongTensor:
         """
-        Return the order (batch, width) of each sample. Positions from `lengths` on are padding, and come last.
+        Return the order (batch, width) of each sample. Positions from `lengths` on are padding and come last.
 
         Args:
             seed (`int`): Seed of the run.
-            samples (`torch.LongTensor` of shape `(batch,)`): Number of each sample. Row b depends on nothing but
-                `seed`, `samples[b]` and `lengths[b]`.
+            samples (`torch.LongTensor` of shape `(batch,)`): Seed of each sample, such as its index. The order of
+                sample b depends only on `seed`, `samples[b]`, `lengths[b]` and `is_context[b]`.
             lengths (`torch.LongTensor` of shape `(batch,)`): Length of each sample without padding.
-            width (`int`): Length of the batch.
+            width (`int`): Length of the sequences with padding.
+            is_context (`torch.BoolTensor` of shape `(batch, width)`, *optional*): True at positions that come first,
+                from left to right. Defaults to the result of [`draw_context`].
         """
         positions = torch.arange(width, device=samples.device)
-        numbers = draw_integers(make_streams(seed, samples), width + 1)
-        is_left_to_right = (to_uniform(numbers[:, 0]) < self.left_to_right_fraction)[:, None]
-        if self.orders == "left_to_right":
-            keys = positions
-        else:
-            keys = shift_right(
-                self._draw_shared_keys(seed, positions) if self.orders == "shared" else numbers[:, 1:], 1
-            )
-        keys = torch.where(is_left_to_right, positions, keys)
+        if is_context is None:
+            is_context = self.draw_context(seed, samples, lengths, width)
+        is_left_to_right = self._draw_left_to_right(seed, samples)
+        keys = torch.where(is_left_to_right, positions, self._draw_keys(seed, samples, positions))
+        keys = torch.where(is_context, positions - width, keys)
         keys = keys.masked_fill(positions >= lengths[:, None], torch.iinfo(torch.int64).max)
         orders = keys.argsort(dim=-1, stable=True)
         if self.block_length is None and self.stride is None:
@@ -123,8 +154,44 @@ class OrderDistribution:
         blocks = block_indices(positions, self.block_length, self.stride).masked_fill(is_left_to_right, 0)
         return group_orders(orders, blocks.masked_fill(positions >= lengths[:, None], width))
 
+    def draw_context(
+        self, seed: int, samples: torch.LongTensor, lengths: torch.LongTensor, width: int
+    ) -> torch.BoolTensor:
+        """
+        Return a boolean tensor (batch, width) that is True at the positions that `"context_first"` draws to come first.
+
+        For other orders, it is False everywhere.
+        """
+        positions = torch.arange(width, device=samples.device)
+        if self.orders != "context_first":
+            return torch.zeros(len(samples), width, dtype=torch.bool, device=samples.device)
+        most = lengths - 1 if self.max_context is None else (lengths - 1).clamp(max=self.max_context)
+        least = most.clamp(max=self.min_context or 0)
+        fractions = to_uniform(mix_bits(make_streams(seed, samples)))  # a random number that no order uses
+        num_context = least + (fractions * (most - least + 1)).long()
+        num_context = num_context.masked_fill(self._draw_left_to_right(seed, samples)[:, 0], 0)
+        keys = self._draw_keys(seed, samples, positions)
+        keys = keys.masked_fill(positions >= lengths[:, None], torch.iinfo(torch.int64).max)
+        return keys.argsort(dim=-1, stable=True).argsort(dim=-1) < num_context[:, None]
+
+    def _draw_left_to_right(self, seed: int, samples: torch.LongTensor) -> torch.BoolTensor:
+        """Return a boolean tensor (batch, 1) that is True for samples that get the left-to-right order instead."""
+        return to_uniform(draw_integers(make_streams(seed, samples), 1)) < self.left_to_right_fraction
+
+    def _draw_keys(self, seed: int, samples: torch.LongTensor, positions: torch.LongTensor) -> torch.LongTensor:
+        """
+        Return sort keys of positions, (batch, width) or (width,).
+
+        They are not negative, and lower keys come first.
+        """
+        if self.orders == "left_to_right":
+            return positions
+        if self.orders == "shared":
+            return shift_right(self._draw_shared_keys(seed, positions), 1)
+        return shift_right(draw_integers(make_streams(seed, samples), len(positions) + 1)[:, 1:], 1)
+
     def _draw_shared_keys(self, seed: int, positions: torch.LongTensor) -> torch.LongTensor:
-        """Return sort keys that are the same at the same offset of every block."""
+        """Return sort keys of positions. Positions at the same offset in their blocks have the same key."""
         offsets = positions // (self.stride or 1) if self.block_length is None else positions % self.block_length
         stream = make_streams(seed, torch.tensor(SHARED_SAMPLE, device=positions.device))
         return draw_integers(stream, len(positions))[offsets]
@@ -133,30 +200,36 @@ class OrderDistribution:
 @dataclass
 class DataCollatorForAnyOrderLM:
     """
-    Data collator that pads sequences, draws an order for each, and makes labels.
+    Data collator that pads sequences, draws an order for each sequence, and makes labels.
 
-    A feature is a mapping with `input_ids` and, optionally, `labels` (default: the ids), `attention_mask` (0 at
+    A feature is a mapping with `input_ids` and, optionally, `labels` (defaults to `input_ids`), `attention_mask` (0 at
     padding, which is removed) and `order_seed`, an integer such as the index of the sample. With an `order_seed`, the
-    order is a function of `(seed, order_seed)`; without, orders come from a random stream of each process and worker.
-    The `Trainer` removes the column `order_seed` unless `remove_unused_columns=False`.
+    order is a function of `(seed, order_seed)`. Without an `order_seed`, orders come from a random stream that is
+    different in each process and worker. The `Trainer` removes the column `order_seed` unless
+    `remove_unused_columns=False`.
 
-    Called with a list of features, it returns a dict of `input_ids`, `orders` and `labels` (batch, n; -100 at padding),
-    and `attention_mask` if anything was padded. Padding is on the right, and last in each order.
+    The collator takes a list of features and returns a dict of `input_ids`, `orders` and `labels` (-100 at padding),
+    all of shape (batch, n), and `attention_mask` if a sequence was padded. Padding is on the right and comes last in
+    each order.
+
+    With `orders="context_first"`, the positions that come first are the context. Their labels are -100. If the given
+    `labels` of a feature are -100 at some positions, these positions are its context. Otherwise, the context is drawn.
 
     Args:
-        pad_token_id (`int`, *optional*): Id to pad sequences of different lengths with. Any valid id will do, since
-            padding is masked.
-        orders (`str`, defaults to `"random"`): As `block_length`, `stride` and `left_to_right_fraction`, see
-            [`OrderDistribution`].
+        pad_token_id (`int`, *optional*): Id to pad sequences of different lengths with. Any valid id can be used,
+            because no token attends to padding.
+        orders (`str`, defaults to `"random"`): See [`OrderDistribution`].
         block_length (`int`, *optional*): See [`OrderDistribution`].
         stride (`int`, *optional*): See [`OrderDistribution`].
         left_to_right_fraction (`float`, *optional*): See [`OrderDistribution`].
         seed (`int`): Seed of the orders.
-        pad_to_multiple_of (`int`, *optional*): Round the length of a batch up to a multiple.
+        pad_to_multiple_of (`int`, *optional*): Round the length of the sequences up to a multiple of this number.
+        min_context (`int`, *optional*): See [`OrderDistribution`].
+        max_context (`int`, *optional*): See [`OrderDistribution`].
 
     Raises:
-        ValueError: If a value is not allowed; when called, if a feature has no `input_ids` or holds something else than
-            one sequence of integers, or if lengths differ and there is no `pad_token_id`.
+        ValueError: If a value is not allowed. A call raises it if a feature has no `input_ids` or is not a single
+            sequence of integers, or if sequences need padding and there is no `pad_token_id`.
 
     Examples:
         >>> collator = DataCollatorForAnyOrderLM(pad_token_id=0)
@@ -173,20 +246,25 @@ class DataCollatorForAnyOrderLM:
     left_to_right_fraction: float | None = None
     seed: int = 0
     pad_to_multiple_of: int | None = None
+    min_context: int | None = None
+    max_context: int | None = None
     _stream: tuple[tuple[int, int], torch.Generator] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.pad_token_id is not None and not is_integer(self.pad_token_id):
             raise ValueError(
-                f"`pad_token_id` must be an id, such as tokenizer.pad_token_id, but has type "
+                f"`pad_token_id` must be an integer, such as tokenizer.pad_token_id, but has type "
                 f"{type(self.pad_token_id).__name__}."
             )
         if self.pad_to_multiple_of is not None:
             check_integer("pad_to_multiple_of", self.pad_to_multiple_of)
-        self._distribution = OrderDistribution(self.orders, self.block_length, self.stride, self.left_to_right_fraction)
+        self._distribution = OrderDistribution(
+            *(self.orders, self.block_length, self.stride, self.left_to_right_fraction),
+            *(self.min_context, self.max_context),
+        )
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
-        """Return the batch of a list of features."""
+        """Make a batch from a list of features."""
         with torch.device("cpu"):  # a default device may not be available in the workers of a data loader
             return self._make_batch(features)
 
@@ -202,24 +280,37 @@ class DataCollatorForAnyOrderLM:
         if min(lengths) < width and self.pad_token_id is None:
             raise ValueError(
                 f"Sequences of {min(lengths)} tokens need padding to {width}. Set `pad_token_id` "
-                "(tokenizer.pad_token_id, or any valid id), or make them equally long."
+                "(tokenizer.pad_token_id, or any valid id), or make all sequences equally long."
             )
         samples = torch.tensor([self._order_seed(feature) for feature in features])
+        padded_labels = _pad(labels, width, -100)
+        is_context = self._find_context(samples, padded_labels, torch.tensor(lengths))
         batch = {
             "input_ids": _pad(ids, width, self.pad_token_id or 0),
-            "orders": self._distribution.draw(self.seed, samples, torch.tensor(lengths), width),
-            "labels": _pad(labels, width, -100),
+            "orders": self._distribution.draw(self.seed, samples, torch.tensor(lengths), width, is_context),
+            "labels": padded_labels.masked_fill(is_context, -100),
         }
         if min(lengths) < width:
             batch["attention_mask"] = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
         return batch
 
+    def _find_context(
+        self, samples: torch.LongTensor, labels: torch.LongTensor, lengths: torch.LongTensor
+    ) -> torch.BoolTensor:
+        """Return a boolean tensor (batch, width) that is True at context: positions without labels, or drawn ones."""
+        width = labels.shape[1]
+        is_drawn = self._distribution.draw_context(self.seed, samples, lengths, width)
+        if self.orders != "context_first":
+            return is_drawn
+        is_given = (labels == -100) & (torch.arange(width) < lengths[:, None])
+        return torch.where(is_given.any(dim=1, keepdim=True), is_given, is_drawn)
+
     def _order_seed(self, feature: Mapping[str, object]) -> int:
-        """Return the feature's `order_seed` as a signed 64-bit integer, or the next one of this process and worker."""
+        """Return the feature's `order_seed` as a signed 64-bit integer, or a random seed if the feature has none."""
         given = feature.get("order_seed")
         if given is not None:
             return (int(given) + 2**63) % 2**64 - 2**63
-        # Each process has its own stream, and so has each worker of a loader in each epoch.
+        # Each process has its own stream, and each worker of a data loader has its own stream in each epoch.
         worker = torch.utils.data.get_worker_info()
         key = (int(os.environ.get("RANK", "0")), worker.seed if worker else -1)
         if self._stream is None or self._stream[0] != key:

@@ -1,10 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Decoding state: the sequences of a generation and the two operations on them, query and commit.
+Decoding state: the sequences of a generation, with the two operations *query* and *commit*.
 
-A *query* predicts masked ranks given all unmasked ones; a *commit* fills tokens in. Schedules, unmasking rules and
-sampling strategies use these two operations only, so they work for the cached decoder and for encoders.
+A query runs the model to predict masked ranks given all unmasked tokens. A commit fills tokens in. Schedules, unmasking
+rules and sampling strategies use only these two operations, so they work for the cached decoder and for encoders.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,24 +26,27 @@ Indices = tuple[torch.LongTensor, torch.LongTensor]
 
 VALUES_BY_RANK = ("ids", "orders", "positions", "blocks", "unmasking_steps", "token_logprobs")
 
-# A CPU packs the weights if this many passes of several rows are expected: packing takes as long as about 20 packed
-# passes save.
+# On a CPU, the weights are packed (see `pack_weights`) if at least this number of passes with several rows is expected.
+# Packing costs as much time as about 20 such passes save.
 MIN_PASSES_TO_PACK = 32
 
-# Rows per pass while a long prompt enters the cache, which bounds the attention mask.
-MAX_PREFILL_ROWS = 2048
+# Largest number of rows of a sequence per pass. It limits the size of the attention mask for long prompts and many
+# queries.
+MAX_ROWS_PER_PASS = 2048
 
-# Each number of rows and kind of batch compiles to its own graph. PyTorch's limit of 8 would leave some passes eager.
+# PyTorch compiles one graph for each number of rows and each shape of the batch. With its default limit of 8 graphs,
+# some passes would not be compiled.
 MAX_COMPILED_GRAPHS = 64
 
 
 class QueryResult(NamedTuple):
     """
-    Last hidden states of queried ranks.
+    Result of a query: the last hidden state of each queried rank.
 
     Attributes:
-        hidden_states (`torch.Tensor` of shape `(queries, hidden_size)`): Hidden states, one sequence after another.
-        sequences (`torch.LongTensor` of shape `(queries,)`): Sequence of each query.
+        hidden_states (`torch.Tensor` of shape `(queries, hidden_size)`): Last hidden states. Queries of the same
+            sequence are next to each other.
+        sequences (`torch.LongTensor` of shape `(queries,)`): Index of the sequence of each query.
         ranks (`torch.LongTensor` of shape `(queries,)`): Rank of each query.
     """
 
@@ -53,57 +56,66 @@ class QueryResult(NamedTuple):
 
     @property
     def indices(self) -> Indices:
-        """Return (sequences, ranks), which index values by rank."""
+        """Return (sequences, ranks), an index into tensors (batch, n) that are indexed by rank."""
         return self.sequences, self.ranks
 
     def split(self, size: int) -> list["QueryResult"]:
-        """Return results of at most `size` queries each; at least one, which may be empty."""
+        """Split into results of at most `size` queries. If there are no queries, return a single empty result."""
         return [QueryResult(*parts) for parts in zip(*(values.split(size) for values in self), strict=True)]
 
 
 def leading_indices(counts: torch.LongTensor, device: torch.device) -> Indices:
-    """Return the (row, column) indices of the first `counts` (batch,) columns of each row; counts are on the CPU."""
+    """
+    Return the (sequence, column) indices of the first `counts[b]` columns of each sequence b.
+
+    `counts` must be on the CPU. The indices are on `device`.
+    """
     is_leading = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
     rows, columns = is_leading.nonzero(as_tuple=True)
     return to_device(rows, device), to_device(columns, device)
 
 
 def raise_not_finite(model: PreTrainedModel) -> None:
-    """Raise a `ValueError` that says that no token can be drawn."""
+    """Raise the `ValueError` for logits that are not finite."""
     raise ValueError(
-        "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights, the dtype they were "
-        f"loaded in ({model.dtype}), and that no logits processor forbids every token."
+        "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights and the dtype in "
+        f"which they were loaded ({model.dtype}), and make sure that no logits processor forbids every token."
     )
 
 
 class DecodingState:
     """
-    Decoding state shared by decoders and encoders: sequences stored by rank, with an unmasked prefix.
+    Base class of decoding states: sequences stored by rank, in which all unmasked ranks come before all masked ranks.
 
-    The ranks of a sequence are: unmasked tokens, masked ones, padding. Subclasses implement [`query`].
-    Counts are kept on the CPU, so that a step does not wait for an accelerator.
+    The ranks of a sequence are, in this order, unmasked tokens, masked positions and padding. Subclasses implement
+    [`query`]. Numbers of ranks are kept on the CPU, so that a step does not wait for an accelerator.
 
     Args:
         model (`PreTrainedModel`): The model to query.
-        ids (`torch.LongTensor` of shape `(batch, n)`): Tokens by position, with `config.mask_token_id` to be filled in.
-        orders (`torch.LongTensor` of shape `(batch, n)`): Order in which to fill them in.
-        blocks (`torch.LongTensor` of shape `(batch, n)`): Block of each position. Blocks are filled in one by one.
-        is_padding (`torch.BoolTensor` of shape `(batch, n)`): True at padding, by position.
+        ids (`torch.LongTensor` of shape `(batch, n)`): Tokens by position, with `config.mask_token_id` at masked
+            positions.
+        orders (`torch.LongTensor` of shape `(batch, n)`): Orders of all positions. The masked positions are filled in
+            in their relative order.
+        blocks (`torch.LongTensor` of shape `(batch, n)`): Block index of each position. Blocks are filled in one after
+            another.
+        is_padding (`torch.BoolTensor` of shape `(batch, n)`): True at padding, indexed by position.
 
     Attributes:
-        ids, positions, blocks (`torch.LongTensor` of shape `(batch, n)`): By rank. `ids` of masked ranks are arbitrary.
-        orders (`torch.LongTensor` of shape `(batch, n)`): Column of each rank in the text.
+        ids, positions, blocks (`torch.LongTensor` of shape `(batch, n)`): Token, position and block index of each rank.
+            The ids of masked ranks are arbitrary.
+        orders (`torch.LongTensor` of shape `(batch, n)`): Column of each rank in the text, counted with padding.
         unmasking_steps, token_logprobs (`torch.Tensor` of shape `(batch, n)`): Step and log-probability of each
             committed token, by rank; -1 and 0 for other ranks.
         num_context (`torch.LongTensor` of shape `(batch,)`): Number of unmasked ranks.
-        num_prompt (`torch.LongTensor` of shape `(batch,)`): Number of ranks that were given, the first ones.
+        num_prompt (`torch.LongTensor` of shape `(batch,)`): Number of ranks that the caller gave. They come first.
         num_tokens (`torch.LongTensor` of shape `(batch,)`): Number of ranks without padding.
-        ends (`torch.LongTensor` of shape `(batch,)`): Rank at which each sequence ends: `num_tokens`, or less after an
-            end-of-text token.
-        num_forward_passes, num_rows (`int`): Forward passes, and rows over all passes and sequences, so far.
-        continues_prompt (`torch.BoolTensor` of shape `(batch,)`): Whether all given tokens come before all masked
+        ends (`torch.LongTensor` of shape `(batch,)`): Number of ranks that belong to the text: `num_tokens`, or less
+            after an end-of-text token.
+        num_forward_passes, num_rows (`int`): Number of forward passes so far, and number of rows in all these passes
+            and sequences.
+        continues_prompt (`torch.BoolTensor` of shape `(batch,)`): Whether all given tokens stand before all masked
             positions.
-        is_continuation (`bool`): Whether this holds for all sequences.
+        is_continuation (`bool`): Whether `continues_prompt` is True for all sequences.
     """
 
     def __init__(
@@ -134,11 +146,11 @@ class DecodingState:
         self.is_continuation = bool(self.continues_prompt.all())
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
-        """Predict the next `num_queries` (batch,) ranks of each sequence, each given all unmasked tokens."""
+        """Predict the next `num_queries[b]` masked ranks of each sequence b, each given all unmasked tokens."""
         raise NotImplementedError
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return logits (queries, vocab_size), minus infinity for ids that are not text."""
+        """Return the logits (queries, vocab_size) of hidden states, with minus infinity at ids that are not text."""
         logits = self.model.apply_head(hidden_states)
         logits[:, self.model.config.num_valid_tokens :] = float("-inf")
         return logits
@@ -152,17 +164,18 @@ class DecodingState:
         step: int,
     ) -> None:
         """
-        Fill in tokens.
+        Fill tokens in.
 
         Args:
             tokens (`torch.LongTensor` of shape `(queries,)`): The tokens.
-            indices (`tuple` of two `torch.LongTensor` of shape `(queries,)`): Their (sequence, rank): the next ranks of
-                each sequence.
-            num_unmasked (`torch.LongTensor` of shape `(batch,)`): Number of tokens per sequence, on the CPU.
+            indices (`tuple` of two `torch.LongTensor` of shape `(queries,)`): Sequence and rank of each token. The
+                ranks must be the next masked ranks of each sequence.
+            num_unmasked (`torch.LongTensor` of shape `(batch,)`): Number of tokens for each sequence, on the CPU.
             token_logprobs (`torch.Tensor` of shape `(queries,)`): Log-probability of each token.
-            step (`int`): Number of the step.
+            step (`int`): Index of the step.
         """
-        if token_logprobs.is_cpu and not torch.isfinite(token_logprobs).all():  # on accelerators, `generate` checks it
+        # On accelerators, `generate` makes this check at the end, since here it would make the CPU wait.
+        if token_logprobs.is_cpu and not torch.isfinite(token_logprobs).all():
             raise_not_finite(self.model)
         self.ids[indices] = tokens
         self.token_logprobs[indices] = token_logprobs
@@ -170,12 +183,12 @@ class DecodingState:
         self.num_context += num_unmasked
 
     def reorder(self, ranks: torch.LongTensor) -> None:
-        """Move the masked token at rank `ranks[b, k]` to rank k; `ranks` is (batch, n)."""
+        """Move the masked position at rank `ranks[b, k]` of sequence b to rank k. `ranks` has shape (batch, n)."""
         for name in VALUES_BY_RANK:
             setattr(self, name, getattr(self, name).gather(1, ranks))
 
     def remask(self, is_selected: torch.BoolTensor, orders: torch.LongTensor) -> None:
-        """Re-mask the generated tokens selected by position (batch, n), to be filled in again in the given order."""
+        """Re-mask the generated tokens that `is_selected` (batch, n; by position) marks, and order them by `orders`."""
         is_moved = index_by_rank(is_selected, self.orders)
         priority = index_by_rank(orders.argsort(dim=-1), self.orders)
         ranks = torch.arange(is_moved.shape[1], device=is_moved.device)
@@ -188,23 +201,24 @@ class DecodingState:
         self, eos_token_ids: torch.LongTensor, pad_token_id: int, in_blocks: bool, may_end: torch.BoolTensor
     ) -> None:
         """
-        End each sequence whose text is complete up to a generated end-of-text token, and pad the masked rest.
+        End each sequence that has no masked position before a generated end-of-text token, and pad the rest.
 
-        Left to right, also tokens after the end that were drawn in the same step are padded. In blocks with another
-        order, a sequence ends with the block of the end-of-text token: tokens of this block stay, since earlier ones
-        may depend on them.
+        Without blocks, a sequence ends right after the end-of-text token. Later tokens that were drawn in the same step
+        are replaced by padding. With blocks, a sequence ends with the block that contains the end-of-text token. The
+        other tokens of this block are kept, because tokens before the end-of-text token may have been predicted from
+        them.
 
         Args:
             eos_token_ids (`torch.LongTensor`): Ids of end-of-text, on the CPU.
             pad_token_id (`int`): Id to pad with.
             in_blocks (`bool`): Whether sequences end with a block.
-            may_end (`torch.BoolTensor` of shape `(batch,)`): Sequences that may end.
+            may_end (`torch.BoolTensor` of shape `(batch,)`): True for sequences that may end.
         """
         is_eos = self.ranks_between(self.num_prompt, self.num_context)
         is_eos &= torch.isin(self.ids, to_device(eos_token_ids, self.ids.device))
         is_masked = self.ranks_between(self.num_context, self.ends)
         places = self.blocks if in_blocks else self.orders
-        first_eos, first_masked = (  # block or column; a large number if there is none
+        first_eos, first_masked = (  # block or column; n if nothing is selected
             torch.where(selected, places, self.ids.shape[1]).amin(dim=1) for selected in (is_eos, is_masked)
         )
         has_ended = (first_eos < first_masked) & may_end
@@ -216,7 +230,7 @@ class DecodingState:
         self.ends = torch.where(has_ended.cpu(), self.num_context, self.ends)
 
     def finish(self) -> None:
-        """Release or keep resources after the last step."""
+        """Store or free buffers after the last step. Subclasses may implement this method."""
 
     @property
     def num_masked(self) -> torch.LongTensor:
@@ -224,28 +238,30 @@ class DecodingState:
         return self.ends - self.num_context
 
     def ranks_between(self, first: torch.LongTensor, end: torch.LongTensor) -> torch.BoolTensor:
-        """Return a boolean mask (batch, n) of the ranks in the half-open interval [first, end), both (batch,)."""
+        """Return a boolean tensor (batch, n) that is True at ranks from `first` (batch,) to before `end` (batch,)."""
         ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
         first, end = (to_device(counts, ranks.device)[:, None] for counts in (first, end))
         return (first <= ranks) & (ranks < end)
 
     def is_masked(self) -> torch.BoolTensor:
-        """Return a boolean mask (batch, n) of the masked positions."""
+        """Return a boolean tensor (batch, n) that is True at masked positions."""
         return index_by_position(self.ranks_between(self.num_context, self.ends), self.orders)
 
     def sequences(self) -> torch.LongTensor:
-        """Return the sequences (batch, n) by position, with masks where they are masked."""
+        """Return the sequences (batch, n) by position, with the mask id at masked positions."""
         ids = index_by_position(self.ids, self.orders)
         return ids.masked_fill(self.is_masked(), self.model.config.mask_token_id)
 
     def visible_ids(self, sequences: torch.LongTensor, num_visible: torch.LongTensor | None = None) -> torch.LongTensor:
         """
-        Return the sequence (queries, n) that each query sees, by position, with masks elsewhere and at padding.
+        Return the ids (queries, n) that each query can see, by position.
+
+        Other positions, including padding, have the mask id.
 
         Args:
-            sequences (`torch.LongTensor` of shape `(queries,)`): Sequence of each query.
-            num_visible (`torch.LongTensor` of shape `(queries,)`, *optional*): Number of ranks that the query sees;
-                defaults to all unmasked ones.
+            sequences (`torch.LongTensor` of shape `(queries,)`): Index of the sequence of each query.
+            num_visible (`torch.LongTensor` of shape `(queries,)`, *optional*): Number of ranks that each query can see.
+                Defaults to all unmasked ranks.
         """
         ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
         if num_visible is None:
@@ -257,10 +273,13 @@ class DecodingState:
         self, sequences: torch.LongTensor, num_visible: torch.LongTensor | None = None
     ) -> tuple[torch.LongTensor, torch.LongTensor]:
         """
-        Return the visible text without padding, (queries, n), and the number of tokens (queries,) before its first gap.
+        Return the ids (queries, n) that each query can see, and the number (queries,) of leading visible positions.
+
+        The ids are indexed by position without padding, and invisible positions have the mask id. The number counts the
+        positions before the first invisible position.
 
         Args:
-            sequences (`torch.LongTensor` of shape `(queries,)`): Sequence of each query.
+            sequences (`torch.LongTensor` of shape `(queries,)`): Index of the sequence of each query.
             num_visible (`torch.LongTensor` of shape `(queries,)`, *optional*): As in [`visible_ids`].
         """
         length, mask = self.ids.shape[1], self.model.config.mask_token_id
@@ -281,13 +300,14 @@ class AnyOrderCache:
     """
     Preallocated key-value cache in which the row that predicts rank r occupies slot r.
 
-    Rows of parallel queries beyond the first are overwritten by the next pass, so nothing is copied or moved.
+    When several ranks are queried in parallel, only the row of the first one stays. The next pass overwrites the other
+    rows, so no entry is copied or moved.
 
     Args:
         config (`AOGPTConfig`): Configuration of the model.
         batch_size (`int`): Number of sequences.
-        num_slots (`int`): Number of slots n.
-        dtype (`torch.dtype`): Type of keys and values.
+        num_slots (`int`): Number of slots, one for each rank.
+        dtype (`torch.dtype`): Data type of keys and values.
         devices (sequence of `torch.device`): Device of each layer.
     """
 
@@ -300,23 +320,24 @@ class AnyOrderCache:
         devices: Sequence[torch.device],
     ) -> None:
         shape = (batch_size, config.num_key_value_heads, num_slots, config.head_dim)
-        # One tensor per layer: a compiled pass would copy a tensor of all layers as a whole to write to a part of it.
+        # Each layer has its own tensors. To write to a part of one tensor for all layers, a compiled pass would copy
+        # the whole tensor.
         self.layers = [tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)) for device in devices]
         self._sequences = torch.arange(batch_size, device=devices[0])[:, None]
         self._slots: slice | torch.LongTensor = slice(0, 0)
         self._num_visible = 0
 
     def tensors(self) -> Iterator[torch.Tensor]:
-        """Yield keys and values (batch, heads, slots, head_dim), layer by layer."""
+        """Yield the keys and then the values (batch, heads, slots, head_dim) of each layer."""
         return chain.from_iterable(self.layers)
 
     def set_slots(self, slots: slice | torch.LongTensor, num_visible: int) -> None:
         """
-        Set where the next pass writes and reads.
+        Set the slots that the next pass writes and reads.
 
         Args:
-            slots (`slice` or `torch.LongTensor` of shape `(batch, rows)`): Slots of the rows; a slice if they are the
-                same for every sequence.
+            slots (`slice` or `torch.LongTensor` of shape `(batch, rows)`): Slot of each row. A slice can be given if
+                the slots are the same for every sequence.
             num_visible (`int`): Number of leading slots that the rows may attend to.
         """
         self._slots, self._num_visible = slots, num_visible
@@ -336,11 +357,12 @@ class AnyOrderCache:
 
 class CachedDecodingState(DecodingState):
     """
-    Decoding state of a decoder with a key-value cache: every unmasked token enters the cache once, in any order.
+    Decoding state of a decoder with a key-value cache, to which each unmasked token is added once.
 
-    The keys of a row depend on its target, so the token that was committed last enters the cache with the next query.
-    One pass per query runs the tokens committed since the last pass as a causal chain, and queries the next ranks in
-    parallel. The first query is also the row of the next token to be committed, and stays in the cache.
+    The keys of a row depend on its target position. The row of the token that was committed last is therefore computed
+    together with the next query, when its target is known. Each query takes one pass. The pass runs the rows of all
+    tokens committed since the last pass as a causal chain, and the queried ranks in parallel. The row of the first
+    queried rank is part of this chain, so it stays in the cache.
     """
 
     def __init__(
@@ -354,8 +376,8 @@ class CachedDecodingState(DecodingState):
         super().__init__(model, ids, orders, blocks, is_padding)
         self.num_cached = torch.zeros_like(self.num_context)
         self._is_compiled = is_compiled(model.model)
-        self._is_packed = ids.device.type != "cpu"  # only CPUs pack weights
-        # The tables take at most as long as one pass over all positions would.
+        self._is_packed = ids.device.type != "cpu"  # weights are packed on CPUs only
+        # Computing these tables takes at most as long as one pass over all positions.
         self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
         if self._is_compiled:
             self._compiled = CompiledBuffers.take(model, ids, self.modulations)
@@ -370,27 +392,26 @@ class CachedDecodingState(DecodingState):
             self._compiled.keep(self.model)
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
-        """Predict the next `num_queries` (batch,) ranks of each sequence, each given all unmasked tokens."""
-        self._prefill()
+        """Predict the next `num_queries[b]` masked ranks of each sequence b, each given all unmasked tokens."""
         num_context = self.num_context[:, None]
         ranks = self._uncached_ranks(self.num_context + num_queries)
         is_query = (num_context <= ranks) & (ranks < num_context + num_queries[:, None])
         result = self._run(ranks, self.num_context, is_query)
-        # Cached from now on: the rows of all unmasked ranks, and that of the first query.
+        # The cache now holds the rows of all unmasked ranks and the row of the first queried rank.
         self.num_cached = self.num_context + num_queries.clamp(max=1)
         return result
 
     def verify(self, num_drafts: torch.LongTensor, include_first: bool = False) -> QueryResult:
         """
-        Predict the ranks that follow each of the `num_drafts` (batch,) drafts given the drafts before them.
+        Predict the rank after each draft, given all unmasked tokens and the drafts up to this one.
 
-        The drafts are in `ids` after the unmasked ranks, but not committed.
+        The drafts must be in `ids`, at the first masked ranks. They are not committed.
 
         Args:
             num_drafts (`torch.LongTensor` of shape `(batch,)`): Number of drafts of each sequence.
-            include_first (`bool`): Also predict the rank of the first draft, for drafts that no query preceded.
+            include_first (`bool`): Whether to predict the rank of the first draft too. This is needed if no query has
+                predicted that rank before.
         """
-        self._prefill()
         num_context = self.num_context + num_drafts
         ranks = self._uncached_ranks(torch.minimum(num_context + 1, self.ends))
         first = self.num_context[:, None] + (0 if include_first else 1)
@@ -398,42 +419,56 @@ class CachedDecodingState(DecodingState):
         return self._run(ranks, num_context, is_query)
 
     def keep_verified(self) -> None:
-        """Record that all committed tokens were verified, so that all of their rows but the last are cached."""
+        """Record that the cache holds the rows of all unmasked ranks, because [`verify`] has run them."""
         self.num_cached = self.num_context.clone()
 
     def reorder(self, ranks: torch.LongTensor) -> None:
-        """Move the masked token at rank `ranks[b, k]` to rank k; `ranks` is (batch, n)."""
+        """Move the masked position at rank `ranks[b, k]` of sequence b to rank k. `ranks` has shape (batch, n)."""
         super().reorder(ranks)
-        # The row of the first masked rank may still be valid, but finding out would make an accelerator wait.
+        # The row of the first masked rank may still be valid, but a check would make the CPU wait for an accelerator.
         self.num_cached = torch.minimum(self.num_cached, self.num_context)
 
     def remask(self, is_selected: torch.BoolTensor, orders: torch.LongTensor) -> None:
-        """Re-mask the generated tokens selected by position (batch, n), to be filled in again in the given order."""
+        """Re-mask the generated tokens that `is_selected` (batch, n; by position) marks, and order them by `orders`."""
         before = self.orders
         super().remask(is_selected, orders)
-        # A row depends on the tokens before its rank and on the position of its rank, so rows stay valid up to the
+        # A row depends on its target position and on the tokens of earlier ranks. Rows therefore stay valid up to the
         # first change of the order.
         num_unchanged = (self.orders == before).long().cumprod(dim=-1).sum(dim=-1).cpu()
         self.num_cached = torch.minimum(self.num_cached, num_unchanged)
 
-    def _prefill(self) -> None:
-        """Enter the beginning of long prompts into the cache, in passes of bounded size."""
-        while int((self.num_context - self.num_cached).max()) > MAX_PREFILL_ROWS:
-            ranks = self.num_cached[:, None] + torch.arange(MAX_PREFILL_ROWS, device=self.num_cached.device)
-            self._run(ranks, self.num_context, is_query=torch.zeros_like(ranks, dtype=torch.bool))
-            self.num_cached = torch.minimum(self.num_cached + MAX_PREFILL_ROWS, self.num_context)
-
     def _uncached_ranks(self, ends: torch.LongTensor) -> torch.LongTensor:
-        """Return ranks (batch, rows) from the first uncached one, as many as any sequence needs to reach `ends`."""
+        """Return the ranks (batch, rows) from the first uncached one to at least `ends` - 1, for all sequences."""
         num_rows = int((ends - self.num_cached).max())
         return self.num_cached[:, None] + torch.arange(num_rows, device=ends.device)
 
     def _run(self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor) -> QueryResult:
-        """Run the rows of `ranks` (batch, rows) given `num_context` tokens, and return those that are queries."""
+        """
+        Run the rows of `ranks` (batch, rows), and return the hidden states of rows at which `is_query` is True.
+
+        `num_context` (batch,) is the number of ranks whose tokens the rows can see, including drafts.
+        """
+        parts = [
+            self._run_pass(part, num_context, is_query_of_part)
+            for part, is_query_of_part in zip(
+                ranks.split(MAX_ROWS_PER_PASS, dim=1), is_query.split(MAX_ROWS_PER_PASS, dim=1), strict=True
+            )
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        result = QueryResult(*map(torch.cat, zip(*parts, strict=True)))
+        by_sequence = result.sequences.argsort(stable=True)
+        return QueryResult(*(values[by_sequence] for values in result))
+
+    def _run_pass(
+        self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
+    ) -> QueryResult:
+        """Run the rows of `ranks` in one pass, as [`_run`] does in several. All earlier rows must have run before."""
         length, device = self.ids.shape[1], self.ids.device
         sequences, rows = is_query.nonzero(as_tuple=True)
-        # Sequences that need fewer rows than others compute unused ones. Past the end they repeat the last rank.
-        if self._is_compiled:  # few shapes: a power of two of rows, and all slots
+        # A sequence that needs fewer rows than others computes rows that are not used. Past the end, these repeat the
+        # last rank.
+        if self._is_compiled:  # few shapes: round the number of rows up to a power of two, and use all slots
             num_rows = 1 << (ranks.shape[1] - 1).bit_length()
             ranks = (ranks[:, :1] + torch.arange(num_rows, device=ranks.device)).clamp(max=length - 1)
             slots, num_visible, num_skipped = None, length, 0
@@ -444,7 +479,8 @@ class CachedDecodingState(DecodingState):
             is_needed = is_query.any(dim=0)
             num_skipped = int(is_needed.long().argmax()) if is_needed.any() else len(is_needed) - 1
             num_visible = int(ranks.max()) + 1
-        sees_all_slots = ranks.shape[1] == 1 and slots is not None  # a single row, as in left-to-right decoding
+        # There is only one row, which follows all cached rows, as in left-to-right decoding.
+        sees_all_slots = ranks.shape[1] == 1 and slots is not None and bool((ranks[:, 0] <= num_context).all())
         self.num_forward_passes += 1
         self.num_rows += ranks.numel()
 
@@ -463,7 +499,7 @@ class CachedDecodingState(DecodingState):
         return QueryResult(hidden_states[sequences, rows - num_skipped], sequences, ranks[sequences, rows])
 
     def _pack_weights_in_time(self, is_query: torch.BoolTensor) -> None:
-        """Pack the weights once enough passes are expected, if the remaining ones have as many queries as this one."""
+        """Pack the weights if enough passes are expected. Assume that later passes have as many queries as this one."""
         dtype = self.model.lm_head.weight.dtype
         if self._is_packed or not gains_from_packing(dtype, int(is_query.sum())):  # later passes have no more rows
             return
@@ -473,7 +509,7 @@ class CachedDecodingState(DecodingState):
 
 
 def cache_layout(model: PreTrainedModel, device: torch.device) -> tuple[torch.dtype, list[torch.device]]:
-    """Return the dtype of the cache and the device of each layer, for inputs on `device`."""
+    """Return the dtype of the cache and the device of each layer's part, for inputs on `device`."""
     dtype = model.lm_head.weight.dtype
     if torch.is_autocast_enabled(device.type):
         dtype = torch.get_autocast_dtype(device.type)
@@ -484,7 +520,8 @@ class CompiledBuffers(NamedTuple):
     """
     Cache and modulation tables of a compiled model, reused by its next generation of the same shape.
 
-    CUDA graphs are recorded for fixed addresses, and would be recorded again for every generation.
+    CUDA graphs are recorded for fixed memory addresses. With new buffers, they would be recorded again for every
+    generation.
     """
 
     key: tuple
@@ -495,7 +532,7 @@ class CompiledBuffers(NamedTuple):
     def take(
         cls, model: PreTrainedModel, ids: torch.LongTensor, modulations: tuple[torch.Tensor, ...] | None
     ) -> "CompiledBuffers":
-        """Return the buffers of the last generation if they fit, with the values of `modulations`, or new ones."""
+        """Return the buffers of the last generation, updated with `modulations`, or new buffers if they do not fit."""
         dtype, devices = cache_layout(model, ids.device)
         key = (*ids.shape, dtype, *devices, torch.is_inference_mode_enabled())
         buffers = _COMPILED_BUFFERS.pop(model.model, None)
@@ -506,7 +543,8 @@ class CompiledBuffers(NamedTuple):
         del buffers  # free the memory before new memory is allocated
         buffers = cls(key, AnyOrderCache(model.config, *ids.shape, dtype=dtype, devices=devices), modulations)
         for tensor in (*buffers.cache.tensors(), *(modulations or ())):
-            # CUDA graphs copy other tensors before every replay. A guard would recompile for every new cache.
+            # A CUDA graph copies tensors without a static address before every replay. With a guard, every new cache
+            # would cause a recompilation.
             torch._dynamo.mark_static_address(tensor, guard=False)
         return buffers
 
@@ -519,7 +557,7 @@ _COMPILED_BUFFERS: WeakKeyDictionary[nn.Module, CompiledBuffers] = WeakKeyDictio
 
 
 def allow_many_graphs() -> AbstractContextManager:
-    """Return a context in which a model may compile to more graphs than PyTorch's default limit."""
+    """Return a context manager that raises PyTorch's limit on graphs per model to `MAX_COMPILED_GRAPHS`."""
     config = torch._dynamo.config
     return config.patch(recompile_limit=max(config.recompile_limit, MAX_COMPILED_GRAPHS))
 
@@ -532,12 +570,13 @@ class EncoderDecodingState(DecodingState):
 
     def query(self, num_queries: torch.LongTensor, sigma: torch.Tensor | None = None) -> QueryResult:
         """
-        Predict the next `num_queries` (batch,) ranks of each sequence, each given all unmasked tokens.
+        Predict the next `num_queries[b]` masked ranks of each sequence b, each given all unmasked tokens.
 
         Args:
-            num_queries (`torch.LongTensor` of shape `(batch,)`): Number of queries. Sequences without any are skipped.
-            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level, for models that take one; defaults to
-                the level that matches the fraction of masks.
+            num_queries (`torch.LongTensor` of shape `(batch,)`): Number of queries of each sequence. The model does not
+                run on sequences without queries.
+            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence, for models that take a
+                noise level (SEDD). Defaults to the level that matches the fraction of masked tokens.
         """
         device = self.ids.device
         is_active = num_queries > 0
@@ -553,5 +592,5 @@ class EncoderDecodingState(DecodingState):
 
         sequences, columns = leading_indices(num_queries, device)
         ranks = to_device(self.num_context, device)[sequences] + columns
-        rows = to_device(is_active.cumsum(dim=0) - 1, device)  # row of each sequence among the active ones
+        rows = to_device(is_active.cumsum(dim=0) - 1, device)  # index among the active sequences
         return QueryResult(hidden_states[rows[sequences], self.orders[sequences, ranks]], sequences, ranks)

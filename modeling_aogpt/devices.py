@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Device details: copies that do not block, attention kernels on GPUs, and linear layers that are fast on CPUs.
+Helpers for devices: copies that do not block, attention kernels on GPUs, and linear layers that are fast on CPUs.
 
-In inference on a CPU, `Linear` calls oneDNN instead of MKL, and a generation of many passes packs the weights into
-oneDNN's own layout. This applies to float32, and to bfloat16 if the CPU has instructions for it. Results differ by
-rounding only. PyTorch's switch `torch.backends.mkldnn.flags(enabled=False)` turns it off.
+In inference on a CPU, `Linear` calls oneDNN instead of MKL. A generation with many forward passes also packs the
+weights into oneDNN's own memory layout. Both apply to float32, and to bfloat16 if the CPU has instructions for it.
+`torch.backends.mkldnn.flags(enabled=False)` turns both off. Results with and without oneDNN differ by rounding only.
 """
 
 import copy
@@ -24,12 +24,16 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 
 
 def to_device(values: torch.Tensor, device: torch.device | str | None) -> torch.Tensor:
-    """Copy CPU values to `device` without waiting for its queued work. Copies to the CPU do wait for their values."""
+    """
+    Copy values to a device.
+
+    A copy from the CPU does not wait for work that is queued on the device. A copy to the CPU waits for its values.
+    """
     return values.to(device, non_blocking=values.is_cpu)
 
 
 def execution_device(module: nn.Module, default: torch.device) -> torch.device:
-    """Return the device on which Accelerate runs a module of a dispatched model (`device_map`), or `default`."""
+    """Return the device on which Accelerate runs a module if the model was loaded with `device_map`, else `default`."""
     device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
     return default if device is None else torch.device(device)
 
@@ -38,10 +42,10 @@ def draw_uniform(
     *size: int, generator: torch.Generator | None = None, device: torch.device | str | None = None
 ) -> torch.Tensor:
     """
-    Draw float64 numbers uniformly from [0, 1) and move them to `device`.
+    Draw float64 numbers uniformly from [0, 1), and move them to `device`.
 
-    They are drawn on the device of the generator (the CPU without one), so a seed gives the same orders and tokens on
-    every device.
+    The numbers are drawn on the device of `generator`, or on the CPU without a generator. A seed of a CPU generator
+    therefore gives the same orders and tokens on every device.
     """
     if not isinstance(generator, torch.Generator | None):
         raise TypeError(
@@ -52,8 +56,8 @@ def draw_uniform(
     return to_device(torch.rand(*size, generator=generator, device=draw_device, dtype=torch.float64), device)
 
 
-# PyTorch's cuDNN switch belongs to the process, not the thread. The first thread to enter turns it off, the last one to
-# leave restores it.
+# PyTorch's switch for cuDNN attention applies to all threads of a process. The first thread that needs cuDNN off turns
+# the switch off, and the last such thread restores it.
 _CUDNN_LOCK = Lock()
 _num_without_cudnn, _cudnn_was_enabled = 0, True
 
@@ -61,10 +65,10 @@ _num_without_cudnn, _cudnn_was_enabled = 0, True
 @contextmanager
 def without_cudnn_attention(device: torch.device) -> Iterator[None]:
     """
-    Context manager that keeps attention off cuDNN on GPUs, for shapes that occur once.
+    Context manager that turns off cuDNN attention on GPUs, for shapes that occur only once.
 
-    cuDNN makes an execution plan for every new shape, which takes longer than a forward pass. Its gradients under a
-    mask have also been NaN (PyTorch issue 196678).
+    cuDNN makes an execution plan for every new shape, and making the plan takes longer than a forward pass. With an
+    attention mask, cuDNN's gradients have also been NaN (PyTorch issue 196678).
     """
     global _num_without_cudnn, _cudnn_was_enabled
     if device.type == "cpu":
@@ -91,14 +95,15 @@ class Linear(nn.Linear):
     """
     `nn.Linear` that uses oneDNN in inference on a CPU.
 
-    Decoding multiplies few rows by large weights. For 8 to 63 rows oneDNN takes 0.5 to 0.7 of MKL's time (2 cores of
-    an AMD EPYC, docs/results/speed). The operator is the one that `torch.compile` emits; eager PyTorch has no public
-    way to select it.
+    Decoding multiplies few rows by large weights. For 8 to 63 rows, oneDNN takes 0.5 to 0.7 of MKL's time (2 cores of
+    an AMD EPYC, docs/results/speed). `torch.compile` emits the same operator, but PyTorch has no public function for
+    it.
 
     Attributes:
-        packed_weight (`torch.Tensor`, *optional*): The weight in oneDNN's layout, set by `pack_weights`. In float32, 4
-            rows take half of the time with it, 16 take 0.75 and many 0.95; a single row gains nothing, and uses
-            `weight`. In bfloat16, a single row also takes half of the time.
+        packed_weight (`torch.Tensor`, *optional*): The weight in oneDNN's layout, set by `pack_weights`. In float32, a
+            product takes 0.5 of the time with the packed weight for 4 rows, 0.75 for 16 rows and 0.95 for many rows. A
+            product of a single row takes as long as before, and uses `weight`. In bfloat16, a product of a single row
+            also takes 0.5 of the time.
     """
 
     packed_weight: torch.Tensor | None = None
@@ -115,7 +120,7 @@ class Linear(nn.Linear):
 
 
 def uses_onednn(hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> bool:
-    """Return whether a product can use oneDNN: plain CPU tensors, without autograd, autocast or tracing."""
+    """Return whether oneDNN can compute a product. This needs plain CPU tensors without autograd or autocast."""
     return (
         HAS_ONEDNN
         and hidden_states.device.type == "cpu"
@@ -130,14 +135,14 @@ def uses_onednn(hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.T
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()
         and torch.backends.mkldnn.enabled
-        # The operator has no forward-mode derivative, and dispatch modes such as FLOP counters do not know it.
+        # The operator has no forward-mode derivative, and dispatch modes such as FLOP counters do not support it.
         and torch.autograd.forward_ad._current_level < 0
         and not torch._C._len_torch_dispatch_stack()
     )
 
 
 def has_fast_products(dtype: torch.dtype) -> bool:
-    """Return whether the CPU has instructions for products in `dtype`, which oneDNN then uses."""
+    """Return whether the CPU has instructions for products in `dtype`. If so, oneDNN uses these instructions."""
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported())
 
 
@@ -150,8 +155,9 @@ def pack_weights(model: nn.Module) -> nn.Module:
     """
     Return a shallow copy of `model` whose linear layers also hold their weights in oneDNN's layout.
 
-    The copy shares all parameters, but its packed weights do not follow later changes of them: use it for one
-    generation. Returns `model` itself without oneDNN, or if Accelerate manages its weights.
+    The copy shares all parameters with `model`. Its packed weights do not change when a parameter changes, so the copy
+    should be used for one generation only. Without oneDNN, or if Accelerate manages the weights, `model` itself is
+    returned.
     """
     if not (HAS_ONEDNN and torch.backends.mkldnn.enabled) or is_dispatched(model):
         return model
@@ -176,7 +182,11 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def is_dispatched(model: nn.Module) -> bool:
-    """Return whether a module has a `forward` of its own, as Accelerate's hooks set it; copies would not follow it."""
+    """
+    Return whether Accelerate has replaced the `forward` of a module.
+
+    A copy of the module would then run the original.
+    """
     return any("forward" in vars(module) for module in model.modules())
 
 
@@ -185,6 +195,6 @@ def warn_if_slow(model: nn.Module) -> None:
     weight = next(model.parameters())
     if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and not torch.cpu._is_avx512_bf16_supported():
         logger.warning_once(
-            "The model is in bfloat16, but this CPU has no bfloat16 instructions, so it runs several times slower than "
-            "in float32. Load it with dtype=torch.float32."
+            "The model is in bfloat16, but this CPU has no bfloat16 instructions, so the model runs several times "
+            "slower than in float32. Load the model with dtype=torch.float32."
         )

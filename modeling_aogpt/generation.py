@@ -1,12 +1,12 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Any-order generation: `generate`, for every architecture.
+Any-order generation: the method `generate` of decoders and encoders.
 
 1. Append masks to the inputs, and draw an order for each sequence.
 2. Make a decoding state, which queries and commits positions (`decoding_state.py`).
-3. Run a sampler on it until nothing is masked (`unmasking.py`, `speculative.py`).
-4. Refine: re-mask a part of what was generated, and run the sampler again.
+3. Run a sampler on the decoding state until no position is masked (`unmasking.py`, `speculative.py`).
+4. In each round of refinement, re-mask some of the generated tokens and run the sampler again.
 """
 
 from collections.abc import Iterator
@@ -38,6 +38,7 @@ from .unmasking import (
     ParallelSampler,
     ScheduledUnmasking,
     ScoreUnmasking,
+    ThresholdUnmasking,
     UnmaskingRule,
 )
 from .validation import (
@@ -51,7 +52,7 @@ from .validation import (
 
 logger = logging.get_logger(__name__)
 
-# Settings that make a processor that needs the text before a token, for errors.
+# For error messages: the setting behind each processor that needs the text before a token.
 PREFIX_SETTINGS = {
     "NoRepeatNGramLogitsProcessor": " (`no_repeat_ngram_size`)",
     "NoBadWordsLogitsProcessor": " (`bad_words_ids` with several tokens)",
@@ -68,20 +69,21 @@ class AnyOrderGenerationOutput(ModelOutput):
 
     Args:
         sequences (`torch.LongTensor` of shape `(batch, n)`): The filled-in sequences.
-        orders (`torch.LongTensor` of shape `(batch, n)`): The order in which tokens entered the context: the prompt,
-            generated tokens, padding. Positions erased by `stop_at_eos` keep their rank.
+        orders (`torch.LongTensor` of shape `(batch, n)`): Order of each sequence: first the prompt, then the generated
+            tokens as they were unmasked, then padding. Positions that `stop_at_eos` replaced by padding keep their
+            rank.
         unmasking_steps (`torch.LongTensor` of shape `(batch, n)`): Step (from 0) at which each position was unmasked;
             -1 for the prompt and padding.
         token_logprobs (`torch.Tensor` of shape `(batch, n)`): Log-probability, in nats, of each generated token under
             the distribution it was drawn from, after temperature and truncation; 0 for the prompt and padding.
         num_forward_passes (`int`): Number of forward passes.
         num_rows (`int`): Number of rows computed, over all passes and sequences.
-        tokens_per_forward (`torch.Tensor` of shape `(batch,)`): Generated tokens of each sequence divided by the number
-            of forward passes, including those of refinement.
-        acceptance_rate (`float`): With `strategy="speculative"`: fraction of the drafts that were accepted, without
-            those that are always accepted.
+        tokens_per_forward (`torch.Tensor` of shape `(batch,)`): Number of generated tokens of each sequence divided by
+            the number of forward passes, which includes the passes of refinement.
+        acceptance_rate (`float`): With `strategy="speculative"`: fraction of drafts that were accepted. Drafts that
+            cannot be rejected are not counted.
         history (`torch.LongTensor` of shape `(steps + 1, batch, n)`): With `output_history`: the sequences before the
-            first step and after every step that unmasked something.
+            first step and after every step that unmasked at least one position.
 
     Examples:
         >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -108,9 +110,9 @@ class AnyOrderGenerationOutput(ModelOutput):
 
 class AnyOrderGenerationMixin(GenerationMixin):
     """
-    `generate` for models that predict tokens in any order.
+    Mixin with `generate` for models that predict tokens in any order.
 
-    A model sets `decoding_state_class` to the class that queries it, and `generation_config` to its settings.
+    A model sets `decoding_state_class` to a class that queries the model, and `generation_config` to its settings.
     """
 
     generation_config: AnyOrderGenerationConfig
@@ -132,36 +134,39 @@ class AnyOrderGenerationMixin(GenerationMixin):
         """
         Fill in the masked positions of `inputs`, or generate whole sequences.
 
-        With `num_steps`, samples the reverse process (Eq. 5) on the grid of `schedule`: the positions of a step are
-        drawn independently given all that was unmasked before. Without it, positions are unmasked one at a time.
+        With `num_steps`, this method samples the reverse process (Eq. 5) at the diffusion times of `schedule`. The
+        tokens of a step are drawn independently, given all tokens that were unmasked before. By default, positions are
+        unmasked one at a time.
 
         Args:
             inputs (`torch.LongTensor` of shape `(batch, l)`, *optional*): Tokens, with `config.mask_token_id` at the
-                positions to fill in. Generation is unconditional without it. Also accepted as `input_ids`.
+                positions to fill in. Without `inputs`, whole sequences are generated. The argument can also be passed
+                as `input_ids`.
             input_ids (`torch.LongTensor` of shape `(batch, l)`, *optional*): The same as `inputs`.
-            attention_mask (`torch.Tensor` of shape `(batch, l)`, *optional*): 0 at padding, which may be anywhere.
-                Padding is not filled in, not attended to, and not counted in positions.
+            attention_mask (`torch.Tensor` of shape `(batch, l)`, *optional*): 0 at padding. Padding may be anywhere. It
+                is not filled in, not attended to, and not counted in positions.
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
             logits_processor (`LogitsProcessorList`, *optional*): Processors of logits (queries, vocab_size), applied
-                before temperature and truncation. Left to right they get the text before the token, as in
-                Transformers; in other orders the whole sequence (queries, n), with masks at masked positions and
-                padding.
-            streamer (`BaseStreamer`, *optional*): Receives every token once all tokens to its left are known. A
-                streamer with `put_draft`, as Transformers' `TextDiffusionStreamer`, also receives the rest of the text
-                after every step.
-            generation_config (`GenerationConfig`, *optional*): Settings, instead of the model's own
+                before temperature and truncation. If tokens are generated from left to right, processors get the text
+                before the token, as in Transformers. In other orders, they get the whole sequence (queries, n), with
+                the mask id at masked positions and at padding.
+            streamer (`BaseStreamer`, *optional*): Streamer that receives each token when all tokens to its left are
+                known. A streamer with `put_draft`, like Transformers' `TextDiffusionStreamer`, also receives the rest
+                of the text after every step.
+            generation_config (`GenerationConfig`, *optional*): Settings to use instead of the model's own
                 `generation_config`.
-            kwargs: Fields of [`AnyOrderGenerationConfig`], which override the settings. `order` may also be a tensor
-                (batch * num_return_sequences, n): one order per returned sequence, by which the prompt enters first.
+            kwargs: Fields of [`AnyOrderGenerationConfig`], which override `generation_config`. `order` may also be a
+                tensor (batch * num_return_sequences, n) with one order for each returned sequence. Tokens of the prompt
+                are then moved to the front of each order.
 
         Returns:
             `torch.LongTensor` (batch * num_return_sequences, n), or an [`AnyOrderGenerationOutput`] with
             `return_dict_in_generate=True`.
 
         Raises:
-            ValueError: If an argument is unknown, out of range, contradicts another one or has no effect; if ids are
-                neither tokens nor the mask; if sequences are too long; if nothing is masked; or if logits are not
-                finite.
+            ValueError: If an argument is unknown, out of range, contradicts another one or has no effect; if an id is
+                neither an id of text nor the mask id; if sequences are too long; if nothing is masked; or if logits are
+                not finite.
             TypeError: If an argument has the wrong type.
 
         Examples:
@@ -175,8 +180,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
             (torch.Size([1, 4]), 1)
         """
         if inputs is not None and input_ids is not None:
-            raise ValueError("`inputs` and `input_ids` are two names of the same argument. Remove one.")
-        kwargs.pop("token_type_ids", None)  # some tokenizers return it
+            raise ValueError("`inputs` and `input_ids` are two names of the same argument. Remove one of them.")
+        kwargs.pop("token_type_ids", None)  # some tokenizers return this argument
         inputs = inputs if input_ids is None else input_ids
         config = self.generation_config if generation_config is None else generation_config
         config = AnyOrderGenerationConfig.from_generation_config(config)
@@ -242,7 +247,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             if not has_prefix:
                 raise ValueError(
                     f"{name} needs the text before each token, which is known only if tokens are generated left to "
-                    "right, one at a time. Set `order='left_to_right'` without `num_steps`, or remove it"
+                    "right, one at a time. Set `order='left_to_right'` without `num_steps`, or remove the processor"
                     f"{PREFIX_SETTINGS.get(name, '')}."
                 )
         sampler = TokenSampler(
@@ -283,16 +288,17 @@ class AnyOrderGenerationMixin(GenerationMixin):
     def _check_architecture(self, config: AnyOrderGenerationConfig) -> None:
         if config.strategy == "speculative" and not hasattr(self.decoding_state_class, "verify"):
             raise ValueError(
-                "`strategy='speculative'` needs a decoder, which verifies a chain of drafts in one pass. Remove it."
+                "`strategy='speculative'` needs a decoder, because an encoder cannot verify several drafts in one "
+                "pass. Remove `strategy`."
             )
         if config.unmasking in SCORE_UNMASKING and self.config.target_injection != "sigma":
             raise ValueError(
-                f"`unmasking={config.unmasking!r}` needs a model that predicts a score (SEDD). Use "
-                "'bernoulli' or 'fixed_count'."
+                f"`unmasking={config.unmasking!r}` needs a model that predicts a score (SEDD). Set "
+                "`unmasking` to 'bernoulli' or 'fixed_count'."
             )
 
     def _has_no_mask(self, inputs: torch.LongTensor | None) -> bool:
-        """Return whether there are inputs, and none is masked."""
+        """Return whether `inputs` are given and contain no mask."""
         check_mask_token(self)
         return isinstance(inputs, torch.Tensor) and not (inputs == self.config.mask_token_id).any()
 
@@ -305,12 +311,12 @@ class AnyOrderGenerationMixin(GenerationMixin):
         )
         if pad is not None and inputs.shape[1] > 1 and (inputs[:, [0, -1]] == pad).any():
             logger.warning_once(
-                f"A prompt begins or ends with the padding token ({pad}), but there is no `attention_mask`, so it is "
-                "treated as text. Pass the tokenizer's attention_mask, or call generate(**tokenizer(...))."
+                f"A prompt begins or ends with the padding token ({pad}), but there is no `attention_mask`, so this "
+                "token is treated as text. Pass the tokenizer's attention_mask, or call generate(**tokenizer(...))."
             )
 
     def _resolve_eos(self, config: AnyOrderGenerationConfig) -> tuple[torch.LongTensor | None, int]:
-        """Return the ids of end-of-text, None if unknown or not needed, and the id to pad with."""
+        """Return the ids of end-of-text tokens (None if unknown or not needed) and the id to pad with."""
         sources = config, self.generation_config, self.config
         eos, pad = (
             next((getattr(source, name) for source in sources if getattr(source, name, None) is not None), None)
@@ -322,8 +328,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
             return None, 0
         if eos is None:
             raise ValueError(
-                "`stop_at_eos`, `min_length` and `min_new_tokens` need the id of end-of-text. Pass `eos_token_id` (the "
-                "tokenizer's), or set it in model.generation_config."
+                "`stop_at_eos`, `min_length` and `min_new_tokens` need the id of end-of-text, but none is set. Pass "
+                "`eos_token_id=tokenizer.eos_token_id`, or set model.generation_config.eos_token_id."
             )
         ids, num_valid = eos if isinstance(eos, list | tuple) else [eos], self.config.num_valid_tokens
         if not ids or not all(is_integer(token) and 0 <= token < num_valid for token in ids):
@@ -341,11 +347,13 @@ class AnyOrderGenerationMixin(GenerationMixin):
     def _prepare_inputs(
         self, inputs: torch.LongTensor | None, attention_mask: torch.Tensor | None, config: AnyOrderGenerationConfig
     ) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """Return ids (batch, n) for every returned sequence, with masks appended, and where they are padding."""
+        """Return the ids (batch, n) of all returned sequences, with masks appended, and whether each id is padding."""
         max_positions, mask = self.config.max_position_embeddings, self.config.mask_token_id
         if inputs is None:
             if attention_mask is not None:
-                raise ValueError("`attention_mask` has no effect without `inputs`. Remove it, or pass `inputs`.")
+                raise ValueError(
+                    "`attention_mask` has no effect without `inputs`. Pass `inputs`, or remove `attention_mask`."
+                )
             length = config.max_new_tokens or config.max_length or max_positions
             inputs = torch.full((1, 0), mask, dtype=torch.long, device="cpu")
         else:
@@ -363,8 +371,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
         num_given = inputs.shape[1]
         if length < num_given:
             raise ValueError(
-                f"`max_length` ({length}) is less than the length of `inputs` ({num_given}). Increase it, or set "
-                "`max_new_tokens` instead."
+                f"`max_length` ({length}) is less than the length of `inputs` ({num_given}). Increase "
+                "`max_length`, or set `max_new_tokens` instead."
             )
         if length > max_positions >= num_given:
             raise ValueError(
@@ -372,7 +380,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 f"most {max_positions} (config.max_position_embeddings). Request at most {max_positions - num_given} "
                 "new tokens."
             )
-        # The weights of an offloaded model are on the meta device; its inputs stay where they are.
+        # The weights of an offloaded model are on the meta device. Its inputs then stay on their own device.
         inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)
         ids = nn.functional.pad(inputs, (0, length - num_given), value=mask)
         is_padding = torch.zeros_like(ids, dtype=torch.bool)
@@ -382,7 +390,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         if not ((ids == mask) & ~is_padding).any():
             raise ValueError(
                 f"There is nothing to generate: `inputs` contains no mask (id {mask}). Put masks where tokens should "
-                "be filled in, or set `max_new_tokens` or `max_length` to append them."
+                "be filled in, or set `max_new_tokens` or `max_length` to append masks."
             )
         repeats = config.num_return_sequences
         return ids.repeat_interleave(repeats, dim=0), is_padding.repeat_interleave(repeats, dim=0)
@@ -400,7 +408,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             return config.order.to(ids.device, torch.long)
         if config.order == "random":
             orders = random_orders(*ids.shape, generator=generator, device=ids.device)
-        else:  # candidates of adaptive orders are counted from the left
+        else:  # also for adaptive orders, with candidates from the left
             orders = left_to_right_orders(*ids.shape, device=ids.device)
         return group_orders(orders, blocks)
 
@@ -412,7 +420,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         pretrained_model_name_or_path: str | None,
         **kwargs: object,
     ) -> None:
-        """Set `generation_config` in `from_pretrained`: the given one, that of the checkpoint, or the default."""
+        """Set `generation_config` for `from_pretrained`: the given config, the checkpoint's config, or the default."""
         if generation_config is not None:
             self.generation_config = AnyOrderGenerationConfig.from_generation_config(generation_config)
         elif pretrained_model_name_or_path is not None:
@@ -424,7 +432,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                     _from_pipeline=from_pipeline,
                     **options,
                 )
-            except OSError as error:  # usually there is no file: keep the default, made from the model configuration
+            except OSError as error:  # usually there is no file, so keep the default from the model configuration
                 if "valid JSON" in str(error):
                     raise
 
@@ -435,6 +443,8 @@ def make_unmasking_rule(
     """Return the unmasking rule that `config` names, for a model with `num_tokens` ids of text."""
     if config.unmasking == "entropy_bound":
         return EntropyBoundUnmasking(config.entropy_bound)
+    if config.unmasking == "threshold":
+        return ThresholdUnmasking(config.threshold)
     if config.unmasking in SCORE_UNMASKING:
         return ScoreUnmasking(config.num_steps, config.schedule, config.unmasking, num_tokens, generator)
     return ScheduledUnmasking(config.num_steps, config.schedule, config.unmasking, generator)
@@ -443,7 +453,11 @@ def make_unmasking_rule(
 def make_eos_ban(
     state: DecodingState, min_length: int, min_new_tokens: int, eos_token_ids: torch.LongTensor | None
 ) -> tuple[torch.BoolTensor, torch.LongTensor] | None:
-    """Return the columns (batch, n) at which end-of-text is forbidden, and its ids; None if there are none."""
+    """
+    Return a boolean tensor (batch, n), True where end-of-text tokens are forbidden, and the ids of these tokens.
+
+    The tensor is indexed by column. Return None if end-of-text tokens are allowed everywhere.
+    """
     if not min_length and not min_new_tokens:
         return None
     is_masked = state.is_masked()
@@ -456,12 +470,13 @@ def make_eos_ban(
 
 
 def check_refine_length(state: DecodingState, length: int) -> None:
-    """Raise a `ValueError` if a sequence that has positions to generate has fewer of them than `length`."""
+    """Raise a `ValueError` if a sequence has positions to generate, but fewer than `length` of them."""
     num_generated = state.ends - state.num_prompt
     fewest = int(num_generated[num_generated > 0].min())
     if length > fewest:
         raise ValueError(
-            f"`refine_length` ({length}) is more than the {fewest} generated tokens of a sequence. Decrease it."
+            f"`refine_length` ({length}) is more than the {fewest} generated tokens of a sequence. Decrease "
+            "`refine_length`."
         )
 
 
@@ -469,13 +484,14 @@ def draw_refined_positions(
     state: DecodingState, length: int, generator: torch.Generator | None = None
 ) -> torch.BoolTensor:
     """
-    Draw the positions (batch, n) to re-mask: `length` neighbouring generated positions in each sequence.
+    Return a boolean tensor (batch, n) that is True at random positions to re-mask.
 
-    The first one is uniform, prompt positions are skipped, and the last generated position is followed by the first, so
-    that all are re-masked equally often. Nothing is re-masked in sequences without generated positions.
+    In each sequence, these are `length` neighbouring generated positions. The first of them is drawn uniformly.
+    Positions of the prompt are skipped. The last generated position counts as a neighbour of the first, so that all
+    positions are re-masked equally often. In a sequence without generated positions, nothing is re-masked.
     """
     is_generated = index_by_position(state.ranks_between(state.num_prompt, state.ends), state.orders)
-    number = is_generated.long().cumsum(dim=1) - 1  # of each generated position, from the left
+    number = is_generated.long().cumsum(dim=1) - 1  # index among the generated positions, from the left
     count = is_generated.sum(dim=1, keepdim=True).clamp(min=1)
     start = (draw_uniform(len(count), 1, generator=generator, device=count.device) * count).long()
     return is_generated & ((number - start) % count < length)
@@ -488,16 +504,17 @@ class GenerationProgress:
     """
     Streaming and history of a generation.
 
-    Columns left of the first masked position of the batch are final. They are passed to `streamer.put` once; the rest,
-    with masks, goes to `streamer.put_draft` if it exists (the contract of Transformers' `TextDiffusionStreamer`). With
-    refinement only the prompt is final before the end. Padding after an end-of-text token is passed as far as other
-    sequences of the batch have text there.
+    A column is final if no sequence of the batch has a masked position in this column or to its left. Each final column
+    is passed to `streamer.put` once. The remaining columns, with masks, are passed to `streamer.put_draft` if the
+    streamer has this method, like Transformers' `TextDiffusionStreamer`. With refinement, generated columns become
+    final only at the end. Padding after an end-of-text token is passed only as far as another sequence of the batch has
+    text.
 
     Args:
         state (`DecodingState`): The sequences.
-        streamer (`BaseStreamer`, *optional*): Receives the tokens.
+        streamer (`BaseStreamer`, *optional*): Streamer that receives the tokens.
         keep_history (`bool`): Whether to store the sequences after every step.
-        will_refine (`bool`): Whether generated tokens may still change after all are unmasked.
+        will_refine (`bool`): Whether generated tokens may still change after all positions are unmasked.
 
     Attributes:
         history (`list` of `torch.LongTensor` of shape `(batch, n)`): The sequences at the beginning and after every
@@ -511,11 +528,11 @@ class GenerationProgress:
         self.history = [state.sequences()] if keep_history else None
         self.num_put = 0
         if streamer is not None:
-            # Even an empty prompt is put, since streamers may skip the first call.
+            # An empty prompt is passed too, because streamers may skip the first call.
             self._put_final(state.sequences().cpu(), always=True)
 
     def update(self) -> None:
-        """Record a step that unmasked something."""
+        """Record a step that unmasked at least one position."""
         if self.history is None and self.streamer is None:
             return
         sequences = self.state.sequences()
@@ -530,7 +547,7 @@ class GenerationProgress:
             self.streamer.put_draft(sequences[:, self.num_put :])
 
     def finish(self) -> None:
-        """Stream the rest, and end the stream."""
+        """Stream the remaining columns, and end the stream."""
         if self.streamer is not None:
             self._put_final(self.state.sequences().cpu())
             self.streamer.end()
@@ -542,7 +559,7 @@ class GenerationProgress:
         self.num_put = num_final
 
     def _count_final(self) -> int:
-        """Return the number of columns before the first masked one, without trailing columns of padding after eos."""
+        """Return the number of final columns, without trailing columns that contain only padding after end-of-text."""
         state = self.state
         is_generated = state.ranks_between(state.num_prompt, state.num_tokens)
         is_text = index_by_position(~is_generated | (state.unmasking_steps >= 0), state.orders).any(dim=0)
@@ -550,7 +567,7 @@ class GenerationProgress:
         return int((torch.arange(1, len(is_text) + 1, device=is_text.device) * is_text * is_final).max())
 
 
-# For each model in use: number of threads that use it, and the modes of its modules before the first of them.
+# For each model in use: the number of threads that use it, and the mode of each module before the first thread.
 _EVALUATED: dict[nn.Module, tuple[int, dict[nn.Module, bool]]] = {}
 _EVALUATED_LOCK = Lock()
 

@@ -13,7 +13,7 @@ from transformers.generation import GenerationConfig, GenerationMixin
 from .orders import ORDER_NAMES, check_blocks
 from .sampling import TOP_P_RULES
 from .speculative import DRAFTS
-from .unmasking import CERTAINTY_MEASURES, SCHEDULES, SCORE_UNMASKING, UNMASKING
+from .unmasking import ADAPTIVE_UNMASKING, CERTAINTY_MEASURES, SCHEDULES, SCORE_UNMASKING, UNMASKING
 from .validation import check_choice, check_integer, is_number, suggest
 
 CHOICES = {
@@ -42,10 +42,10 @@ MIN_VALUES = {
 
 FLAGS = ("do_sample", "output_history", "return_dict_in_generate")
 
-# Below this temperature, float64 logits overflow.
+# Lowest temperature. Dividing logits by a much lower temperature would overflow in float64.
 MIN_TEMPERATURE = 1e-6
 
-# Arguments of `generate` that are not settings.
+# Arguments of `generate` that are not fields of its configuration.
 CALL_ARGUMENTS = (
     "inputs",
     "input_ids",
@@ -59,8 +59,8 @@ CALL_ARGUMENTS = (
 # Fields of Transformers' configuration that do not change what `generate` returns.
 IGNORED_FIELDS = ("transformers_version", "bos_token_id", "output_attentions", "output_hidden_states")
 
-# Values of Transformers' settings that are accepted because they ask for what happens anyway. Fields of
-# AnyOrderGenerationConfig are not looked up here.
+# Settings of Transformers that this package does not support, and the values at which they have no effect. These values
+# are accepted. Fields of AnyOrderGenerationConfig are not looked up here.
 NO_OP_VALUES = {
     **GenerationConfig._get_default_generation_params(),
     "length_penalty": 1.0,
@@ -84,61 +84,77 @@ class AnyOrderGenerationConfig(GenerationConfig):
     The configuration is saved in `generation_config.json` with the model, and loaded with it.
 
     Args:
-        max_length (`int`, *optional*): Length to which masks are appended to the inputs; the length of unconditional
-            sequences. Defaults to that of the inputs, or to `config.max_position_embeddings` without inputs.
+        max_length (`int`, *optional*): Length of the sequences. Masks are appended to shorter inputs. Defaults to the
+            length of the inputs, or to `config.max_position_embeddings` without inputs.
         max_new_tokens (`int`, *optional*): Number of masks to append to the inputs.
-        num_steps (`int`, *optional*): Number of steps T of the reverse process (Eq. 5). Without it, positions are
+        num_steps (`int`, *optional*): Number of steps T of the reverse process (Eq. 5). By default, positions are
             unmasked one at a time, which samples p(x | order) exactly.
-        schedule (`str`, defaults to `"linear"`): With `num_steps`: `"linear"` or `"cosine"`, see
-            [`~unmasking.masked_fractions`].
-        unmasking (`str`, defaults to `"bernoulli"`): Which positions a step unmasks. With `num_steps`, `"bernoulli"`:
-            every position draws its own step (Lemma 4.1); `"fixed_count"`: the same number in every step; and for SEDD
-            only, `"euler"` and `"analytic"`, see [`~unmasking.ScoreUnmasking`]. Without `num_steps`,
-            `"entropy_bound"`: as many as are nearly independent, see [`~unmasking.EntropyBoundUnmasking`].
-        entropy_bound (`float`, defaults to 0.1): Bound in nats of `unmasking="entropy_bound"`.
-        order (`str`, *optional*): `"random"`, `"left_to_right"`, or an adaptive order, which queries all masked
-            positions and unmasks those with the highest `"confidence"`, `"margin"` or negative `"entropy"` first (see
-            `CERTAINTY_MEASURES`). `generate` also takes a tensor (batch * num_return_sequences, n). Defaults to
-            `"left_to_right"` to continue a prompt one token at a time, that is, if masks are appended to inputs without
-            masks; and to `"random"` otherwise.
-        block_length (`int`, *optional*): Fill in contiguous blocks of this length from left to right, in `order`
-            within each block.
-        stride (`int`, *optional*): The same with strided blocks: first positions 0, stride, 2 stride, ...
-        window (`int`, *optional*): Number of candidates of adaptive orders (the first masked positions of the text)
-            and of `"entropy_bound"` (the next ones of the order). Defaults to all of the block.
-        do_sample (`bool`, defaults to `True`): Draw tokens, or take the likeliest.
-        temperature (`float`, defaults to 1.0): Divides the logits.
-        top_k (`int`, defaults to 0): Draw from the k likeliest tokens; 0: from all.
-        top_p (`float`, defaults to 1.0): Draw from the likeliest tokens that together reach this probability.
+        schedule (`str`, defaults to `"linear"`): Grid of diffusion times for `num_steps`: `"linear"` or `"cosine"` (see
+            [`~unmasking.masked_fractions`]).
+        unmasking (`str`, defaults to `"bernoulli"`): Rule that decides which positions a step unmasks. With
+            `num_steps`: `"bernoulli"`, every position draws its own step (Lemma 4.1); `"fixed_count"`, the number of
+            positions per step follows the schedule without randomness; `"euler"` and `"analytic"`, only for SEDD (see
+            [`~unmasking.ScoreUnmasking`]). Without `num_steps`: `"entropy_bound"`, each step unmasks as many positions
+            as are nearly independent (see [`~unmasking.EntropyBoundUnmasking`]); `"threshold"`, each step unmasks all
+            positions whose likeliest token has at least the probability `threshold`, or the first position of the order
+            if there is no such position.
+        entropy_bound (`float`, defaults to 0.1): Bound in nats for `unmasking="entropy_bound"`.
+        threshold (`float`, defaults to 0.9): Smallest probability of the likeliest token for `unmasking="threshold"`.
+        order (`str`, *optional*): Order in which positions are unmasked: `"random"`, `"left_to_right"` or an adaptive
+            order. The adaptive orders `"confidence"`, `"margin"` and `"entropy"` predict all masked positions in each
+            step and first unmask the positions with the highest confidence, the highest margin or the lowest entropy
+            (see `CERTAINTY_MEASURES`). `generate` also takes a tensor (batch * num_return_sequences, n). Defaults to
+            `"left_to_right"` if a prompt without masks is continued one token at a time, without blocks and refinement.
+            Defaults to `"confidence"` with `unmasking="threshold"`, and to `"random"` otherwise.
+        block_length (`int`, *optional*): Fill in contiguous blocks of this length one after another, from left to
+            right. `order` applies within each block.
+        stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
+            stride, ..., then 1, stride + 1, ...
+        window (`int`, *optional*): Number of masked positions that a step predicts: with an adaptive order, the first
+            masked positions of the text; with `"entropy_bound"` or `"threshold"`, the next masked positions of the
+            order. Defaults to all masked positions of the block.
+        do_sample (`bool`, defaults to `True`): Whether to draw tokens. Otherwise, the likeliest token is taken.
+        temperature (`float`, defaults to 1.0): Number that divides the logits.
+        top_k (`int`, defaults to 0): Draw from this number of likeliest tokens. 0 means all tokens.
+        top_p (`float`, defaults to 1.0): Draw only from the likeliest tokens whose total probability reaches this
+            value.
         top_p_rule (`str`, defaults to `"inclusive"`): Whether the token that crosses `top_p` is kept (`"inclusive"`, as
-            in Transformers) or not (`"exclusive"`, as in the released code, with which Table 1 was made).
-        min_p (`float`, defaults to 0.0): Draw from tokens with at least this probability, relative to the likeliest.
-        repetition_penalty (`float`, defaults to 1.0): Penalty on tokens that the text already contains, in any order.
-        no_repeat_ngram_size (`int`, defaults to 0): Let no n-gram of this size occur twice; left to right only.
-        bad_words_ids (`list[list[int]]`, *optional*): Sequences of tokens to avoid. Those of more than one token need
-            to be generated left to right.
-        suppress_tokens (`list[int]`, *optional*): Tokens to avoid.
-        min_length (`int`, defaults to 0): Number of positions from the left without an end-of-text token.
-        min_new_tokens (`int`, defaults to 0): Number of masked positions from the left without an end-of-text token.
-        strategy (`str`, defaults to `"parallel"`): `"parallel"`, or `"speculative"` for decoders: samples p(x | order)
-            exactly, as without `num_steps`, in fewer passes, by drafting several tokens and verifying them.
-        draft (`str`, defaults to `"model"`): With `"speculative"`: drafts by the `"model"`, or `"prompt_lookup"`
-            (n-grams of the unmasked text; no forward pass).
-        draft_length (`int`, defaults to 4): Number of tokens to draft at once, at least 2.
-        stop_at_eos (`bool`, *optional*): End a sequence at the first generated end-of-text token, and pad what follows;
-            with `block_length` and an order that is not left to right, at the end of its block. Needs
-            `order="left_to_right"` or `block_length`. Defaults to `True` there for sequences that continue a prompt or
-            are generated as a whole, if an end-of-text id is known.
-        eos_token_id (`int` or `list[int]`, *optional*): End-of-text ids; default to those of the model.
-        pad_token_id (`int`, *optional*): Padding after the end of text; defaults to the first of `eos_token_id`.
-        refine_rounds (`int`, defaults to 0): Rounds of block-Gibbs refinement. A round re-masks `refine_length`
-            neighbouring generated tokens and draws them again given all others.
+            in Transformers) or not (`"exclusive"`, as in the released code and for Table 1 of the paper).
+        min_p (`float`, defaults to 0.0): Draw only from tokens with at least this fraction of the probability of the
+            likeliest token.
+        repetition_penalty (`float`, defaults to 1.0): Penalty on tokens that the text already contains. It works in any
+            order.
+        no_repeat_ngram_size (`int`, defaults to 0): Forbid a second occurrence of any n-gram of this size; only for
+            generation from left to right. 0 means no such limit.
+        bad_words_ids (`list[list[int]]`, *optional*): Sequences of tokens that must not be generated. Sequences of
+            several tokens need generation from left to right.
+        suppress_tokens (`list[int]`, *optional*): Tokens that must not be generated.
+        min_length (`int`, defaults to 0): Number of positions at the beginning of the text at which no end-of-text
+            token is generated.
+        min_new_tokens (`int`, defaults to 0): Number of masked positions, counted from the left, at which no
+            end-of-text token is generated.
+        strategy (`str`, defaults to `"parallel"`): `"parallel"`, or `"speculative"` (only for decoders), which drafts
+            several tokens and verifies them in one pass. It samples p(x | order) exactly, as generation without
+            `num_steps` does, but takes fewer passes.
+        draft (`str`, defaults to `"model"`): Source of drafts for `"speculative"`: `"model"` (parallel predictions of
+            the model itself) or `"prompt_lookup"` (n-grams of the unmasked text, without a forward pass).
+        draft_length (`int`, defaults to 4): Largest number of tokens to draft at once. It must be at least 2.
+        stop_at_eos (`bool`, *optional*): Whether to end a sequence at the first generated end-of-text token and replace
+            the rest by padding. With `block_length` and another order than left to right, the sequence ends with the
+            block of this token. `True` requires `order="left_to_right"` or `block_length`. With these orders, and if an
+            end-of-text id is known, the default is `True` for sequences that continue a prompt or are generated as a
+            whole.
+        eos_token_id (`int` or `list[int]`, *optional*): Ids of end-of-text tokens. Defaults to those of the model.
+        pad_token_id (`int`, *optional*): Id of the padding after an end-of-text token. Defaults to that of the model,
+            or to the first of `eos_token_id`.
+        refine_rounds (`int`, defaults to 0): Number of rounds of block-Gibbs refinement. A round re-masks
+            `refine_length` neighbouring generated tokens and draws them again given all other tokens.
         refine_length (`int`, *optional*): Number of tokens to re-mask in each round.
         num_return_sequences (`int`, defaults to 1): Number of samples for each input.
-        output_history (`bool`, defaults to `False`): Return the sequences after every step.
-        return_dict_in_generate (`bool`, defaults to `False`): Return an [`AnyOrderGenerationOutput`].
-        kwargs: Other fields of Transformers' `GenerationConfig`. They are stored, but `generate` refuses those that
-            would have an effect.
+        output_history (`bool`, defaults to `False`): Whether to return the sequences after every step.
+        return_dict_in_generate (`bool`, defaults to `False`): Whether to return an [`AnyOrderGenerationOutput`].
+        kwargs: Other fields of Transformers' `GenerationConfig`. They are stored, but `generate` raises an error if one
+            of them would have an effect.
 
     Raises:
         ValueError: If a name is unknown, a value is not allowed, or values contradict each other.
@@ -159,6 +175,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
     schedule: str = "linear"
     unmasking: str = "bernoulli"
     entropy_bound: float = 0.1
+    threshold: float = 0.9
     order: str | torch.LongTensor | None = None
     block_length: int | None = None
     stride: int | None = None
@@ -189,7 +206,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     def __init__(self, **kwargs: Any) -> None:
         for name in kwargs:
-            is_internal = name.startswith("_")  # some versions of Transformers add such names to what they load
+            is_internal = name.startswith("_")  # some versions of Transformers add such names when loading
             if name not in FIELDS and name not in TRANSFORMERS_FIELDS and not is_internal:
                 raise ValueError(f"Unknown generation setting `{name}`.{suggest(name, FIELDS)}")
         kwargs.pop("_from_model_config", None)
@@ -204,10 +221,10 @@ class AnyOrderGenerationConfig(GenerationConfig):
     @classmethod
     def from_generation_config(cls, config: GenerationConfig) -> "AnyOrderGenerationConfig":
         """
-        Return `config` itself if it is of this class, or its settings as one.
+        Convert a generation config to this class. If `config` already has this class, return it unchanged.
 
         Raises:
-            TypeError: If it is not a generation config.
+            TypeError: If `config` is not a generation config.
             ValueError: As in the constructor.
         """
         if isinstance(config, cls):
@@ -217,7 +234,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
         return cls(**config.to_diff_dict())
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """Return the fields that differ from the defaults, as they are saved and shown; an order as nested lists."""
+        """Return the fields that differ from the defaults. An order that is a tensor becomes nested lists."""
         defaults = type(self)().to_dict()
         return {
             name: value.tolist() if isinstance(value, torch.Tensor) else value
@@ -232,13 +249,13 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     @property
     def is_left_to_right(self) -> bool:
-        """Return whether positions are filled in from left to right, in blocks or not."""
+        """Return whether positions are filled in from left to right, with or without contiguous blocks."""
         return isinstance(self.order, str) and self.order == "left_to_right" and self.stride is None
 
     @property
     def unmasks_one_by_one(self) -> bool:
-        """Return whether every token depends on all tokens before it in the order."""
-        return self.num_steps is None and self.unmasking != "entropy_bound"
+        """Return whether every token is drawn given all tokens before it in the order."""
+        return self.num_steps is None and self.unmasking not in ADAPTIVE_UNMASKING
 
     @property
     def uses_eos(self) -> bool:
@@ -254,7 +271,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     def with_arguments(self, arguments: dict[str, Any], is_continuation: bool = False) -> "AnyOrderGenerationConfig":
         """
-        Return a copy with the `arguments` of a call, checked, and the default order filled in.
+        Return a validated copy to which the `arguments` of a call and the default order have been applied.
 
         Args:
             arguments (`dict`): Arguments of the call. None restores the default of a field.
@@ -276,7 +293,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         if config.order is None:
             is_plain = config.block_length is None and config.stride is None and not config.refine_rounds
             continues = is_continuation and is_plain and config.unmasks_one_by_one
-            config.order = "left_to_right" if continues else "random"
+            default = "confidence" if config.unmasking == "threshold" else "random"
+            config.order = "left_to_right" if continues else default
         config.validate()
         config._check_supported()
         config._check_effects(arguments)
@@ -284,14 +302,14 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     def validate(self, strict: bool = False, user_set_attributes: set[str] | None = None) -> None:
         """
-        Check all fields. Transformers calls it when a configuration is made, changed by `update`, or saved (`strict`).
+        Check all fields. Transformers calls this when a configuration is made, changed by `update` or saved (`strict`).
 
         Raises:
-            ValueError: If a value is not allowed, values contradict each other, or an order that is a tensor would be
-                saved.
+            ValueError: If a value is not allowed, values contradict each other, or if `order` is a tensor when the
+                configuration is saved.
         """
         if strict and isinstance(self.order, torch.Tensor):
-            raise ValueError("`order` is a tensor, which cannot be saved. Pass it to `generate` instead.")
+            raise ValueError("`order` is a tensor, which cannot be saved. Pass `order` to `generate` instead.")
         self._check_values()
         self._check_order()
         self._check_unmasking()
@@ -306,7 +324,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
         if self.max_length is not None and self.max_new_tokens is not None:
             raise ValueError(
                 f"`max_length` ({self.max_length}) and `max_new_tokens` ({self.max_new_tokens}) are both set. "
-                "Remove one."
+                "Remove one of them."
             )
         for name, least in MIN_VALUES.items():
             if getattr(self, name) is not None:
@@ -331,6 +349,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
             raise ValueError(f"`top_p` must be above 0 and at most 1, but is {self.top_p!r}.")
         if not (is_number(self.entropy_bound) and 0 <= self.entropy_bound < float("inf")):
             raise ValueError(f"`entropy_bound` must be at least 0 and finite, but is {self.entropy_bound!r}.")
+        if not (is_number(self.threshold) and 0 <= self.threshold <= 1):
+            raise ValueError(f"`threshold` must be from 0 to 1, but is {self.threshold!r}.")
 
     def _check_order(self) -> None:
         check_blocks(self.block_length, self.stride)
@@ -340,34 +360,35 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 raise ValueError("`block_length` and `stride` cannot be combined with an `order` tensor. Remove them.")
         elif self.order is not None:
             check_choice("order", self.order, (*ORDER_NAMES, *CERTAINTY_MEASURES), " or a (batch, n) tensor")
-        if self.window is not None and not (self.is_adaptive or self.unmasking == "entropy_bound"):
+        if self.window is not None and not (self.is_adaptive or self.unmasking in ADAPTIVE_UNMASKING):
             raise ValueError(
                 "`window` has no effect without an adaptive `order` ("
-                f"{', '.join(map(repr, CERTAINTY_MEASURES))}) or `unmasking='entropy_bound'`. Set one, or remove it."
+                f"{', '.join(map(repr, CERTAINTY_MEASURES))}) or `unmasking` by predictions ("
+                f"{', '.join(map(repr, ADAPTIVE_UNMASKING))}). Set one, or remove `window`."
             )
         if self.stop_at_eos and self.order is not None and not self.can_stop_at_eos:
             raise ValueError(
-                "`stop_at_eos` needs text that grows from the left. Set `order='left_to_right'` or `block_length`, and "
-                "remove `refine_rounds`."
+                "`stop_at_eos` needs text that is generated from left to right or in blocks, without refinement. Set "
+                "`order='left_to_right'` or `block_length`, and remove `refine_rounds`."
             )
 
     def _check_unmasking(self) -> None:
-        if self.unmasking == "entropy_bound" and self.num_steps is not None:
+        if self.unmasking in ADAPTIVE_UNMASKING and self.num_steps is not None:
             raise ValueError(
-                f"`num_steps` ({self.num_steps}) cannot be combined with `unmasking='entropy_bound'`, which takes as "
-                "many steps as `entropy_bound` requires. Remove it."
+                f"`num_steps` ({self.num_steps}) cannot be combined with `unmasking={self.unmasking!r}`, which takes "
+                f"as many steps as `{self.unmasking}` requires. Remove `num_steps`."
             )
         if self.unmasking in SCORE_UNMASKING:
             is_random = self.order is None or (isinstance(self.order, str) and self.order == "random")
             if self.num_steps is None or not is_random or self.block_length is not None or self.stride is not None:
                 raise ValueError(
-                    f"`unmasking={self.unmasking!r}` needs `num_steps`, and chooses positions itself: `order` must be "
-                    "'random', without `block_length` and `stride`."
+                    f"`unmasking={self.unmasking!r}` needs `num_steps`, and chooses positions itself. Set `num_steps` "
+                    "and `order='random'`, and remove `block_length` and `stride`."
                 )
             if self.refine_rounds:
                 raise ValueError(
-                    f"`unmasking={self.unmasking!r}` starts from masks only, so it cannot be combined with "
-                    "`refine_rounds`. Remove one."
+                    f"`unmasking={self.unmasking!r}` cannot be combined with `refine_rounds`, because it starts from "
+                    "masks only. Remove one of them."
                 )
 
     def _check_strategy(self) -> None:
@@ -375,28 +396,29 @@ class AnyOrderGenerationConfig(GenerationConfig):
             return
         if self.num_steps is not None or not self.do_sample:
             raise ValueError(
-                "`strategy='speculative'` samples p(x | order) in as many steps as it needs, so it cannot be combined "
-                "with `num_steps` or `do_sample=False`. Set `draft_length` instead."
+                "`strategy='speculative'` draws exact samples of p(x | order) in as many steps as it needs, so it "
+                "cannot be combined with `num_steps` or `do_sample=False`. Remove these arguments. `draft_length` sets "
+                "the number of drafts per step."
+            )
+        if self.unmasking not in ("bernoulli", "fixed_count"):
+            raise ValueError(
+                "`strategy='speculative'` decides itself how many positions a round unmasks, so it cannot be combined "
+                f"with `unmasking={self.unmasking!r}`. Remove one of them."
             )
         if self.is_adaptive:
             raise ValueError(
                 f"`strategy='speculative'` needs a fixed order, so it cannot be combined with `order={self.order!r}`. "
                 "Set `order` to 'random', 'left_to_right' or a tensor."
             )
-        if self.unmasking not in ("bernoulli", "fixed_count"):
-            raise ValueError(
-                "`strategy='speculative'` decides itself how many positions a round unmasks, so it cannot be combined "
-                f"with `unmasking={self.unmasking!r}`. Remove one."
-            )
 
     def _check_supported(self) -> None:
-        """Raise a `ValueError` if a setting of Transformers would have an effect in Transformers, but has none here."""
+        """Raise a `ValueError` if a setting would have an effect in Transformers, but has no effect here."""
         for name, value in self.to_dict().items():
             if name not in FIELDS and name not in IGNORED_FIELDS and _has_effect(name, value):
                 raise ValueError(f"The generation config cannot be used. {_describe_unsupported(name, value)}")
 
     def _check_effects(self, arguments: dict[str, Any]) -> None:
-        """Raise a `ValueError` for an argument of a call that has no effect without another one."""
+        """Raise a `ValueError` for an argument of a call that has no effect without another argument."""
         has_steps, is_speculative = self.num_steps is not None, self.strategy == "speculative"
         for name, has_effect, needed in (
             (
@@ -406,9 +428,9 @@ class AnyOrderGenerationConfig(GenerationConfig):
             ),
             ("draft", is_speculative, "`strategy='speculative'`"),
             ("draft_length", is_speculative, "`strategy='speculative'`"),
-            ("entropy_bound", self.unmasking == "entropy_bound", "`unmasking='entropy_bound'`"),
+            *((name, self.unmasking == name, f"`unmasking={name!r}`") for name in ADAPTIVE_UNMASKING),
             ("schedule", has_steps, "`num_steps`"),
-            ("unmasking", has_steps or self.unmasking == "entropy_bound", "`num_steps`"),
+            ("unmasking", has_steps or self.unmasking in ADAPTIVE_UNMASKING, "`num_steps`"),
             ("top_p_rule", self.top_p < 1, "`top_p` below 1"),
             ("output_history", self.return_dict_in_generate, "`return_dict_in_generate=True`"),
         ):
@@ -428,15 +450,25 @@ def _describe_unsupported(name: str, value: object) -> str:
     """Return the error message for an argument of `generate` that is not a field."""
     if name == "seed":
         return f"`generate` takes no `seed`. Use `generator=torch.Generator().manual_seed({value!r})`."
+    if name == "position_ids":
+        return (
+            "`generate` takes no `position_ids`, because it counts positions with `attention_mask`. Remove "
+            "`position_ids`."
+        )
+    if name in ("output_scores", "output_logits"):
+        return (
+            f"`generate` does not support `{name}={value!r}`. Set `return_dict_in_generate=True` to get "
+            "`token_logprobs`. For the logits of masked positions, call the model that AutoModelForMaskedLM loads."
+        )
     if name not in TRANSFORMERS_FIELDS and name not in signature(GenerationMixin.generate).parameters:
         known = (*FIELDS, *CALL_ARGUMENTS, *TRANSFORMERS_FIELDS)
-        hint = suggest(name, known) or " Its settings are the fields of AnyOrderGenerationConfig."
+        hint = suggest(name, known) or " Its arguments are listed in AnyOrderGenerationConfig."
         return f"`generate` got the unknown argument `{name}`.{hint}"
     allowed = f" Only {NO_OP_VALUES[name]!r} is allowed." if name in NO_OP_VALUES else ""
     return (
-        f"`generate` does not support `{name}={value!r}`.{allowed} Remove it, or load the model with "
-        "AutoModelForCausalLM, whose `generate` is that of Transformers (left to right). Penalties and bans of tokens "
-        "can also be passed as `logits_processor`."
+        f"`generate` does not support `{name}={value!r}`.{allowed} Remove `{name}`, or load the model with "
+        "AutoModelForCausalLM to use Transformers' `generate` (left to right). Processors that penalize or forbid "
+        "tokens can also be passed as `logits_processor`."
     )
 
 

@@ -28,19 +28,20 @@ from .validation import check_even, check_finite, check_integer, prepare_targets
 @dataclass
 class LogLikelihoodOutput(ModelOutput):
     """
-    Output of `log_likelihood` and its variants, in nats, float64.
+    Output of `log_likelihood` and its variants. Log-likelihoods are in nats and float64.
 
     Args:
         log_likelihood (`torch.Tensor` of shape `(batch,)`): log p(x | order), its mean over orders, or an estimate of
             that mean.
-        token_log_likelihood (`torch.Tensor` of shape `(batch, n)`): Contribution of each token, by position; 0 where
-            nothing was scored. The contributions of a sequence sum to its `log_likelihood`.
-        standard_error (`torch.Tensor` of shape `(batch,)`): Standard error of the mean or estimate: 0 if nothing is
-            random, NaN if a single draw gives no information about the variance.
+        token_log_likelihood (`torch.Tensor` of shape `(batch, n)`): Contribution of each token, by position; 0 at
+            tokens that were not scored. The contributions of a sequence sum to its `log_likelihood`.
+        standard_error (`torch.Tensor` of shape `(batch,)`): Standard error of `log_likelihood`. It is 0 if nothing is
+            random, and NaN if there is only one random draw, since a single draw gives no information about the
+            variance.
         importance_weighted (`torch.Tensor` of shape `(batch,)`): log (1/K) sum_k p(x | order k) over the K orders. Its
-            mean is also a lower bound on the log-likelihood under the mixture of all orders, and tighter for larger K.
-            None if only an estimate of log p is computed.
-        num_rows (`int`): Number of rows computed by the model, for all sequences together.
+            expectation is a lower bound on the log-likelihood under the mixture of all orders. This bound is tighter
+            for larger K. None if log p(x | order) is only estimated.
+        num_rows (`int`): Number of rows that the model computed for all sequences together.
 
     Examples:
         >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -81,7 +82,7 @@ class LogLikelihoodOutput(ModelOutput):
 
 
 class AnyOrderLikelihoodMixin:
-    """Log-likelihoods for models that predict tokens in any order."""
+    """Mixin with log-likelihoods for models that predict tokens in any order."""
 
     @suggest_arguments
     @torch.no_grad()
@@ -105,35 +106,40 @@ class AnyOrderLikelihoodMixin:
         (Eq. 1) on -log p(x). Probabilities are normalized over the ids of text (`config.num_valid_tokens`), as in
         `generate`.
 
-        With `ensemble_size` M above 1, every p(x_i | context) is an ensemble over M orders of its context: the given
-        order and M - 1 random permutations (Eq. 4). This takes about M n^2 / 2 rows per sequence and order.
-        `num_ranks` R estimates it without bias from fewer rows:
+        With `ensemble_size` M above 1, every p(x_i | context) is the mean over M orders of its context: the given order
+        and M - 1 random permutations of the context (Eq. 4). This takes about M n^2 / 2 rows per sequence and order.
+        With `num_ranks` R, log p(x | order) without the ensemble is computed exactly. Only the ensemble gain, the
+        amount that the ensemble adds, is estimated without bias from R random draws. This takes fewer rows:
 
-        * for uniformly random orders, n rows per order, and R M n rows in total for R random contexts, from each of
-          which all other tokens are predicted;
-        * for other orders, n + R M n / 2 rows per order, for R random ranks.
+        * For uniformly random orders, a draw is a random context, given which all other tokens are predicted. This
+          takes n rows per order, and R M n rows in total for R draws.
+        * For other orders, a draw is a random rank of the order. This takes n + R M n / 2 rows per order.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
-            orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`, *optional*): Given orders,
-                `"left_to_right"`, `"random"`, or a function that is called as `orders(batch, n, generator=generator)`.
-                Defaults to `"left_to_right"`, or to `"random"` with `num_orders` above 1, `block_length` or `stride`.
+            orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`, *optional*): A tensor of orders,
+                `"left_to_right"`, `"random"`, or a function that is called as `orders(batch, n, generator=generator)`
+                and returns a tensor (batch, n). Defaults to `"left_to_right"`, or to `"random"` with `num_orders` above
+                1, `block_length` or `stride`.
             num_orders (`int`, defaults to 1): Number of random orders K to average over, drawn for each sequence.
-            block_length (`int`, *optional*): Visit contiguous blocks of this length from left to
-                right.
-            stride (`int`, *optional*): The same with strided blocks: first positions 0, stride, 2 stride, ...
-            ensemble_size (`int`, defaults to 1): Number of orders M of every context.
-            num_ranks (`int`, *optional*): Number of draws R, even, to estimate the ensemble; defaults to all ranks.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, which may be anywhere.
+            block_length (`int`, *optional*): Predict contiguous blocks of this length one after another, from left to
+                right. `orders` applies within each block.
+            stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
+                stride, ..., then 1, stride + 1, ...
+            ensemble_size (`int`, defaults to 1): Number of orders M of each context; 1 means no ensemble.
+            num_ranks (`int`, *optional*): Even number of random draws R to estimate the ensemble. By default, the
+                ensemble is computed at all ranks.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
-            rows_per_pass (`int`): Largest number of rows in a forward pass, which bounds memory.
+            rows_per_pass (`int`): Largest number of rows in a forward pass. It limits the use of memory.
 
         Returns:
-            [`LogLikelihoodOutput`], without gradients (use `forward` for these). The standard error covers orders,
-            ranks and context orders.
+            [`LogLikelihoodOutput`], without gradients (`forward` gives gradients). The standard error includes the
+            random choice of orders, ranks and permutations of contexts. With a single random order, the standard error
+            is NaN, even with `num_ranks`: random ranks or contexts do not show how log p varies between orders.
 
         Raises:
-            ValueError: If an argument is not allowed, or a result is not finite.
+            ValueError: If an argument is not allowed, or if a result is not finite.
 
         Examples:
             >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -150,7 +156,7 @@ class AnyOrderLikelihoodMixin:
             check_even("num_ranks", num_ranks)
             if ensemble_size == 1:
                 raise ValueError(
-                    "`num_ranks` has no effect without an ensemble. Set `ensemble_size` above 1, or remove it."
+                    "`num_ranks` has no effect without an ensemble. Set `ensemble_size` above 1, or remove `num_ranks`."
                 )
         source = make_order_source(orders, num_orders, block_length, stride, allow_repeats=ensemble_size > 1)
         warn_if_slow(self)
@@ -202,34 +208,38 @@ class AnyOrderLikelihoodMixin:
         """
         Compute log p(x_A | x_B), the log-likelihood of some tokens given others, for example of an infill.
 
-        Tokens in neither set are marginalized out: the model does not see them. The rows of the context are shared by
-        all orders of the targets.
+        Tokens that are neither targets nor context are marginalized out: the model does not see them. Several orders of
+        the targets share the rows of the context in a pass.
 
-        With `ensemble_size` M above 1, the probability of each target is the mean over M orders of the context:
-        `context_orders` and M - 1 random permutations (Eq. 4). Targets that come before others are not permuted.
+        With `ensemble_size` M above 1, the probability of each target is the mean over M orders of the context: the
+        order given by `context_orders` and M - 1 random permutations (Eq. 4). Only context is permuted, not targets.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens; arbitrary values at positions in neither set.
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens. Values at positions that are neither targets
+                nor context are ignored.
             targets (`torch.Tensor` of shape `(batch, n)`): Nonzero or True at the positions of A. Sequences may have
                 different numbers of targets.
-            context (`torch.Tensor` of shape `(batch, n)`, *optional*): The same for B; defaults to all other tokens.
-            orders (as in [`log_likelihood`], *optional*): Orders of all positions; the targets are predicted in their
-                relative order.
+            context (`torch.Tensor` of shape `(batch, n)`, *optional*): Nonzero or True at the positions of B. Defaults
+                to all tokens that are not targets.
+            orders (as in [`log_likelihood`], *optional*): Orders of all positions. Only the relative order of the
+                targets matters.
             num_orders (`int`, defaults to 1): Number of random orders K to average over.
             block_length (`int`, *optional*): As in [`log_likelihood`].
             stride (`int`, *optional*): As in [`log_likelihood`].
-            context_orders (as `orders`, defaults to `"left_to_right"`): Orders in which the context enters.
+            context_orders (as `orders`, defaults to `"left_to_right"`): Orders of all positions. Only the relative
+                order of the context matters, in which the model reads it.
             ensemble_size (`int`, defaults to 1): Number of orders M of the context.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, which may be anywhere.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
-            rows_per_pass (`int`): Largest number of rows in a forward pass, which bounds memory.
+            rows_per_pass (`int`): Largest number of rows in a forward pass. It limits the use of memory.
 
         Returns:
-            [`LogLikelihoodOutput`], without gradients. The standard error is that over the orders of the targets. It is
-            NaN for a single order if anything is random, even if only the order of the context is.
+            [`LogLikelihoodOutput`], without gradients. The standard error is computed from the orders of the targets.
+            For a single order, it is NaN if the order of the targets or of the context is random.
 
         Raises:
-            ValueError: If the sets overlap or do not fit the ids, as in [`log_likelihood`], or a result is not finite.
+            ValueError: If `targets` and `context` overlap or do not fit `input_ids`, if another argument is not
+                allowed, or if a result is not finite.
 
         Examples:
             >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -249,10 +259,13 @@ class AnyOrderLikelihoodMixin:
         num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
         max_targets, max_context = int(num_targets.max()), int(num_context.max())
         is_context_random = context_source.is_random or ensemble_size > 1
-        # Orders of the targets that share a pass also share the order of the context. If that is random, each takes a
-        # pass of its own, so that they are independent. Otherwise a pass has at most as many target rows as context
-        # rows, since rows of different orders do not attend to each other.
-        orders_per_pass = 1 if is_context_random else max(1, max_context // max(1, max_targets))
+        # Orders of the targets that share a pass also share the order of the context. If the order of the context is
+        # random, each order of the targets takes its own pass, so that the results are independent. Otherwise, a pass
+        # has at most as many target rows as context rows. With more target rows, most of the attention would be
+        # computed between rows of different orders, which do not attend to each other. A pass also has at most
+        # `rows_per_pass` rows, which limits the size of its attention mask.
+        max_target_rows = 0 if is_context_random else min(max_context, rows_per_pass - max_context)
+        orders_per_pass = max(1, max_target_rows // max(1, max_targets))
         totals, per_token = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)
         for first in range(0, num_orders, orders_per_pass):
             number = min(orders_per_pass, num_orders - first)
@@ -287,28 +300,30 @@ class AnyOrderLikelihoodMixin:
         rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
         """
-        Estimate the masked-diffusion bound (Eq. 1) on log p(x) as for an encoder, for comparison with one.
+        Estimate the masked-diffusion bound (Eq. 1) on log p(x) in the same way as for an encoder, to compare the two.
 
-        Tokens are masked at random times, and all masked ones are queried given the others, which enter in random
-        order. The mean equals that of [`log_likelihood`] over random orders (Eq. 7), which has less variance for the
-        same n rows per draw.
+        Tokens are masked at random diffusion times. All masked tokens are predicted given the unmasked tokens, which
+        the model reads in a random order. The expectation equals that of [`log_likelihood`] with random orders (Eq. 7).
+        Both take n rows per draw, but [`log_likelihood`] has less variance.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
-            num_times (`int`, defaults to 32): Number of random times, even: two in each of `num_times` / 2 strata.
-            masking (`str`, defaults to `"fixed_count"`): `"fixed_count"`: exactly ceil(t n) tokens are masked at time t
-                (Eq. 2); `"bernoulli"`: each token with probability t (Eq. 1), which has more variance.
+            num_times (`int`, defaults to 32): Number of random diffusion times. It must be even, since two times are
+                drawn in each of `num_times` / 2 strata.
+            masking (`str`, defaults to `"fixed_count"`): With `"fixed_count"`, exactly ceil(t n) tokens are masked at
+                diffusion time t (Eq. 2). With `"bernoulli"`, each token is masked with probability t (Eq. 1), which has
+                more variance.
             ensemble_size (`int`, defaults to 1): Number of orders M of the context, over which probabilities are
                 averaged (Eq. 4). `log_likelihood(..., num_ranks=...)` estimates the ensemble with less variance.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, which may be anywhere.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
-            rows_per_pass (`int`): Largest number of rows in a forward pass, which bounds memory.
+            rows_per_pass (`int`): Largest number of rows in a forward pass. It limits the use of memory.
 
         Returns:
             [`LogLikelihoodOutput`], without gradients.
 
         Raises:
-            ValueError: If an argument is not allowed, or a result is not finite.
+            ValueError: If an argument is not allowed, or if a result is not finite.
         """
         check_integer("ensemble_size", ensemble_size)
         warn_if_slow(self)
@@ -334,7 +349,7 @@ def make_order_source(
     """
     Return the source of the orders of a likelihood.
 
-    By default it is left to right, or random for several orders or with blocks.
+    If `orders` is None, orders are left to right, or random with several orders or blocks.
 
     Raises:
         ValueError: If `num_orders` is above 1 but the order is always the same, unless `allow_repeats`.
@@ -357,13 +372,15 @@ def join_branches(
     parts: list[torch.LongTensor], num_context: torch.LongTensor, num_targets: torch.LongTensor
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     """
-    Return the order of rows and their branches, both (batch, rows), for a context and several orders of the targets.
+    Return the target position and the branch of each row, both (batch, rows). Each order of the targets is a branch.
 
     Args:
-        parts (`list` of `torch.LongTensor`): Positions of the context (batch, max_context), then of the targets
-            (batch, max_targets) in each order.
-        num_context (`torch.LongTensor` of shape `(batch,)`): Number of leading positions that count in the first part.
-        num_targets (`torch.LongTensor` of shape `(batch,)`): The same for the other parts.
+        parts (`list` of `torch.LongTensor`): The positions of the context (batch, max_context), then the positions of
+            the targets (batch, max_targets) in each order.
+        num_context (`torch.LongTensor` of shape `(batch,)`): Number of positions in the first part that are context.
+            The positions after them are padding.
+        num_targets (`torch.LongTensor` of shape `(batch,)`): Number of positions in each other part that are targets.
+            The positions after them are padding.
     """
     branches = []
     for branch, part in enumerate(parts, CONTEXT):

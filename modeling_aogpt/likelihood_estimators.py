@@ -3,11 +3,13 @@
 """
 Estimators of log-likelihoods: scores of rows, ensembles over context orders, and the masked-diffusion bound.
 
-The ensemble over context orders (Eq. 4) is p_ens(x_i | context) = mean of p(x_i | permuted context) over M permutations
-of the context, the current order always among them. Its gain over one order is log p_ens - log p, summed over ranks.
-Random ranks estimate the gain rather than log p_ens itself: the log-likelihood of the order costs only n rows and is
-computed exactly, so the differences of log p between tokens do not add to the error. Contexts of less than two
-tokens have one order and no gain.
+The ensemble over context orders (Eq. 4) is p_ens(x_i | context), the mean of p(x_i | permuted context) over M
+permutations of the context. The current order of the context is always one of them. The ensemble gain is log p_ens -
+log p, summed over ranks, where p is the probability for the current order.
+
+If not all ranks are computed, the gain is estimated from randomly drawn ranks or contexts, but the log-likelihood of
+the order is always exact, since it takes only n rows. Its large variation between tokens thus adds no sampling error. A
+context of fewer than two tokens has only one order, so its gain is 0.
 """
 
 import math
@@ -31,16 +33,20 @@ from .validation import check_choice, check_even, check_integer, prepare_input_i
 
 MASKINGS = ("bernoulli", "fixed_count")
 
-# Rows of one forward pass, and rows and logits that are held at once: 1024 rows of a vocabulary of 50304 take 206 MB in
-# float32.
+# Largest number of rows in a forward pass.
 ROWS_PER_PASS = 4096
+
+# Largest number of rows whose logits are in memory at once.
 ROWS_PER_HEAD_CALL = 1024
+
+# Largest number of logits in memory at once. In float32, they take 206 MB.
 LOGITS_PER_HEAD_CALL = 1024 * 50304
 
-# The shortest context with more than one order.
+# Length of the shortest context with more than one order.
 MIN_ENSEMBLE_CONTEXT = 2
 
-# Log-probabilities (batch, n) by position of the tokens masked in (batch, n) at times (batch,); 0 elsewhere.
+# Function score(is_masked, times) that returns the log-probabilities (batch, n), by position, of the tokens at which
+# `is_masked` (batch, n) is True, and 0 elsewhere. `times` (batch,) are diffusion times.
 MaskedScores = Callable[[torch.BoolTensor, torch.Tensor], torch.Tensor]
 
 
@@ -51,12 +57,12 @@ def token_log_probs(
     num_valid_tokens: int,
 ) -> torch.Tensor:
     """
-    Return the float64 log-probability (rows,) of one id per row, normalized over the ids of text.
+    Return the float64 log-probability (rows,) of one id in each row, normalized over the ids of text.
 
     Args:
         head (`Callable`): Maps hidden states to logits (rows, vocab_size).
         hidden_states (`torch.Tensor` of shape `(rows, hidden_size)`): Last hidden states.
-        ids (`torch.LongTensor` of shape `(rows,)`): The ids.
+        ids (`torch.LongTensor` of shape `(rows,)`): The id to score in each row.
         num_valid_tokens (`int`): Number of ids of text.
     """
     num_rows, scores = max(1, min(ROWS_PER_HEAD_CALL, LOGITS_PER_HEAD_CALL // num_valid_tokens)), []
@@ -69,7 +75,7 @@ def token_log_probs(
 
 class RowScorer:
     """
-    Scorer of tokens under any orders, with rows as in `rows.py`.
+    Scorer that computes log-probabilities of tokens in any order (see `rows.py` for rows and branches).
 
     Args:
         model (`PreTrainedModel`): A decoder with a head.
@@ -80,7 +86,7 @@ class RowScorer:
     Attributes:
         is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding.
         num_tokens (`torch.LongTensor` of shape `(batch,)`): Number of tokens in each sequence.
-        num_rows (`int`): Number of rows computed so far, including those that pad a pass.
+        num_rows (`int`): Number of rows computed so far, including padding.
     """
 
     def __init__(
@@ -98,20 +104,20 @@ class RowScorer:
         self.positions = token_positions(self.is_token)
 
     def copies_per_pass(self, length: int) -> int:
-        """Return how many copies of the batch, with `length` rows per sequence, fit into a pass; at least 1."""
+        """Return how many copies of the batch, with `length` rows per sequence, a pass may contain (at least 1)."""
         return max(1, self.rows_per_pass // max(1, len(self.input_ids) * length))
 
     def score(self, order: torch.LongTensor, branches: torch.LongTensor) -> torch.Tensor:
         """
-        Return the log-probability of every token of a branch given the context and the branch's earlier tokens.
+        Return the log-probability of every token of a branch given the context and the earlier tokens of the branch.
 
         Args:
-            order (`torch.LongTensor` of shape `(copies * batch, rows)`): The position that each row predicts. The batch
-                may be repeated.
-            branches (`torch.LongTensor` of the same shape): Branch of each row, see `rows.py`.
+            order (`torch.LongTensor` of shape `(copies * batch, rows)`): Position that each row predicts. The batch may
+                be repeated `copies` times.
+            branches (`torch.LongTensor` of the same shape): Branch of each row (see `rows.py`).
 
         Returns:
-            `torch.Tensor` of the same shape, float64; 0 at the context and padding.
+            `torch.Tensor` of the same shape, float64, with 0 at context and padding.
         """
         scores = torch.zeros(order.shape, dtype=torch.float64, device=order.device)
         num_rows = (branches != PADDING).sum(dim=-1)
@@ -162,7 +168,7 @@ def score_permutations(
     generator: torch.Generator | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Return, over random permutations of the context, the log of the mean of p and the mean of log p, both (batch, rows).
+    Score tokens under random permutations of the context: return log(mean of p) and mean of log p, both (batch, rows).
 
     `order` and `branches` are as in [`RowScorer.score`], for one copy of the batch.
     """
@@ -187,7 +193,11 @@ def ensemble_log_probs(
     ensemble_size: int,
     generator: torch.Generator | None,
 ) -> torch.Tensor:
-    """Return log p_ens (batch, rows) over the current order, whose `scores` are known, and random permutations."""
+    """
+    Return log p_ens (batch, rows) of an ensemble of `ensemble_size` orders of the context.
+
+    These are the current order, for which log p is given as `scores`, and random permutations of the context.
+    """
     if ensemble_size == 1:
         return scores
     others, _ = score_permutations(scorer, order, num_context, branches, ensemble_size - 1, generator)
@@ -197,7 +207,11 @@ def ensemble_log_probs(
 def draw_context_sizes(
     num_gaining: torch.LongTensor, num_draws: int, generator: torch.Generator | None
 ) -> list[torch.LongTensor]:
-    """Draw stratified context sizes (batch,), uniform over the `num_gaining` (batch,) sizes from the smallest on."""
+    """
+    Draw stratified context sizes, a list of `num_draws` tensors (batch,).
+
+    Each size is uniform over the `num_gaining` (batch,) sizes from `MIN_ENSEMBLE_CONTEXT` on.
+    """
     draws = draw_stratified(num_draws, len(num_gaining), generator, num_gaining.device)
     return list(MIN_ENSEMBLE_CONTEXT + (draws * num_gaining).floor().long())
 
@@ -211,20 +225,21 @@ def ensemble_gain_along_orders(
     generator: torch.Generator | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Compute the ensemble gain at all ranks of given orders, or estimate it without bias from stratified random ranks.
+    Compute the ensemble gain at all ranks of given orders, or estimate the gain without bias from random ranks.
 
-    Rank r costs (M - 1)(r + 1) rows.
+    The random ranks are stratified. The gain at rank r takes (M - 1)(r + 1) rows.
 
     Args:
         scorer (`RowScorer`): The scorer.
-        orders (`torch.LongTensor` of shape `(batch, n)`): The orders, padding last.
+        orders (`torch.LongTensor` of shape `(batch, n)`): The orders, with padding at the end.
         scores (`torch.Tensor` of shape `(batch, n)`): Log-probability of each token under these orders, by rank.
         ensemble_size (`int`): Size M of the ensemble.
-        num_ranks (`int`, *optional*): Number of random ranks; defaults to all.
+        num_ranks (`int`, *optional*): Number of random ranks. By default, all ranks are used.
         generator (`torch.Generator`, *optional*): Source of randomness.
 
     Returns:
-        The gain (batch, n) by rank, and the draws (draws, batch) whose mean is its sum over ranks.
+        The gain (batch, n) by rank, and one estimate of its sum over ranks for each drawn rank, (draws, batch). The
+        mean of these estimates is the sum of the gain.
     """
     length, num_tokens = orders.shape[1], scorer.num_tokens
     num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)
@@ -249,13 +264,15 @@ def ensemble_gain_of_random_orders(
     scorer: RowScorer, ensemble_size: int, num_draws: int, generator: torch.Generator | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Estimate without bias the mean ensemble gain over all orders, in the form of masked diffusion (Eq. 2).
+    Estimate the mean ensemble gain over all orders without bias, from random contexts as in masked diffusion (Eq. 2).
 
-    Each draw takes a context of random size l and queries the n - l other tokens in the same pass, for M permutations
-    of the context. The M permutations are equivalent, so log p is their mean too. A draw costs M n rows.
+    A draw is a random context of random size l. The n - l other tokens are predicted in one pass for each of M random
+    permutations of the context. Any of these permutations could be the current order, so log p is averaged over all of
+    them. A draw takes M n rows.
 
     Returns:
-        The gain (batch, n) by position, and the draws (num_draws, batch) whose mean is its sum.
+        The gain (batch, n) by position, and one estimate of its sum for each draw, (num_draws, batch). The mean of
+        these estimates is the sum of the gain.
     """
     num_tokens, (batch_size, length) = scorer.num_tokens, scorer.input_ids.shape
     num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)
@@ -278,7 +295,7 @@ def ensemble_gain_of_random_orders(
 def draw_stratified(
     num_draws: int, batch_size: int, generator: torch.Generator | None, device: torch.device | str | None
 ) -> torch.Tensor:
-    """Draw uniform numbers in [0, 1), float64 (num_draws, batch): two in each of num_draws / 2 equal strata."""
+    """Draw float64 numbers (num_draws, batch) uniformly from [0, 1), two in each of num_draws / 2 equal strata."""
     draws = draw_uniform(num_draws, batch_size, generator=generator, device=device)
     strata = torch.arange(num_draws, device=device) // 2
     return (strata[:, None] + draws) / (num_draws // 2)
@@ -288,16 +305,17 @@ def draw_masks(
     is_target: torch.BoolTensor, times: torch.Tensor, masking: str, generator: torch.Generator | None
 ) -> tuple[torch.BoolTensor, torch.Tensor]:
     """
-    Mask targets at random, at least one in each sequence.
+    Draw the targets to mask at random, at least one in each sequence.
 
     Args:
-        is_target (`torch.BoolTensor` of shape `(batch, n)`): What may be masked.
-        times (`torch.Tensor` of shape `(batch,)`): Times in (0, 1].
+        is_target (`torch.BoolTensor` of shape `(batch, n)`): True at positions that may be masked.
+        times (`torch.Tensor` of shape `(batch,)`): Diffusion times in (0, 1].
         masking (`str`): See [`diffusion_bound`].
         generator (`torch.Generator`, *optional*): Source of randomness.
 
     Returns:
-        Which positions (batch, n) are masked, and the weight (batch,) of their log-probabilities in the bound.
+        A boolean tensor (batch, n) that is True at masked positions, and the weight (batch,) of the log-probabilities
+        of these positions in the bound.
     """
     num_targets = is_target.sum(dim=-1)
     draws = draw_uniform(*is_target.shape, generator=generator, device=is_target.device)
@@ -305,9 +323,10 @@ def draw_masks(
         num_masked = (times * num_targets).ceil().clamp(min=1)
         ranks = draws.masked_fill(~is_target, 1.0).argsort(dim=-1).argsort(dim=-1)
         return (ranks < num_masked[:, None]) & is_target, num_targets / num_masked
-    # Each target is masked with probability t, given that at least one is. Without this condition, draws without masks
-    # would cost a pass and contribute nothing, and the variance would be infinite: the probability n t of a single mask
-    # decreases more slowly than its squared weight 1 / t^2 increases.
+    # Each target is masked with probability t, conditioned on at least one target being masked. Without this condition,
+    # a draw without masked targets would take a pass and contribute nothing. The variance would also be infinite: for
+    # small t, a single target is masked with probability of about n t, which decreases more slowly than its squared
+    # weight 1 / t^2 increases.
     log_kept = torch.log1p(-times)
     probability_of_any = -torch.expm1(num_targets * log_kept)
     first_draw = draw_uniform(len(times), generator=generator, device=times.device)
@@ -325,23 +344,24 @@ def diffusion_bound(
     generator: torch.Generator | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Estimate the masked-diffusion bound on the log-likelihood (Eq. 1) from stratified random times.
+    Estimate the masked-diffusion bound on the log-likelihood (Eq. 1) from stratified random diffusion times.
 
     The bound is log p(x) >= - integral over t in (0, 1] of (1/t) E[sum over masked i of -log p(x_i | x_t)], where each
     token is masked with probability t. Masking a uniform number k of n tokens instead, with weight n / k, has the same
     mean for a model that does not depend on t (second line of Eq. 2), and less variance.
 
     Args:
-        score (`MaskedScores`): Log-probabilities of the model.
-        is_target (`torch.BoolTensor` of shape `(batch, n)`): What is scored: all tokens, or those to predict from
-            others, which are never masked.
-        num_times (`int`): Number of times, even: two in each stratum.
-        masking (`str`): `"bernoulli"`: each target is masked with probability t (Eq. 1), given that any is;
-            `"fixed_count"`: exactly ceil(t n) of n targets are (Eq. 2).
+        score (`MaskedScores`): Function that returns the log-probabilities of masked tokens.
+        is_target (`torch.BoolTensor` of shape `(batch, n)`): True at positions to score. Other positions are context
+            and are never masked.
+        num_times (`int`): Number of diffusion times. It must be even, since two times are drawn in each stratum.
+        masking (`str`): With `"bernoulli"`, each target is masked with probability t, conditioned on at least one
+            target being masked (Eq. 1). With `"fixed_count"`, exactly ceil(t n) of n targets are masked (Eq. 2).
         generator (`torch.Generator`, *optional*): Source of randomness.
 
     Returns:
-        The bound per token (batch, n), by position, and the standard error (batch,) of its sum.
+        The contribution of each token to the bound (batch, n), by position, and the standard error (batch,) of their
+        sum.
     """
     check_even("num_times", num_times)
     check_choice("masking", masking, MASKINGS)
@@ -367,9 +387,10 @@ def standard_error_of_mean(values: torch.Tensor) -> torch.Tensor:
 
 def standard_error_of_pairs(values: torch.Tensor) -> torch.Tensor:
     """
-    Return the standard error (batch,) of the mean of stratified draws (draws, batch), two per stratum in a row.
+    Return the standard error (batch,) of the mean of stratified draws (draws, batch).
 
-    The square of half the difference of a pair has the variance of the pair's mean as its expectation.
+    Draws 0 and 1 are from one stratum, draws 2 and 3 from the next, and so on. The square of half the difference of
+    such a pair is an unbiased estimate of the variance of the pair's mean.
     """
     differences = values[0::2] - values[1::2]
     return differences.square().sum(dim=0).sqrt() / len(values)

@@ -3,14 +3,15 @@
 """
 AO-GPT: a decoder-only language model that predicts tokens in any order (arXiv 2506.19935).
 
-The decoder runs rows: (token, position of that token, target position to predict), see `rows.py`. Row k of a sequence
-carries the token of rank k - 1 and predicts the token at position `orders[b, k]`. Row 0 carries a learned start
-embedding.
+The input of the decoder is a batch of rows (see `rows.py`). A row is a token, the position of that token, and the
+target position to predict. Row k of a sequence carries the token of rank k - 1 and predicts the token at position
+`orders[b, k]`. Row 0 carries a learned start embedding.
 
-Rotary positions (`position_encoding="rotary"`) rotate queries by the position before the target, and keys by the
-token's own position. Left to right the two are the same, so with `target_injection="none"` the model is a standard
-rotary decoder, such as a Llama, with the same weights. It is the single-stream form of a known idea: ARPG (arXiv
-2503.10568) rotates separate cross-attention queries by their targets, and A3 (arXiv 2601.13228) uses two streams.
+With rotary positions (`position_encoding="rotary"`), attention queries are rotated by the position before the target,
+and keys by the position of the row's own token. From left to right, these two positions are the same. With
+`target_injection="none"`, the model is then a standard rotary decoder, such as a Llama, with the same weights. Related
+models use separate inputs for targets: ARPG (arXiv 2503.10568) rotates the queries of a cross-attention by their
+targets, and A3 (arXiv 2601.13228) has a second stream of hidden states.
 """
 
 import copy
@@ -59,7 +60,7 @@ from .validation import (
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
 
-# Methods that not all views of a checkpoint have.
+# Methods of AOGPTForAnyOrderLM. A class without such a method raises an error that names AOGPTForAnyOrderLM.
 ANY_ORDER_METHODS = ("generate", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
 
 
@@ -67,7 +68,7 @@ ANY_ORDER_METHODS = ("generate", "log_likelihood", "conditional_log_likelihood",
 
 
 def make_norm(config: AOGPTConfig) -> nn.Module:
-    """Return a norm over `config.hidden_size`."""
+    """Return a layer norm or RMS norm over `config.hidden_size`."""
     if config.norm == "rmsnorm":
         return nn.RMSNorm(config.hidden_size, eps=config.norm_eps, elementwise_affine=config.norm_weight)
     has_bias = config.norm_weight and config.norm_bias
@@ -75,7 +76,7 @@ def make_norm(config: AOGPTConfig) -> nn.Module:
 
 
 def compute_frequencies(config: AOGPTConfig, device: torch.device) -> tuple[torch.Tensor, float]:
-    """Return the rotary frequencies (head_dim / 2,) in float32, and the factor of cosines and sines."""
+    """Return the rotary frequencies (head_dim / 2,) in float32, and the factor that multiplies cosines and sines."""
     rope_type = config.rope_parameters["rope_type"]
     if rope_type != "default":
         return ROPE_INIT_FUNCTIONS[rope_type](config, device)
@@ -84,13 +85,13 @@ def compute_frequencies(config: AOGPTConfig, device: torch.device) -> tuple[torc
 
 
 def compute_rotation(indices: torch.LongTensor, frequencies: torch.Tensor, factor: float) -> Rotation:
-    """Return the float32 cosines and sines (batch, 1, rows, head_dim) of rotary `indices` (batch, rows)."""
+    """Return the float32 cosines and sines (batch, 1, rows, head_dim) for rotary position indices (batch, rows)."""
     angles = (indices[:, None, :, None].float() * frequencies).repeat(1, 1, 1, 2)
     return angles.cos() * factor, angles.sin() * factor
 
 
 def rotate(states: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-    """Apply a rotation to queries or keys (batch, heads, rows, head_dim)."""
+    """Apply a rotation to attention queries or keys (batch, heads, rows, head_dim)."""
     cos, sin = rotation
     first, second = states.chunk(2, dim=-1)
     return (states * cos + torch.cat((-second, first), dim=-1) * sin).to(states.dtype)
@@ -106,7 +107,11 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention in plain operations. `attention_mask` is True at visible slots; None is causal."""
+    """
+    Compute attention with plain tensor operations.
+
+    `attention_mask` is True where a row attends to a slot. None means causal attention.
+    """
     if attention_mask is None:
         rows = torch.arange(query.shape[2], device=query.device)
         attention_mask = rows[:, None] >= rows
@@ -118,7 +123,11 @@ def eager_attention_forward(
 
 
 class AOGPTAttention(nn.Module):
-    """Grouped-query attention between rows, with optional rotary positions: targets for queries, tokens for keys."""
+    """
+    Grouped-query attention between rows.
+
+    Rotary positions, if used, rotate attention queries by their targets and keys by the positions of their tokens.
+    """
 
     def __init__(self, config: AOGPTConfig, layer_idx: int) -> None:
         super().__init__()
@@ -148,7 +157,7 @@ class AOGPTAttention(nn.Module):
         kept: slice = slice(None),
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Project keys and values for every row, but compute attention output only for the rows selected by `kept`."""
+        """Return attention output and weights of the rows in the slice `kept`. Every row provides a key and a value."""
         query, key, value = self.q_proj(hidden_states[:, kept]), self.k_proj(hidden_states), self.v_proj(hidden_states)
         query, key, value = (states.unflatten(-1, (-1, self.config.head_dim)) for states in (query, key, value))
         # Normalize before the transpose, while the data is contiguous; afterwards it takes twice as long.
@@ -165,7 +174,7 @@ class AOGPTAttention(nn.Module):
 
         implementation = self.config._attn_implementation
         if attention_mask is not None and implementation != "eager":
-            implementation = "sdpa"  # other kernels take causal and padding masks only
+            implementation = "sdpa"  # other kernels support only causal attention and padding
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         has_fixed_shape = torch.is_grad_enabled() and attention_mask is None  # as in training
         allow_cudnn = has_fixed_shape or torch.compiler.is_compiling()
@@ -196,7 +205,7 @@ class AOGPTMLP(nn.Module):
 
 
 class TargetModulation(nn.Module):
-    """adaLN: `num_vectors` vectors (shifts, scales, gates) of width `hidden_size` per row, from its target position."""
+    """Adaptive layer norm (adaLN): computes `num_vectors` shifts, scales and gates per row from its target position."""
 
     def __init__(self, config: AOGPTConfig, num_vectors: int) -> None:
         super().__init__()
@@ -204,30 +213,30 @@ class TargetModulation(nn.Module):
         self.proj = Linear(config.target_embedding_size, num_vectors * config.hidden_size)
 
     def tabulate(self, conditions: torch.Tensor) -> torch.Tensor:
-        """Return a table (n, num_vectors * hidden_size) for all target embeddings (n, target_embedding_size)."""
+        """Return a table (n, num_vectors * hidden_size) of the vectors for `conditions` (n, target_embedding_size)."""
         return self.proj(conditions)
 
     def forward(
         self, conditions: torch.Tensor | None, targets: torch.LongTensor, table: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, ...]:
-        """Return `num_vectors` tensors (batch, rows, hidden_size), looked up in `table` if it is given."""
+        """Return `num_vectors` tensors (batch, rows, hidden_size), which are looked up in `table` if it is given."""
         if table is None and targets.numel() > conditions.shape[0]:
-            # Fewer positions than rows: project each position once. For 256 sequences of 16 rows, forward and backward
-            # take a sixth of the time.
+            # There are fewer positions than rows, so project each position only once. For 256 sequences of 16 rows,
+            # forward and backward passes then take a sixth of the time.
             table = self.tabulate(conditions)
         vectors = self.proj(conditions[targets]) if table is None else F.embedding(targets, table)
         return vectors.chunk(self.num_vectors, dim=-1)
 
 
 def make_target_embeddings(config: AOGPTConfig) -> nn.Embedding | None:
-    """Return the table of target positions that all blocks share, or None if there is none."""
+    """Return the table of target embeddings that all blocks share, or None if the model has no such table."""
     widths = {"adaln": config.target_embedding_size, "input": config.hidden_size, "shared": config.hidden_size}
     width = widths.get(config.target_injection)
     return None if width is None else nn.Embedding(config.max_position_embeddings, width)
 
 
 def embed_targets(target_embeddings: nn.Embedding, length: int, device: torch.device) -> torch.Tensor:
-    """Return the conditions (length, target_embedding_size) of `TargetModulation` for the first `length` positions."""
+    """Return the `conditions` (length, target_embedding_size) of `TargetModulation` for targets 0 ... length - 1."""
     return F.silu(target_embeddings(torch.arange(length, device=device)))
 
 
@@ -237,7 +246,11 @@ def modulate(hidden_states: torch.Tensor, shift: torch.Tensor, scale: torch.Tens
 
 
 class AOGPTBlock(GradientCheckpointingLayer):
-    """Attention and MLP on the residual stream. With `"adaln"`, the target modulates and gates both."""
+    """
+    Attention and MLP with residual connections.
+
+    With `target_injection="adaln"`, the target modulates and gates both.
+    """
 
     def __init__(self, config: AOGPTConfig, layer_idx: int) -> None:
         super().__init__()
@@ -269,13 +282,16 @@ class AOGPTBlock(GradientCheckpointingLayer):
 
         Args:
             hidden_states (`torch.Tensor` of shape `(batch, rows, hidden_size)`): Input of the block.
-            conditions (`torch.Tensor` of shape `(n, target_embedding_size)`, *optional*): Target embeddings.
+            conditions (`torch.Tensor` of shape `(n, target_embedding_size)`, *optional*): Inputs of the modulation, one
+                for each value of `targets`.
             targets (`torch.LongTensor` of shape `(batch, rows)`): Target position of each row.
-            rotations (pair of `Rotation`, *optional*): Rotary embeddings of targets and of tokens.
-            attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True at visible
-                slots.
+            rotations (pair of `Rotation`, *optional*): Rotations of attention queries (by target) and of keys (by
+                token).
+            attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True where a row
+                attends to a slot.
             past_key_values (`Cache`, *optional*): The key-value cache.
-            modulations (`torch.Tensor` of shape `(n, 6 * hidden_size)`, *optional*): Table of `TargetModulation`.
+            modulations (`torch.Tensor` of shape `(n, 6 * hidden_size)`, *optional*): Result of
+                [`TargetModulation.tabulate`], used instead of `conditions`.
             kept (`slice`): Rows to return.
             kwargs: Arguments of the attention function.
         """
@@ -305,7 +321,7 @@ class AOGPTBlock(GradientCheckpointingLayer):
 
 
 class AOGPTPreTrainedModel(PreTrainedModel):
-    """Base class: initialization, resizing of the vocabulary, and the features that Transformers may use."""
+    """Base class with weight initialization, resizing of the vocabulary, and flags for features of Transformers."""
 
     config: AOGPTConfig
     config_class = AOGPTConfig
@@ -334,23 +350,27 @@ class AOGPTPreTrainedModel(PreTrainedModel):
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """
-        Resize the token table, as in Transformers. New ids before the mask become ids of text; padding rows do not.
+        Resize the token table, as in Transformers.
+
+        New ids below the mask id become ids of text. Entries that only pad the table do not.
 
         Args:
-            new_num_tokens (`int`, *optional*): New number of rows.
-            pad_to_multiple_of (`int`, *optional*): Round the number of rows up, with rows that are not text.
-            mean_resizing (`bool`): Whether to initialize new rows from the mean of the old ones.
+            new_num_tokens (`int`, *optional*): New number of entries of the table.
+            pad_to_multiple_of (`int`, *optional*): Round the number of entries up to a multiple of this number. The
+                added entries are not ids of text.
+            mean_resizing (`bool`): Whether to initialize new entries from the mean of the old entries.
 
         Raises:
-            ValueError: If new ids come after the mask, or if text, an encoder's mask or a special token loses its row.
+            ValueError: If new ids would be above the mask id, or if an id of text, an encoder's mask or a special token
+                would lose its entry.
         """
         resized, mask = copy.copy(self.config), self.config.mask_token_id
         resized.vocab_size = new_num_tokens or self.config.vocab_size
         if resized.vocab_size > max(self.config.vocab_size, mask + 1):
             raise ValueError(
-                f"`new_num_tokens` ({new_num_tokens}) adds ids after the mask (config.mask_token_id={mask}), but ids "
-                "of text must be below it. First move the mask of the tokenizer and config.mask_token_id behind new "
-                "tokens, or use `pad_to_multiple_of` to add rows that are not text."
+                f"`new_num_tokens` ({new_num_tokens}) adds ids above the mask id (config.mask_token_id={mask}), but "
+                "ids of text must be below the mask id. First set a higher mask id in the tokenizer and in "
+                "config.mask_token_id, or use `pad_to_multiple_of` to add entries that are not text."
             )
         if resized.vocab_size > self.config.vocab_size:
             resized.num_valid_tokens = min(resized.vocab_size, mask)
@@ -378,14 +398,16 @@ class AOGPTStack(AOGPTPreTrainedModel):
         Return the last hidden states of the rows selected by `kept`, on the device of `targets`.
 
         Args:
-            hidden_states (`torch.Tensor` of shape `(batch, rows, hidden_size)`): Embedded rows.
+            hidden_states (`torch.Tensor` of shape `(batch, rows, hidden_size)`): Embeddings of the rows.
             targets (`torch.LongTensor` of shape `(batch, rows)`): Index of each row into `conditions`.
-            conditions (`torch.Tensor` of shape `(n, target_embedding_size)`, *optional*): Conditions of the modulation.
-            added (`torch.Tensor` of shape `(batch, rows, hidden_size)`, *optional*): Target embedding to add to the
-                input of the first layer, or of every layer with `target_injection="shared"`.
-            rotations (pair of `Rotation`, *optional*): Rotary embeddings of targets and of tokens.
-            modulations (`tuple` of `torch.Tensor`, *optional*): Tables that replace `conditions`.
-            kept (`slice`): Rows to return. The last layer computes keys and values only for the other rows.
+            conditions (`torch.Tensor` of shape `(n, target_embedding_size)`, *optional*): Inputs of the modulation.
+            added (`torch.Tensor` of shape `(batch, rows, hidden_size)`, *optional*): Target embedding of each row,
+                added to the input of the first layer, or of every layer with `target_injection="shared"`.
+            rotations (pair of `Rotation`, *optional*): Rotations of attention queries (by target) and of keys (by
+                token).
+            modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`AOGPTModel.tabulate_modulations`], used
+                instead of `conditions`.
+            kept (`slice`): Rows to return. For the other rows, the last layer computes only keys and values.
             kwargs: Further arguments of [`AOGPTBlock`].
         """
         for layer_idx, layer in enumerate(self.layers):
@@ -409,7 +431,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
 
 class AOGPTModel(AOGPTStack):
     """
-    The decoder over rows, without a head.
+    Decoder without a head. Its input is a batch of rows.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -439,7 +461,7 @@ class AOGPTModel(AOGPTStack):
         is_start = positions < 0
         if self.start_embedding is None:
             embeddings = self.embed_tokens(input_ids.masked_fill(is_start, self.config.start_token_id))
-        else:  # tables are called instead of indexed, so that hooks can load offloaded weights
+        else:  # the embedding is called, not indexed, so that hooks can load offloaded weights
             start = self.start_embedding(torch.zeros_like(positions[:, :1]))
             embeddings = torch.where(is_start.unsqueeze(-1), start, self.embed_tokens(input_ids))
         if self.position_embeddings is not None:
@@ -448,9 +470,9 @@ class AOGPTModel(AOGPTStack):
 
     def tabulate_modulations(self, length: int, device: torch.device) -> tuple[torch.Tensor, ...] | None:
         """
-        Return the modulation of the targets 0 ... length - 1 in every layer and after the last one.
+        Return tables of the modulations for targets 0 ... length - 1: one for each layer and one for the final norm.
 
-        Many passes can share it. It is None unless `config.target_injection` is `"adaln"`.
+        Many passes can use the same tables. Returns None unless `config.target_injection` is `"adaln"`.
         """
         if self.modulation is None:
             return None
@@ -471,19 +493,21 @@ class AOGPTModel(AOGPTStack):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPast:
         """
-        Run rows.
+        Run the decoder on a batch of rows.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row; any valid id at a start row.
+            input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row. At a start row, the id is
+                ignored.
             positions (`torch.LongTensor` of shape `(batch, rows)`): Position of that token, -1 for a start row.
             target_positions (`torch.LongTensor` of shape `(batch, rows)`): Position that the row predicts.
             attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True where a row
-                attends to a slot. Without it attention is causal, and there must be no cache.
+                attends to a slot, that is, to a cached or new row. Without `attention_mask`, attention is causal and
+                `past_key_values` must be None.
             past_key_values (`Cache`, *optional*): Any object with the `update` method of Transformers' caches.
-            modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`AOGPTModel.tabulate_modulations`] for at
-                least all target positions.
-            num_kept (`int`, *optional*): Return only so many rows, the last ones. The last layer computes keys and
-                values only for the others.
+            modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`AOGPTModel.tabulate_modulations`]. It must
+                cover all target positions.
+            num_kept (`int`, *optional*): Number of rows to return, counted from the last row. For the other rows, the
+                last layer computes only keys and values. Defaults to all rows.
             kwargs: Arguments of the attention function.
 
         Returns:
@@ -494,15 +518,15 @@ class AOGPTModel(AOGPTStack):
         """
         if num_kept is not None and attention_mask is None and num_kept != positions.shape[1]:
             raise ValueError(
-                f"`num_kept` ({num_kept}) is less than the number of rows ({positions.shape[1]}), which needs an "
-                "`attention_mask`: causal attention depends on the index of a row among all rows."
+                f"`num_kept` ({num_kept}) is less than the number of rows ({positions.shape[1]}), but there is no "
+                "`attention_mask`. Pass a mask, because the default causal attention needs all rows."
             )
         hidden_states = self._embed(input_ids, positions)
         rotations, conditions, added = None, None, None
         if self.config.position_encoding == "rotary":
             frequencies = compute_frequencies(self.config, positions.device)
-            # The angles of target - 1 and of the token's position, each plus 1, as in a Llama that begins with a start
-            # token.
+            # Attention queries are rotated by target - 1, and keys by the token's position. Both indices are shifted by
+            # 1, because the start row has position -1, but the start token of a Llama has the index 0.
             rotations = tuple(compute_rotation(indices, *frequencies) for indices in (target_positions, positions + 1))
         if self.modulation is None and self.target_embeddings is not None:
             added = self.target_embeddings(target_positions)
@@ -524,7 +548,7 @@ class AOGPTModel(AOGPTStack):
 
 
 class AOGPTWithHead(AOGPTPreTrainedModel):
-    """A model and its language-model head, which are the same in all views of a checkpoint."""
+    """Model with a language-model head. Its subclasses for different tasks load the same checkpoints."""
 
     model_class: type[AOGPTStack] = AOGPTModel
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
@@ -563,8 +587,9 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         Args:
             logits (`torch.Tensor` of shape `(batch, n, vocab_size)`): Logits, aligned with `labels`.
             labels (`torch.LongTensor` of shape `(batch, n)`): Labels.
-            num_items_in_batch (`torch.Tensor` or `int`, *optional*): Divide the sum by this number instead.
-            kwargs: Ignored; other arguments of a forward pass.
+            num_items_in_batch (`torch.Tensor` or `int`, *optional*): Number to divide the sum of cross-entropies by,
+                instead of the number of labels.
+            kwargs: Other arguments of `forward`, which are ignored.
         """
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
@@ -581,8 +606,8 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         """
         Return the output of a masked language model.
 
-        The logits (batch, n, vocab_size) of masked positions are kept, except for ids that are not text. At unmasked
-        positions all mass is put on the given token.
+        The logits (batch, n, vocab_size) are changed so that ids that are not text have probability 0, and so that the
+        given token has probability 1 at unmasked positions.
         """
         is_masked = input_ids == self.config.mask_token_id
         lowest = torch.finfo(logits.dtype).min
@@ -594,7 +619,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
             is_contradicted = (labels != -100) & ~is_masked & (labels != input_ids)
             if should_validate(self, labels) and is_contradicted.any():
                 raise ValueError(
-                    "`labels` differ from the ids of unmasked tokens. Mask the positions to predict, or set their "
+                    "`labels` differ from `input_ids` at unmasked positions. Mask these positions, or set their "
                     "labels to -100. With DataCollatorForLanguageModeling, set mask_replace_prob=1 and "
                     "random_replace_prob=0."
                 )
@@ -608,7 +633,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
 
 class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelihoodMixin):
     """
-    AO-GPT with its language-model head: predicts every token given the tokens before it in an order.
+    AO-GPT with a language-model head. It predicts every token given the tokens before it in a given order.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -625,7 +650,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
 
     def __init__(self, config: AOGPTConfig) -> None:
         super().__init__(config)
-        # Transformers before 5.13 does not know `generation_config_class`.
+        # Transformers before 5.13 does not use `generation_config_class`.
         self.generation_config = AnyOrderGenerationConfig.from_model_config(config)
 
     def forward_by_rank(
@@ -640,7 +665,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
 
         Returns:
             The output of the decoder, with `last_hidden_state` (batch, n, hidden_size) by rank, and the orders (batch,
-            n) that were used. They have padding last, so no row attends to it and no padding mask is needed.
+            n) that were used. In these orders padding comes last. No row attends to padding then, so no attention mask
+            is needed.
         """
         input_ids = prepare_input_ids(self, input_ids, attention_mask)
         batch_size, length = input_ids.shape
@@ -673,16 +699,16 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
             orders (`torch.LongTensor` of shape `(batch, n)`, *optional*): `orders[b, k]` is the position predicted at
                 rank k. Defaults to left to right.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, which may be anywhere.
-                Padding affects no other value and is not counted in positions.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere. It
+                does not change the logits of tokens and is not counted in positions.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position (not shifted).
                 -100 and padding are ignored.
-            kwargs: Arguments that Transformers passes to any model.
+            kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
-            `MaskedLMOutput` with `logits` (batch, n, vocab_size), where `logits[b, i]` predicts `input_ids[b, i]` given
-            the tokens before position i in `orders[b]`, and `loss`, the mean cross-entropy over labels in nats
-            (Eq. 7 per token). Hidden states, if requested, are by rank.
+            `MaskedLMOutput` with `logits` (batch, n, vocab_size) and `loss`. `logits[b, i]` predicts `input_ids[b, i]`
+            given the tokens before position i in `orders[b]`. The loss is the mean cross-entropy over labels in nats
+            (Eq. 7 per token). Hidden states, if requested, are indexed by rank.
 
         Raises:
             ValueError: If an id is out of range, a sequence is too long, or an order is not a permutation.
@@ -702,9 +728,9 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
 
 class AOGPTForMaskedLM(AOGPTWithHead):
     """
-    AO-GPT as a masked language model: predicts all masked positions at once, each given the unmasked tokens.
+    AO-GPT as a masked language model. It predicts all masked positions at once, each given the unmasked tokens.
 
-    The unmasked tokens enter left to right, since the prediction of a decoder depends on the order of its context.
+    The decoder reads the unmasked tokens from left to right. The predictions depend on the order of the context.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -729,18 +755,19 @@ class AOGPTForMaskedLM(AOGPTWithHead):
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, with `config.mask_token_id` at masked
                 positions.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, which may be anywhere.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position; -100 is ignored.
-            kwargs: Arguments that Transformers passes to any model.
+            kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
-            `MaskedLMOutput` with `logits` (batch, n, vocab_size): at masked positions those of q_{0|t}(. | x_t) (Eq. 5)
-            over the ids of text, at unmasked ones all mass on the given token. Hidden states, if requested, are by
-            rank: unmasked positions, masked ones, padding.
+            `MaskedLMOutput` with `logits` (batch, n, vocab_size). At masked positions, the softmax of the logits is the
+            predicted distribution q_{0|t}(. | x_t) over ids of text (Eq. 5). At unmasked positions, it gives the known
+            token probability 1. Hidden states, if requested, are indexed by rank: unmasked positions come first, then
+            masked positions, then padding.
 
         Raises:
-            ValueError: If an id is neither a token nor the mask, a sequence is too long, or a label differs from an
-                unmasked token.
+            ValueError: If an id is neither an id of text nor the mask id, if a sequence is too long, or if a label
+                differs from an unmasked token.
         """
         check_forward_arguments(self, kwargs)
         input_ids = prepare_input_ids(self, input_ids, attention_mask, allow_mask=True)
@@ -760,24 +787,24 @@ class AOGPTForMaskedLM(AOGPTWithHead):
 
 
 class StartRowCache:
-    """View of a Transformers cache for rows of which the first, the start row, is not stored."""
+    """Wrapper of a Transformers cache that stores all rows but the start row, which is the first row of every pass."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store all rows but the first, and return the start row followed by all stored rows."""
+        """Store the keys and values of all rows but the first. Return those of the first row and of all stored rows."""
         stored_keys, stored_values = self.cache.update(keys[:, :, 1:], values[:, :, 1:], layer_idx)
         return torch.cat((keys[:, :, :1], stored_keys), dim=2), torch.cat((values[:, :, :1], stored_values), dim=2)
 
 
 class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
     """
-    AO-GPT as a causal language model: left to right, with the usual shift of labels.
+    AO-GPT as a causal language model. It predicts from left to right, and shifts labels as usual.
 
-    It works with what Transformers has for causal models: the stock `generate`, caches, pipelines, PEFT and evaluation
-    harnesses. The start row runs again in every pass, before the new tokens, and is not stored in the cache. The cache
-    therefore holds one entry per token, as the stock code expects.
+    It works with Transformers' tools for causal models: the standard `generate`, caches, pipelines, PEFT and evaluation
+    harnesses. Every forward pass runs the start row again, before the new tokens. The start row is not stored in the
+    cache, so the cache holds one entry per token, as Transformers expects.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -804,22 +831,25 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         Predict the token after each position.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens; with a cache, those after the cached ones.
-            attention_mask (`torch.Tensor` of shape `(batch, cached + n)`, *optional*): 0 at padding, which may be
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens. With a cache, only the tokens that follow the
+                cached tokens.
+            attention_mask (`torch.Tensor` of shape `(batch, cached + n)`, *optional*): 0 at padding. Padding may be
                 anywhere.
-            position_ids (`torch.LongTensor` of shape `(batch, n)`, *optional*): Positions of the tokens; by default
-                they are counted without padding.
-            past_key_values (`Cache`, *optional*): A cache of Transformers.
-            labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Usually `input_ids`; they are shifted here.
+            position_ids (`torch.LongTensor` of shape `(batch, n)`, *optional*): Positions of the tokens. By default,
+                positions are counted without padding.
+            past_key_values (`Cache`, *optional*): A Transformers cache.
+            labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, usually `input_ids`. This
+                method shifts them. -100 is ignored.
             use_cache (`bool`, *optional*): Whether to fill and return a cache.
-            logits_to_keep (`int` or `torch.Tensor`): Positions to compute logits for: the last so many (0: all), or
-                the given ones.
-            kwargs: Arguments that Transformers passes to any model.
+            logits_to_keep (`int` or `torch.Tensor`): If an integer, compute logits only for this number of last
+                positions (0 means all positions). If a tensor, compute logits only for the positions with these
+                indices.
+            kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
-            `CausalLMOutputWithPast` with `logits[b, i]` predicting the token after position i. Ids that are not text
-            have no mass. Logits at the last position of the position table are meaningless, since no position follows
-            it. Attentions have a first row and slot for the start row.
+            `CausalLMOutputWithPast`. `logits[b, i]` predicts the token that follows `input_ids[b, i]`. Ids that are not
+            text have probability 0. Logits at position `config.max_position_embeddings` - 1 are meaningless, since no
+            token can follow. In attention weights, the first row and the first column belong to the start row.
 
         Raises:
             ValueError: If an id is out of range, or a sequence is too long.
@@ -827,7 +857,8 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         check_forward_arguments(self, kwargs)
         if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
             raise ValueError(
-                f"`labels` need the logits of all positions, but `logits_to_keep` is {logits_to_keep}. Remove one."
+                f"`labels` need the logits of all positions, but `logits_to_keep` is {logits_to_keep}. Remove `labels` "
+                "or `logits_to_keep`."
             )
         has_token_mask = attention_mask is not None and attention_mask.dim() == 2
         input_ids = prepare_input_ids(
@@ -850,7 +881,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.apply_head(output.last_hidden_state[:, 1:][:, kept])
-        # Otherwise the stock `generate` would draw ids that are not text.
+        # Without this, Transformers' `generate` could draw ids that are not text.
         logits[..., self.config.num_valid_tokens :] = torch.finfo(logits.dtype).min
         loss = None
         if labels is not None:
@@ -868,11 +899,11 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         )
 
     def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
-        """Prepare inputs as in Transformers, and raise a `ValueError` if the next token would have no position."""
+        """Prepare inputs as in Transformers, and raise a `ValueError` if no position is left for the next token."""
         length, mask, cache = input_ids.shape[1], kwargs.get("attention_mask"), kwargs.get("past_key_values")
-        if length >= self.config.max_position_embeddings:  # checked only then, since a mask forces a sync
+        if length >= self.config.max_position_embeddings:  # only then: reading a mask makes the CPU wait
             num_cached = 0 if cache is None else int(cache.get_seq_length())
-            verifies_drafts = num_cached > 0 and length - num_cached > 1  # may need no token after the last draft
+            verifies_drafts = num_cached > 0 and length - num_cached > 1  # the last draft may be the last token
             last = length if mask is None else int(mask.sum(dim=-1).max())
             self._check_position(last - 1 if verifies_drafts else last)
         return super().prepare_inputs_for_generation(input_ids, **kwargs)
@@ -891,10 +922,12 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
             else:
                 position_ids = num_cached + torch.arange(length, device=input_ids.device)[None]
         elif attention_mask is None and not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
-            # Checked on accelerators in training too: packed texts are used there, and nothing else would report them.
+            # This check makes the CPU wait for an accelerator. It is made in training too, because packed texts are
+            # common in training and no other check detects them.
             raise ValueError(
-                "`position_ids` must increase by one. Several texts packed into one sequence would attend to each "
-                "other. Put each text into a sequence of its own, with an `attention_mask` if they are padded."
+                "`position_ids` must increase by one from token to token, but do not. Texts that are packed into one "
+                "sequence would attend to each other. Put each text into its own sequence, and pass an "
+                "`attention_mask` if sequences are padded."
             )
         if should_validate(self, position_ids):
             self._check_position(int(position_ids.max()))
@@ -904,8 +937,8 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         length = self.config.max_position_embeddings
         if last >= length:
             raise ValueError(
-                f"A token would be at position {last}, but the position table has {length} entries "
-                "(config.max_position_embeddings). Generate fewer tokens, or shorten the prompt."
+                f"A token would be at position {last}, but the last position of this model is {length - 1} "
+                f"(config.max_position_embeddings is {length}). Generate fewer tokens, or shorten the prompt."
             )
 
     def _prepare_mask(
@@ -915,14 +948,14 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         past_key_values: Cache | None,
         num_cached: int | torch.Tensor,
     ) -> torch.BoolTensor | None:
-        """Return the mask (batch or 1, 1, rows, slots) of start row and tokens, or None if it is causal."""
+        """Return the attention mask (batch or 1, 1, rows, slots) of start row and tokens, or None if it is causal."""
         length, device = input_ids.shape[1], input_ids.device
         num_slots = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
         has_token_mask = attention_mask is not None and attention_mask.dim() == 2
         if has_token_mask and attention_mask.shape[1] != num_cached + length:
             raise ValueError(
                 f"`attention_mask` must have {int(num_cached) + length} columns, for {int(num_cached)} cached and "
-                f"{length} new tokens, but has {attention_mask.shape[1]}."
+                f"{length} new tokens, but has {attention_mask.shape[1]}. Include the cached tokens in the mask."
             )
         if num_slots == length and not has_padding(attention_mask):
             return None
@@ -935,7 +968,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
 
 
 def has_padding(attention_mask: torch.Tensor | None) -> bool:
-    """Return whether a mask (batch, n) may contain padding; True while compiling, where values cannot be read."""
+    """Return whether an attention mask may mark padding. This is True while compiling, when values cannot be read."""
     if attention_mask is None:
         return False
     return attention_mask.dim() != 2 or torch.compiler.is_compiling() or not attention_mask.all()

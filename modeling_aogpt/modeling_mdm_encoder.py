@@ -1,10 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Encoder-only masked diffusion models on the decoder's blocks: RADD, SEDD, and AO-GPT's own blocks with full attention.
+Encoder-only masked diffusion models built from the decoder's blocks: RADD, SEDD, and AO-GPT blocks with full attention.
 
-A row is a token or mask at its own position, and every row attends to every other. The prediction at a masked position
-thus depends on which tokens are unmasked, not on their order, and nothing can be cached.
+In an encoder, a row is a token (or the mask) at its own position, and every row attends to all rows. The prediction at
+a masked position thus depends on the set of unmasked tokens, but not on their order, and nothing can be cached.
 """
 
 import math
@@ -50,10 +50,10 @@ from .validation import (
     suggest_arguments,
 )
 
-# SEDD embeds noise levels by this number of sinusoids, with wavelengths up to 2 pi times the period.
+# SEDD embeds a noise level with this number of sinusoids. The longest wavelength is nearly 2 pi times `MAX_PERIOD`.
 NUM_SINUSOIDS, MAX_PERIOD = 256, 10000.0
 
-# Default of `num_times`.
+# Default number of diffusion times, the argument `num_times` of the likelihoods.
 NUM_TIMES = 32
 
 
@@ -61,7 +61,7 @@ NUM_TIMES = 32
 
 
 class SigmaEmbedding(nn.Module):
-    """SEDD's embedding of noise levels: sinusoids and an MLP."""
+    """SEDD's embedding of noise levels: sinusoids followed by an MLP."""
 
     def __init__(self, config: MDMEncoderConfig) -> None:
         super().__init__()
@@ -79,7 +79,11 @@ class SigmaEmbedding(nn.Module):
 
 
 class MDMEncoderBlock(AOGPTBlock):
-    """The decoder's block with full attention. With `"sigma"`, the noise level modulates instead of the target."""
+    """
+    Block of the decoder with full attention.
+
+    With `target_injection="sigma"`, the noise level modulates and gates it instead of the target.
+    """
 
     def __init__(self, config: MDMEncoderConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
@@ -99,7 +103,7 @@ class MDMEncoderPreTrainedModel(AOGPTPreTrainedModel):
 
 class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
     """
-    The encoder over rows, without a head.
+    Encoder without a head. Its input is a batch of rows.
 
     Examples:
         >>> config = MDMEncoderConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -130,21 +134,23 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """
-        Encode rows.
+        Run the encoder on a batch of rows.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row, or the mask.
-            positions (`torch.LongTensor` of shape `(batch, rows)`, *optional*): Position of each row; by default they
-                are counted from the left without padding.
-            attention_mask (`torch.Tensor` of shape `(batch, rows)`, *optional*): 0 at padding, which no row attends to.
-            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level, see [`MDMEncoderForMaskedLM`].
+            positions (`torch.LongTensor` of shape `(batch, rows)`, *optional*): Position of each row. By default,
+                positions are counted from the left without padding.
+            attention_mask (`torch.Tensor` of shape `(batch, rows)`, *optional*): 0 at padding. No row attends to
+                padding.
+            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence (see
+                [`MDMEncoderForMaskedLM.forward`]).
             kwargs: Arguments of the attention function.
 
         Returns:
             `BaseModelOutput` with `last_hidden_state` (batch, rows, hidden_size).
 
         Raises:
-            ValueError: If `sigma` has the wrong shape or values, or the model takes none.
+            ValueError: If `sigma` has a wrong shape or wrong values, or if the model takes no noise level.
         """
         if positions is None:
             positions = token_positions(token_mask(input_ids, attention_mask))
@@ -156,7 +162,8 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             rotations = (compute_rotation(positions, *compute_frequencies(self.config, positions.device)),) * 2
         sigma = self._prepare_sigma(sigma, input_ids, attention_mask)
         if sigma is not None:
-            # The condition of a row is looked up by its sequence, as it is by position with "adaln".
+            # All rows of a sequence share a condition. `targets` therefore holds indices of sequences. With "adaln", it
+            # holds positions.
             conditions = F.silu(self.sigma_embedding(sigma))
             targets = torch.arange(len(sigma), device=sigma.device)[:, None].expand_as(input_ids)
         elif self.modulation is not None:
@@ -172,12 +179,16 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
     def _prepare_sigma(
         self, sigma: torch.Tensor | None, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """Return the noise levels (batch,), by default those of the fraction of masks; None if the model takes none."""
+        """
+        Return the noise levels (batch,), or None if the model takes no noise level.
+
+        By default, the noise level of a sequence matches its fraction of masked tokens.
+        """
         if self.sigma_embedding is None:
             if sigma is not None:
                 raise ValueError(
                     f"`sigma` is given, but this model (target_injection={self.config.target_injection!r}) takes no "
-                    "noise level. Remove it."
+                    "noise level. Remove `sigma`."
                 )
             return None
         if sigma is None:
@@ -186,25 +197,26 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             return log_linear_noise(num_masked.double() / is_token.sum(dim=-1).clamp(min=1))
         if sigma.shape != input_ids.shape[:1]:
             raise ValueError(
-                f"`sigma` must have one noise level per sequence, shape ({len(input_ids)},), but has shape "
+                f"`sigma` must have one noise level per sequence, that is, shape ({len(input_ids)},), but has shape "
                 f"{tuple(sigma.shape)}."
             )
         if should_validate(self, sigma) and not ((sigma > 0) & sigma.isfinite()).all():
             raise ValueError(
-                f"`sigma` must be positive and finite, but is {sigma.tolist()}. It is -log of the fraction of unmasked "
-                "tokens."
+                f"`sigma` must be positive and finite, but is {sigma.tolist()}. Pass -log of the fraction of unmasked "
+                "tokens, or remove `sigma`."
             )
         return sigma
 
     def _prepare_mask(
         self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
     ) -> torch.BoolTensor | None:
-        """Return which rows all rows attend to, (batch or 1, 1, 1, rows); None stands for all."""
+        """Return an attention mask (batch or 1, 1, 1, rows) that is True at rows to attend to. None means all rows."""
         if not has_padding(attention_mask):
-            is_eager = self.config._attn_implementation == "eager"  # for which None means causal
+            is_eager = self.config._attn_implementation == "eager"  # eager: None means causal
             return torch.ones_like(input_ids[:1], dtype=torch.bool)[:, None, None] if is_eager else None
         is_token = attention_mask != 0
-        # A sequence of padding attends to everything: attention to nothing would be NaN, and so would its gradients.
+        # If a sequence contains only padding, its rows attend to all rows. Attention to no row would be NaN, and its
+        # gradients too.
         return (is_token | ~is_token.any(dim=-1, keepdim=True))[:, None, None]
 
 
@@ -213,7 +225,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
 
 class MaskedScorer:
     """
-    Scorer of masked tokens given the unmasked ones.
+    Scorer that computes log-probabilities of masked tokens given the unmasked tokens.
 
     Args:
         model (`MDMEncoderForMaskedLM`): The encoder.
@@ -245,9 +257,9 @@ class MaskedScorer:
 
         Args:
             is_masked (`torch.BoolTensor` of shape `(batch, n)`): Positions to mask.
-            is_scored (`torch.BoolTensor` of shape `(batch, n)`): Positions to score, among the masked ones.
-            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise levels for a model that takes them; by default
-                those of the fraction of masks.
+            is_scored (`torch.BoolTensor` of shape `(batch, n)`): Positions to score. They must be masked.
+            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence, for a model that takes
+                a noise level. Defaults to the level that matches the fraction of masked tokens.
         """
         scores = torch.zeros(is_masked.shape, dtype=torch.float64, device=is_masked.device)
         config = self.model.config
@@ -268,7 +280,7 @@ class MaskedScorer:
 
 
 class EncoderLikelihoodMixin:
-    """Log-likelihood bounds of encoders."""
+    """Mixin with log-likelihood bounds for encoders."""
 
     @suggest_arguments
     @torch.no_grad()
@@ -288,38 +300,40 @@ class EncoderLikelihoodMixin:
         """
         Compute a lower bound on log p(x) of whole sequences.
 
-        Without orders, this is the masked-diffusion bound (Eq. 1), at n rows for each of `num_times` times. With
-        `orders`, blocks or `num_orders` above 1, it is log p(x | order) and its mean over orders (Eq. 7), at n rows for
-        each of n ranks. Probabilities are normalized over the ids of text.
+        Without orders, this is the masked-diffusion bound (Eq. 1). It takes n rows for each of `num_times` diffusion
+        times. With `orders`, blocks or `num_orders` above 1, it is the mean of log p(x | order) over orders (Eq. 7).
+        This takes n rows for each of the n ranks of an order. Probabilities are normalized over the ids of text.
 
-        A model that takes the noise level (SEDD) gets -log(1 - (1 - eps) t) at time t with `masking="bernoulli"`. For
-        the denoiser that follows from its score, Eq. 1 is then at least as tight as the bound of the score-entropy
-        loss, for a process that starts with all tokens masked. With `masking="fixed_count"` and along orders, it gets
-        the level that matches the fraction of masks. These are bounds too, but of another process, with a somewhat
-        different mean.
+        A model that takes the noise level (SEDD) gets the level -log(1 - (1 - eps) t) at diffusion time t with
+        `masking="bernoulli"`. For a process that starts with all tokens masked, the result is at least as tight as the
+        bound of SEDD's score-entropy loss. With `masking="fixed_count"` or with orders, the model gets the level that
+        matches the fraction of masked tokens. The result is then also a lower bound, but for another process, and its
+        mean is somewhat different.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
-            orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`, *optional*): Given orders,
-                `"left_to_right"`, `"random"`, or a function that is called as `orders(batch, n, generator=generator)`.
+            orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`, *optional*): A tensor of orders,
+                `"left_to_right"`, `"random"`, or a function that is called as `orders(batch, n, generator=generator)`
+                and returns a tensor (batch, n).
             num_orders (`int`, defaults to 1): Number of random orders to average over.
-            block_length (`int`, *optional*): Visit contiguous blocks of this length from left to right, in `orders`
-                within each.
-            stride (`int`, *optional*): The same with strided blocks: first positions 0, stride, 2 stride, ...
-            num_times (`int`, *optional*): Number of random times, even: two in each of `num_times` / 2 strata. Defaults
-                to 32.
-            masking (`str`, *optional*): `"fixed_count"`: exactly ceil(t n) tokens are masked at time t (Eq. 2);
-                `"bernoulli"`: each token with probability t (Eq. 1), which has more variance. Defaults to `"bernoulli"`
-                for models that take the noise level, and to `"fixed_count"` for others.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, which may be anywhere.
+            block_length (`int`, *optional*): Predict contiguous blocks of this length one after another, from left to
+                right. `orders` applies within each block.
+            stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
+                stride, ..., then 1, stride + 1, ...
+            num_times (`int`, *optional*): Number of random diffusion times. It must be even, since two times are drawn
+                in each of `num_times` / 2 strata. Defaults to 32.
+            masking (`str`, *optional*): With `"fixed_count"`, exactly ceil(t n) tokens are masked at diffusion time t
+                (Eq. 2). With `"bernoulli"`, each token is masked with probability t (Eq. 1), which has more variance.
+                Defaults to `"bernoulli"` for models that take the noise level, and to `"fixed_count"` for other models.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
-            rows_per_pass (`int`): Largest number of rows in a forward pass, which bounds memory.
+            rows_per_pass (`int`): Largest number of rows in a forward pass. It limits the use of memory.
 
         Returns:
-            [`LogLikelihoodOutput`], without gradients. `importance_weighted` is set with orders only.
+            [`LogLikelihoodOutput`], without gradients. `importance_weighted` is None unless orders are used.
 
         Raises:
-            ValueError: If an argument is not allowed, or a result is not finite.
+            ValueError: If an argument is not allowed, or if a result is not finite.
 
         Examples:
             >>> from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
@@ -362,30 +376,33 @@ class EncoderLikelihoodMixin:
         """
         Compute a lower bound on log p(x_A | x_B), the log-likelihood of some tokens given others.
 
-        As [`log_likelihood`], but only targets are masked, and the context never is. Tokens in neither set are
-        marginalized out: they are always masked. A model that takes the noise level gets the one that matches the
-        fraction of masks.
+        This works like [`log_likelihood`], but only targets are masked at random. Context tokens are never masked.
+        Tokens that are neither targets nor context are marginalized out, that is, always masked. A model that takes the
+        noise level gets the level that matches the fraction of masked tokens.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens; arbitrary values at positions in neither set.
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens. Values at positions that are neither targets
+                nor context are ignored.
             targets (`torch.Tensor` of shape `(batch, n)`): Nonzero or True at the positions of A.
-            context (`torch.Tensor` of shape `(batch, n)`, *optional*): The same for B; defaults to all other tokens.
-            orders (as in [`log_likelihood`], *optional*): Orders of all positions; the targets are predicted in their
-                relative order.
+            context (`torch.Tensor` of shape `(batch, n)`, *optional*): Nonzero or True at the positions of B. Defaults
+                to all tokens that are not targets.
+            orders (as in [`log_likelihood`], *optional*): Orders of all positions. Only the relative order of the
+                targets matters.
             num_orders (`int`, defaults to 1): Number of random orders to average over.
             block_length (`int`, *optional*): As in [`log_likelihood`].
             stride (`int`, *optional*): As in [`log_likelihood`].
-            num_times (`int`, *optional*): Number of random times, even. Defaults to 32.
+            num_times (`int`, *optional*): Number of random diffusion times, which must be even. Defaults to 32.
             masking (`str`, *optional*): `"fixed_count"` (default) or `"bernoulli"`.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, which may be anywhere.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
-            rows_per_pass (`int`): Largest number of rows in a forward pass, which bounds memory.
+            rows_per_pass (`int`): Largest number of rows in a forward pass. It limits the use of memory.
 
         Returns:
-            [`LogLikelihoodOutput`], without gradients. `importance_weighted` is set with orders only.
+            [`LogLikelihoodOutput`], without gradients. `importance_weighted` is None unless orders are used.
 
         Raises:
-            ValueError: If the sets overlap or do not fit the ids, as in [`log_likelihood`], or a result is not finite.
+            ValueError: If `targets` and `context` overlap or do not fit `input_ids`, if another argument is not
+                allowed, or if a result is not finite.
 
         Examples:
             >>> from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
@@ -415,14 +432,14 @@ class EncoderLikelihoodMixin:
         num_times: int | None,
         masking: str | None,
     ) -> OrderSource | None:
-        """Return the source of orders, or None for the bound without orders."""
+        """Return the source of orders, or None for the masked-diffusion bound, which uses no orders."""
         warn_if_slow(self)
         if orders is None and num_orders == 1 and block_length is None and stride is None:
             return None
         if num_times is not None or masking is not None:
             raise ValueError(
-                "`num_times` and `masking` belong to the bound without orders. Remove them, or remove `orders`, "
-                "`num_orders`, `block_length` and `stride`."
+                "`num_times` and `masking` apply only to the masked-diffusion bound, which uses no orders. Remove "
+                "`num_times` and `masking`, or remove `orders`, `num_orders`, `block_length` and `stride`."
             )
         return make_order_source(orders, num_orders, block_length, stride)
 
@@ -435,7 +452,12 @@ class EncoderLikelihoodMixin:
         generator: torch.Generator | None,
         uses_time: bool,
     ) -> LogLikelihoodOutput:
-        """Estimate the bound from random times. `uses_time`: the model gets the noise level of the time."""
+        """
+        Estimate the masked-diffusion bound.
+
+        If `uses_time` is True, the model gets the noise level of each diffusion time. Otherwise, a model that takes the
+        noise level gets the level that matches the fraction of masked tokens.
+        """
 
         def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
             return scorer.score(is_masked, is_masked, log_linear_noise(times) if uses_time else None)
@@ -454,7 +476,7 @@ class EncoderLikelihoodMixin:
         num_orders: int,
         generator: torch.Generator | None,
     ) -> LogLikelihoodOutput:
-        """Compute the mean over orders of log p of the targets (batch, n), one after another (Eq. 7)."""
+        """Compute the mean over orders of log p(targets | order), predicting one target after another (Eq. 7)."""
         per_token = torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
         totals = []
         for _ in range(num_orders):
@@ -473,15 +495,16 @@ class EncoderLikelihoodMixin:
 
 class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGenerationMixin, EncoderLikelihoodMixin):
     """
-    Encoder-only masked diffusion model: predicts all masked positions at once, each given the unmasked tokens.
+    Encoder-only masked diffusion model. It predicts all masked positions at once, each given the unmasked tokens.
 
-    The logits are those of the denoiser q_{0|t}(. | x_t). A SEDD predicts the score instead, which determines the
-    denoiser: with noise that masks a token with probability 1 - e^-sigma, the ratio that the score estimates is
+    The softmax of the logits is the denoiser q_{0|t}(. | x_t), the distribution of the unmasked text given the masked
+    text. A SEDD is trained to predict the score, a ratio of probabilities, which determines the denoiser. If noise
+    masks each token with probability 1 - e^-sigma, this ratio is
 
         p_t(x_t with y at masked i) / p_t(x_t) = e^-sigma / (1 - e^-sigma) * q_{0|t}(x_i = y | x_t),
 
-    since y at position i must be the clean token that was not masked (arXiv 2406.03736, theorem 1). The factor does not
-    depend on y, so q_{0|t} is the softmax of the network's output over the ids of text.
+    because an unmasked token y in noisy text is always the original token (arXiv 2406.03736, theorem 1). The factor
+    before q_{0|t} does not depend on y, so q_{0|t} is the softmax of the network's output over the ids of text.
 
     Examples:
         >>> config = MDMEncoderConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -517,23 +540,24 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, with `config.mask_token_id` at masked
                 positions.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding, which may be anywhere.
-                Padding affects no other value and is not counted in positions.
+            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere. It
+                does not change the logits of tokens and is not counted in positions.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position; -100 and padding
                 are ignored.
-            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Positive noise level of each sequence, for
-                `config.target_injection="sigma"`: a token is masked with probability 1 - e^-sigma. Defaults to the
-                level that matches the fraction of masks in the sequence, at most -log(1e-3).
-            kwargs: Arguments that Transformers passes to any model.
+            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence, only for
+                `config.target_injection="sigma"`. Noise masks a token with probability 1 - e^-sigma, so sigma must be
+                positive. Defaults to the level that matches the fraction of masked tokens in the sequence, which is at
+                most -log(1e-3).
+            kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
-            `MaskedLMOutput` with `logits` (batch, n, vocab_size): at masked positions those of q_{0|t}(. | x_t) (Eq. 5)
-            over the ids of text, at unmasked ones all mass on the given token; and `loss`, the mean cross-entropy over
-            labels in nats.
+            `MaskedLMOutput` with `logits` (batch, n, vocab_size) and `loss`. At masked positions, the softmax of the
+            logits is the predicted distribution q_{0|t}(. | x_t) over ids of text (Eq. 5). At unmasked positions, it
+            gives the known token probability 1. The loss is the mean cross-entropy over labels in nats.
 
         Raises:
-            ValueError: If an id is out of range, a sequence is too long, a label differs from an unmasked token, or
-                `sigma` is not allowed.
+            ValueError: If an id is out of range, if a sequence is too long, if a label differs from an unmasked token,
+                or if `sigma` is not allowed.
         """
         check_forward_arguments(self, kwargs)
         input_ids = prepare_input_ids(self, input_ids, attention_mask, allow_mask=True)
@@ -548,7 +572,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
         sigma: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """
-        Return the unmodified output of the head, (batch, n, vocab_size), for all positions and ids.
+        Return the output of the head (batch, n, vocab_size), to which [`forward`] has not yet applied any changes.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): As in [`forward`].
@@ -562,14 +586,15 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
         self, input_ids: torch.LongTensor, sigma: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """
-        Return the log of the score that a SEDD estimates, log p_t(x_t with y at i) / p_t(x_t), (batch, n, vocab_size).
+        Return log(p_t(x_t with y at i) / p_t(x_t)), the log score of a SEDD, (batch, n, vocab_size).
 
-        For each position i and id y this is the network's output - log(e^sigma - 1) - log V, with V ids of text, and 0
-        at the given id.
+        For a position i and an id y, the log score is the network's output minus log(e^sigma - 1) minus log V, where V
+        is the number of ids of text. It is 0 at the id that `input_ids` has at position i.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): As in [`forward`].
-            sigma (`torch.Tensor` of shape `(batch,)`): Noise levels. A model that takes none has no score.
+            sigma (`torch.Tensor` of shape `(batch,)`): Noise level of each sequence. A model that takes no noise level
+                has no score.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): As in [`forward`].
         """
         input_ids = prepare_input_ids(self, input_ids, attention_mask, allow_mask=True)

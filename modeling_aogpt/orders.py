@@ -1,10 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Orders as data: `orders[b, k]` is the position of sequence b that is predicted at rank k (both counted from 0).
+Functions that draw and apply orders.
 
-Values of shape (batch, n) are indexed either by position, as text is, or by rank. `index_by_rank` and
-`index_by_position` convert between the two.
+`orders[b, k]` is the position of sequence b that is predicted at rank k. Positions and ranks are counted from 0. Values
+of shape (batch, n) are indexed either by position, as text is, or by rank. `index_by_rank` and `index_by_position`
+convert between the two.
 """
 
 from collections.abc import Callable
@@ -14,7 +15,8 @@ import torch
 from .devices import draw_uniform
 from .validation import check_choice, check_integer, check_orders
 
-# What may be given as orders: a tensor (batch, n), a name, or a function(batch, n, generator=generator) of orders.
+# Types that a caller may pass as orders: a tensor (batch, n), a name in ORDER_NAMES, or a function that is called as
+# orders(batch, n, generator=generator) and returns a tensor (batch, n).
 Orders = torch.LongTensor | str | Callable[..., torch.LongTensor]
 ORDER_NAMES = ("left_to_right", "random")
 
@@ -38,30 +40,39 @@ def random_orders(
         tensor([[2, 4, 1, 3, 0],
                 [1, 4, 2, 3, 0]])
     """
-    # Sorting float64 keys: ties, which would favour the lower position, have a probability of about n^2 / 2^54.
+    # The keys are float64, because equal keys would favour the lower position. A sequence has equal keys with a
+    # probability of only about n^2 / 2^54.
     return draw_uniform(batch_size, length, generator=generator, device=device).argsort(dim=-1)
 
 
 def index_by_rank(values: torch.Tensor, orders: torch.LongTensor) -> torch.Tensor:
-    """Reorder values (batch, n) from positions to ranks: `result[b, k] = values[b, orders[b, k]]`."""
+    """
+    Convert values (batch, n) from indexing by position to indexing by rank.
+
+    The result satisfies `result[b, k] = values[b, orders[b, k]]`.
+    """
     return values.gather(1, orders)
 
 
 def index_by_position(values: torch.Tensor, orders: torch.LongTensor) -> torch.Tensor:
-    """Reorder values (batch, n, ...) from ranks to positions: `result[b, orders[b, k]] = values[b, k]`."""
+    """
+    Convert values (batch, n, ...) from indexing by rank to indexing by position.
+
+    The result satisfies `result[b, orders[b, k]] = values[b, k]`.
+    """
     ranks = orders.argsort(dim=-1)
     return values.gather(1, ranks.view(*ranks.shape, *[1] * (values.dim() - 2)).expand_as(values))
 
 
 def group_orders(orders: torch.LongTensor, groups: torch.Tensor) -> torch.LongTensor:
     """
-    Move positions of lower `groups` to the front of each order, and keep the order within each group.
+    Sort each order by the groups of its positions, and keep the relative order within each group.
 
-    A uniformly random order thus stays uniformly random within each group.
+    Positions of lower groups come first. A uniformly random order stays uniformly random within each group.
 
     Args:
         orders (`torch.LongTensor` of shape `(batch, n)`): The orders.
-        groups (`torch.Tensor` of shape `(batch, n)`): Group of each position, by position.
+        groups (`torch.Tensor` of shape `(batch, n)`): Group number of each position, indexed by position.
     """
     return index_by_rank(orders, index_by_rank(groups, orders).argsort(dim=-1, stable=True))
 
@@ -72,8 +83,8 @@ def block_indices(
     """
     Return the index of the block that each position is in, in the shape of `positions`.
 
-    With `block_length`, blocks are contiguous. With `stride`, block i contains the positions i, i + stride,
-    i + 2 stride, ... Without either there is a single block.
+    With `block_length`, blocks are contiguous. With `stride`, block i contains the positions i, i + stride, i + 2
+    stride, ... If neither is given, all positions are in block 0.
     """
     if block_length is not None:
         return positions // block_length
@@ -81,15 +92,15 @@ def block_indices(
 
 
 def token_mask(input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.BoolTensor:
-    """Return a boolean mask (batch, n) that is False at padding: where `attention_mask`, if given, is 0."""
+    """Return a boolean tensor (batch, n) that is True at tokens and False where `attention_mask`, if given, is 0."""
     return torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
 
 
 def token_positions(is_token: torch.BoolTensor) -> torch.LongTensor:
     """
-    Return the position of each token (batch, n), counted without padding: the first token of a sequence is at 0.
+    Return the position of each token (batch, n), counted without padding. The first token of a sequence has position 0.
 
-    Padding gets the position of the token before it, or 0.
+    Padding gets the position of the last token before it, or 0 if there is none.
     """
     return (is_token.long().cumsum(dim=-1) - 1).clamp(min=0)
 
@@ -99,14 +110,16 @@ class OrderSource:
     Source of orders for likelihoods: a given tensor, a named distribution or a function.
 
     Args:
-        orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`): Given orders, `"left_to_right"`,
-            `"random"`, or a function that is called as `orders(batch, n, generator=generator)` and returns (batch, n).
-        block_length (`int`, *optional*): With a name: visit contiguous blocks of this length from left to right.
-        stride (`int`, *optional*): The same with strided blocks, see [`block_indices`].
-        name (`str`): Name of the argument, for errors.
+        orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`): A tensor of orders, `"left_to_right"`,
+            `"random"`, or a function that is called as `orders(batch, n, generator=generator)` and returns a tensor
+            (batch, n).
+        block_length (`int`, *optional*): Only if `orders` is a name: predict contiguous blocks of this length one after
+            another, from left to right. The named order applies within each block.
+        stride (`int`, *optional*): Like `block_length`, but with strided blocks (see [`block_indices`]).
+        name (`str`): Name of the argument, used in error messages.
 
     Attributes:
-        is_random (`bool`): Whether orders are drawn at random. Otherwise every draw is the same.
+        is_random (`bool`): Whether each call of [`draw`] may return different orders, as with `"random"` or a function.
         is_uniform (`bool`): Whether all orders are equally likely.
     """
 
@@ -117,7 +130,7 @@ class OrderSource:
         check_blocks(block_length, stride)
         is_name = isinstance(orders, str)
         if is_name:
-            check_choice(name, orders, ORDER_NAMES, ", a (batch, n) tensor or a function that returns one")
+            check_choice(name, orders, ORDER_NAMES, ", a (batch, n) tensor or a function that returns such a tensor")
         elif not isinstance(orders, torch.Tensor) and not callable(orders):
             raise ValueError(
                 f"`{name}` must be a (batch, n) tensor, one of {', '.join(map(repr, ORDER_NAMES))}, or a function that "
@@ -125,18 +138,18 @@ class OrderSource:
             )
         if not is_name and (block_length is not None or stride is not None):
             raise ValueError(
-                f"`block_length` and `stride` apply to orders given by name, but `{name}` is not a name. Remove them, "
-                f"or set `{name}='random'`."
+                f"`block_length` and `stride` need orders given by name, but `{name}` has type "
+                f"{type(orders).__name__}. Remove `block_length` and `stride`, or set `{name}='random'`."
             )
         self.is_random = not isinstance(orders, torch.Tensor) and orders != "left_to_right"
         self.is_uniform = is_name and orders == "random" and block_length is None and stride is None
 
     def draw(self, is_token: torch.BoolTensor, generator: torch.Generator | None) -> torch.LongTensor:
         """
-        Return orders (batch, n), with padding last. Random ones are drawn anew in every call.
+        Return orders (batch, n) with padding at the end. Random orders are drawn anew in every call.
 
         Args:
-            is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding, by position.
+            is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding, indexed by position.
             generator (`torch.Generator`, *optional*): Source of randomness.
         """
         (batch_size, length), device = is_token.shape, is_token.device
@@ -154,12 +167,12 @@ class OrderSource:
 
 
 def check_blocks(block_length: int | None, stride: int | None) -> None:
-    """Raise a `ValueError` unless at most one of the two is given, as an integer of at least 1."""
+    """Raise a `ValueError` if both arguments are given, or if one is not an integer of at least 1."""
     for name, value in (("block_length", block_length), ("stride", stride)):
         if value is not None:
             check_integer(name, value)
     if block_length is not None and stride is not None:
         raise ValueError(
-            f"`block_length` ({block_length}) and `stride` ({stride}) are two ways to cut a sequence into blocks. "
-            "Remove one."
+            f"`block_length` ({block_length}) and `stride` ({stride}) cannot be combined, because each of them cuts a "
+            "sequence into blocks. Remove one of them."
         )

@@ -1,16 +1,19 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Rows, the decoder's unit of input, and the attention masks between them.
+Rows, the decoder's unit of input, and the attention masks between rows.
 
 A row holds a token, the position of that token and the target position that the row predicts. Training, scoring,
-prefill and decoding all run rows and differ only in the mask. The row that predicts rank r usually carries the token
-of rank r - 1; the first row carries no token but a learned start embedding, whose position is -1.
+prefill and decoding all run rows and differ only in the attention mask. The row that predicts rank r usually carries
+the token of rank r - 1. The first row carries a learned start embedding instead of a token, and its position is -1.
 
-`branches` (batch, rows) describes a batch of rows: first the rows of a shared context, marked `CONTEXT`, then the rows
-of one branch after another, numbered from 0. A branch is a chain of tokens that continues the context and does not
-attend to other branches. One branch without a context is a whole sequence; branches of one row each are parallel
-queries.
+A batch may contain several branches. A branch is a chain of tokens that continues a shared context: its rows attend to
+the context and to earlier rows of the same branch, but not to other branches. A whole sequence is one branch without a
+context. Parallel queries, which predict several masked positions in one pass, are branches of one row each.
+
+The tensor `branches` (batch, rows) says what each row belongs to. Rows of the shared context come first and have the
+value `CONTEXT`. All rows of a branch have the same value, an integer of at least 0. Rows that are not used have the
+value `PADDING`.
 """
 
 import torch
@@ -27,9 +30,10 @@ def make_rows(
     Args:
         ids (`torch.LongTensor` of shape `(batch, n)`): Tokens.
         positions (`torch.LongTensor` of shape `(batch, n)`): Positions, aligned with `ids`.
-        carried (`torch.LongTensor` of shape `(batch, rows)`): Column of the token that each row carries, -1 for a start
-            row.
-        targets (`torch.LongTensor` of shape `(batch, rows)`): Column of the position that each row predicts.
+        carried (`torch.LongTensor` of shape `(batch, rows)`): Column of `ids` that holds the token of each row, -1 for
+            a start row.
+        targets (`torch.LongTensor` of shape `(batch, rows)`): Column of `positions` that holds the target position of
+            each row.
     """
     is_start, carried = carried < 0, carried.clamp(min=0)
     return {
@@ -43,10 +47,10 @@ def query_rows(
     ids: torch.LongTensor, positions: torch.LongTensor, ranks: torch.LongTensor, num_context: torch.LongTensor
 ) -> dict[str, torch.LongTensor]:
     """
-    Return the rows that predict `ranks` given a context, see [`make_rows`].
+    Return the rows that predict `ranks` given a context, in the format of [`make_rows`].
 
-    A rank within the context, and the first one after it, carries the token of the rank before. Later ranks carry the
-    last token of the context: they are parallel queries.
+    If a rank is within the context, or is the first rank after it, its row carries the token of the rank before. The
+    rows of later ranks all carry the last token of the context, since they are parallel queries.
 
     Args:
         ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, by rank.
@@ -59,10 +63,10 @@ def query_rows(
 
 def query_mask(ranks: torch.LongTensor, num_context: torch.LongTensor, num_slots: int) -> torch.BoolTensor:
     """
-    Return the attention mask (batch, 1, rows, slots) of [`query_rows`] over a cache that holds rank r in slot r.
+    Return the attention mask (batch, 1, rows, slots) of [`query_rows`] for a cache with the row of rank r in slot r.
 
     A row attends to itself and to earlier slots of the context. Rows within the context thus form a causal chain, and
-    rows after it do not attend to each other.
+    rows after the context do not attend to each other.
     """
     slots = torch.arange(num_slots, device=ranks.device)
     num_visible = torch.minimum(ranks, num_context[:, None])
@@ -73,14 +77,14 @@ def branch_rows(
     ids: torch.LongTensor, positions: torch.LongTensor, branches: torch.LongTensor
 ) -> dict[str, torch.LongTensor]:
     """
-    Return one row for each rank of `branches`, see [`make_rows`].
+    Return one row for each rank of `branches`, in the format of [`make_rows`].
 
     The first row of a branch carries the last token of the context; every other row carries the token of the rank
     before it.
     """
     rows = torch.arange(branches.shape[1], device=branches.device)
     is_context = branches == CONTEXT
-    continues = branches == branches.roll(1, dims=1)  # of no effect in the first row, which carries no token
+    continues = branches == branches.roll(1, dims=1)  # has no effect on the first row, which carries no token
     num_context = is_context.sum(dim=-1, keepdim=True)
     carried = torch.where(continues | is_context, rows, num_context) - 1
     return make_rows(ids, positions, carried, rows.expand_as(branches))
@@ -90,7 +94,7 @@ def branch_mask(branches: torch.LongTensor) -> torch.BoolTensor | None:
     """
     Return the attention mask (batch, 1, rows, rows) of [`branch_rows`], or None if it is causal.
 
-    A row attends to the context and to its own branch, up to itself.
+    A row attends to itself, to earlier rows of the context, and to earlier rows of its own branch.
     """
     if branches.max() <= 0:
         return None
@@ -100,13 +104,23 @@ def branch_mask(branches: torch.LongTensor) -> torch.BoolTensor | None:
 
 
 def chain(num_context: torch.LongTensor, ends: torch.LongTensor, num_rows: int) -> torch.LongTensor:
-    """Return branches (batch, rows): `num_context` ranks of context, then one branch up to `ends`, both (batch,)."""
+    """
+    Return branches (batch, rows) that consist of a context and one branch.
+
+    `num_context` and `ends` have shape (batch,). Ranks below `num_context` are `CONTEXT`, ranks from `num_context` to
+    `ends` - 1 form branch 0, and ranks from `ends` on are `PADDING`.
+    """
     ranks = torch.arange(num_rows, device=ends.device)
     return torch.where(ranks < num_context[:, None], CONTEXT, 0).masked_fill(ranks >= ends[:, None], PADDING)
 
 
 def parallel_queries(num_context: torch.LongTensor, ends: torch.LongTensor, num_rows: int) -> torch.LongTensor:
-    """Return branches (batch, rows): `num_context` ranks of context, then one branch per rank up to `ends`."""
+    """
+    Return branches (batch, rows) that consist of a context and parallel queries.
+
+    `num_context` and `ends` have shape (batch,). Ranks below `num_context` are `CONTEXT`, each rank from `num_context`
+    to `ends` - 1 is a branch of its own, and ranks from `ends` on are `PADDING`.
+    """
     ranks = torch.arange(num_rows, device=ends.device)
     return torch.where(ranks < num_context[:, None], CONTEXT, ranks).masked_fill(ranks >= ends[:, None], PADDING)
 
@@ -119,9 +133,10 @@ def causal_mask(
     device: torch.device,
 ) -> torch.BoolTensor:
     """
-    Return the left-to-right mask (batch or 1, 1, rows, slots) of new rows after `num_cached` cached ones.
+    Return the causal attention mask (batch or 1, 1, rows, slots) of new rows that follow `num_cached` cached rows.
 
-    `is_token` (batch, cached + rows), if given, is False at padding, which no row attends to.
+    `is_token` (batch, cached + rows) is False at padding. No row attends to padding. None means that there is no
+    padding.
     """
     rows = num_cached + torch.arange(num_rows, device=device)
     mask = (torch.arange(num_slots, device=device) <= rows[:, None])[None, None]
@@ -132,7 +147,11 @@ def causal_mask(
 
 
 def add_start_row(mask: torch.BoolTensor) -> torch.BoolTensor:
-    """Extend a mask (batch, 1, rows, slots) by a start row, to which all rows attend. It attends only to itself."""
+    """
+    Extend an attention mask (batch, 1, rows, slots) by a start row at the front.
+
+    All rows attend to the start row, and the start row attends only to itself.
+    """
     mask = torch.nn.functional.pad(mask, (1, 0), value=True)
     start = torch.nn.functional.pad(torch.zeros_like(mask[:, :, :1, 1:]), (1, 0), value=True)
     return torch.cat((start, mask), dim=2)

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling of tokens: exact categorical draws in float64 from logits after Transformers' warpers."""
+"""Sampling of tokens: Transformers' logits warpers, followed by exact categorical draws in float64."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,21 +24,26 @@ from .devices import draw_uniform
 
 TOP_P_RULES = ("inclusive", "exclusive")
 
-# Tokens that top-p sorts at first. For a trained model these nearly always contain the nucleus.
+# Number of likeliest tokens that top-p sorts at first. For a trained model, their total probability nearly always
+# reaches p.
 NUM_TOP_P_CANDIDATES = 1024
 
-# Tokens whose weights are summed as one block: a cumulative sum over the whole vocabulary would be sequential.
+# Number of tokens whose weights are summed as one block. A cumulative sum over the whole vocabulary would be
+# sequential.
 BLOCK_SIZE = 128
 
-# Distributions that a CPU computes at once. Allocating fresh memory for 32 can take four times as long as the
-# arithmetic.
+# Number of distributions that a CPU computes at once. For 32 distributions, allocating memory can take four times as
+# long as the arithmetic.
 ROWS_ON_CPU = 16
 
-# Queries whose logits are held at once, and their logits: 256 rows of a vocabulary of 50304 take 103 MB in float64.
+# Largest number of queries whose logits are in memory at once.
 ROWS_PER_HEAD_CALL = 256
+
+# Largest number of logits in memory at once. In float64, they take 103 MB.
 LOGITS_PER_HEAD_CALL = 256 * 50304
 
-# Processors of Transformers that read the end or the length of `input_ids`, which must be the text before the token.
+# Logits processors of Transformers that read the end or the length of `input_ids`. For them, `input_ids` must be the
+# text before the token to predict.
 PREFIX_PROCESSORS = frozenset(
     {
         "EncoderNoRepeatNGramLogitsProcessor",
@@ -55,25 +60,27 @@ PREFIX_PROCESSORS = frozenset(
     }
 )
 
-# Measures of predictions, by name: function(logits, probabilities) of tensors (rows, vocab_size), the logits and the
-# probabilities of the model before temperature and truncation; the values are (rows,).
+# Function measure(logits, probabilities) that returns a dictionary of measures of predictions, such as their entropy.
+# Both arguments have shape (queries, vocab_size), and each measure has shape (queries,). `logits` are the model's
+# logits. `probabilities` are computed after logits processors, but before temperature and truncation.
 MeasureFunction = Callable[[torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]
 
 
 class PartialTopPWarper(LogitsProcessor):
     """
-    Top-p that sorts only the likeliest tokens, and the whole vocabulary if these do not reach p.
+    Top-p warper that sorts only the likeliest tokens. It sorts the whole vocabulary only if these do not reach p.
 
-    It keeps the same tokens as Transformers' `TopPLogitsWarper`. With `keep_crossing=False` it also removes the token
-    that crosses p, unless that is the likeliest one, as the released code of AO-GPT does: for probabilities
-    .6, .3, .1 and p = .7 it keeps one token instead of two. Table 1 of the paper was made this way.
+    It keeps the same tokens as Transformers' `TopPLogitsWarper`. With `keep_crossing=False`, it also removes the token
+    at which the cumulative probability first exceeds p, unless this is the likeliest token. For probabilities .6, .3,
+    .1 and p = .7, it then keeps one token instead of two. The released code of AO-GPT does the same, and Table 1 of the
+    paper was computed with it.
     """
 
     def __init__(self, top_p: float, keep_crossing: bool = True) -> None:
         self.top_p, self.keep_crossing = top_p, keep_crossing
 
     def __call__(self, input_ids: torch.LongTensor | None, scores: torch.Tensor) -> torch.Tensor:
-        """Return `scores` (rows, vocab_size) with minus infinity at removed tokens."""
+        """Return `scores` (queries, vocab_size) with minus infinity at removed tokens."""
         total = scores.logsumexp(dim=-1, keepdim=True)
         for num_candidates in (min(NUM_TOP_P_CANDIDATES, scores.shape[-1]), scores.shape[-1]):
             candidates, tokens = scores.topk(num_candidates)
@@ -94,7 +101,7 @@ def make_processors(
     suppress_tokens: list[int] | None,
     eos_token_ids: torch.LongTensor | None,
 ) -> LogitsProcessorList:
-    """Return Transformers' processors for these settings of a generation, in the order of Transformers."""
+    """Return Transformers' logits processors for these generation settings, in the same order as Transformers."""
     processors = LogitsProcessorList()
     if repetition_penalty != 1.0:
         processors.append(RepetitionPenaltyLogitsProcessor(float(repetition_penalty)))
@@ -108,10 +115,10 @@ def make_processors(
 
 
 def reads_prefix(processor: LogitsProcessor) -> bool:
-    """Return whether a processor needs the text before a token, so that it works left to right only."""
+    """Return whether a processor needs the text before a token and therefore works only from left to right."""
     if any(base.__name__ in PREFIX_PROCESSORS for base in type(processor).__mro__):
         return True
-    sequence_bias = getattr(processor, "sequence_bias", None)  # also of NoBadWordsLogitsProcessor
+    sequence_bias = getattr(processor, "sequence_bias", None)  # NoBadWordsLogitsProcessor has one too
     return isinstance(sequence_bias, dict) and any(len(tokens) > 1 for tokens in sequence_bias)
 
 
@@ -119,15 +126,16 @@ def make_warpers(
     temperature: float, top_k: int, top_p: float, top_p_rule: str = "inclusive", min_p: float = 0.0
 ) -> LogitsProcessorList:
     """
-    Return warpers for temperature, top-k, top-p and min-p, in this order, without those that change nothing.
+    Return warpers for temperature, top-k, top-p and min-p, in this order. Warpers that change nothing are left out.
 
     Args:
-        temperature (`float`): Divides the logits.
-        top_k (`int`): Number of tokens to keep; 0 keeps all.
-        top_p (`float`): Probability to keep; 1 keeps all.
+        temperature (`float`): Number that divides the logits.
+        top_k (`int`): Number of likeliest tokens to keep; 0 keeps all tokens.
+        top_p (`float`): Total probability of the likeliest tokens to keep; 1 keeps all tokens.
         top_p_rule (`str`): `"inclusive"` keeps the token that crosses `top_p`, as Transformers does; `"exclusive"`
-            removes it, see [`PartialTopPWarper`].
-        min_p (`float`): Probability to keep, relative to that of the likeliest token; 0 keeps all.
+            removes it (see [`PartialTopPWarper`]).
+        min_p (`float`): Smallest probability to keep, as a fraction of the probability of the likeliest token; 0 keeps
+            all tokens.
     """
     warpers = LogitsProcessorList()
     if temperature != 1.0:
@@ -143,7 +151,7 @@ def make_warpers(
 
 def compute_probabilities(logits: torch.Tensor, warpers: LogitsProcessorList) -> torch.Tensor:
     """
-    Return the float64 distribution (rows, vocab_size) to draw from.
+    Return the float64 distributions (queries, vocab_size) to draw from.
 
     Drawing in float32 would lower the effective temperature (paper, section 4.3).
     """
@@ -152,10 +160,10 @@ def compute_probabilities(logits: torch.Tensor, warpers: LogitsProcessorList) ->
 
 def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None) -> torch.LongTensor:
     """
-    Draw one token per row of float64 weights (rows, vocab_size), with probability proportional to its weight.
+    Draw one token per query, with probabilities proportional to the float64 `weights` (queries, vocab_size).
 
-    A row takes one uniform number and inverts the cumulative distribution: first over blocks of tokens, then within
-    the block.
+    One uniform number per query is mapped to a token by the inverse of the cumulative distribution, first over blocks
+    of tokens and then within the block.
 
     Examples:
         >>> weights = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 5.0]], dtype=torch.float64)
@@ -163,7 +171,7 @@ def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None)
         tensor([1, 2])
     """
     num_missing = -weights.shape[1] % BLOCK_SIZE
-    blocks = F.pad(weights, (0, num_missing)) if num_missing else weights  # padding by 0 would copy
+    blocks = F.pad(weights, (0, num_missing)) if num_missing else weights  # F.pad with 0 columns would copy
     blocks = blocks.unflatten(1, (-1, BLOCK_SIZE))
     uniform = draw_uniform(len(weights), 1, generator=generator, device=weights.device)
     block, uniform = _invert(blocks.sum(dim=-1).cumsum(dim=-1), uniform)
@@ -173,7 +181,11 @@ def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None)
 
 
 def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.LongTensor, torch.Tensor]:
-    """Return the entry (rows, 1) that a uniform number falls into, and its offset within it as a new uniform number."""
+    """
+    Return the index (queries, 1) of the entry in which each uniform number falls, and a new uniform number.
+
+    The new uniform number is the relative offset within the entry.
+    """
     # The threshold is below the total, so the first entry to exceed it exists and has positive weight.
     threshold = uniform * cumulative[:, -1:]
     index = torch.searchsorted(cumulative, threshold, right=True).clamp(max=cumulative.shape[1] - 1)
@@ -186,10 +198,10 @@ def choose_tokens(
     probabilities: torch.Tensor, do_sample: bool, generator: torch.Generator | None = None
 ) -> tuple[torch.LongTensor, torch.Tensor]:
     """
-    Draw a token from each distribution (rows, vocab_size), or take the likeliest one.
+    Draw a token from each distribution (queries, vocab_size), or take the likeliest token.
 
     Returns:
-        The tokens (rows,) and their log-probabilities in nats (rows,), NaN for probabilities that are NaN.
+        The tokens (queries,) and their log-probabilities in nats (queries,), which are NaN where probabilities are NaN.
     """
     tokens = draw_tokens(probabilities, generator) if do_sample else probabilities.argmax(dim=-1)
     return tokens, probabilities.gather(1, tokens[:, None]).log().squeeze(1)
@@ -198,7 +210,7 @@ def choose_tokens(
 @dataclass
 class SampledTokens:
     """
-    Tokens, and measures of the distributions they were drawn from.
+    Tokens, and measures of the distributions from which they were drawn.
 
     Attributes:
         tokens (`torch.LongTensor` of shape `(queries,)`): The tokens.
@@ -213,21 +225,23 @@ class SampledTokens:
 
 class TokenSampler:
     """
-    Sampler of tokens for the results of a query: logits, then the caller's processors, then warpers, then a draw.
+    Sampler of tokens: computes logits of queries, applies logits processors and warpers, and draws tokens.
 
-    Processors get the text as `input_ids`. Left to right, this is the text before the token, without padding, as in
-    Transformers. Otherwise it is the whole sequence (queries, n) with masks at masked positions and padding. When
-    masked text is filled in left to right, processors that read the end or the length of `input_ids` get the
-    text before the token, and others the whole sequence.
+    Logits processors get the text as `input_ids`. If tokens are generated from left to right, this is the text before
+    the token, without padding, as in Transformers. Otherwise it is the whole sequence (queries, n), with the mask id at
+    masked positions and at padding. There is one mixed case: if masked positions inside a text are filled in from left
+    to right, processors that read the end or the length of `input_ids` get the text before the token, and other
+    processors get the whole sequence.
 
     Args:
         state (`DecodingState`): The decoding state that is queried.
-        processors (`LogitsProcessorList`): Processors of the logits.
-        warpers (`LogitsProcessorList`): Temperature and truncation, see [`make_warpers`].
-        do_sample (`bool`): Whether to draw or take the likeliest token.
+        processors (`LogitsProcessorList`): Logits processors.
+        warpers (`LogitsProcessorList`): Warpers for temperature and truncation (see [`make_warpers`]).
+        do_sample (`bool`): Whether to draw tokens. Otherwise, the likeliest token is taken.
         generator (`torch.Generator`, *optional*): Source of randomness.
-        is_left_to_right (`bool`): Whether all tokens before a queried one are known.
-        eos_ban (pair of `torch.Tensor`, *optional*): Columns (batch, n) at which end-of-text is forbidden, and its ids.
+        is_left_to_right (`bool`): Whether all tokens before a queried position are known.
+        eos_ban (pair of `torch.Tensor`, *optional*): A boolean tensor (batch, n), by column, that is True where
+            end-of-text tokens are forbidden, and the ids of these tokens.
     """
 
     def __init__(
@@ -245,7 +259,11 @@ class TokenSampler:
         self.get_prefix = [is_left_to_right and (state.is_continuation or reads_prefix(item)) for item in processors]
 
     def sample(self, result: QueryResult, measure: MeasureFunction | None = None) -> SampledTokens:
-        """Return one token per query, and the values of `measure`. Logits are computed in chunks to bound memory."""
+        """
+        Return one token per query, and the values of `measure`.
+
+        Logits are computed in chunks to limit the use of memory.
+        """
         parts = []
         for queries in result.split(self._rows_per_head_call()):
             logits = self.state.compute_logits(queries.hidden_states)
@@ -280,8 +298,8 @@ class TokenSampler:
 
         Args:
             result (`QueryResult`): The queries.
-            num_visible (`torch.LongTensor` of shape `(queries,)`, *optional*): Number of ranks that each query sees;
-                defaults to all unmasked ones.
+            num_visible (`torch.LongTensor` of shape `(queries,)`, *optional*): Number of ranks that each query can see.
+                Defaults to all unmasked ranks.
         """
         shape = len(result.hidden_states), self.state.model.config.vocab_size
         output = result.hidden_states.new_empty(shape, dtype=torch.float64)
@@ -314,7 +332,7 @@ class TokenSampler:
         queries: QueryResult,
         num_visible: torch.LongTensor | None,
     ) -> torch.Tensor:
-        """Apply a processor that gets the text before each query. Queries with equally long texts share a call."""
+        """Apply a processor that reads the text before each query. Queries with texts of equal length share a call."""
         text, lengths = self.state.visible_prefix(queries.sequences, num_visible)
         output = logits.clone()
         for length in lengths.unique().tolist():
@@ -329,7 +347,8 @@ class TokenSampler:
         queries: QueryResult,
         num_visible: torch.LongTensor | None,
     ) -> torch.Tensor:
-        # Processors look up scores by id. The mask may have no column in the logits, so it gets one for them.
+        # Processors look up scores by id. The mask id may have no column in the logits, so a column is added for the
+        # call.
         num_missing = max(self.state.model.config.mask_token_id + 1 - logits.shape[1], 0)
         padded = F.pad(logits, (0, num_missing), value=float("-inf"))
         return processor(self.state.visible_ids(queries.sequences, num_visible), padded)[:, : logits.shape[1]]

@@ -3,10 +3,10 @@
 """
 Exact speculative decoding in any order.
 
-The next tokens of the order are drafted, each from some distribution q. One pass over the drafts as a causal chain
-gives p, the model's distribution of each token given the tokens before it. A draft is accepted with probability
-min(1, p / q), and the first rejected one is drawn again from the positive part of p - q. This samples p(x | order)
-exactly for every q (Leviathan et al., arXiv 2211.17192, appendix A.1).
+The tokens of the next ranks are drafted, each from some distribution q. One pass over the drafts as a causal chain
+gives p, the model's distribution of each token given the tokens before it. A draft is accepted with probability min(1,
+p / q), evaluated at the draft. The first rejected draft is replaced by a draw from the positive part of p - q. The
+result is an exact sample of p(x | order) for every q (Leviathan et al., arXiv 2211.17192, appendix A.1).
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from .sampling import TokenSampler, draw_tokens
 
 DRAFTS = ("model", "prompt_lookup")
 
-# Neighbours on each side of a position that prompt lookup compares.
+# Number of neighbours on each side of a position that prompt lookup compares.
 LOOKUP_REACH = 3
 
 
@@ -31,8 +31,8 @@ class Drafts(NamedTuple):
 
     Attributes:
         tokens (`torch.LongTensor` of shape `(batch, width)`): The drafts.
-        distributions (`torch.Tensor` of shape `(batch, width + 1, vocab_size)`): The distributions q they were drawn
-            from, zero after the last draft of a sequence.
+        distributions (`torch.Tensor` of shape `(batch, width + 1, vocab_size)`): The distribution q of each draft.
+            Columns after the last draft of a sequence are zero.
         counts (`torch.LongTensor` of shape `(batch,)`): Number of drafts of each sequence, on the CPU.
     """
 
@@ -43,9 +43,9 @@ class Drafts(NamedTuple):
 
 class ModelDrafts:
     """
-    Drafts by the model itself: a parallel query of the next ranks, which do not see each other.
+    Source of drafts that queries the model itself, for several ranks in parallel. Drafts do not see each other.
 
-    For the first draft of a round q equals p, so it is always accepted and the pass is never wasted.
+    For the first draft of a round, q equals p. This draft is always accepted, so each pass gives at least one token.
 
     Attributes:
         num_always_accepted (`int`): Number of drafts per round that cannot be rejected.
@@ -57,7 +57,7 @@ class ModelDrafts:
         self.sampler = sampler
 
     def draft(self, max_drafts: torch.LongTensor) -> Drafts:
-        """Draft `max_drafts` (batch,) tokens for each sequence."""
+        """Draft `max_drafts[b]` tokens for each sequence b."""
         state, width = self.sampler.state, int(max_drafts.max())
         result = state.query(max_drafts)
         distributions = arrange_by_rank(state, self.sampler.distributions(result), result, width + 1)
@@ -69,12 +69,13 @@ class ModelDrafts:
 
 class PromptLookupDrafts:
     """
-    Drafts copied from the unmasked text, without a forward pass.
+    Source of drafts that copies tokens from the unmasked text, without a forward pass.
 
-    The draft for a target is the token of the unmasked position whose neighbours agree best with the target's.
-    Agreement is the number of equal unmasked tokens to the left without a gap, plus that to the right, at most
-    `LOOKUP_REACH` each; the last position wins a tie. Left to right this is a lookup of the longest n-gram. Drafting
-    stops at the first target without any agreement.
+    The draft for a target position is the token of the unmasked position whose neighbours agree best with those of the
+    target. The agreement of two positions is the number of equal unmasked neighbours on the left, counted up to the
+    first difference and at most `LOOKUP_REACH`, plus the same number on the right. Of several best positions, the last
+    one is taken. From left to right, this is a lookup of the longest n-gram. Drafting stops at the first target for
+    which no neighbour agrees.
 
     Attributes:
         num_always_accepted (`int`): Number of drafts per round that cannot be rejected.
@@ -86,11 +87,11 @@ class PromptLookupDrafts:
         self.state = sampler.state
 
     def draft(self, max_drafts: torch.LongTensor) -> Drafts:
-        """Draft up to `max_drafts` (batch,) tokens for each sequence. Their distributions put all mass on the draft."""
+        """Draft up to `max_drafts[b]` tokens for each sequence b. Each draft has probability 1 in its distribution."""
         state, device = self.state, self.state.ids.device
         width, batch_size = int(max_drafts.max()), len(max_drafts)
         context = to_device(state.num_context, device)
-        # Masked tokens are -1, which never matches. Drafts count as unmasked for the drafts after them.
+        # Masked positions have the value -1, which never matches. Later drafts treat earlier drafts as unmasked tokens.
         is_unmasked = state.ranks_between(torch.zeros_like(state.num_context), state.num_context)
         text = index_by_position(state.ids.masked_fill(~is_unmasked, -1), state.orders)
         tokens = torch.zeros(batch_size, width, dtype=torch.long, device=device)
@@ -113,10 +114,10 @@ class PromptLookupDrafts:
 
 def look_up(text: torch.LongTensor, targets: torch.LongTensor) -> tuple[torch.LongTensor, torch.BoolTensor]:
     """
-    Return the token (batch,) whose neighbours agree best with those of the target, and whether any agree at all.
+    Return the token (batch,) whose neighbours agree best with those of the target, and whether at least one agrees.
 
     Args:
-        text (`torch.LongTensor` of shape `(batch, n)`): Tokens by position, -1 where masked.
+        text (`torch.LongTensor` of shape `(batch, n)`): Tokens by position, -1 at masked positions.
         targets (`torch.LongTensor` of shape `(batch,)`): Target position of each sequence.
     """
     length = text.shape[1]
@@ -140,18 +141,18 @@ class SpeculativeSampler:
     """
     Sampler that fills in the sequences of a decoder by drafting and verifying tokens.
 
-    A round takes one pass to verify, and another one if the model drafts. It unmasks at least one token, and at least
-    two (if two are left) if the model drafts, so there are never more passes than tokens.
+    A round takes one pass to verify drafts. With `ModelDrafts`, it takes another pass to make them. A round unmasks at
+    least one token, or with `ModelDrafts` at least two (if two are left). There are thus never more passes than tokens.
 
     Args:
         state (`CachedDecodingState`): The sequences to fill in.
-        sampler (`TokenSampler`): Gives the distributions p.
+        sampler (`TokenSampler`): Sampler that gives the distributions p.
         drafter (`ModelDrafts` or `PromptLookupDrafts`): Source of drafts.
         draft_length (`int`): Largest number of drafts per round and sequence.
 
     Attributes:
         num_drafts (`int`): Number of drafts that could have been rejected, over all sequences and rounds.
-        num_accepted (`int`): Number of those that were accepted.
+        num_accepted (`int`): Number of these drafts that were accepted.
     """
 
     def __init__(
@@ -165,7 +166,11 @@ class SpeculativeSampler:
         self.num_drafts = self.num_accepted = 0
 
     def run(self, first_step: int, after_step: Callable[[], None]) -> int:
-        """Unmask everything, and return the number of the next step. `after_step` is called after every round."""
+        """
+        Unmask all masked positions, starting at step `first_step`, and return the index of the step after the last one.
+
+        A step is a round. `after_step` is called after each round.
+        """
         step = first_step
         while self.state.num_masked.any():
             self._run_round(step)
@@ -177,7 +182,8 @@ class SpeculativeSampler:
         state, device = self.state, self.state.ids.device
         context = state.num_context.clone()
         drafts = self.drafter.draft(state.num_masked.clamp(max=self.draft_length))
-        # Column j is rank context + j. There is one more column than drafts, since all drafts may be accepted.
+        # Column j stands for rank context + j. There is one column more than drafts: if all drafts are accepted, one
+        # more token is drawn.
         columns = torch.arange(drafts.distributions.shape[1], device=device)
         ranks = to_device(context, device)[:, None] + columns
         tokens = torch.nn.functional.pad(drafts.tokens, (0, 1))
@@ -188,10 +194,11 @@ class SpeculativeSampler:
         verified = self._verify(drafts)
         p, q = (values.gather(2, tokens[..., None]).squeeze(2) for values in (verified, drafts.distributions))
         uniform = draw_uniform(*p.shape, generator=self.sampler.generator, device=device)
-        is_accepted = is_draft & ~(uniform >= p / q)  # accepts NaN, so that a round ends; `generate` reports it
+        is_accepted = is_draft & ~(uniform >= p / q)  # accepts NaN, which `generate` reports later
         num_accepted = is_accepted.long().cumprod(dim=1).sum(dim=1).cpu()
 
-        # One more token after the accepted drafts: for the first rejected draft, or for the rank after the last one.
+        # Draw one more token after the accepted drafts: at the rank of the first rejected draft, or after the last
+        # draft.
         has_more = state.num_masked > num_accepted
         selected = to_device(has_more.nonzero().squeeze(1), device), to_device(num_accepted[has_more], device)
         tokens[selected] = draw_tokens(
@@ -209,7 +216,7 @@ class SpeculativeSampler:
         self.num_accepted += int((num_accepted - num_always_accepted).clamp(min=0).sum())
 
     def _verify(self, drafts: Drafts) -> torch.Tensor:
-        """Return p (batch, width + 1, vocab_size) of every draft and of the rank after the last one."""
+        """Return p (batch, width + 1, vocab_size) at the rank of every draft and at the rank after the last draft."""
         skips_first = self.drafter.num_always_accepted > 0
         if skips_first and int(drafts.counts.max()) == 1:
             return drafts.distributions
@@ -224,7 +231,11 @@ class SpeculativeSampler:
 def arrange_by_rank(
     state: CachedDecodingState, distributions: torch.Tensor, result: QueryResult, width: int
 ) -> torch.Tensor:
-    """Return (batch, width, vocab_size): column j has the distribution of the j-th masked rank, zero if not queried."""
+    """
+    Return a tensor (batch, width, vocab_size) that has the distribution of the j-th masked rank in column j.
+
+    Columns of ranks that were not queried are zero.
+    """
     columns = result.ranks - to_device(state.num_context, result.ranks.device)[result.sequences]
     arranged = distributions.new_zeros(len(state.num_context), width, distributions.shape[1])
     arranged[result.sequences, columns] = distributions

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Tokenizers with a mask token. The mask has the highest id: every id below it stands for text."""
+"""Loading of tokenizers with a mask token. The mask token has the highest id, so every lower id stands for text."""
 
 import os
 
@@ -9,7 +9,8 @@ from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase
 from .configuration_aogpt import AOGPTConfig
 from .configuration_mdm_encoder import MDMEncoderConfig
 
-# The blank before a mask is part of it, as the blank before a word is: "LETTER <|mask|> WITH" is filled in as it reads.
+# `lstrip` makes the blank before a mask part of the mask, because tokens of words also contain the blank before the
+# word. Filling in "LETTER <|mask|> WITH" therefore leaves one blank between the words.
 MASK = AddedToken("<|mask|>", lstrip=True, special=True)
 
 
@@ -21,11 +22,13 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
         name_or_path (`str`): Hub name or folder.
 
     Raises:
-        ValueError: If there is no tokenizer, or it has no end-of-text token.
+        ValueError: If no tokenizer can be loaded, or if the tokenizer has no end-of-text token.
     """
     is_folder = os.path.isdir(name_or_path)
     if is_folder and not any(name.startswith(("tokenizer", "vocab")) for name in os.listdir(name_or_path)):
-        raise ValueError(f"{name_or_path} contains no tokenizer. Use the one that the model was trained with.")
+        raise ValueError(
+            f"The folder {name_or_path} contains no tokenizer. Pass the tokenizer that the model was trained with."
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path)
     except Exception as error:  # a damaged file can raise errors of any kind
@@ -33,7 +36,7 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
             f"The tokenizer {name_or_path!r} cannot be loaded from the Hub or a folder: {error}"
         ) from error
     if tokenizer.eos_token_id is None:
-        raise ValueError(f"The tokenizer {name_or_path!r} has no end-of-text token. Set its `eos_token`, and save it.")
+        raise ValueError(f"The tokenizer {name_or_path!r} has no end-of-text token. Set its `eos_token` and save it.")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     return add_mask_token(tokenizer)
@@ -41,20 +44,21 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
 
 def load_matching_tokenizer(config: AOGPTConfig | MDMEncoderConfig, name_or_path: str) -> PreTrainedTokenizerBase:
     """
-    Load a tokenizer to save with a model of this configuration.
+    Load the tokenizer that will be saved with a model, and check that it fits the model.
 
     Args:
         config (`AOGPTConfig` or `MDMEncoderConfig`): Configuration of the model.
         name_or_path (`str`): Hub name or folder.
 
     Raises:
-        ValueError: If its mask has another id than the configuration's, or as in [`load_tokenizer`].
+        ValueError: If the id of the mask token differs from `config.mask_token_id`, or as in [`load_tokenizer`].
     """
     tokenizer = load_tokenizer(name_or_path)
     if tokenizer.mask_token_id != config.mask_token_id:
         raise ValueError(
             f"The tokenizer {name_or_path!r} does not fit the model: its mask has the id {tokenizer.mask_token_id}, "
-            f"the model's has {config.mask_token_id}. Use the tokenizer that the model was trained with."
+            f"but the mask of the model has the id {config.mask_token_id}. Use the tokenizer that the model was "
+            "trained with."
         )
     tokenizer.model_max_length = config.max_position_embeddings
     return tokenizer
@@ -62,9 +66,10 @@ def load_matching_tokenizer(config: AOGPTConfig | MDMEncoderConfig, name_or_path
 
 def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """
-    Add the mask token `<|mask|>` after all other ids, unless the tokenizer already has a mask there, and return it.
+    Give the tokenizer the mask token `<|mask|>` with the highest id, and return the tokenizer.
 
-    A mask between other tokens, as BERT's, cannot be used: a model predicts all ids below its mask.
+    A tokenizer whose mask token already has the highest id is not changed. A mask token with a lower id, like BERT's,
+    is replaced, because a model predicts every id below its mask id.
 
     Args:
         tokenizer (`PreTrainedTokenizerBase`): The tokenizer, changed in place.
@@ -77,7 +82,7 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
         tokenizer.add_special_tokens({"mask_token": MASK})
         if tokenizer.mask_token_id != last + 1:
             raise ValueError(
-                f"{MASK.content} is already a token of this tokenizer (id {tokenizer.mask_token_id}, the last id is "
-                f"{last}). Rename that token, or remove it from the vocabulary."
+                f"{MASK.content} is already a token of this tokenizer, with the id {tokenizer.mask_token_id} instead "
+                f"of {last + 1}. Rename that token, or remove it from the vocabulary."
             )
     return tokenizer

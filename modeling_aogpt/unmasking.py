@@ -1,10 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Unmasking: which positions each step fills in.
+Unmasking: the choice of the positions that each step fills in.
 
-A schedule is a grid of times; an unmasking rule decides how many of the candidates a step unmasks; a certainty measure
-orders the candidates of an adaptive order. `ParallelSampler` runs the steps.
+A schedule is a grid of diffusion times. In each step, the model predicts some masked positions, the candidates. An
+unmasking rule decides how many candidates the step unmasks. With an adaptive order, a certainty measure decides which
+candidates come first. `ParallelSampler` runs the steps.
 """
 
 import math
@@ -18,12 +19,13 @@ from .sampling import SampledTokens, TokenSampler
 
 SCHEDULES = ("linear", "cosine")
 SCORE_UNMASKING = ("euler", "analytic")
-UNMASKING = ("bernoulli", "fixed_count", "entropy_bound", *SCORE_UNMASKING)
+ADAPTIVE_UNMASKING = ("entropy_bound", "threshold")
+UNMASKING = ("bernoulli", "fixed_count", *ADAPTIVE_UNMASKING, *SCORE_UNMASKING)
 
 # The log-linear noise of SEDD masks at most this fraction of the tokens.
 MAX_MASKED_FRACTION = 1 - 1e-3
 
-# SEDD's sampler stops at this time, and unmasks what is left in one more step.
+# SEDD's sampler stops at this diffusion time, and unmasks the remaining positions in one more step.
 LAST_TIME = 1e-5
 
 
@@ -32,7 +34,7 @@ LAST_TIME = 1e-5
 
 def log_linear_noise(times: torch.Tensor) -> torch.Tensor:
     """
-    Return the noise level sigma(t) = -log(1 - (1 - eps) t) at times in [0, 1], with eps = 1e-3.
+    Return the noise level sigma(t) = -log(1 - (1 - eps) t) at diffusion times t in [0, 1], with eps = 1e-3.
 
     At this level a token is masked with probability 1 - e^-sigma = (1 - eps) t (SEDD, arXiv 2310.16834).
     """
@@ -46,7 +48,7 @@ def masked_fractions(num_steps: int, schedule: str) -> torch.Tensor:
     Args:
         num_steps (`int`): Number of steps T.
         schedule (`str`): `"linear"`: t_k = 1 - k / T, as in the paper. `"cosine"`: t_k = cos(pi k / 2T), which unmasks
-            few positions per step at first and more when much is known (MaskGIT, arXiv 2202.04200, section 3.2).
+            few positions per step at first and more positions later (MaskGIT, arXiv 2202.04200, section 3.2).
 
     Examples:
         >>> masked_fractions(4, "linear").tolist()
@@ -66,21 +68,22 @@ def draw_unmasking_steps(
     generator: torch.Generator | None = None,
 ) -> torch.LongTensor:
     """
-    Draw the step at which each masked rank is unmasked.
+    Draw the index of the step at which each masked rank is unmasked.
 
     Args:
         num_masked (`torch.LongTensor` of shape `(batch,)`): Number of masked ranks m of each sequence.
         num_steps (`int`): Number of steps T.
         schedule (`str`): See [`masked_fractions`].
-        unmasking (`str`): `"bernoulli"` (Lemma 4.1): every position draws its own step, step k (from 1) with
-            probability t_{k-1} - t_k. Under a uniformly random order positions are exchangeable, so sorted draws
-            along the order give the same distribution. `"fixed_count"` (released code): after step k the first
-            floor(m (1 - t_k)) positions are unmasked, and at least one more than before.
+        unmasking (`str`): With `"bernoulli"` (Lemma 4.1), every position draws its own step, and step k (counted from
+            1) has probability t_{k-1} - t_k. Here t_k is the expected fraction of masked positions after step k. In a
+            uniformly random order, positions are exchangeable, so the drawn steps can be sorted and assigned along the
+            order without changing the distribution. With `"fixed_count"` (released code), the first floor(m (1 - t_k))
+            ranks are unmasked after step k, but each step unmasks at least one rank while any rank is masked.
         generator (`torch.Generator`, *optional*): Source of randomness.
 
     Returns:
-        `torch.LongTensor` (batch, max(num_masked)) on the CPU: the first m values of each row are the steps in
-        0 ... T - 1, in non-decreasing order; the rest are T.
+        `torch.LongTensor` (batch, max(num_masked)) on the CPU. The first m values of each sequence are indices of steps
+        from 0 to T - 1, in non-decreasing order. The remaining values are T.
 
     Examples:
         >>> draw_unmasking_steps(torch.tensor([6, 3]), 3, "linear", "fixed_count")
@@ -92,7 +95,7 @@ def draw_unmasking_steps(
     fractions = masked_fractions(num_steps, schedule)
     if unmasking == "bernoulli":
         draws = draw_uniform(len(num_masked), length, generator=generator, device="cpu")
-        # Step k (from 0) holds the draws in [1 - t_k, 1 - t_{k+1}).
+        # Draws in [1 - t_k, 1 - t_{k+1}) are mapped to step k (counted from 0).
         steps = torch.bucketize(draws, 1 - fractions[1:-1], right=True)
     else:
         steps = torch.stack([_fixed_count_steps(int(number), fractions, length) for number in num_masked])
@@ -104,7 +107,7 @@ def _fixed_count_steps(num_masked: int, fractions: torch.Tensor, length: int) ->
     steps = torch.zeros(length, dtype=torch.long, device="cpu")
     num_unmasked = 0
     for step, fraction in enumerate(fractions[1:].tolist()):
-        # 1e-9: rounding errors of the grid must not push an exact count below itself.
+        # Without 1e-9, a rounding error of the grid could turn an exact integer into the next lower integer.
         target = math.floor(num_masked * (1 - fraction) + 1e-9)
         end = min(num_masked, max(target, num_unmasked + 1))
         steps[num_unmasked:end] = step
@@ -116,12 +119,12 @@ def _fixed_count_steps(num_masked: int, fractions: torch.Tensor, length: int) ->
 
 
 def confidence(probabilities: torch.Tensor) -> torch.Tensor:
-    """Return the probability of the likeliest token, (rows,) (MaskGIT, arXiv 2202.04200, section 3.2)."""
+    """Return the probability (queries,) of the likeliest token (MaskGIT, arXiv 2202.04200, section 3.2)."""
     return probabilities.amax(dim=-1)
 
 
 def margin(probabilities: torch.Tensor) -> torch.Tensor:
-    """Return the difference between the two highest probabilities, (rows,) (arXiv 2502.06768)."""
+    """Return the difference (queries,) between the two highest probabilities (arXiv 2502.06768)."""
     if probabilities.shape[-1] == 1:
         return probabilities[:, 0]
     first, second = probabilities.topk(2, dim=-1).values.unbind(dim=-1)
@@ -129,11 +132,12 @@ def margin(probabilities: torch.Tensor) -> torch.Tensor:
 
 
 def negative_entropy(probabilities: torch.Tensor) -> torch.Tensor:
-    """Return minus the entropy in nats, (rows,) (arXiv 2505.24857)."""
+    """Return the negative entropy (queries,) in nats (arXiv 2505.24857)."""
     return torch.special.xlogy(probabilities, probabilities).sum(dim=-1)
 
 
-# Adaptive orders: the measure of each prediction, from probabilities (rows, vocab_size). Higher is unmasked first.
+# Measures of certainty for adaptive orders, as functions of probabilities (queries, vocab_size). The positions with the
+# highest values are unmasked first.
 CERTAINTY_MEASURES = {"confidence": confidence, "margin": margin, "entropy": negative_entropy}
 
 
@@ -144,22 +148,23 @@ class UnmaskingRule:
     """
     Rule that decides how many candidates a step unmasks.
 
-    A rule plans a number of ranks for each step, and may choose among the candidates by what the model predicts.
+    A rule first plans a number of ranks for each step. It can then choose among the candidates, the masked ranks that
+    the model predicted in the step, with the help of these predictions.
     """
 
-    is_adaptive = False  # whether the number depends on predictions
-    takes_leading = True  # whether the unmasked candidates are always the first ones
+    is_adaptive = False  # whether the number of unmasked ranks depends on predictions
+    takes_leading = True  # whether the rule always selects the first candidates
 
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
-        """Yield (step, planned), where planned (batch,), on the CPU, is the number of ranks to unmask in the step."""
+        """Yield the index of each step and the planned number of ranks to unmask, (batch,) on the CPU."""
         raise NotImplementedError
 
     def noise_level(self, step: int) -> float | None:
-        """Return the noise level to query an encoder with, or None for that of the fraction of masks."""
+        """Return the noise level for an encoder, or None for the level that matches the fraction of masked tokens."""
         return None
 
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the measures of each prediction that `select` uses, see `MeasureFunction`."""
+        """Return the measures of each prediction that `select` needs (see `MeasureFunction`)."""
         return {}
 
     def select(
@@ -170,11 +175,12 @@ class UnmaskingRule:
         measures: dict[str, torch.Tensor],
     ) -> torch.BoolTensor:
         """
-        Return which candidates to unmask.
+        Return a boolean tensor (batch, columns) that is True at the candidates to unmask.
 
         Args:
-            step (`int`): Number of the step.
-            is_candidate (`torch.BoolTensor` of shape `(batch, columns)`): The candidates, in order of preference.
+            step (`int`): Index of the step.
+            is_candidate (`torch.BoolTensor` of shape `(batch, columns)`): True at candidates. The columns are in order
+                of preference.
             num_planned (`torch.LongTensor` of shape `(batch,)`): Number of ranks that [`steps`] planned for this step.
             measures (`dict` of `torch.Tensor` of shape `(batch, columns)`): Results of [`measure`].
         """
@@ -184,10 +190,10 @@ class UnmaskingRule:
 
 class ScheduledUnmasking(UnmaskingRule):
     """
-    Rule with counts that are drawn before the first pass, see [`draw_unmasking_steps`].
+    Rule that draws the numbers of ranks for all steps before the first pass (see [`draw_unmasking_steps`]).
 
-    Without `num_steps`, one position is unmasked at a time. A later run on the same state, as in refinement, takes a
-    number of steps in proportion to the number of masked ranks.
+    Without `num_steps`, one position is unmasked at a time. If the sampler runs again on the same state, as in
+    refinement, the number of steps is reduced in proportion to the number of masked ranks.
     """
 
     def __init__(
@@ -209,28 +215,32 @@ class ScheduledUnmasking(UnmaskingRule):
             yield step, torch.minimum((plan == step).sum(dim=-1), state.num_masked)
 
 
-class EntropyBoundUnmasking(UnmaskingRule):
-    """
-    Rule that unmasks candidates as long as the sum of their entropies minus the largest one is at most `bound` nats.
-
-    That difference bounds the Kullback-Leibler divergence between the joint distribution of the tokens and the product
-    they are drawn from (arXiv 2505.24857). At least one position is unmasked.
-    """
+class AdaptiveUnmasking(UnmaskingRule):
+    """Rule that takes as many steps as the predictions require, and unmasks at least one position in each step."""
 
     is_adaptive = True
 
-    def __init__(self, bound: float) -> None:
-        self.bound = bound
-
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
-        """Yield steps until nothing is masked."""
+        """Yield steps until no rank is masked."""
         step = 0
         while state.num_masked.any():
             yield step, state.num_masked.clamp(max=1)
             step += 1
 
+
+class EntropyBoundUnmasking(AdaptiveUnmasking):
+    """
+    Rule that unmasks candidates while the sum of their entropies minus the largest entropy is at most `bound` nats.
+
+    This difference bounds the Kullback-Leibler divergence between the joint distribution of the tokens and the product
+    of distributions from which they are drawn (arXiv 2505.24857).
+    """
+
+    def __init__(self, bound: float) -> None:
+        self.bound = bound
+
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the entropies in nats."""
+        """Return the entropy of each prediction in nats."""
         return {"entropy": -negative_entropy(probabilities)}
 
     def select(
@@ -240,26 +250,55 @@ class EntropyBoundUnmasking(UnmaskingRule):
         num_planned: torch.LongTensor,
         measures: dict[str, torch.Tensor],
     ) -> torch.BoolTensor:
-        """Return the leading candidates within the bound."""
+        """Return a boolean tensor (batch, columns) that is True at the leading candidates within the bound."""
         entropies = measures["entropy"]
         total_correlation_bound = entropies.cumsum(dim=1) - entropies.cummax(dim=1).values
-        is_selected = total_correlation_bound <= self.bound + 1e-12  # a single position has 0 up to rounding
+        is_selected = total_correlation_bound <= self.bound + 1e-12  # 0 for a single position, up to rounding
         is_selected[:, 0] = True
         return is_candidate & is_selected
 
 
+class ThresholdUnmasking(AdaptiveUnmasking):
+    """
+    Rule that unmasks every candidate whose likeliest token has at least the probability `threshold`.
+
+    If there is no such candidate, it unmasks the first candidate (Fast-dLLM, arXiv 2505.22618, section 3.3).
+    """
+
+    takes_leading = False
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+
+    def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the probability of the likeliest token of each prediction."""
+        return {"confidence": confidence(probabilities)}
+
+    def select(
+        self,
+        step: int,
+        is_candidate: torch.BoolTensor,
+        num_planned: torch.LongTensor,
+        measures: dict[str, torch.Tensor],
+    ) -> torch.BoolTensor:
+        """Return a boolean tensor (batch, columns), True at candidates that reach the threshold, else at the first."""
+        is_selected = is_candidate & (measures["confidence"] >= self.threshold)
+        is_selected[:, 0] |= is_candidate[:, 0] & ~is_selected.any(dim=1)
+        return is_selected
+
+
 class ScoreUnmasking(UnmaskingRule):
     """
-    Rule of SEDD's reverse steps from the score s (arXiv 2310.16834).
+    Rule of SEDD's samplers, which unmask positions by the predicted score s (arXiv 2310.16834).
 
-    In a step from time t to t', a masked position becomes token y
+    In a step from diffusion time t to the lower time t', a masked position becomes token y
 
     * `"euler"`: with probability (t - t') sigma'(t) s_y, from the rate at time t;
-    * `"analytic"`: with probability (e^(sigma(t) - sigma(t')) - 1) s_y, which is exact for the exact score of a single
-      position (Tweedie tau-leaping).
+    * `"analytic"`: with probability (e^(sigma(t) - sigma(t')) - 1) s_y (Tweedie tau-leaping). This is exact for a
+      single position if the score is exact.
 
-    The sum over y exceeds 1 where a network overestimates the score; the position is then always unmasked. One more
-    step unmasks what is left after the last one.
+    If a network overestimates the score, the sum of these probabilities over y can exceed 1. The position is then
+    always unmasked. After the last step of the schedule, one more step unmasks the remaining positions.
     """
 
     is_adaptive = True
@@ -272,7 +311,7 @@ class ScoreUnmasking(UnmaskingRule):
         self.unmasking, self.num_tokens, self.generator = unmasking, num_tokens, generator
 
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
-        """Yield the steps of the schedule, and one more. Every masked rank is a candidate."""
+        """Yield the steps of the schedule and one more step. In each step, every masked rank is a candidate."""
         for step in range(len(self.times)):
             yield step, state.num_masked
 
@@ -281,7 +320,7 @@ class ScoreUnmasking(UnmaskingRule):
         return log_linear_noise(self.times[step]).item()
 
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the log of the score's sum over tokens, without the factor of the noise level."""
+        """Return the log of the score summed over tokens, without the factor that depends only on the noise level."""
         return {"log_total": logits.double().logsumexp(dim=-1) - math.log(self.num_tokens)}
 
     def select(
@@ -291,7 +330,7 @@ class ScoreUnmasking(UnmaskingRule):
         num_planned: torch.LongTensor,
         measures: dict[str, torch.Tensor],
     ) -> torch.BoolTensor:
-        """Draw which candidates to unmask."""
+        """Draw the candidates to unmask at random."""
         if step == len(self.times) - 1:
             return is_candidate
         time, next_time = self.times[step].item(), self.times[step + 1].item()
@@ -311,16 +350,19 @@ class ScoreUnmasking(UnmaskingRule):
 
 class ParallelSampler:
     """
-    Sampler that unmasks several positions per forward pass, drawn independently given all unmasked tokens.
+    Sampler that unmasks several positions per forward pass.
+
+    The tokens of a step are drawn independently of each other, given all tokens that were unmasked before.
 
     Args:
         state (`DecodingState`): The sequences to fill in.
-        rule (`UnmaskingRule`): Decides how many positions each step unmasks.
-        sampler (`TokenSampler`): Draws the tokens.
+        rule (`UnmaskingRule`): Rule that decides how many positions each step unmasks.
+        sampler (`TokenSampler`): Sampler that draws the tokens.
         certainty (`str`, *optional*): Name in `CERTAINTY_MEASURES`. The candidates of a step are then unmasked in the
-            order of that measure instead of the order of the state. What is sampled is then no longer the model's
+            order of that measure instead of the order of the state. Samples then no longer follow the model's
             distribution under a fixed order.
-        window (`int`, *optional*): Number of masked ranks that are candidates; defaults to all of the block.
+        window (`int`, *optional*): Number of masked ranks that are candidates. Defaults to all masked ranks of the
+            block.
     """
 
     def __init__(
@@ -336,9 +378,13 @@ class ParallelSampler:
         self.needs_measures = certainty is not None or rule.is_adaptive
 
     def run(self, first_step: int, after_step: Callable[[], None]) -> int:
-        """Unmask everything, and return the number of the next step. `after_step` is called if a step unmasked any."""
+        """
+        Unmask all masked positions, starting at step `first_step`, and return the index of the step after the last one.
+
+        `after_step` is called after each step that unmasked at least one position.
+        """
         state, step = self.state, -1
-        # The block of each rank. Candidates move within their block only, so these stay the same.
+        # The block of each rank. It does not change, because candidates move only within their block.
         blocks = state.blocks.cpu() if self.needs_measures else None
         for step, num_planned in self.rule.steps(state):
             num_queries = num_planned if blocks is None else self._count_candidates(num_planned, blocks)
@@ -368,7 +414,12 @@ class ParallelSampler:
         return values
 
     def _count_candidates(self, num_planned: torch.LongTensor, blocks: torch.LongTensor) -> torch.LongTensor:
-        """Return the number of masked ranks up to the end of the block of the last planned one, within the window."""
+        """
+        Return the number (batch,) of masked ranks that are candidates.
+
+        Candidates are the masked ranks up to the end of the block that contains the last planned rank, but at most
+        `window` ranks, or the planned number if it is larger.
+        """
         state = self.state
         ranks = torch.arange(blocks.shape[1], device=blocks.device)
         last = (state.num_context + num_planned - 1).clamp(min=0)
@@ -387,10 +438,11 @@ class ParallelSampler:
         step: int,
         first_step: int,
     ) -> torch.LongTensor:
-        """Move the candidates that the rule selects to the next ranks of the state, commit and count them (batch,)."""
+        """Move the selected candidates to the next ranks of the state, commit them, and return the numbers (batch,)."""
         device = result.ranks.device
         context = to_device(self.state.num_context, device)
-        queries = torch.full((len(context), int(num_queries.max())), -1, device=device)  # by candidate; -1: none
+        # Index of the query of each candidate; -1 in columns without a candidate.
+        queries = torch.full((len(context), int(num_queries.max())), -1, device=device)
         queries[result.sequences, result.ranks - context[result.sequences]] = torch.arange(
             len(result.ranks), device=device
         )
@@ -420,7 +472,7 @@ class ParallelSampler:
         return preference.gather(1, blocks.gather(1, preference).argsort(dim=1, stable=True))
 
     def _move_candidates(self, columns: torch.LongTensor, num_queries: torch.LongTensor) -> None:
-        """Put the candidates of the state into the order of `columns` (batch, columns)."""
+        """Reorder the candidates in the state: candidate `columns[b, j]` of sequence b becomes candidate j."""
         if columns.shape[1] == 1 or (self.certainty is None and self.rule.takes_leading):
             return  # already in this order
         device = columns.device

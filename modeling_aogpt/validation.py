@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments. Their errors say what is wrong, what was given, what is allowed and what to do."""
+"""Checks of arguments. Each error says what is wrong, what was given, what is allowed and what to do."""
 
 import functools
 import inspect
@@ -12,7 +12,8 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import TransformersKwargs
 
-# Arguments that Transformers, its trainer and pipelines, tokenizers and PEFT may pass to the forward of any model.
+# Arguments that every `forward` must accept, because Transformers' trainer, pipelines and tokenizers or PEFT may pass
+# them to any model.
 COMMON_FORWARD_ARGUMENTS = frozenset(
     {
         *TransformersKwargs.__annotations__,
@@ -32,13 +33,13 @@ def is_number(value: object) -> bool:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean ...?" with the known name closest to `name`, or an empty string if none is close."""
+    """Return " Did you mean ...?" with the known name closest to `name`, or an empty string if no name is close."""
     close = get_close_matches(name, list(known), n=1)
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
 def suggest_arguments(method: Callable) -> Callable:
-    """Decorate a method so that its error for an unknown argument names the closest known one."""
+    """Decorate a method so that its error for an unknown argument suggests the known argument with the closest name."""
     known = [name for name in inspect.signature(method).parameters if name != "self"]
 
     @functools.wraps(method)
@@ -55,7 +56,11 @@ def suggest_arguments(method: Callable) -> Callable:
 
 
 def check_choice(name: str, value: object, allowed: Iterable[str], alternative: str = "") -> None:
-    """Raise a `ValueError` unless `value` is one of the `allowed` strings; `alternative` is appended to their list."""
+    """
+    Raise a `ValueError` unless `value` is one of the `allowed` strings.
+
+    The error message lists the allowed strings, followed by the text `alternative`.
+    """
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(map(repr, allowed)) + alternative
         raise ValueError(f"`{name}` must be one of {choices}, but is {value!r}.")
@@ -68,11 +73,12 @@ def check_integer(name: str, value: object, least: int = 1) -> None:
 
 
 def check_even(name: str, value: object) -> None:
-    """Raise a `ValueError` unless `value` is an even integer of at least 2, as stratified draws need it."""
+    """Raise a `ValueError` unless `value` is an even integer of at least 2."""
     check_integer(name, value, least=2)
     if value % 2:
         raise ValueError(
-            f"`{name}` must be even, but is {value}: the standard error is estimated from two draws in each stratum."
+            f"`{name}` must be even, but is {value}. The standard error is estimated from two draws in each stratum. "
+            f"Use {value + 1}."
         )
 
 
@@ -81,7 +87,7 @@ def check_tensor(name: str, value: object) -> None:
     if not isinstance(value, torch.Tensor):
         raise TypeError(
             f"`{name}` must be a torch.Tensor, but has type {type(value).__name__}. Use torch.tensor(...) for numbers, "
-            "or return_tensors='pt' in the tokenizer."
+            "or call the tokenizer with return_tensors='pt'."
         )
 
 
@@ -95,25 +101,25 @@ def check_batch(name: str, ids: torch.Tensor) -> None:
 
 
 def check_aligned(name: str, values: torch.Tensor, input_ids: torch.Tensor) -> None:
-    """Raise a `ValueError` unless `values` has the shape of `input_ids`, so that nothing is broadcast or cut."""
+    """Raise an error unless `values` is a tensor with the shape of `input_ids`."""
     check_tensor(name, values)
     if values.shape != input_ids.shape:
         raise ValueError(
-            f"`{name}` must have one value per token, shape {tuple(input_ids.shape)}, but has shape "
+            f"`{name}` must have one value per token, that is, shape {tuple(input_ids.shape)}, but has shape "
             f"{tuple(values.shape)}."
         )
 
 
 def check_orders(name: str, orders: torch.Tensor, batch_size: int, length: int, expected: str = "") -> None:
     """
-    Raise a `ValueError` unless every row of `orders` is a permutation of 0 ... length - 1.
+    Raise a `ValueError` unless every order is a permutation of 0 ... length - 1.
 
     Args:
-        name (`str`): Name of the argument, for errors.
+        name (`str`): Name of the argument, used in error messages.
         orders (`torch.Tensor` of shape `(batch, n)`): The orders to check.
-        batch_size (`int`): Number of orders that are needed.
-        length (`int`): Number of positions in each.
-        expected (`str`): What the shape stands for, for errors.
+        batch_size (`int`): Required number of orders.
+        length (`int`): Required number of positions in each order.
+        expected (`str`): Explanation of the required shape, appended to it in the error message.
     """
     check_tensor(name, orders)
     if tuple(orders.shape) != (batch_size, length):
@@ -133,12 +139,12 @@ def check_orders(name: str, orders: torch.Tensor, batch_size: int, length: int, 
 
 
 def check_finite(log_likelihood: torch.Tensor, dtype: torch.dtype) -> None:
-    """Raise a `ValueError` if the log-likelihood (..., batch) of a sequence is not finite."""
+    """Raise a `ValueError` if `log_likelihood` (..., batch) contains a value that is not finite."""
     is_wrong = ~torch.isfinite(log_likelihood.reshape(-1, log_likelihood.shape[-1])).all(dim=0)
     if is_wrong.any():
         raise ValueError(
-            f"The log-likelihood of sequence {int(is_wrong.nonzero()[0])} is not finite. Check the weights, and the "
-            f"dtype they were loaded in ({dtype})."
+            f"The log-likelihood of sequence {int(is_wrong.nonzero()[0])} is not finite. Check the weights and "
+            f"the dtype in which they were loaded ({dtype})."
         )
 
 
@@ -149,7 +155,8 @@ def should_validate(model: PreTrainedModel, values: torch.Tensor) -> bool:
     """
     Return whether to check the values of a tensor.
 
-    Such checks are skipped while compiling, and on accelerators in training, where they would force a sync.
+    Such checks are skipped while compiling. They are also skipped in training on accelerators, because the CPU would
+    have to wait for the accelerator.
     """
     return not (torch.compiler.is_compiling() or values.is_meta or (model.training and not values.is_cpu))
 
@@ -166,11 +173,11 @@ def check_text_ids(model: PreTrainedModel, name: str, ids: torch.LongTensor, als
         given, hint = ids[is_wrong][0].item(), ""
         if given == config.mask_token_id:
             hint = (
-                " This id is the mask: generate() and masked language models fill masks in, but training and "
-                "likelihoods need unmasked text."
+                " This id is the mask. generate() and masked language models accept masked positions, but training "
+                "and likelihoods need unmasked text."
             )
         elif given >= config.num_valid_tokens and name != "labels":
-            hint = f" The mask of this model has the id {config.mask_token_id}; use a tokenizer with the same mask."
+            hint = f" The mask of this model has the id {config.mask_token_id}. Use a tokenizer with the same mask."
         raise ValueError(
             f"`{name}` contains the id {given}, but ids of text go from 0 to {config.num_valid_tokens - 1} "
             f"(config.num_valid_tokens).{hint}"
@@ -178,7 +185,7 @@ def check_text_ids(model: PreTrainedModel, name: str, ids: torch.LongTensor, als
 
 
 def check_mask_token(model: PreTrainedModel) -> None:
-    """Raise a `ValueError` if `config.mask_token_id`, which may have been changed, is not above the ids of text."""
+    """Raise a `ValueError` if `config.mask_token_id` was changed to a value that is not above the ids of text."""
     mask, num_valid = model.config.mask_token_id, model.config.num_valid_tokens
     if not is_integer(mask) or mask < num_valid:
         raise ValueError(
@@ -194,10 +201,11 @@ def prepare_input_ids(
     allow_mask: bool = False,
 ) -> torch.LongTensor:
     """
-    Return `input_ids` (batch, n) as int64, with 0 at padding, after checking them.
+    Check `input_ids` (batch, n), and return them as int64 with 0 at padding.
 
     Raises:
-        ValueError: If they are not a batch of text that fits into the position table, or the mask has another shape.
+        ValueError: If `input_ids` is not a batch of ids of text (or masks, with `allow_mask`), if its sequences are too
+            long, or if `attention_mask` has another shape.
     """
     check_batch("input_ids", input_ids)
     if attention_mask is not None:
@@ -206,7 +214,7 @@ def prepare_input_ids(
     if not 1 <= length <= max_length:
         raise ValueError(
             f"`input_ids` has {length} tokens per sequence, but this model takes 1 to {max_length} "
-            "(config.max_position_embeddings). Truncate or split the text, or train a model with a longer table."
+            "(config.max_position_embeddings). Truncate or split the text, or use a model for longer sequences."
         )
     if allow_mask:
         check_mask_token(model)
@@ -224,10 +232,11 @@ def prepare_labels(
     attention_mask: torch.Tensor | None = None,
 ) -> torch.LongTensor:
     """
-    Return `labels` (batch, n) as int64, with -100 at padding, after checking them.
+    Check `labels` (batch, n), and return them as int64 with -100 at padding.
 
     Raises:
-        ValueError: If they do not have the shape of `input_ids`, or contain ids that are neither text nor -100.
+        ValueError: If `labels` does not have the shape of `input_ids`, or contains values that are neither ids of text
+            nor -100.
     """
     check_batch("labels", labels)
     check_aligned("labels", labels, input_ids)
@@ -239,7 +248,7 @@ def prepare_labels(
 
 
 def check_forward_arguments(model: PreTrainedModel, arguments: dict[str, object]) -> None:
-    """Raise a `ValueError` for a misspelt argument of `forward`, which Transformers would pass on without effect."""
+    """Raise a `ValueError` for an unknown argument of `forward`, because Transformers would silently ignore it."""
     unknown = [name for name, value in arguments.items() if value is not None and name not in COMMON_FORWARD_ARGUMENTS]
     if unknown:
         known = inspect.signature(type(model).forward).parameters
@@ -255,12 +264,13 @@ def prepare_targets(
     attention_mask: torch.Tensor | None,
 ) -> tuple[torch.BoolTensor, torch.BoolTensor]:
     """
-    Return which positions (batch, n) are targets and which are context, after checking both.
+    Check `targets` and `context`, and return two boolean tensors (batch, n) that are True at targets and at context.
 
-    Without `context`, all other tokens are context. A sequence without a target has no context either.
+    Without `context`, all tokens that are not targets are context. A sequence without targets gets no context.
 
     Raises:
-        ValueError: If a set does not have the shape of the ids, the two overlap, or one contains padding.
+        ValueError: If `targets` or `context` does not have the shape of `input_ids`, contains padding, or overlaps the
+            other, or if no position is a target.
     """
     check_batch("input_ids", input_ids)
     check_aligned("targets", targets, input_ids)
@@ -271,8 +281,8 @@ def prepare_targets(
     is_token = torch.ones_like(is_target) if attention_mask is None else attention_mask != 0
     is_context = is_token & ~is_target if context is None else context != 0
     for is_wrong, problem in (
-        (is_target & is_context, "is in both `targets` and `context`. Remove it from one."),
-        ((is_target | is_context) & ~is_token, "is padding (`attention_mask` is 0), so it cannot be in either set."),
+        (is_target & is_context, "is in both `targets` and `context`. Remove it from one of them."),
+        ((is_target | is_context) & ~is_token, "is padding, so it must be 0 in both `targets` and `context`."),
     ):
         if is_wrong.any():
             sequence, position = is_wrong.nonzero()[0].tolist()

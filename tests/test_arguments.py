@@ -13,6 +13,7 @@ from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.convert_reference_checkpoint import SEDD
 from training.arguments import (
     MAY_CHANGE,
+    SCHEDULE,
     ModelArguments,
     TrainingArguments,
     accumulation_steps,
@@ -78,6 +79,8 @@ def test_dependent_defaults(config: Path) -> None:
     assert model.max_position_embeddings == 32
     assert training.final_learning_rate == pytest.approx(1e-4)
     assert training.output_dir == Path("runs/my_run")
+    assert training.decay_steps is None
+    assert parse_arguments([str(config), "--learning_rate_schedule=warmup_stable_decay"])[2].decay_steps == 100
     model, _, training = parse_arguments(
         [str(config), "--max_position_embeddings=64", "--final_learning_rate=0", "--output_dir=here"]
     )
@@ -107,11 +110,18 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         ("max_steps: 100", r"`warmup_steps` must be at least 0 and below `max_steps` \(100\), but is 100"),
         ("batch_size: 0", "`batch_size` must be at least 1, but is 0"),
         ("eval_sequences: 0", "`eval_sequences` must be at least 1, but is 0"),
+        ("decay_steps: 5", "`decay_steps` has no effect without `learning_rate_schedule=warmup_stable_decay`"),
+        ("learning_rate_schedule: warmup_stable_decay\ndecay_steps: 901", r"\(100\) and .* \(901\) are together more"),
         ("final_learning_rate: 0.5", r"between 0 and `learning_rate` \(0.001\), but is 0.5"),
         ("learning_rate: 0", "`learning_rate` must be above 0 and finite, but is 0.0"),
         ("left_to_right_fraction: 1.5", "`left_to_right_fraction` must be between 0 and 1, but is 1.5"),
         ("final_left_to_right_fraction: -1", "`left_to_right_fraction` must be between 0 and 1, but is -1.0"),
-        ("block_length: 2\nstride: 3", r"`block_length` \(2\) and `stride` \(3\) are two ways"),
+        ("left_to_right_steps: 9", "`left_to_right_steps` has no effect without `final_left_to_right_fraction`"),
+        (
+            "final_left_to_right_fraction: 0\nleft_to_right_steps: 1001",
+            r"`left_to_right_steps` \(1001\) must be at most `max_steps` \(1000\)",
+        ),
+        ("block_length: 2\nstride: 3", r"`block_length` \(2\) and `stride` \(3\) cannot be combined"),
         ("block_length: 0", "`block_length` must be at least 1, but is 0"),
         ("objective: masked_diffusion", "`objective` must be any_order for a decoder, but is masked_diffusion"),
         (
@@ -280,12 +290,12 @@ def test_settings_that_affect_the_result_may_not_change(config: Path) -> None:
     check_same_run(saved, dict(saved), Path("run"))
     for key in saved:
         changed = saved | {key: "something else"}
-        if key in MAY_CHANGE:
+        if key in MAY_CHANGE | SCHEDULE:
             check_same_run(saved, changed, Path("run"))
         else:
             with pytest.raises(ValueError, match=rf"run belongs .*\({key}: .* there, 'something else' now\)"):
                 check_same_run(saved, changed, Path("run"))
-    assert saved.keys() >= MAY_CHANGE
+    assert saved.keys() >= MAY_CHANGE | SCHEDULE
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

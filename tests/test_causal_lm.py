@@ -143,7 +143,7 @@ def test_generating_more_tokens_than_there_are_positions_is_an_error(causal: AOG
     prompt = torch.tensor([[1, 2, 3]])
     mask = torch.ones_like(prompt)
     assert causal.generate(prompt, attention_mask=mask, max_length=12).shape == (1, 12)
-    message = r"at position 12, but the position table has 12 entries \(config\.max_position_embeddings\)"
+    message = r"at position 12, but the last position of this model is 11 \(config\.max_position_embeddings is 12\)"
     with pytest.raises(ValueError, match=message):
         causal.generate(prompt, attention_mask=mask, max_length=13)
     mask[0, 0] = 0  # padding has no position
@@ -172,5 +172,5 @@ def test_inputs_that_are_not_allowed_are_errors(causal: AOGPTForCausalLM) -> Non
     with pytest.raises(ValueError, match="must have 4 columns, for 0 cached and 4 new tokens, but has 12"):
         causal(torch.zeros(1, 4, dtype=torch.long), past_key_values=static, attention_mask=torch.ones(1, 12))
     cache = causal(torch.zeros(1, 12, dtype=torch.long), use_cache=True).past_key_values
-    with pytest.raises(ValueError, match="at position 12, but the position table has 12 entries"):
+    with pytest.raises(ValueError, match="at position 12, but the last position of this model is 11"):
         causal(torch.tensor([[1]]), past_key_values=cache)

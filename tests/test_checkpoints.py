@@ -18,6 +18,7 @@ from training.checkpoints import (
     load_newest_checkpoint,
     load_state,
     save_checkpoint,
+    step_of,
     training_state,
 )
 from training.optimization import ExponentialMovingAverage, create_optimizer
@@ -92,6 +93,19 @@ def test_the_number_of_kept_checkpoints(tmp_path: Path, keep: int) -> None:
         save(tmp_path, step, keep)
         steps = [int(path.stem.removeprefix("checkpoint-")) for path in checkpoints_in(tmp_path)]
         assert steps == list(range(1, step + 1))[-keep:]
+
+
+def test_milestones_are_never_removed(tmp_path: Path) -> None:
+    for step in range(1, 13):
+        save_checkpoint(tmp_path, step, TENSORS, {}, 2, is_milestone=lambda step: step % 5 == 0)
+    assert [step_of(path) for path in checkpoints_in(tmp_path)] == [5, 10, 11, 12]
+
+
+def test_the_newest_checkpoint_that_fits_is_loaded(tmp_path: Path) -> None:
+    for step in (1, 2, 3):
+        save(tmp_path, step)
+    assert load_newest_checkpoint(tmp_path, lambda checkpoint: checkpoint.step < 3).step == 2
+    assert load_newest_checkpoint(tmp_path, lambda checkpoint: False) is None
 
 
 @pytest.mark.parametrize("damage", [cut_short, flip_a_bit, empty])

@@ -28,9 +28,12 @@ WRONG = [
     ("training/pretrain.py {quickstart} --output_dir text.txt", r"`output_dir` \(text.txt\) is a file"),
     ("training/compare_runs.py folder", "has no results.json, so the run is not finished"),
     ("training/compare_runs.py", None),
-    ("training/convert_causal_lm.py folder out", "There is no model 'folder'"),
+    ("training/convert_causal_lm.py folder out", "The configuration of 'folder' cannot be used"),
     ("training/convert_causal_lm.py gpt2 out", "The weights of gpt2 are missing or damaged"),
     ("training/export_causal_lm.py nowhere out", "There is no model 'nowhere'"),
+    ("training/export_checkpoint.py folder out", "folder is neither a checkpoint nor the folder of a run with a valid"),
+    ("training/export_checkpoint.py text.txt out", "text.txt"),
+    ("training/export_checkpoint.py text.txt damaged", "damaged exists and is not an empty folder"),
     ("eval/generative.py nowhere --output-dir out", "There is no model 'nowhere'"),
     ("eval/generative.py nowhere --output-dir out --length 0", "`length` must be at least 1, but is 0"),
     ("eval/quantization.py folder", "has no results.json, so the run is not finished"),
@@ -161,6 +164,7 @@ def test_commands_report_errors_without_a_traceback(
     for name, content in files.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(content)
+    folders = {path for path in Path().rglob("*") if path.is_dir()}
     monkeypatch.setattr(sys, "argv", command.format(quickstart=QUICKSTART).split())
     with pytest.raises(SystemExit) as ended:
         runpy.run_path(str(ROOT / sys.argv[0]), run_name="__main__")
@@ -169,6 +173,7 @@ def test_commands_report_errors_without_a_traceback(
         assert "error: " in capsys.readouterr().err.splitlines()[-1]
     else:
         assert re.search(f"^error: .*{message}", str(ended.value.code))
+    assert {path for path in Path().rglob("*") if path.is_dir()} == folders
 
 
 def test_the_errors_of_every_command_are_tested() -> None:

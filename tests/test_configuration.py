@@ -63,7 +63,7 @@ def test_a_configuration_is_unchanged_by_saving_and_loading() -> None:
         ),
         (
             {"hidden_size": 36, "num_attention_heads": 12, "position_encoding": "rotary"},
-            "'rotary'` needs an even `head_dim`, but it is 3",
+            "'rotary'` needs an even `head_dim`, but `head_dim` is 3",
         ),
         ({"num_hidden_layers": 0}, "`num_hidden_layers` must be an integer from 1 to 1024, but is 0"),
         ({"vocab_size": 10.5}, "`vocab_size` must be an integer from 1 to .*, but is 10.5"),

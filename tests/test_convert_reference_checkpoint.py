@@ -157,7 +157,10 @@ def test_the_tokenizer_is_saved_with_a_mask_and_must_fit_the_model(
         words = Tokenizer(models.WordLevel({f"w{id}": id for id in range(size)}, unk_token="w0"))
         words.pre_tokenizer = pre_tokenizers.Whitespace()
         PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w0").save_pretrained(tmp_path / f"of-{size}")
-    with pytest.raises(ValueError, match="of-95' does not fit the model: its mask has the id 95, the model's has 96"):
+    with pytest.raises(
+        ValueError,
+        match="of-95' does not fit the model: its mask has the id 95, but the mask of the model has the id 96",
+    ):
         convert(source, tmp_path / "model", tokenizer=str(tmp_path / "of-95"))
     assert not (tmp_path / "model").exists()
     command = ["convert", str(source), str(tmp_path / "model"), "--tokenizer", str(tmp_path / "of-96")]
@@ -285,7 +288,7 @@ def test_a_file_without_moving_averages_has_only_live_weights(released: Checkpoi
 def test_a_missing_moving_average_is_an_error(released: Checkpoint, tmp_path: Path) -> None:
     number = len(released["ema_model"]["shadow_params"])
     del released["ema_model"]["shadow_params"][5]
-    assert f"{number - 1} moving averages for {number} parameters" in conversion_error(released, tmp_path)
+    assert f"{number - 1} moving averages, but {number} parameters" in conversion_error(released, tmp_path)
 
 
 def test_moving_averages_in_another_order_are_an_error(released: Checkpoint, tmp_path: Path) -> None:
@@ -369,7 +372,9 @@ def test_an_output_folder_that_is_in_use_is_an_error(
     source, output_dir = write(released, tmp_path / "source.pt"), tmp_path / "model"
     occupy(output_dir)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ValueError, match=r"model exists and is not an empty folder\. Remove it, or choose another one"):
+    with pytest.raises(
+        ValueError, match=r"model exists and is not an empty folder\. Remove it, or choose another folder"
+    ):
         convert(source, output_dir)
     assert sorted(tmp_path.rglob("*")) == before
 

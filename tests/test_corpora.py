@@ -19,6 +19,7 @@ from common.corpora import (
     load_corpus,
     load_files,
     python_stdlib,
+    stream_corpus,
     unicode_names,
 )
 
@@ -140,6 +141,26 @@ def test_validation_split_of_a_data_set(tmp_path: Path) -> None:
     assert load_corpus(CorpusArguments([folder], validation_split="test"))["validation"]["text"][:] == ["test"]
     with pytest.raises(ValueError, match=r"no split 'dev'\. Choose one of its splits: train, validation, test"):
         load_corpus(CorpusArguments([folder], validation_split="dev"))
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_the_first_part_of_a_data_set_is_an_error(tmp_path: Path, is_streamed: bool) -> None:
+    folder = tmp_path / "set" / "plain_text" / "partial-train"  # as in the Hub's conversion of large data sets
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"text": WORDS}), folder / "0000.parquet")
+    load = stream_corpus if is_streamed else load_corpus
+    with pytest.raises(
+        ValueError, match=r"are in partial-train\. .* Set `corpus_revision` to a revision with the whole"
+    ):
+        load(CorpusArguments([str(tmp_path / "set")]))
+    folder.rename(tmp_path / "set" / "plain_text" / "train")
+    assert load(CorpusArguments([str(tmp_path / "set")])).keys() >= {"train"}
+
+
+def test_another_number_of_documents_is_an_error(lines: Path) -> None:
+    assert load_corpus(CorpusArguments([str(lines)], corpus_documents=200)).keys() == {"train", "validation"}
+    with pytest.raises(ValueError, match=r"lines.txt has 200 documents, but `corpus_documents` is 8,013,769\."):
+        load_corpus(CorpusArguments([str(lines)], corpus_documents=8_013_769))
 
 
 @pytest.mark.parametrize(

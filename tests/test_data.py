@@ -2,16 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 import hashlib
 import logging
+import pickle
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from common.commands import Parser
 from common.corpora import first_texts, hash_file, load_corpus
-from common.data import DataArguments, load_data
+from common.data import Data, DataArguments, load_data
 from common.tokenization import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -32,12 +35,16 @@ def splits(arguments: DataArguments) -> dict[str, list[str]]:
     return {split: [text for text in dataset["text"] if text] for split, dataset in corpus.items()}
 
 
+def packed_rows(data: Data) -> list[list[int]]:
+    return data.train[list(range(len(data.train)))]["input_ids"].tolist()
+
+
 def test_packed_rows_are_the_joined_documents(arguments: DataArguments) -> None:
     arguments.sequence_length = 31
     data = load_data(arguments)
-    for split, rows in (("train", data.train), ("validation", data.validation)):
-        assert {len(ids) for ids in rows["input_ids"]} == {31}
-        written = data.tokenizer.decode([id for ids in rows["input_ids"] for id in ids])
+    for split, rows in (("train", packed_rows(data)), ("validation", data.validation["input_ids"])):
+        assert {len(ids) for ids in rows} == {31}
+        written = data.tokenizer.decode([id for ids in rows for id in ids])
         whole = "".join(text + "<|endoftext|>" for text in splits(arguments)[split])
         assert whole.startswith(written.rstrip("�"))  # a character may be cut
         left_out = data.facts[split]["left_out_tokens"]
@@ -61,7 +68,6 @@ def test_bytes_of_packed_rows_are_exact(arguments: DataArguments) -> None:
     assert data.facts["validation"]["bytes"] == sum(data.validation["num_bytes"])
     ends = [row["num_bytes"] for row in data.validation if row["input_ids"] == [data.tokenizer.eos_token_id]]
     assert ends == [1] * len(held_out)
-    assert "num_bytes" not in data.train.column_names
 
 
 def test_documents_are_padded_with_end_of_text(arguments: DataArguments) -> None:
@@ -76,6 +82,21 @@ def test_documents_are_padded_with_end_of_text(arguments: DataArguments) -> None
     assert [data.tokenizer.decode(ids, skip_special_tokens=True) for ids in data.train["input_ids"]] == (
         splits(arguments)["train"]
     )
+
+
+def test_prompts_have_no_labels(arguments: DataArguments) -> None:
+    arguments.packing, arguments.prompt_end = "documents", " gr"
+    data = load_data(arguments)
+    for ids, labels in zip(data.train["input_ids"], data.train["labels"], strict=True):
+        start = sum(label == -100 for label in labels)
+        assert labels == [-100] * start + list(ids[start:])
+        prompt = data.tokenizer.decode(ids[:start])
+        assert prompt.count(" gr") == 1
+        assert data.tokenizer.decode(ids[: start - 1]).count(" gr") == 0  # a token that contains the end is the last
+    assert data.validation.column_names == ["input_ids", "num_bytes"]
+    arguments.prompt_end = "?"
+    with pytest.raises(ValueError, match=r"A document has no `prompt_end` \('\?'\): 'ein "):
+        load_data(arguments)
 
 
 def test_empty_documents_are_counted(arguments: DataArguments) -> None:
@@ -114,13 +135,34 @@ def test_parallel_tokenization_gives_the_same_data_and_is_cached(
         alone = load_data(arguments)
     arguments.preprocessing_num_workers = 2
     shared = load_data(arguments)
-    for split in ("train", "validation"):
-        assert getattr(shared, split)[:] == getattr(alone, split)[:]
+    assert packed_rows(shared) == packed_rows(alone)
+    assert shared.validation[:] == alone.validation[:]
     assert shared.facts == alone.facts
     assert list((tmp_path / "cache").rglob("*_of_00002.arrow"))
     cached = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")}
     assert load_data(arguments).facts == alone.facts
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")} == cached
+
+
+def test_packed_rows_are_views_of_16_bits_per_token(arguments: DataArguments) -> None:
+    train = load_data(arguments).train
+    for part, chunk in zip(train._parts, train.documents.data.column("input_ids").chunks, strict=True):
+        assert part.dtype == np.uint16
+        assert part.base is not None  # memory-mapped
+        assert len(part) == len(chunk.flatten())
+    copy = pickle.loads(pickle.dumps(train))
+    assert np.array_equal(copy[[3, 0]]["input_ids"], train[[3, 0]]["input_ids"])
+    assert len(pickle.dumps(train)) < 20_000
+
+
+def test_work_is_estimated_before_it_starts(arguments: DataArguments, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        facts = load_data(arguments).facts["train"]
+    found = re.search(
+        r"([\d,]+) documents, about ([\d,]+) tokens\. .* takes about 0\.1 minutes and 0\.0 GB", caplog.text
+    )
+    numbers = [int(number.replace(",", "")) for number in found.groups()]
+    assert numbers == [facts["documents"], facts["tokens"]]  # all documents are in the sample
 
 
 def test_long_documents_are_errors_or_dropped(arguments: DataArguments, caplog: pytest.LogCaptureFixture) -> None:
@@ -157,7 +199,7 @@ def test_tokenizer_in_a_folder(arguments: DataArguments, tmp_path: Path) -> None
     own = load_data(arguments)
     own.tokenizer.save_pretrained(tmp_path / "tokenizer")
     arguments.tokenizer = str(tmp_path / "tokenizer")
-    assert load_data(arguments).train["input_ids"][:] == own.train["input_ids"][:]
+    assert packed_rows(load_data(arguments)) == packed_rows(own)
 
 
 def test_bytes_outside_of_tokens_are_counted(arguments: DataArguments, tmp_path: Path) -> None:

@@ -217,7 +217,7 @@ def test_slow_bfloat16_is_warned_about_once(
         run(model)
     (message,) = slow_dtype_warnings(caplog)
     assert "this CPU has no bfloat16 instructions" in message
-    assert "Load it with dtype=torch.float32" in message
+    assert "Load the model with dtype=torch.float32" in message
 
 
 @pytest.mark.usefixtures("forget_warnings")

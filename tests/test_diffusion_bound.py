@@ -324,15 +324,18 @@ def test_arguments_that_are_not_allowed_are_errors(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"num_orders": 2, "num_times": 4}, "`num_times` and `masking` belong to the bound without orders"),
-        ({"num_orders": 2, "masking": "fixed_count"}, "`num_times` and `masking` belong to the bound without orders"),
-        ({"orders": "random", "num_times": 4}, "`num_times` and `masking` belong to the bound without orders"),
+        ({"num_orders": 2, "num_times": 4}, "`num_times` and `masking` apply only to the masked-diffusion bound"),
+        (
+            {"num_orders": 2, "masking": "fixed_count"},
+            "`num_times` and `masking` apply only to the masked-diffusion bound",
+        ),
+        ({"orders": "random", "num_times": 4}, "`num_times` and `masking` apply only to the masked-diffusion bound"),
         ({"num_orders": 0}, "`num_orders` must be an integer of at least 1, but is 0"),
         (
             {"orders": "left_to_right", "num_orders": 2},
             r"`num_orders` \(2\) averages over random orders, but `orders` is 'left_to_right'",
         ),
-        ({"stride": 2, "num_times": 4}, "`num_times` and `masking` belong to the bound without orders"),
+        ({"stride": 2, "num_times": 4}, "`num_times` and `masking` apply only to the masked-diffusion bound"),
     ],
 )
 def test_arguments_of_an_encoder_that_have_no_effect_are_errors(
@@ -347,7 +350,7 @@ def test_arguments_of_an_encoder_that_have_no_effect_are_errors(
 
 def test_masks_and_weights_that_are_not_finite_are_errors(ids: torch.LongTensor) -> None:
     model = encoder("none")
-    with pytest.raises(ValueError, match=r"This id is the mask: .* likelihoods need unmasked text"):
+    with pytest.raises(ValueError, match=r"This id is the mask\. .* likelihoods need unmasked text"):
         model.log_likelihood(torch.tensor([[1, MASK]]))
     with torch.no_grad():
         model.lm_head.bias[0] = float("nan")

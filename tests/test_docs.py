@@ -93,6 +93,7 @@ def check_likelihood(names: dict[str, Any]) -> None:
     assert names["few_rows"].num_rows == 2 * (64 * n + 16 * m * n)
     assert names["diffusion"].num_rows == 2 * 16 * m * n
     is_masked = names["inputs"] == names["tokenizer"].mask_token_id
+    assert names["ranked"].shape == (3,)
     assert torch.equal(names["infill"].token_log_likelihood != 0, is_masked)
 
 

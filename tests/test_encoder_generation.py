@@ -221,7 +221,7 @@ def test_padding_anywhere_does_not_change_the_result() -> None:
 
 
 def test_encoders_refuse_speculative_decoding() -> None:
-    with pytest.raises(ValueError, match="`strategy='speculative'` needs a decoder, which verifies a chain of drafts"):
+    with pytest.raises(ValueError, match="`strategy='speculative'` needs a decoder, because an encoder cannot"):
         random_encoder().generate(strategy="speculative")
 
 

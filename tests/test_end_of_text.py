@@ -214,16 +214,19 @@ def test_eos_comes_from_the_given_generation_config_then_from_the_model() -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "`stop_at_eos` needs text that grows from the left. Set `order='left_to_right'` or `block_length`"),
-        ({"stride": 2}, "`stop_at_eos` needs text that grows from the left"),
-        ({"order": "left_to_right", "stride": 2}, "`stop_at_eos` needs text that grows from the left"),
+        ({}, "`stop_at_eos` needs text that is generated from left to right or in blocks"),
+        ({"stride": 2}, "`stop_at_eos` needs text that is generated from left to right or in blocks"),
+        (
+            {"order": "left_to_right", "stride": 2},
+            "`stop_at_eos` needs text that is generated from left to right or in blocks",
+        ),
         (
             {"order": "left_to_right", "refine_rounds": 1, "refine_length": 1},
             "`stop_at_eos` needs text .* remove `refine_rounds`",
         ),
         (
             {"order": "left_to_right"},
-            "`stop_at_eos`, `min_length` and `min_new_tokens` need the id of end-of-text. Pass `eos_token_id`",
+            "`stop_at_eos`, `min_length` and `min_new_tokens` need the id of end-of-text, but none is set",
         ),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from common.files import atomic_file, atomic_folder, read_json, remove_incomplete, write_json, write_text
+from common.files import atomic_file, atomic_folder, make_folder, read_json, remove_incomplete, write_json, write_text
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -47,6 +47,27 @@ def test_content_that_cannot_be_encoded_leaves_the_old_file(tmp_path: Path) -> N
 def test_paths_in_json_are_strings(tmp_path: Path) -> None:
     write_json(tmp_path / "file.json", {"folder": Path("runs/mine")})
     assert read_json(tmp_path / "file.json", ["folder"], "a test") == {"folder": "runs/mine"}
+
+
+def test_new_folders_are_removed_after_an_error_unless_they_have_content(tmp_path: Path) -> None:
+    def fail(folder: Path, *files: Path) -> None:
+        with make_folder(folder):
+            assert folder.is_dir()
+            for file in files:
+                file.touch()
+            raise InterruptedError
+
+    (tmp_path / "old").mkdir()
+    for name in ("new/deep", "old/new", "old"):
+        with pytest.raises(InterruptedError):
+            fail(tmp_path / name)
+    assert [path.name for path in tmp_path.rglob("*")] == ["old"]
+    with pytest.raises(InterruptedError):
+        fail(tmp_path / "new" / "deep", tmp_path / "new" / "file.txt")
+    assert {path.name for path in tmp_path.rglob("*")} == {"old", "new", "file.txt"}
+    with make_folder(tmp_path / "kept" / "deep"):
+        pass
+    assert (tmp_path / "kept" / "deep").is_dir()
 
 
 def test_readers_of_the_old_file_see_the_old_content(tmp_path: Path) -> None:

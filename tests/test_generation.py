@@ -252,7 +252,7 @@ def test_bfloat16_log_probabilities_are_near_the_likelihood(autocast: bool, enco
         ),
         (
             {"inputs": torch.tensor([[1, 11]]), "attention_mask": torch.ones(1, 3)},
-            "`attention_mask` must have one value per token, shape (1, 2), but has shape (1, 3)",
+            "`attention_mask` must have one value per token, that is, shape (1, 2), but has shape (1, 3)",
         ),
         ({"attention_mask": torch.ones(1, 3)}, "`attention_mask` has no effect without `inputs`"),
         (
@@ -343,7 +343,7 @@ def test_non_finite_logits_are_reported() -> None:
     model = random_model()
     with torch.no_grad():
         model.lm_head.weight[3] = float("nan")
-    with pytest.raises(ValueError, match=r"logits are not finite .* Check the weights, the dtype"):
+    with pytest.raises(ValueError, match=r"logits are not finite .* Check the weights and the dtype"):
         model.generate(num_steps=2)
 
 

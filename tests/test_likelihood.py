@@ -84,6 +84,43 @@ def test_log_likelihoods_of_an_encoder_equal_the_token_logprobs_of_generate(orde
     torch.testing.assert_close(scores, generated.token_logprobs, rtol=0, atol=1e-10)
 
 
+ALL_ORDERS = {
+    "random": {},
+    "left to right": {"order": "left_to_right"},
+    "confidence": {"order": "confidence"},
+    "margin": {"order": "margin", "window": 2},
+    "entropy": {"order": "entropy"},
+    "blocks": {"block_length": 3},
+    "blocks left to right": {"block_length": 3, "order": "left_to_right"},
+    "adaptive in blocks": {"block_length": 4, "order": "confidence"},
+    "strides": {"stride": 3},
+    "speculative": {"strategy": "speculative"},
+    "speculative in blocks": {"strategy": "speculative", "block_length": 5, "draft_length": 3},
+    "prompt lookup": {"strategy": "speculative", "draft": "prompt_lookup", "order": "left_to_right"},
+}
+
+
+@pytest.mark.parametrize("with_padding", [False, True])
+@pytest.mark.parametrize("name", ALL_ORDERS)
+def test_log_likelihoods_equal_the_token_logprobs_of_generate_in_every_order(name: str, with_padding: bool) -> None:
+    model = random_model(**PADDED_TABLE)
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randint(11, (6, 10), generator=generator)
+    is_masked = torch.rand(inputs.shape, generator=generator) < 0.7
+    mask = (torch.rand(inputs.shape, generator=generator) < 0.8).long() if with_padding else torch.ones_like(inputs)
+    is_target = is_masked & (mask == 1)
+    output = model.generate(
+        inputs.masked_fill(is_masked, model.config.mask_token_id),
+        attention_mask=mask,
+        generator=generator,
+        return_dict_in_generate=True,
+        **ALL_ORDERS[name],
+    )
+    whole = model.log_likelihood(output.sequences, output.orders, attention_mask=mask).token_log_likelihood
+    assert (output.token_logprobs[is_target] < 0).all()
+    torch.testing.assert_close(output.token_logprobs, whole.masked_fill(~is_target, 0), rtol=0, atol=1e-10)
+
+
 def test_forward_and_loss_are_normalized_over_the_whole_table(ids: torch.LongTensor) -> None:
     """Training and the released code use all rows of the table; likelihoods and generation only those of text."""
     model = random_model(**PADDED_TABLE)
@@ -298,7 +335,7 @@ def test_padding_anywhere_changes_no_scores() -> None:
             {"orders": lambda batch, length, generator: torch.zeros(batch, 3)},
             r"`orders` must have shape \(3, 12\), but has shape \(3, 3\)",
         ),
-        ({"orders": torch.arange(12).expand(3, 12), "stride": 2}, "apply to orders given by name"),
+        ({"orders": torch.arange(12).expand(3, 12), "stride": 2}, "need orders given by name"),
         ({"rows_per_pass": 0}, "`rows_per_pass` must be an integer of at least 1, but is 0"),
         ({"ensemble_size": 0}, "`ensemble_size` must be an integer of at least 1, but is 0"),
         ({"num_ranks": 2}, "`num_ranks` has no effect without an ensemble. Set `ensemble_size` above 1"),
@@ -314,7 +351,7 @@ def test_arguments_that_are_not_allowed_are_errors(arguments: dict, message: str
 
 
 def test_masks_in_the_text_are_errors() -> None:
-    message = "`input_ids` contains the id 11, .* This id is the mask: .* likelihoods need unmasked text"
+    message = r"`input_ids` contains the id 11, .* This id is the mask\. .* likelihoods need unmasked text"
     for score in (random_model().log_likelihood, random_model().diffusion_log_likelihood):
         with pytest.raises(ValueError, match=message):
             score(torch.tensor([[1, 11]]))

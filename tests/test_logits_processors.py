@@ -217,7 +217,7 @@ def test_processors_of_prefixes_are_refused_in_other_orders(name: str, settings:
 
 def test_settings_of_prefixes_are_refused_by_name_in_other_orders() -> None:
     for name, value in (("no_repeat_ngram_size", 2), ("bad_words_ids", [[1, 2]])):
-        with pytest.raises(ValueError, match=rf"or remove it \(`{name}`.*\)"):
+        with pytest.raises(ValueError, match=rf"or remove the processor \(`{name}`.*\)"):
             random_model().generate(order="random", **{name: value})
     samples = random_model().generate(order="random", bad_words_ids=[[1], [2]], repetition_penalty=2.0)
     assert not torch.isin(samples, torch.tensor([1, 2])).any()

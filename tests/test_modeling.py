@@ -375,7 +375,7 @@ def test_device_map_dtype_and_meta_device_work(tmp_path: Path, ids: torch.LongTe
         ({"input_ids": torch.tensor([[0, -1]])}, "`input_ids` contains the id -1, but"),
         (
             {"input_ids": torch.tensor([[0, 11]])},
-            r"This id is the mask: generate\(\) and masked language models fill masks in",
+            r"This id is the mask\. generate\(\) and masked language models accept masked positions",
         ),
         (
             {"input_ids": torch.tensor([[0, 1]]), "orders": torch.tensor([[1, 1]])},
@@ -434,7 +434,7 @@ def test_added_ids_below_the_mask_become_text() -> None:
     model.resize_token_embeddings(12)  # the size of a tokenizer that includes the mask
     assert vocabulary_sizes(model) == (12, 11, 11)
     with pytest.raises(
-        ValueError, match=r"`new_num_tokens` \(14\) adds ids after the mask \(config\.mask_token_id=11\)"
+        ValueError, match=r"`new_num_tokens` \(14\) adds ids above the mask id \(config\.mask_token_id=11\)"
     ):
         model.resize_token_embeddings(14)
     model.resize_token_embeddings(pad_to_multiple_of=8)
@@ -451,7 +451,7 @@ def test_added_ids_below_the_mask_become_text() -> None:
 def test_resizing_keeps_the_rows_of_text_and_of_the_mask_of_an_encoder() -> None:
     sizes = {"vocab_size": 16, "num_valid_tokens": 11}
     for model, smallest, message in (
-        (random_model(**sizes), 11, r"`num_valid_tokens` \(11\) exceeds `vocab_size` \(10\)\. Change one\."),
+        (random_model(**sizes), 11, r"`num_valid_tokens` \(11\) exceeds `vocab_size` \(10\)\. Change one of them\."),
         (random_encoder(**sizes), 12, r"`mask_token_id` \(11\) must be in the token table of an encoder"),
     ):
         before = copy.deepcopy(model.state_dict())
@@ -492,7 +492,7 @@ def test_num_kept_returns_the_last_rows_and_needs_an_attention_mask(ids: torch.L
         model.set_attn_implementation(implementation)
         last = model.model(**rows, attention_mask=causal, num_kept=5).last_hidden_state
         torch.testing.assert_close(last, whole[:, 7:], rtol=0, atol=1e-12)
-    message = r"`num_kept` \(5\) is less than the number of rows \(12\), which needs an `attention_mask`"
+    message = r"`num_kept` \(5\) is less than the number of rows \(12\), but there is no `attention_mask`"
     with pytest.raises(ValueError, match=message):
         model.model(**rows, num_kept=5)
 

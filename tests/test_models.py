@@ -1,5 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from common.models import load_pretrained
+from common.models import find_model, load_pretrained, read_any_config
 from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.tokenization import add_mask_token
@@ -87,6 +88,20 @@ def test_models_of_other_types_are_errors(folder: Path) -> None:
         ValueError, match=r"a model of type 'gpt2'.*Convert a causal language model with training/convert_causal_lm.py"
     ):
         parse(folder.with_name("gpt2"))
+
+
+def test_the_model_of_a_run_is_found(folder: Path) -> None:
+    assert find_model(folder.parent) == find_model(folder) == str(folder)
+    assert find_model("openai-community/gpt2") == "openai-community/gpt2"
+    (folder / "model").mkdir()
+    assert find_model(folder) == str(folder)
+
+
+def test_a_configuration_that_cannot_be_used_is_not_called_missing(folder: Path) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": -1}))
+    with pytest.raises(ValueError, match=r"The configuration of '.*model' cannot be used: `hidden_size` must be"):
+        read_any_config(folder)
 
 
 def test_a_tokenizer_that_does_not_match_is_an_error(folder: Path, vocabulary: dict) -> None:

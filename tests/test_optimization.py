@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from training.arguments import TrainingArguments
-from training.optimization import ExponentialMovingAverage, create_optimizer, learning_rate_at, set_learning_rate
+from training.optimization import ExponentialMovingAverage, create_optimizer, set_learning_rate
 
 RECIPE = TrainingArguments(learning_rate=0.1, weight_decay=0.5, adam_beta1=0.8, adam_beta2=0.7, adam_epsilon=1e-3)
 
@@ -30,18 +30,6 @@ def test_tied_weights_are_in_one_group() -> None:
     model[1].weight = model[0].weight
     groups = create_optimizer(model, RECIPE).param_groups
     assert [[id(p) for p in group["params"]] for group in groups] == [[id(model[0].weight)], [id(model[1].bias)]]
-
-
-def test_learning_rate_warms_up_and_follows_a_cosine() -> None:
-    training = TrainingArguments(learning_rate=1.0, final_learning_rate=0.1, warmup_steps=4, max_steps=24)
-    rates = [learning_rate_at(step, training) for step in range(24)]
-    assert rates[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
-    assert rates[14] == pytest.approx(0.55)  # halfway between peak and end
-    assert rates[4:] == sorted(rates[4:], reverse=True)
-    assert rates[23] == pytest.approx(0.1, abs=0.01)
-    assert rates[23] > 0.1
-    training.warmup_steps = 0
-    assert learning_rate_at(0, training) == 1.0
 
 
 def test_the_learning_rate_is_set_in_all_groups() -> None:

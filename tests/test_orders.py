@@ -139,14 +139,14 @@ def test_given_and_computed_orders_are_used_with_padding_moved_last() -> None:
         ({"orders": "random", "stride": 1.5}, "`stride` must be an integer of at least 1, but is 1.5"),
         (
             {"orders": "random", "block_length": 2, "stride": 3},
-            r"`block_length` \(2\) and `stride` \(3\) are two ways .* Remove one",
+            r"`block_length` \(2\) and `stride` \(3\) cannot be combined .* Remove one",
         ),
         (
             {"orders": torch.arange(7).expand(50, 7), "block_length": 2},
-            "`block_length` and `stride` apply to orders given by name, but `context_orders` is not a name. "
+            "`block_length` and `stride` need orders given by name, but `context_orders` is not a name. "
             "Remove them, or set `context_orders='random'`",
         ),
-        ({"orders": random_orders, "stride": 2}, "apply to orders given by name"),
+        ({"orders": random_orders, "stride": 2}, "need orders given by name"),
     ],
 )
 def test_orders_that_are_not_allowed_are_errors(arguments: dict, message: str) -> None:

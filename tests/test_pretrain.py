@@ -26,6 +26,8 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOr
 from tests.training_runs import STEPS, assert_same_training, final_state, losses, results, scores, train, write_config
 from training.arguments import parse_arguments
 from training.batches import rows_of_samples
+from training.checkpoints import checkpoints_in, step_of
+from training.export_checkpoint import main as export_checkpoint
 from training.pretrain import Pretraining
 
 ROOT = Path(__file__).parents[1]
@@ -122,6 +124,7 @@ def test_files_of_a_run(config: Path, finished: Path) -> None:
         "results.json",
         "samples",
         "tensorboard",
+        "tokenizer",
     ]
     assert (finished / "loss.png").read_bytes().startswith(b"\x89PNG")
     content = results(finished)
@@ -298,6 +301,55 @@ def test_data_can_be_prepared_without_training(config: Path, tmp_path: Path, mon
         patch.setattr("training.pretrain.Pretraining", None)
         train(config, tmp_path, "--prepare_only")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_checkpoint_becomes_the_model_of_its_run(finished: Path, tmp_path: Path) -> None:
+    export(finished, tmp_path / "newest")
+    exported = {path.name: path for path in (tmp_path / "newest").iterdir()}
+    assert exported.keys() == {path.name for path in (finished / "model").iterdir()}
+    for name in ("config.json", "model.safetensors", "modeling_aogpt.py", "tokenizer.json"):
+        assert exported[name].read_bytes() == (finished / "model" / name).read_bytes(), name
+    assert AutoTokenizer.from_pretrained(tmp_path / "newest").model_max_length == 8
+    for weights, prefix in (("ema", "average"), ("live", "weights")):
+        checkpoint = finished / "checkpoint-00000006.safetensors"
+        export(checkpoint, tmp_path / weights, f"--weights={weights}")
+        model, state = AOGPTForAnyOrderLM.from_pretrained(tmp_path / weights), load_file(checkpoint)
+        for name, weight in model.named_parameters():
+            assert torch.equal(weight, state[f"{prefix}.{name}"]), name
+
+
+def export(checkpoint: Path, out: Path, *options: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["export_checkpoint.py", str(checkpoint), str(out), *options])
+        export_checkpoint()
+
+
+EXTENSIBLE = ("--learning_rate_schedule=warmup_stable_decay", "--decay_steps=2", "--num_samples=0")
+
+
+def test_milestones_and_the_checkpoint_before_the_decay_are_kept(config: Path, tmp_path: Path) -> None:
+    train(config, tmp_path, *EXTENSIBLE, "--keep_every=4", "--save_total_limit=1", "--save_steps=1")
+    assert [step_of(path) for path in checkpoints_in(tmp_path)] == [4, 6, 8]
+
+
+def test_an_extended_run_is_that_of_the_final_length_bit_for_bit(
+    config: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(config, tmp_path / "whole", *EXTENSIBLE)
+    train(config, tmp_path / "extended", *EXTENSIBLE, "--max_steps=6")
+    assert results(tmp_path / "extended")["steps"] == 6
+    train(config, tmp_path / "extended", *EXTENSIBLE)
+    assert "Resuming at step 4. checkpoint-00000006.safetensors (max_steps=6)" in caplog.text
+    for name, tensor in final_state(tmp_path / "whole").items():
+        assert torch.equal(final_state(tmp_path / "extended")[name], tensor), name
+    assert results(tmp_path / "extended")["steps"] == STEPS
+
+
+def test_a_run_with_a_cosine_cannot_be_extended(config: Path, finished: Path) -> None:
+    with pytest.raises(
+        SystemExit, match=r"^error: .*continue with `max_steps=9`: .*max_steps=8.* in 3 steps only.*`--i"
+    ):
+        train(config, finished, "--max_steps=9")
 
 
 def test_resume_never_starts_a_new_run(

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 from datasets import Dataset
-from transformers import PreTrainedTokenizerFast
+from torch.utils.data import BatchSampler, DistributedSampler
+from transformers import GPT2Config, PreTrainedConfig, PreTrainedTokenizerFast
 
 from common.sequences import encode_documents
 from eval.detokenizers import detokenize_lambada, detokenize_lm1b, detokenize_ptb, detokenize_wikitext
-from eval.protocols import EVALUATION_SETS, cut_into_blocks, load_texts
+from eval.protocols import EVALUATION_SETS, cut_into_blocks, load_texts, published_precisions, released_subset
+from modeling_aogpt import AOGPTConfig
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -58,6 +60,38 @@ def test_published_blocks_drop_the_remainder_of_each_batch_of_1000_rows() -> Non
     assert len(blocks) == 8 * 285
     firsts = [block["input_ids"][0] for block in blocks[::285]]
     assert firsts == [0, 1002, 2004, 3006, 4008, 5009, 6010, 7011]
+
+
+@pytest.mark.parametrize("num_processes", [2, 4, 8])
+def test_the_released_subset_is_that_of_a_distributed_sampler(num_processes: int) -> None:
+    blocks = range(1001)
+    scored = set()
+    for rank in range(num_processes):
+        sampler = DistributedSampler(blocks, num_replicas=num_processes, rank=rank)
+        batches = list(BatchSampler(sampler, 8, drop_last=False))[: 16 // num_processes]
+        scored.update(chain.from_iterable(batches))
+    assert released_subset("lambada", 1001) == sorted(scored)
+    assert len(scored) == 128
+
+
+def test_the_released_subset_of_ptb_and_of_small_sets_is_all_of_them() -> None:
+    assert released_subset("ptb", 300) == list(range(300))
+    assert released_subset("lambada", 100) == list(range(100))
+
+
+@pytest.mark.parametrize(
+    ("config", "left_to_right", "any_order"),
+    [
+        (AOGPTConfig(), "bf16", "no"),
+        (AOGPTConfig(target_injection="input"), "bf16", "bf16"),
+        (GPT2Config(), "no", "no"),
+    ],
+)
+def test_precisions_are_those_of_the_released_scripts(
+    config: PreTrainedConfig, left_to_right: str, any_order: str
+) -> None:
+    precisions = {"left_to_right": left_to_right, "any_order": any_order, "ensemble": "no"}
+    assert published_precisions(config) == precisions
 
 
 def test_clean_blocks_drop_nothing() -> None:

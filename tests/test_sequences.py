@@ -1,8 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import numpy as np
 import pytest
+from datasets import Dataset, Features, Sequence, Value, concatenate_datasets
 
-from common.sequences import count_token_bytes, cut
+from common.sequences import PackedRows, count_token_bytes, cut, id_type
 
 
 @pytest.mark.parametrize(
@@ -30,3 +32,25 @@ def test_cut_keeps_all_tokens() -> None:
         {"input_ids": [1, 2]},
         {"input_ids": [3, 4]},
     ]
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 11, 22])
+def test_packed_rows_may_span_files_and_documents(length: int) -> None:
+    features = Features({"input_ids": Sequence(Value("uint16"))})
+    files = ([[1, 2, 3], []], [[4]], [[], [5, 6, 7, 8, 60_000], [9]], [list(range(10, 23))])
+    parts = [Dataset.from_dict({"input_ids": documents}, features=features) for documents in files]
+    documents = concatenate_datasets(parts)
+    ids = [id for document in documents["input_ids"] for id in document]
+    rows = PackedRows(documents, length)
+    assert len(rows) == len(ids) // length
+    found = rows[list(range(len(rows)))]["input_ids"]
+    assert found.dtype == np.int64
+    assert found.tolist() == [ids[start : start + length] for start in range(0, len(rows) * length, length)]
+    assert rows[[len(rows) - 1, 0]]["input_ids"].tolist() == [found[-1].tolist(), found[0].tolist()]
+    shuffled = PackedRows(documents.select([2, 0]), 2)
+    assert shuffled[[0, 1]]["input_ids"].tolist() == [[4, 1], [2, 3]]
+
+
+def test_ids_are_stored_in_16_bits_if_they_fit() -> None:
+    assert id_type(range(2**16)).dtype == "uint16"
+    assert id_type(range(2**16 + 1)).dtype == "uint32"

@@ -23,6 +23,7 @@ def make_results(**changed: Any) -> dict[str, Any]:
         "protocol": "published",
         "sequence_length": 1024,
         "mixed_precision": {"left_to_right": "bf16", "any_order": "no", "ensemble": "no"},
+        "published_precision": {"left_to_right": "bf16", "any_order": "no", "ensemble": "no"},
         "arguments": {"dtype": "float32", "ensemble_size": 8},
         "datasets": {
             "ptb": {

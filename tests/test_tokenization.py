@@ -59,17 +59,19 @@ def test_a_matching_tokenizer_has_the_mask_and_the_length_of_the_model(config: A
 
 def test_a_tokenizer_with_another_mask_than_the_model_is_an_error(tmp_path: Path) -> None:
     word_tokenizer(eos_token="</s>").save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"its mask has the id 4, the model's has 5\. Use the tokenizer"):
+    with pytest.raises(
+        ValueError, match=r"its mask has the id 4, but the mask of the model has the id 5\. Use the tokenizer"
+    ):
         load_matching_tokenizer(AOGPTConfig(vocab_size=5), str(tmp_path))
 
 
 def test_tokenizers_that_cannot_be_used_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="The tokenizer 'nowhere' cannot be loaded from the Hub or a folder"):
         load_tokenizer("nowhere")
-    with pytest.raises(ValueError, match=r"contains no tokenizer\. Use the one that the model was trained with"):
+    with pytest.raises(ValueError, match=r"contains no tokenizer\. Pass the tokenizer that the model was trained with"):
         load_tokenizer(str(tmp_path))
     word_tokenizer(unk_token="a").save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=r"has no end-of-text token\. Set its `eos_token`"):
         load_tokenizer(str(tmp_path))
-    with pytest.raises(ValueError, match=r"<\|mask\|> is already a token of this tokenizer \(id 1, the last id is 4\)"):
+    with pytest.raises(ValueError, match=r"<\|mask\|> is already a token of this tokenizer, with the id 1"):
         add_mask_token(word_tokenizer(eos_token="</s>", unk_token=MASK.content))

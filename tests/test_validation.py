@@ -49,7 +49,7 @@ def test_an_integer_below_the_least_value_is_an_error(value: object) -> None:
 
 def test_an_odd_number_of_stratified_draws_is_an_error() -> None:
     check_even("num_times", 4)
-    with pytest.raises(ValueError, match="`num_times` must be even, but is 3: the standard error"):
+    with pytest.raises(ValueError, match=r"`num_times` must be even, but is 3\. The standard error"):
         check_even("num_times", 3)
     with pytest.raises(ValueError, match="`num_times` must be an integer of at least 2, but is 0"):
         check_even("num_times", 0)
@@ -99,7 +99,9 @@ def test_a_tensor_that_is_not_a_batch_of_integers_is_an_error(ids: torch.Tensor,
 @pytest.mark.parametrize("shape", [(3, 2), (1, 3), (2, 4), (6,)])
 def test_a_tensor_that_would_be_broadcast_or_cut_is_an_error(shape: tuple[int, ...]) -> None:
     check_aligned("labels", torch.zeros(2, 3), torch.zeros(2, 3))
-    with pytest.raises(ValueError, match=r"`labels` must have one value per token, shape \(2, 3\), but has shape"):
+    with pytest.raises(
+        ValueError, match=r"`labels` must have one value per token, that is, shape \(2, 3\), but has shape"
+    ):
         check_aligned("labels", torch.zeros(shape), torch.zeros(2, 3))
 
 
@@ -157,7 +159,7 @@ def test_ids_that_are_not_text_are_errors(model: AOGPTForAnyOrderLM) -> None:
     for id in (-1, 11, 12, 16):
         with pytest.raises(ValueError, match=rf"`labels` contains the id {id}, but .* from 0 to 10 .*tokens\)\.$"):
             check_text_ids(model, "labels", torch.tensor([[0, id]]), also_allowed=-100)
-    with pytest.raises(ValueError, match=r"`labels` contains the id 13, .* This id is the mask: generate\(\)"):
+    with pytest.raises(ValueError, match=r"`labels` contains the id 13, .* This id is the mask\. generate\(\)"):
         check_text_ids(model, "labels", torch.tensor([[0, 13]]))
 
 

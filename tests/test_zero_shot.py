@@ -21,7 +21,7 @@ from common.models import identity_of_weights
 from eval.scorers import CausalScorer, EstimatorSettings, load_scorer
 from eval.scoring import Journal, compute_metrics, ratio_with_error, score_rows
 from eval.tables import PUBLISHED
-from eval.zero_shot import ScoringArguments, choose_length, main, output_paths, zero_shot
+from eval.zero_shot import ScoringArguments, choose_length, format_report, main, output_paths, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -150,7 +150,7 @@ def test_command_prints_and_writes_the_metrics(
         assert f"{results[order]['bits_per_byte']:.4f} ± {results[order]['bits_per_byte_standard_error']:.4f}" in line
         assert f"{results[order]['perplexity']:.2f} ± {results[order]['perplexity_standard_error']:.2f}" in line
     Path(arguments.text_file[0]).write_text("a\n")
-    main(command)
+    main([str(Path(folder).parent), *command[1:]])  # the run that the model belongs to
     assert text_results(json.loads(output.read_text()))["any_order"]["perplexity_standard_error"] is None
     assert "± unknown" in capsys.readouterr().out
     assert list(output.parent.iterdir()) == [output]  # no unfinished batches are left
@@ -229,14 +229,32 @@ def test_published_protocol(folder: str, causal_folder: str, data_dir: str) -> N
     counts = {"documents": 20, "sequences": 12, "tokens": 144, "dropped_tokens": 76, "split": "test"}
     assert {key: found[key] for key in counts} == counts
     assert results["mixed_precision"] == {"left_to_right": "bf16", "any_order": "no"}
-    causal = zero_shot(causal_folder, arguments)["datasets"]["ptb"]
+    results = zero_shot(causal_folder, arguments)
+    assert results["mixed_precision"] == {"left_to_right": "no"}
+    causal = results["datasets"]["ptb"]
     assert causal["tokens"] == 12 * 11  # the first token of a block is not scored
     assert not any(key.startswith("bits") for key in causal["measures"]["left_to_right"])
     ids = [*range(10), END_OF_TEXT]
     blocks = [(ids * 3)[:12]] * 8 + [(ids * 3)[12:24]] * 4
     per_token = sum(causal_nats(causal_folder, block) for block in blocks) / 132
-    exact = zero_shot(causal_folder, replace(arguments, mixed_precision="no"))["datasets"]["ptb"]["measures"]
-    assert exact["left_to_right"]["perplexity"] == pytest.approx(math.exp(per_token), rel=1e-5)
+    assert causal["measures"]["left_to_right"]["perplexity"] == pytest.approx(math.exp(per_token), rel=1e-5)
+
+
+def test_the_released_subset_is_scored_in_random_orders_only(
+    folder: str, data_dir: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eval.zero_shot.released_subset", lambda name, num_blocks: [2, 5])
+    arguments = ScoringArguments(datasets=["ptb"], data_dir=data_dir, released_subset=True)
+    results = zero_shot(folder, arguments)
+    scored = results["datasets"]["ptb"]["measures"]
+    assert {measure: metrics["sequences"] for measure, metrics in scored.items()} == {
+        "left_to_right": 12,
+        "any_order": 2,
+    }
+    whole = zero_shot(folder, replace(arguments, released_subset=False))["datasets"]["ptb"]["measures"]
+    assert scored["left_to_right"] == whole["left_to_right"]
+    assert scored["any_order"]["perplexity"] != whole["any_order"]["perplexity"]
+    assert [line.endswith("(2 sequences)") for line in format_report(results)][2:4] == [False, True]
 
 
 def test_clean_protocol_drops_nothing_and_rounds_nothing(folder: str, data_dir: str) -> None:
@@ -454,6 +472,7 @@ def test_two_processes_give_the_results_of_one(folder: str, arguments: ScoringAr
             "`measures` must be one of 'left_to_right', 'any_order', .* but is 'right_to_left'",
         ),
         ({"datasets": ["ptb"]}, "Set either `text_file` or `datasets`"),
+        ({"released_subset": True}, "`released_subset` needs `datasets` and `protocol='published'`"),
         ({"text_file": []}, "Set either `text_file` or `datasets`"),
         ({"text_file": [], "datasets": ["webtext"]}, "`datasets` must be one of 'lambada', .* but is 'webtext'"),
         (

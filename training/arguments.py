@@ -92,14 +92,17 @@ class TrainingArguments(Options):
     objective: Literal["any_order", "masked_diffusion", "score_entropy"] = option(
         "any_order", "Training loss. A decoder must use any_order; score_entropy requires target_injection=sigma."
     )
-    orders: Literal["random", "left_to_right", "shared"] = option(
+    orders: Literal["random", "left_to_right", "shared", "context_first"] = option(
         "random",
         "Training orders. random: an order drawn for each sequence. left_to_right: left to right. shared: one random "
-        "order for all sequences.",
+        "order for all sequences. context_first: first a random subset of the positions (the context) from left to "
+        "right and without loss, then the other positions in random order.",
     )
-    block_length: int | None = option(None, "Predict contiguous blocks of this length from left to right.", least=1)
-    stride: int | None = option(
-        None, "Predict strided blocks: positions 0, stride, 2 stride, ..., then 1, stride + 1, ...", least=1
+    min_context: int | None = option(
+        None, "Smallest number of context positions with orders=context_first; defaults to 0.", least=0
+    )
+    max_context: int | None = option(
+        None, "Largest number of context positions with orders=context_first; defaults to all but one.", least=1
     )
     left_to_right_fraction: float | None = option(
         None,
@@ -107,11 +110,25 @@ class TrainingArguments(Options):
         "with random orders and without blocks, and to 0 otherwise.",
     )
     final_left_to_right_fraction: float | None = option(
-        None, "If set, left_to_right_fraction changes linearly during the run, to this value in the last step."
+        None, "If set, left_to_right_fraction changes linearly to this value."
+    )
+    left_to_right_steps: int | None = option(
+        None,
+        "Step at which the fraction reaches final_left_to_right_fraction; it does not change later. Defaults to the "
+        "last step.",
+        least=1,
     )
     learning_rate: float = option(6e-4, "Peak learning rate.")
     final_learning_rate: float | None = option(
-        None, "Learning rate at the end of the cosine schedule; defaults to a tenth of the peak."
+        None, "Learning rate at the end of the schedule; defaults to a tenth of the peak."
+    )
+    learning_rate_schedule: Literal["cosine", "warmup_stable_decay"] = option(
+        "cosine",
+        "Learning rate after the warm-up. cosine: half a cosine. warmup_stable_decay: the peak until a linear decay in "
+        "the last decay_steps steps; such a run can be extended later with a larger max_steps.",
+    )
+    decay_steps: int | None = option(
+        None, "Number of steps of the decay, with warmup_stable_decay; defaults to a tenth of max_steps.", least=1
     )
     warmup_steps: int = option(100, "Number of steps of linear warm-up.")
     weight_decay: float = option(0.05, "Weight decay of tensors of two or more dimensions.", least=0, below=math.inf)
@@ -139,10 +156,11 @@ class TrainingArguments(Options):
     eval_sequences: int | None = option(None, "Number of held-out sequences to evaluate on; defaults to all.", least=1)
     eval_batch_size: int = option(256, "Number of sequences per forward pass and process in evaluations.", least=1)
     save_steps: int = option(500, "Number of steps between checkpoints; the last step is always saved.", least=1)
-    save_total_limit: int = option(2, "Number of checkpoints to keep.", least=1)
-    num_samples: int = option(
-        4, "Number of texts to generate at each evaluation; they are written to samples/.", least=0
+    save_total_limit: int = option(2, "Number of checkpoints to keep, in addition to those of keep_every.", least=1)
+    keep_every: int | None = option(
+        None, "Number of steps between checkpoints that are always kept, in addition to save_total_limit.", least=1
     )
+    num_samples: int = option(4, "Number of texts to generate in each evaluation, for samples/.", least=0)
     tracker: Literal["tensorboard", "wandb", "trackio", "none"] = option(
         "tensorboard", "Experiment tracker; TensorBoard writes to output_dir."
     )
@@ -152,8 +170,10 @@ class TrainingArguments(Options):
 MAY_CHANGE = {
     *("output_dir", "resume", "prepare_only", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
     *("activation_checkpointing", "dataloader_num_workers", "preprocessing_num_workers", "logging_steps", "eval_steps"),
-    *("eval_sequences", "eval_batch_size", "save_steps", "save_total_limit", "num_samples", "tracker"),
+    *("eval_sequences", "eval_batch_size", "save_steps", "save_total_limit", "keep_every", "num_samples", "tracker"),
 }
+# Keys that may change when a run is resumed if no value of a step so far changes with them (see schedules.py).
+SCHEDULE = {"max_steps", "decay_steps"}
 
 
 def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, TrainingArguments]:
@@ -247,10 +267,12 @@ def _copy_architecture(model: ModelArguments, init_from: str, given_keys: set[st
 def _set_defaults(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> None:
     """Set the defaults that depend on other values."""
     if training.left_to_right_fraction is None:
-        default = OrderDistribution(training.orders, training.block_length, training.stride).left_to_right_fraction
+        default = OrderDistribution(**order_settings(training)).left_to_right_fraction
         training.left_to_right_fraction = default if model.architecture == "decoder" else 0.0
     if training.final_learning_rate is None:
         training.final_learning_rate = training.learning_rate / 10
+    if training.decay_steps is None and training.learning_rate_schedule == "warmup_stable_decay":
+        training.decay_steps = max(training.max_steps // 10, 1)
     if model.max_position_embeddings is None:
         model.max_position_embeddings = data.sequence_length
 
@@ -274,6 +296,17 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
             f"`warmup_steps` must be at least 0 and below `max_steps` ({training.max_steps}), but is "
             f"{training.warmup_steps}."
         )
+    if training.decay_steps is not None:
+        if training.learning_rate_schedule != "warmup_stable_decay":
+            raise ValueError(
+                "`decay_steps` has no effect without `learning_rate_schedule=warmup_stable_decay`. Set both, or remove "
+                "`decay_steps`."
+            )
+        if training.warmup_steps + training.decay_steps > training.max_steps:
+            raise ValueError(
+                f"`warmup_steps` ({training.warmup_steps}) and `decay_steps` ({training.decay_steps}) are together "
+                f"more than `max_steps` ({training.max_steps}). Decrease one of them."
+            )
     if not 0 < training.learning_rate < math.inf:
         raise ValueError(f"`learning_rate` must be above 0 and finite, but is {training.learning_rate}.")
     if not 0 <= training.final_learning_rate <= training.learning_rate:
@@ -283,6 +316,8 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
         )
     if not training.max_grad_norm > 0:
         raise ValueError(f"`max_grad_norm` must be above 0, but is {training.max_grad_norm}.")
+    if data.prompt_end is not None and model.architecture == "encoder":
+        raise ValueError("`prompt_end` needs `architecture=decoder`: an encoder is trained on all of a document.")
     _check_objective(model, training)
     build_config(model)  # the configuration checks the architecture
 
@@ -300,15 +335,35 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
             f"`target_injection` must be sigma for `objective=score_entropy`, but is {model.target_injection}. Set it "
             "to sigma, because the score depends on the noise level."
         )
-    kind = training.orders, training.block_length, training.stride
+    kind = order_settings(training)
     fractions = training.left_to_right_fraction, training.final_left_to_right_fraction
     for fraction in fractions:
-        OrderDistribution(*kind, fraction)  # checks its arguments
-    if objective != "any_order" and (*kind, *fractions) != ("random", None, None, 0.0, None):
+        OrderDistribution(**kind, left_to_right_fraction=fraction)  # checks its arguments
+    if training.left_to_right_steps is not None:
+        if training.final_left_to_right_fraction is None:
+            raise ValueError(
+                "`left_to_right_steps` has no effect without `final_left_to_right_fraction`. Set both, or remove it."
+            )
+        if training.left_to_right_steps > training.max_steps:
+            raise ValueError(
+                f"`left_to_right_steps` ({training.left_to_right_steps}) must be at most `max_steps` "
+                f"({training.max_steps}). Decrease it."
+            )
+    if training.orders == "context_first" and model.architecture == "encoder":
+        raise ValueError(
+            "`orders=context_first` needs `architecture=decoder`: every mask of an encoder has a random context."
+        )
+    if objective != "any_order" and (*kind.values(), *fractions) != ("random", None, None, None, None, 0.0, None):
         raise ValueError(
             f"`objective={objective}` draws masked positions and no orders. Remove `orders`, `block_length`, `stride` "
             "and the fractions of left-to-right sequences."
         )
+
+
+def order_settings(training: TrainingArguments) -> dict[str, Any]:
+    """Return the settings of `OrderDistribution` without the fraction of left-to-right sequences."""
+    names = ("orders", "block_length", "stride", "min_context", "max_context")
+    return {name: getattr(training, name) for name in names}
 
 
 def build_config(model: ModelArguments, **vocabulary: Any) -> AOGPTConfig | MDMEncoderConfig:
@@ -352,16 +407,29 @@ def to_settings(*arguments: Any) -> dict[str, Any]:
     return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
 
 
-def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) -> None:
-    """Raise a `ValueError` if settings have changed, so that a run cannot be resumed. The message lists the changes."""
+def training_arguments(settings: dict[str, Any]) -> TrainingArguments:
+    """Return the `TrainingArguments` with the saved settings of a run."""
+    return TrainingArguments(
+        **{item.name: settings[item.name] for item in fields(TrainingArguments) if item.name in settings}
+    )
+
+
+def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return the saved and the current value of each setting that has changed and may affect the result."""
     defaults = {
         item.name: item.default for kind in (ModelArguments, DataArguments, TrainingArguments) for item in fields(kind)
     }
     saved, current = defaults | saved, defaults | current  # runs of earlier versions do not have all settings
+    values = {key: (saved.get(key), current.get(key)) for key in sorted(saved.keys() | current.keys())}
+    return {key: (then, now) for key, (then, now) in values.items() if key not in MAY_CHANGE and then != now}
+
+
+def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) -> None:
+    """Raise a `ValueError` if settings, except those in `SCHEDULE`, have changed and may affect the result."""
     changed = [
-        f"{key}: {saved.get(key)!r} there, {current.get(key)!r} now"
-        for key in sorted(saved.keys() | current.keys())
-        if key not in MAY_CHANGE and saved.get(key) != current.get(key)
+        f"{key}: {then!r} there, {now!r} now"
+        for key, (then, now) in changed_settings(saved, current).items()
+        if key not in SCHEDULE
     ]
     if changed:
         raise ValueError(

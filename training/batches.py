@@ -21,6 +21,8 @@ import numpy as np
 from datasets import Dataset
 from torch.utils.data import DataLoader
 
+from common.sequences import PackedRows
+
 
 @lru_cache(maxsize=2)  # a batch may contain sequences of two epochs
 def epoch_permutation(num_rows: int, seed: int, epoch: int) -> np.ndarray:
@@ -36,8 +38,12 @@ def rows_of_samples(samples: list[int], num_rows: int, seed: int) -> list[int]:
 class Samples:
     """Map-style data set: from the number of a sample to the features that a data collator takes as input."""
 
-    def __init__(self, rows: Dataset, seed: int) -> None:
-        self.rows = rows.select_columns("input_ids").with_format("numpy")
+    def __init__(self, rows: Dataset | PackedRows, seed: int) -> None:
+        if isinstance(rows, PackedRows):
+            self.rows = rows
+        else:
+            columns = [name for name in ("input_ids", "labels") if name in rows.column_names]
+            self.rows = rows.select_columns(columns).with_format("numpy")
         self.seed = seed
 
     def row_numbers(self, samples: list[int]) -> list[int]:
@@ -45,8 +51,11 @@ class Samples:
         return rows_of_samples(samples, len(self.rows), self.seed)
 
     def __getitems__(self, samples: list[int]) -> list[dict[str, Any]]:
-        input_ids = self.rows[self.row_numbers(samples)]["input_ids"]
-        return [{"input_ids": ids, "order_seed": sample} for ids, sample in zip(input_ids, samples, strict=True)]
+        columns = self.rows[self.row_numbers(samples)]
+        rows = zip(*columns.values(), strict=True)
+        return [
+            dict(zip(columns, row, strict=True), order_seed=sample) for row, sample in zip(rows, samples, strict=True)
+        ]
 
 
 def pass_samples(

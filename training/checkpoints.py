@@ -13,7 +13,7 @@ import logging
 import shutil
 import signal
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,20 +63,27 @@ class StopRequest:
 
 @dataclass
 class Checkpoint:
-    """Content of a checkpoint."""
+    """Content of a checkpoint after `step` steps."""
 
     path: Path
+    step: int
     tensors: dict[str, torch.Tensor]
     metadata: dict[str, Any]
 
 
 def save_checkpoint(
-    folder: Path, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any], keep: int
+    folder: Path,
+    step: int,
+    tensors: dict[str, torch.Tensor],
+    metadata: dict[str, Any],
+    keep: int,
+    is_milestone: Callable[[int], bool] = lambda step: False,
 ) -> Path:
     """
     Write `checkpoint-STEP.safetensors` atomically. Then remove all older checkpoints except for the newest `keep` - 1.
 
-    If the file cannot be written, for instance because the disk is full, older checkpoints are kept.
+    Milestones, given by a function of the step, are never removed. If the file cannot be written, for
+    instance because the disk is full, older checkpoints are kept.
     """
     path = folder / f"checkpoint-{step:08d}.safetensors"
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -91,18 +98,33 @@ def save_checkpoint(
         ) from error
     older = [other for other in reversed(checkpoints_in(folder)) if other.name < path.name]
     for other in older[keep - 1 :]:
-        other.unlink()
+        if not is_milestone(step_of(other)):
+            other.unlink()
     return path
 
 
-def load_newest_checkpoint(folder: Path) -> Checkpoint | None:
-    """Return the newest valid checkpoint, or None. Damaged checkpoints are skipped with a warning."""
+def load_newest_checkpoint(
+    folder: Path, can_continue: Callable[[Checkpoint], bool] = lambda checkpoint: True
+) -> Checkpoint | None:
+    """
+    Return the newest valid checkpoint for which `can_continue` returns True, or None.
+
+    Damaged checkpoints are skipped with a warning.
+    """
     for path in reversed(checkpoints_in(folder)):
         try:
-            return _load(path)
-        except (SafetensorError, ValueError, OSError) as error:
-            logger.warning("Skipping the damaged checkpoint %s: %s", path, error)
+            checkpoint = load_checkpoint(path)
+        except ValueError as error:
+            logger.warning("Skipping the damaged checkpoint %s", error)
+            continue
+        if can_continue(checkpoint):
+            return checkpoint
     return None
+
+
+def step_of(path: Path) -> int:
+    """Return the step in the name of a checkpoint."""
+    return int(path.stem.removeprefix("checkpoint-"))
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -133,13 +155,17 @@ def set_old_run_aside(folder: Path) -> Iterator[None]:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def _load(path: Path) -> Checkpoint:
-    with safe_open(path, framework="pt") as file:
-        header = file.metadata() or {}
-        tensors = {name: file.get_tensor(name) for name in file.keys()}
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Read a checkpoint. Raise a `ValueError` if it is damaged."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path}: {error}") from error
     if _checksum(tensors) != header.get("checksum"):
-        raise ValueError("The tensors do not match the checksum in the metadata.")
-    return Checkpoint(path, tensors, json.loads(header["state"]))
+        raise ValueError(f"The tensors in {path} do not match the checksum in the metadata.")
+    return Checkpoint(path, step_of(path), tensors, json.loads(header["state"]))
 
 
 def _checksum(tensors: dict[str, torch.Tensor]) -> str:

@@ -15,7 +15,8 @@ import torch
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from modeling_aogpt.data_collator import draw_integers, make_streams, to_uniform
 from modeling_aogpt.unmasking import MAX_MASKED_FRACTION
-from training.arguments import TrainingArguments
+from training.arguments import TrainingArguments, order_settings
+from training.schedules import left_to_right_steps
 
 # Numbers of independent random streams. Orders are drawn from the stream of the seed itself.
 CHOICES, TIMES, MASKS = -2, -3, -4
@@ -30,7 +31,8 @@ class OrderDraws:
     """
     Data collator for the decoder. It draws an order for each sequence.
 
-    With `final_left_to_right_fraction`, the fraction of left-to-right sequences changes linearly during the run.
+    With `final_left_to_right_fraction`, the fraction of left-to-right sequences changes linearly, during the whole run
+    or its first `left_to_right_steps`.
 
     Args:
         training (`TrainingArguments`): Settings: `seed`, `batch_size`, `max_steps`, and the distribution of the orders.
@@ -44,17 +46,19 @@ class OrderDraws:
 
     def _make_collator(self, fraction: float | None) -> DataCollatorForAnyOrderLM:
         training = self.training
-        kind = training.orders, training.block_length, training.stride
-        return DataCollatorForAnyOrderLM(None, *kind, fraction, training.seed)
+        return DataCollatorForAnyOrderLM(
+            **order_settings(training), left_to_right_fraction=fraction, seed=training.seed
+        )
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
         """Return a batch. Each feature has `input_ids` and `order_seed`, which is the number of the sample."""
         batch = self._first(features)
         if self._last is not None:
             samples, training = _sample_numbers(features), self.training
-            progress = samples // training.batch_size / max(training.max_steps - 1, 1)
+            progress = (samples // training.batch_size / left_to_right_steps(training)).clamp(max=1)
             is_last = uniform_numbers(training.seed, CHOICES, samples, 1) < progress[:, None]
-            batch["orders"] = torch.where(is_last, self._last(features)["orders"], batch["orders"])
+            last = self._last(features)
+            batch |= {name: torch.where(is_last, last[name], batch[name]) for name in ("orders", "labels")}
         return batch
 
 

@@ -22,10 +22,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from common.commands import one_line_errors
 from common.files import atomic_folder, check_empty_folder
-from common.models import load_model
+from common.models import find_model, load_model
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import MASK, load_tokenizer
 from training.convert_causal_lm import COMMON_SETTINGS, check_predictions
+
+# Keys of `config.source_config` that are not settings of the source: its Hub name and its licence.
+SOURCE_FACTS = ("_name_or_path", "license")
 
 
 def export_config(config: AOGPTConfig) -> PreTrainedConfig:
@@ -47,7 +50,7 @@ def export_config(config: AOGPTConfig) -> PreTrainedConfig:
             "Transformers has one. Train a model with `start_token_id` set."
         )
     if config.source_config is not None:
-        source = dict(config.source_config)
+        source = {name: value for name, value in config.source_config.items() if name not in SOURCE_FACTS}
         changes = {"max_position_embeddings": config.max_position_embeddings, "vocab_size": config.vocab_size}
         return AutoConfig.for_model(source.pop("model_type"), **source | changes)
     return AutoConfig.for_model(_infer_architecture(config), **_infer_settings(config))
@@ -148,10 +151,10 @@ def export(name: str, output_dir: Path) -> PreTrainedModel:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description="Export an any-order model as a causal LM of Transformers.")
-    parser.add_argument("model", metavar="MODEL", help="folder or Hub name of an any-order model")
+    parser.add_argument("model", metavar="MODEL", help="folder of an any-order model or a run, or Hub name")
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="folder to write; must be new or empty")
     arguments = parser.parse_args()
-    causal = export(arguments.model, arguments.output_dir)
+    causal = export(find_model(arguments.model), arguments.output_dir)
     print(f"Written: {arguments.output_dir} ({type(causal).__name__}, {causal.num_parameters():,} parameters).")
 
 

@@ -1,8 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizer, learning rate schedule, and moving average of the weights."""
+"""Optimizer and moving average of the weights."""
 
-import math
 from copy import deepcopy
 
 import torch
@@ -22,20 +21,6 @@ def create_optimizer(model: nn.Module, training: TrainingArguments) -> AdamW:
     ]
     betas = (training.adam_beta1, training.adam_beta2)
     return AdamW(groups, lr=training.learning_rate, betas=betas, eps=training.adam_epsilon, fused=True)
-
-
-def learning_rate_at(step: int, training: TrainingArguments) -> float:
-    """
-    Return the learning rate of a step in 0 ... `max_steps` - 1.
-
-    The learning rate rises linearly and reaches the peak at step `warmup_steps`. It then falls along half a cosine, and
-    would reach `final_learning_rate` at step `max_steps`.
-    """
-    peak, final, warmup_steps = training.learning_rate, training.final_learning_rate, training.warmup_steps
-    if step < warmup_steps:
-        return peak * (step + 1) / (warmup_steps + 1)
-    progress = (step - warmup_steps) / (training.max_steps - warmup_steps)
-    return final + (peak - final) * (1 + math.cos(math.pi * progress)) / 2
 
 
 def set_learning_rate(optimizer: AdamW, learning_rate: float) -> None:

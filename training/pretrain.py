@@ -26,10 +26,10 @@ from transformers import AutoModel
 
 from common.commands import one_line_errors, progress_bar
 from common.data import Data, DataArguments, load_data
-from common.files import atomic_folder, remove_incomplete
+from common.files import atomic_folder, make_folder, remove_incomplete
 from common.hardware import check_precision, hardware, peak_flops, peak_memory, versions
-from common.models import Model, load_pretrained, read_config
-from common.processes import check_same_everywhere, in_turn, start_accelerator
+from common.models import Model, load_pretrained, read_config, save_model
+from common.processes import check_same_everywhere, in_turn, start_accelerator, together
 from common.results import ORDER_NAMES, read_results
 from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
@@ -39,9 +39,11 @@ from training.arguments import (
     TrainingArguments,
     accumulation_steps,
     build_config,
+    changed_settings,
     check_same_run,
     parse_arguments,
     to_settings,
+    training_arguments,
 )
 from training.batches import Batches, pass_samples
 from training.checkpoints import (
@@ -56,8 +58,9 @@ from training.checkpoints import (
 from training.draws import MaskDraws, OrderDraws
 from training.evaluation import evaluate, write_samples
 from training.objectives import OBJECTIVES
-from training.optimization import ExponentialMovingAverage, create_optimizer, learning_rate_at, set_learning_rate
+from training.optimization import ExponentialMovingAverage, create_optimizer, set_learning_rate
 from training.report import loss_curve, write_report
+from training.schedules import first_decay_step, learning_rate_at, num_common_steps
 from training.sharding import full_tensor, keep_float32_gradients
 from training.streamed_data import training_samples
 from training.tracking import flops_per_token, logger_types, start_tracker
@@ -97,7 +100,6 @@ def main(argv: list[str]) -> None:
         stop_signal = run.train()
         if not stop_signal:
             run.publish()
-    run.accelerator.wait_for_everyone()  # if one process ended before, others that still communicate could hang
     run.accelerator.end_training()
     if stop_signal:
         sys.exit(128 + stop_signal)
@@ -137,24 +139,63 @@ def _prepare_run(
         remove_incomplete(training.output_dir)
     accelerator.wait_for_everyone()
     results = read_results(training.output_dir)
-    checkpoint = load_newest_checkpoint(training.output_dir) if results is None else None
-    check_same_everywhere(finished=results is not None, checkpoint=checkpoint and checkpoint.path.name)
     if results is not None:
         check_same_run(results["arguments"], settings, training.output_dir)
+    is_finished = results is not None and not changed_settings(results["arguments"], settings)
+    checkpoint = None if is_finished else find_checkpoint(training, settings)
+    check_same_everywhere(finished=is_finished, checkpoint=checkpoint and checkpoint.path.name)
+    if is_finished:
         logger.info("%s is finished (%d steps), so there is nothing to do.", training.output_dir, results["steps"])
         return None
-    if checkpoint is not None:
-        check_same_run(checkpoint.metadata["settings"], settings, checkpoint.path)
 
-    with in_turn(accelerator):
-        training.output_dir.mkdir(parents=True, exist_ok=True)  # before the slow load_data, because it may fail
-        data = load_data(data_arguments)
-    check_same_everywhere(corpus=data.facts)
-    run = Pretraining(model_arguments, training, data, settings, accelerator)
-    if checkpoint is not None:
-        run.resume(checkpoint)
-    start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
+    with make_folder(training.output_dir):  # before the slow load_data, because it may fail
+        with in_turn(accelerator):
+            data = load_data(data_arguments)
+        check_same_everywhere(corpus=data.facts)
+        run = Pretraining(model_arguments, training, data, settings, accelerator)
+        if checkpoint is not None:
+            run.resume(checkpoint)
+        if accelerator.is_main_process:
+            with atomic_folder(training.output_dir / "tokenizer") as folder:
+                data.tokenizer.save_pretrained(folder)
+        start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
     return run
+
+
+def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Checkpoint | None:
+    """
+    Return the newest checkpoint from which a run can be resumed, or None if there is no valid one.
+
+    It may be from a run of another length, if the learning rates and orders were the same so far.
+
+    Raises:
+        ValueError: If the settings of a checkpoint differ, or if all are from later steps than the settings allow.
+    """
+    too_late: list[str] = []
+
+    def can_continue(checkpoint: Checkpoint) -> bool:
+        saved = checkpoint.metadata["settings"]
+        check_same_run(saved, settings, checkpoint.path)
+        num_common = num_common_steps(training_arguments(saved), training)
+        if num_common >= checkpoint.step:
+            return True
+        changes = ", ".join(f"{key}={then}" for key, (then, _) in changed_settings(saved, settings).items())
+        too_late.append(
+            f"{checkpoint.path.name} ({changes}) has the same learning rates and orders in {num_common} steps only"
+        )
+        return False
+
+    checkpoint = load_newest_checkpoint(training.output_dir, can_continue)
+    if checkpoint is not None and too_late:
+        logger.warning("Resuming at step %d. %s.", checkpoint.step, "; ".join(too_late))
+    elif too_late:
+        raise ValueError(
+            f"The run in {training.output_dir} cannot continue with `max_steps={training.max_steps}`: "
+            f"{'; '.join(too_late)}. Restore the old value; or train its model further as a new run, with "
+            "`--init_from` and another `--output_dir`. Runs with `learning_rate_schedule=warmup_stable_decay` can "
+            "be extended from the checkpoint before their decay."
+        )
+    return checkpoint
 
 
 def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
@@ -226,23 +267,32 @@ class Pretraining:
             self.accelerator.scaler.load_state_dict(checkpoint.metadata["scaler"])
         logger.info("Resuming from %s.", checkpoint.path)
 
+    def is_milestone(self, step: int) -> bool:
+        """Return whether to keep the checkpoint of a step forever."""
+        return step % (self.training.keep_every or step + 1) == 0 or step == first_decay_step(self.training)
+
     def save(self) -> None:
         """Write a checkpoint."""
         state = training_state(self.model, self.ema.weights, self.optimizer.state)
-        if not self.accelerator.is_main_process:
-            deque(state, maxlen=0)  # iterate, because all processes must take part in gathering sharded tensors
-            return
-        tensors = {name: tensor.cpu() for name, tensor in state}
+        with together(self.accelerator):
+            if self.accelerator.is_main_process:
+                self._write_checkpoint({name: tensor.cpu() for name, tensor in state})
+            else:
+                deque(state, maxlen=0)  # iterate, because all processes must take part in gathering sharded tensors
+
+    def _write_checkpoint(self, tensors: dict[str, torch.Tensor]) -> None:
         progress = asdict(self.progress)
         tensors["losses"] = torch.tensor(progress.pop("losses"), dtype=torch.float64)
         scaler = self.accelerator.scaler
         metadata = {
+            "config": self.model.config.to_dict(),
             "settings": self.settings,
             "corpus": self.data.facts,
             "progress": progress,
             "scaler": scaler and scaler.state_dict(),
         }
-        save_checkpoint(self.training.output_dir, self.progress.step, tensors, metadata, self.training.save_total_limit)
+        folder, keep = self.training.output_dir, self.training.save_total_limit
+        save_checkpoint(folder, self.progress.step, tensors, metadata, keep, self.is_milestone)
 
     def train(self) -> int:
         """
@@ -277,7 +327,8 @@ class Pretraining:
                     self.log()
                 if progress.step % training.eval_steps == 0 or at_end:
                     self.evaluate()
-                if progress.step % training.save_steps == 0 or at_end or stop_signal:
+                is_due = progress.step % training.save_steps == 0 or self.is_milestone(progress.step)
+                if is_due or at_end or stop_signal:
                     self.save()
                 if stop_signal and not at_end:
                     logger.info("Stopped by signal %d after step %d.", stop_signal, progress.step)
@@ -371,10 +422,11 @@ class Pretraining:
         self.progress.evaluations.append({"step": self.progress.step, **scores})
         kinds = [kind for kind in ORDER_NAMES if kind in scores]
         self.accelerator.log({f"eval/{kind}": scores[kind] for kind in kinds}, step=self.progress.step)
-        if self.accelerator.is_main_process:
-            self._write_samples(averaged)
-            text = ", ".join(f"{scores[kind]:.3f} {ORDER_NAMES[kind]}" for kind in kinds)
-            tqdm.write(f"step {self.progress.step}: held-out bits per byte {text}", file=sys.stderr)
+        with together(self.accelerator):
+            if self.accelerator.is_main_process:
+                self._write_samples(averaged)
+                text = ", ".join(f"{scores[kind]:.3f} {ORDER_NAMES[kind]}" for kind in kinds)
+                tqdm.write(f"step {self.progress.step}: held-out bits per byte {text}", file=sys.stderr)
 
     def _write_samples(self, averaged: Model) -> list[str]:
         count, length = self.training.num_samples, self.settings["sequence_length"]
@@ -383,14 +435,14 @@ class Pretraining:
 
     def publish(self) -> None:
         """Write the model folder, the figure, the report and, last, the results (they mark the run as finished)."""
-        training, progress = self.training, self.progress
         averaged = self.ema.averaged_model(self.blank)
-        if not self.accelerator.is_main_process:
-            return
-        with atomic_folder(training.output_dir / "model") as folder:
-            averaged.save_pretrained(folder)
-            self.data.tokenizer.model_max_length = averaged.config.max_position_embeddings
-            self.data.tokenizer.save_pretrained(folder)
+        with together(self.accelerator):
+            if self.accelerator.is_main_process:
+                self._write_results(averaged)
+
+    def _write_results(self, averaged: Model) -> None:
+        training, progress = self.training, self.progress
+        save_model(averaged, self.data.tokenizer, training.output_dir / "model")
         results = {
             "arguments": self.settings,
             "corpus": self.data.facts | ({"read_up_to": progress.position} if progress.position else {}),

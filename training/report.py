@@ -15,7 +15,7 @@ from common.files import write_json, write_text
 from common.reports import BLUE, GREY, ORANGE, markdown_table, save_figure, style_axes
 from common.results import ORDER_NAMES
 from training.arguments import TrainingArguments
-from training.optimization import learning_rate_at
+from training.schedules import learning_rate_at
 
 
 def loss_curve(losses: list[float], training: TrainingArguments) -> dict[str, list[float]]:

@@ -31,7 +31,7 @@ from safetensors.torch import load_file
 from tqdm import tqdm
 
 from common.commands import Options, Parser, one_line_errors, option
-from common.files import write_json
+from common.files import make_folder, write_json
 from common.hardware import num_cores, versions
 from common.reports import save_figure, style_axes
 from common.results import read_results
@@ -227,9 +227,9 @@ def plot(expected: dict[int, float], runs: list[list[Attempt]], path: Path) -> N
 def main(argv: list[str]) -> int:
     """Run the command, and return its exit status."""
     (arguments,) = Parser(Arguments).parse(argv)
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)  # if this fails, it fails before the long runs
     trainer = Trainer(RECIPE, arguments.num_processes)
-    with tempfile.TemporaryDirectory() as folder:
+    # The folder of the results is made before the runs, which take minutes.
+    with make_folder(arguments.output_dir), tempfile.TemporaryDirectory() as folder:
         uninterrupted = Path(folder) / "uninterrupted"
         expected = trainer.attempt(uninterrupted).losses
         runs, facts = [], []

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from common.commands import Options, Parser, one_line_errors, option
 from common.hardware import num_cores, versions
-from common.models import load_pretrained
+from common.models import find_model, load_pretrained
 from eval.benchmarks.contenders import ABLATIONS, Contender, make_causal_lm, make_compared, make_decoder, make_encoder
 from eval.benchmarks.resources import count_work, measure_machine, measure_memory, synchronize
 from eval.benchmarks.speed_report import to_markdown, write_report
@@ -95,7 +95,7 @@ def measure(
     if arguments.model is None:
         model = AOGPTForAnyOrderLM(AOGPTConfig(**SIZES[arguments.size]))
     else:
-        model = load_pretrained(AOGPTForAnyOrderLM, arguments.model)
+        model = load_pretrained(AOGPTForAnyOrderLM, find_model(arguments.model))
     model = model.eval().to(device, dtype)
     longest = model.config.max_position_embeddings
     length = longest if arguments.length is None else arguments.length

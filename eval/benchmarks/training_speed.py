@@ -26,7 +26,7 @@ from torch import nn
 from tqdm import tqdm
 
 from common.commands import Options, Parser, one_line_errors, option
-from common.files import write_json, write_text
+from common.files import make_folder, write_json, write_text
 from common.hardware import check_precision, num_cores, peak_memory, product_speed, versions
 from common.reports import markdown_table
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -274,8 +274,8 @@ def main(argv: list[str]) -> None:
         return
 
     size = SIZES[arguments.size]
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)  # if this fails, it fails before the long measurements
-    runs = [measure_in_own_process(kind, argv) for kind in tqdm(KINDS, unit="process")]
+    with make_folder(arguments.output_dir):  # if this fails, it fails before the long measurements
+        runs = [measure_in_own_process(kind, argv) for kind in tqdm(KINDS, unit="process")]
     speed = max(run["product_speed"] for run in runs)
     for run in runs:
         run["mfu"] = flops_per_token(_make_config(size), run["length"]) * run["tokens_per_second"] / speed

@@ -1,0 +1,66 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Command that makes a model folder of a checkpoint of a run, which may still be training.
+
+    python training/export_checkpoint.py CHECKPOINT OUTPUT_DIR [--weights ema|live]
+
+CHECKPOINT is a file `checkpoint-STEP.safetensors` in the folder of its run, or this folder, which stands for its newest
+checkpoint. The model folder is like that of a finished run. It needs neither the corpus nor a GPU.
+"""
+
+import argparse
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModel
+
+from common.commands import one_line_errors
+from common.files import check_empty_folder
+from common.models import Model, save_model
+from modeling_aogpt.tokenization import load_tokenizer
+from training.checkpoints import Checkpoint, load_checkpoint, load_newest_checkpoint
+from training.optimization import ExponentialMovingAverage
+
+PREFIXES = {"ema": "average.", "live": "weights."}
+
+
+def find_checkpoint(path: Path) -> Checkpoint:
+    """Return the checkpoint of a file, or the newest one of a run. Raise a `ValueError` if there is none."""
+    if path.is_file():
+        return load_checkpoint(path)
+    checkpoint = load_newest_checkpoint(path)
+    if checkpoint is None:
+        raise ValueError(f"{path} is neither a checkpoint nor the folder of a run with a valid checkpoint.")
+    return checkpoint
+
+
+def load_weights(checkpoint: Checkpoint, weights: str) -> Model:
+    """Return the model of a checkpoint, with the averaged weights (`"ema"`) or those of its last step (`"live"`)."""
+    config = dict(checkpoint.metadata["config"])
+    with torch.device("meta"):
+        blank = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
+    ema, prefix = ExponentialMovingAverage(blank, 0.0), PREFIXES[weights]
+    ema.weights = {name: checkpoint.tensors[prefix + name] for name in ema.weights}
+    return ema.averaged_model(blank)
+
+
+@one_line_errors()
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path, help="checkpoint of a run, or the folder of the run")
+    parser.add_argument("output_dir", type=Path, help="new or empty folder for the model")
+    parser.add_argument(
+        "--weights", choices=PREFIXES, default="ema", help="averaged weights, or those of the last step"
+    )
+    arguments = parser.parse_args()
+    check_empty_folder(arguments.output_dir)
+    checkpoint = find_checkpoint(arguments.checkpoint)
+    tokenizer = load_tokenizer(checkpoint.path.parent / "tokenizer")
+    save_model(load_weights(checkpoint, arguments.weights), tokenizer, arguments.output_dir)
+    print(f"Written: {arguments.output_dir} (step {checkpoint.step}, {arguments.weights} weights).")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Values that change during a run, as functions of the step: the learning rate and the left-to-right fraction."""
+
+import math
+
+from training.arguments import TrainingArguments
+
+
+def learning_rate_at(step: int, training: TrainingArguments) -> float:
+    """
+    Return the learning rate of a step in 0 ... `max_steps` - 1.
+
+    The learning rate rises linearly and reaches the peak at step `warmup_steps`. With `"cosine"`, it then falls along
+    half a cosine. With `"warmup_stable_decay"`, it stays at the peak, and falls linearly in the last `decay_steps`
+    steps. In both cases, it would reach `final_learning_rate` at step `max_steps`.
+    """
+    peak, final, warmup_steps = training.learning_rate, training.final_learning_rate, training.warmup_steps
+    if step < warmup_steps:
+        return peak * (step + 1) / (warmup_steps + 1)
+    if training.learning_rate_schedule == "warmup_stable_decay":
+        remaining = min((training.max_steps - step) / training.decay_steps, 1.0)
+        return final + (peak - final) * remaining if remaining < 1 else peak
+    progress = (step - warmup_steps) / (training.max_steps - warmup_steps)
+    return final + (peak - final) * (1 + math.cos(math.pi * progress)) / 2
+
+
+def first_decay_step(training: TrainingArguments) -> int | None:
+    """Return the first step whose learning rate depends on `max_steps`, or None for a cosine."""
+    if training.learning_rate_schedule == "warmup_stable_decay":
+        return training.max_steps - training.decay_steps
+    return None
+
+
+def left_to_right_steps(training: TrainingArguments) -> int:
+    """Return the step at which the left-to-right fraction reaches its final value, by default the last step."""
+    return training.left_to_right_steps or max(training.max_steps - 1, 1)
+
+
+def num_common_steps(one: TrainingArguments, other: TrainingArguments) -> int:
+    """Return the number of first steps in which two runs have the same learning rates and left-to-right fractions."""
+    num_steps = min(one.max_steps, other.max_steps)
+    return next((step for step in range(num_steps) if _values_at(step, one) != _values_at(step, other)), num_steps)
+
+
+def _values_at(step: int, training: TrainingArguments) -> tuple[float, ...]:
+    is_constant = training.final_left_to_right_fraction is None
+    progress = 0.0 if is_constant else min(step / left_to_right_steps(training), 1.0)
+    return learning_rate_at(step, training), progress

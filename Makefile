@@ -24,7 +24,8 @@ findings: $(INSTALLED)
 	$(TRAIN_IN)/encoder --architecture encoder --objective masked_diffusion
 	$(BIN)/python training/compare_runs.py runs/findings/* --output_dir runs/comparison
 
-# Train a small Llama left to right, convert it, and compare any-order training from it with that from random weights.
+# Train a small Llama left to right, convert it, and compare any-order training that starts from it with any-order
+# training that starts from random weights.
 from-causal: $(INSTALLED)
 	$(BIN)/python eval/benchmarks/from_causal.py
 

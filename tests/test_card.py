@@ -71,7 +71,7 @@ def test_cards_of_converted_models_name_their_source_and_its_licence() -> None:
     local = make_card("converted", source_config={"model_type": "llama", "architectures": ["LlamaForCausalLM"]})
     assert (local.data.base_model, local.data.license) == (None, "unknown")
     assert "It was converted from a local `LlamaForCausalLM`" in " ".join(local.text.split())
-    with pytest.raises(ValueError, match=r"incomplete: it contains \{source_license\}, \{source\}"):
+    with pytest.raises(ValueError, match=r"unfilled placeholders: \{source_license\}, \{source\}"):
         make_card("converted", source_config=None)
 
 

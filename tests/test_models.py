@@ -100,7 +100,7 @@ def test_the_model_of_a_run_is_found(folder: Path) -> None:
 def test_a_configuration_that_cannot_be_used_is_not_called_missing(folder: Path) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": -1}))
-    with pytest.raises(ValueError, match=r"The configuration of '.*model' cannot be used: `hidden_size` must be"):
+    with pytest.raises(ValueError, match=r"The configuration of '.*model' cannot be used\. .*`hidden_size` must be"):
         read_any_config(folder)
 
 

@@ -472,7 +472,7 @@ def test_two_processes_give_the_results_of_one(folder: str, arguments: ScoringAr
             "`measures` must be one of 'left_to_right', 'any_order', .* but is 'right_to_left'",
         ),
         ({"datasets": ["ptb"]}, "Set either `text_file` or `datasets`"),
-        ({"released_subset": True}, "`released_subset` needs `datasets` and `protocol='published'`"),
+        ({"released_subset": True}, "`released_subset` has no effect without `datasets` and `protocol='published'`"),
         ({"text_file": []}, "Set either `text_file` or `datasets`"),
         ({"text_file": [], "datasets": ["webtext"]}, "`datasets` must be one of 'lambada', .* but is 'webtext'"),
         (

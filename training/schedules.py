@@ -38,7 +38,7 @@ def left_to_right_steps(training: TrainingArguments) -> int:
 
 
 def num_common_steps(one: TrainingArguments, other: TrainingArguments) -> int:
-    """Return the number of first steps in which two runs have the same learning rates and left-to-right fractions."""
+    """Return the number of steps for which the learning rates and left-to-right fractions of two runs are the same."""
     num_steps = min(one.max_steps, other.max_steps)
     return next((step for step in range(num_steps) if _values_at(step, one) != _values_at(step, other)), num_steps)
 

@@ -363,8 +363,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         if self.window is not None and not (self.is_adaptive or self.unmasking in ADAPTIVE_UNMASKING):
             raise ValueError(
                 "`window` has no effect without an adaptive `order` ("
-                f"{', '.join(map(repr, CERTAINTY_MEASURES))}) or `unmasking` by predictions ("
-                f"{', '.join(map(repr, ADAPTIVE_UNMASKING))}). Set one, or remove `window`."
+                f"{', '.join(map(repr, CERTAINTY_MEASURES))}) or an adaptive `unmasking` ("
+                f"{', '.join(map(repr, ADAPTIVE_UNMASKING))}). Set one of them, or remove `window`."
             )
         if self.stop_at_eos and self.order is not None and not self.can_stop_at_eos:
             raise ValueError(

@@ -418,7 +418,7 @@ def read_moving_averages(
 
 def check_tensors(tensors: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], problem: str) -> None:
     """
-    Raise a `ValueError` unless `tensors` have exactly the names and shapes of `shapes` and are finite.
+    Raise a `ValueError` unless `tensors` have exactly the names and shapes in `shapes`, and are finite.
 
     The error message begins with `problem`.
     """

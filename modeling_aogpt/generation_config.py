@@ -441,8 +441,9 @@ def _describe_unsupported(name: str, value: object) -> str:
         hint = suggest(name, known) or " Its settings are the fields of AnyOrderGenerationConfig."
         return f"`generate` got the unknown argument `{name}`.{hint}"
     allowed = f" Only {NO_OP_VALUES[name]!r} is allowed." if name in NO_OP_VALUES else ""
+    shown = f"`{name}={value!r}`" if isinstance(value, bool | int | float | str) else f"`{name}`"
     return (
-        f"`generate` does not support `{name}={value!r}`.{allowed} Remove it, or load the model with "
+        f"`generate` does not support {shown}.{allowed} Remove it, or load the model with "
         "AutoModelForCausalLM, whose `generate` is that of Transformers (left to right). Penalties and bans of tokens "
         "can also be passed as `logits_processor`."
     )

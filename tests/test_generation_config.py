@@ -257,7 +257,8 @@ def test_unknown_settings_suggest_the_nearest_known_name(make: Callable, name: s
             {"stop_strings": "a"},
             "`generate` does not support `stop_strings='a'`. Remove it, or load the model with AutoModelForCausalLM",
         ),
-        ({"stopping_criteria": []}, "`generate` does not support `stopping_criteria=[]`. Remove it"),
+        ({"stopping_criteria": []}, "`generate` does not support `stopping_criteria`. Remove it"),
+        ({"assistant_model": random_model()}, "`generate` does not support `assistant_model`. Remove it"),
         ({"use_cache": False}, "`generate` does not support `use_cache=False`. Only True is allowed. Remove it"),
         ({"use_cache": "no"}, "`generate` does not support `use_cache='no'`. Only True is allowed. Remove it"),
         (

@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: quickstart findings test test-quantization test-transformers test-lowest lint format clean
+.PHONY: quickstart findings from-causal test test-quantization test-transformers test-lowest lint format clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
@@ -23,6 +23,10 @@ findings: $(INSTALLED)
 	$(TRAIN_IN)/shared-blocks --orders shared --block_length 4
 	$(TRAIN_IN)/encoder --architecture encoder --objective masked_diffusion
 	$(BIN)/python training/compare_runs.py runs/findings/* --output_dir runs/comparison
+
+# Train a small Llama left to right, convert it, and compare any-order training from it with that from random weights.
+from-causal: $(INSTALLED)
+	$(BIN)/python eval/benchmarks/from_causal.py
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2

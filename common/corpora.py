@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Text for training and evaluation: two built-in corpora, files, and Hub data sets.
+Text for training and evaluation: built-in corpora, files, and Hub data sets.
 
 A corpus is loaded as a `DatasetDict` with the splits `train` and `validation` and one column, `text`, with one document
 per row.
@@ -18,12 +18,15 @@ import tokenize
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any, Literal, get_args
 
 from datasets import Dataset, DatasetDict, IterableDataset, load_dataset, load_dataset_builder
 
+from common import sudoku
 from common.commands import Options, option
 from modeling_aogpt.validation import check_choice
 
@@ -43,8 +46,8 @@ class CorpusArguments(Options):
 
     corpus: list[str] = option(
         ["unicode-names"],
-        "Built-in corpus (`unicode-names` or `python-stdlib`); or text, JSONL or Parquet files and patterns, also "
-        "compressed (.xz, .gz); or name or folder of a Hub data set.",
+        "Built-in corpus (`unicode-names`, `python-stdlib`, `sudoku-6` or `sudoku-6-puzzles`, also with 4 and 9); or "
+        "text, JSONL or Parquet files and patterns, also compressed (.xz, .gz); or name or folder of a Hub data set.",
     )
     corpus_config: str | None = option(None, "Configuration of the Hub data set.")
     corpus_revision: str | None = option(None, "Revision of the Hub data set.")
@@ -99,9 +102,23 @@ def python_stdlib() -> Iterator[tuple[str, str]]:
                 yield relative.as_posix(), file.read()
 
 
+def sudoku_grids(size: int) -> Iterator[tuple[str, str]]:
+    """Yield filled grids by row, as (class, text). Classes for tests are left out."""
+    return ((key, sudoku.to_text(grid)) for key, grid in sudoku.training_grids(size))
+
+
+def sudoku_puzzles(size: int) -> Iterator[tuple[str, str]]:
+    """Yield the same grids, each after a puzzle with random clues, as (class, `PUZZLE=GRID`)."""
+    rng = Random(f"clues of {size} x {size}")
+    for key, grid in sudoku.training_grids(size):
+        yield key, f"{sudoku.to_text(sudoku.with_random_clues(grid, rng))}={sudoku.to_text(grid)}"
+
+
 BUILT_IN: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "unicode-names": unicode_names,
     "python-stdlib": python_stdlib,
+    **{f"sudoku-{size}": partial(sudoku_grids, size) for size in sudoku.BOXES},
+    **{f"sudoku-{size}-puzzles": partial(sudoku_puzzles, size) for size in sudoku.BOXES},
 }
 
 

@@ -46,6 +46,11 @@ class DataArguments(CorpusArguments):
     drop_long_documents: bool = option(
         False, "Drop documents that are longer than a sequence, with packing=documents; by default, they are an error."
     )
+    prompt_end: str | None = option(
+        None,
+        "With packing=documents: text that ends a prompt in each document. The prompt, with this text, is not trained "
+        "on.",
+    )
     streaming: bool = option(False, "Read, tokenize and pack the corpus during training; needs a tokenizer.")
     shuffle_window: int = option(4096, "Number of streamed sequences that are shuffled together.", least=1)
     validation_documents: int = option(
@@ -63,8 +68,8 @@ class Data:
 
     Attributes:
         arguments: The options that the data was made with.
-        train: Rows with `input_ids` of exactly `sequence_length` ids: packed ones are views of the tokenized documents;
-            with `streaming`, the documents.
+        train: Rows with `input_ids` of exactly `sequence_length` ids and, with `prompt_end`, `labels`. Packed ones are
+            views of the tokenized documents. With `streaming`, the documents.
         validation: Rows with `input_ids` and `num_bytes`. The bytes of a row are those of its text in UTF-8, plus one
             separator for each end of a document, so bits per byte refer to the documents joined by newlines.
         tokenizer: The tokenizer, with a mask token.
@@ -83,6 +88,11 @@ class Data:
 def load_data(arguments: DataArguments) -> Data:
     """Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order."""
     arguments.check_bounds()
+    if arguments.prompt_end is not None and (arguments.packing != "documents" or not arguments.prompt_end):
+        raise ValueError(
+            f"`prompt_end` ({arguments.prompt_end!r}) must not be empty and needs `packing=documents`, but the packing "
+            f"is {arguments.packing}."
+        )
     if arguments.streaming:
         return _open_stream(arguments)
     corpus = load_corpus(arguments)
@@ -145,12 +155,13 @@ def _make_sequences(
     num_workers = limit_workers(arguments.preprocessing_num_workers, texts)
     if split == "train":
         logger.info("%s", describe_work(texts, tokenizer, num_workers))
-    documents = encode_documents(texts, tokenizer, split == "validation", num_workers)
+    documents = encode_documents(texts, tokenizer, split == "validation", num_workers, arguments.prompt_end)
     length = arguments.sequence_length
     rows: Dataset | PackedRows
     if arguments.packing == "documents":
         rows, left_out = pad(documents, length, tokenizer.eos_token_id, split, arguments.drop_long_documents)
-        rows = rows.select_columns(["input_ids", "num_bytes"] if split == "validation" else ["input_ids"])
+        columns = {"input_ids", "num_bytes" if split == "validation" else "labels"}.intersection(rows.column_names)
+        rows = rows.select_columns(sorted(columns))
     else:
         left_out = check_full(documents, length, split)
         rows = PackedRows(documents, length) if split == "train" else pack(documents, length)

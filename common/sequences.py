@@ -20,22 +20,31 @@ DOCUMENTS_TO_ESTIMATE = 256
 
 
 def encode_documents(
-    texts: Dataset, tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool, num_workers: int | None = None
+    texts: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    with_token_bytes: bool,
+    num_workers: int | None = None,
+    prompt_end: str | None = None,
 ) -> Dataset:
     """
     Tokenize the column `text` into the columns `input_ids` (ending with end-of-text), `num_tokens` and `num_bytes`.
 
     `with_token_bytes` adds the column `token_bytes`, the number of bytes of each token. They sum to `num_bytes`.
+    `prompt_end` adds the column `num_prompt_tokens`, the number of tokens up to the first occurrence of this text.
     Ids are stored in 16 bits, or in 32 for large vocabularies.
     """
     columns = {"input_ids": Sequence(id_type(tokenizer)), "num_tokens": Value("int64"), "num_bytes": Value("int64")}
+    if with_token_bytes:
+        columns["token_bytes"] = Sequence(Value("int32"))
+    if prompt_end is not None:
+        columns["num_prompt_tokens"] = Value("int64")
     return texts.map(
         encode_batch,
         batched=True,
         input_columns="text",
         remove_columns=texts.column_names,
-        features=Features(columns | ({"token_bytes": Sequence(Value("int32"))} if with_token_bytes else {})),
-        fn_kwargs={"tokenizer": tokenizer, "with_token_bytes": with_token_bytes},
+        features=Features(columns),
+        fn_kwargs={"tokenizer": tokenizer, "with_token_bytes": with_token_bytes, "prompt_end": prompt_end},
         num_proc=num_workers,
         desc="Tokenizing",
     )
@@ -66,13 +75,15 @@ def describe_work(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_worker
     )
 
 
-def encode_batch(texts: list[str], tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool) -> dict[str, list]:
+def encode_batch(
+    texts: list[str], tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool, prompt_end: str | None = None
+) -> dict[str, list]:
     """Return the columns that `encode_documents` makes of some texts."""
     encoded = tokenizer(
         texts,
         add_special_tokens=False,
         split_special_tokens=True,  # "<|endoftext|>" in a text is not a special token
-        return_offsets_mapping=with_token_bytes,
+        return_offsets_mapping=with_token_bytes or prompt_end is not None,
         verbose=False,  # no warnings about documents that are longer than a sequence
     )
     columns = {
@@ -82,7 +93,19 @@ def encode_batch(texts: list[str], tokenizer: PreTrainedTokenizerBase, with_toke
     }
     if with_token_bytes:
         columns["token_bytes"] = list(map(count_token_bytes, texts, encoded["offset_mapping"]))
+    if prompt_end is not None:
+        columns["num_prompt_tokens"] = [
+            sum(start < end for start, _ in offsets)
+            for offsets, end in zip(encoded["offset_mapping"], _prompt_ends(texts, prompt_end), strict=True)
+        ]
     return columns
+
+
+def _prompt_ends(texts: list[str], prompt_end: str) -> Iterator[int]:
+    for text in texts:
+        if prompt_end not in text:
+            raise ValueError(f"A document has no `prompt_end` ({prompt_end!r}): {text[:80]!r}. Remove the document.")
+        yield text.index(prompt_end) + len(prompt_end)
 
 
 def count_token_bytes(text: str, offsets: list[tuple[int, int]]) -> list[int]:
@@ -192,6 +215,7 @@ def pad(
     Return one sequence per document, padded with end-of-text, and the number of documents left out.
 
     Documents that are too long are an error unless `drop_long_documents` is set. None: the caller has no such option.
+    Documents with `num_prompt_tokens` also get `labels`, which are -100 in the prompt.
     """
     fitting = documents.filter(lambda num_tokens: num_tokens <= sequence_length, input_columns="num_tokens")
     left_out = len(documents) - len(fitting)
@@ -217,4 +241,9 @@ def pad(
         input_columns="input_ids",
         desc="Padding",
     )
+    if "num_prompt_tokens" in rows.column_names:
+        rows = rows.map(
+            lambda ids, number: {"labels": [-100] * number + ids[number:]},
+            input_columns=["input_ids", "num_prompt_tokens"],
+        )
     return rows, {"left_out_documents": left_out}

@@ -75,7 +75,8 @@ def render_card(
     Args:
         repo_id: Name of the repository, from which the snippets of the card load the model.
         facts: Facts as returned by `read_facts`. Keys may have been replaced by those of a training run.
-        config: Configuration of the model. An `MDMEncoderConfig` gives the card of an encoder.
+        config: Configuration of the model. An `MDMEncoderConfig` gives the card of an encoder. The card of a converted
+            model names its source.
         num_parameters: Number of parameters of the model.
         dtype: Type of the weights.
         mask_token: Mask token of the tokenizer.
@@ -86,6 +87,7 @@ def render_card(
     Raises:
         ValueError: If a fact is empty, or the card is incomplete.
     """
+    facts = _fill_in_source(facts, config)
     if empty := sorted(name for name, fact in facts.items() if _is_empty(fact)):
         raise ValueError(f"The card is incomplete: {', '.join(empty)} must have values. Add them to the YAML file.")
     is_decoder = not isinstance(config, MDMEncoderConfig)
@@ -111,6 +113,24 @@ def render_card(
     card = ModelCard.from_template(metadata, template_path=str(HERE / "template.md"), **facts | values)
     _check_card(card, metadata)
     return card
+
+
+def _fill_in_source(facts: dict[str, Any], config: AOGPTConfig) -> dict[str, Any]:
+    """Return the facts with the name and the licence of the causal language model that a model was converted from."""
+    source = getattr(config, "source_config", None)
+    if source is None:
+        return facts
+    name, architectures = source.get("_name_or_path"), source.get("architectures") or [source["model_type"]]
+    values = {
+        "{source}": f"a local `{architectures[0]}`" if name is None else f"[{name}](https://huggingface.co/{name})",
+        "{source_license}": source.get("license", "unknown"),
+    }
+    filled = {} if name is None else {"base_model": name}
+    for key, fact in facts.items():
+        for placeholder, value in values.items():
+            fact = fact.replace(placeholder, value) if isinstance(fact, str) else fact
+        filled[key] = fact
+    return filled
 
 
 def _is_empty(fact: Any) -> bool:
@@ -161,7 +181,9 @@ def _check_card(card: ModelCard, metadata: ModelCardData) -> None:
             "The metadata of the card change when they are read back. Results on different data sets must differ in "
             "`dataset_id` or `dataset_config`."
         )
-    gaps = re.findall(r"\{\{.*?\}\}|\{%.*?%\}|\{mask\}|\{size\}|\[More Information Needed\]", card.text)
+    gaps = re.findall(
+        r"\{\{.*?\}\}|\{%.*?%\}|\{(?:mask|size|source|source_license)\}|\[More Information Needed\]", card.text
+    )
     if gaps:
         raise ValueError(f"The card is incomplete: it contains {', '.join(sorted(set(gaps)))}. Fill in the YAML file.")
 

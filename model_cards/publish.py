@@ -50,7 +50,11 @@ CHECK = Path(__file__).parent / "check_staged.py"
 class PublishArguments:
     """Options of the command."""
 
-    card: str = option("default", "Card in model_cards/, such as quickstart or ao-gpt-small, or a YAML file.")
+    card: str | None = option(
+        None,
+        "Card in model_cards/, such as quickstart, or a YAML file. Defaults to `converted` for models that were "
+        "converted from a causal language model, and to `default` for others.",
+    )
     tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to that of the model folder.")
     results: list[Path] = option([], "JSON files of eval/zero_shot.py with results of this model, for the card.")
     max_shard_size: str = option("2GB", "Maximum size of a file of weights.")
@@ -91,7 +95,9 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     run_results = read_finished_run(run)[0] if run else None
     model = load_local(model_folder)
     tokenizer = load_matching_tokenizer(model.config, arguments.tokenizer or str(model_folder))
-    facts, num_parameters = read_facts(arguments.card), model.num_parameters()
+    is_converted = getattr(model.config, "source_config", None) is not None
+    facts = read_facts(arguments.card or ("converted" if is_converted else "default"))
+    num_parameters = model.num_parameters()
     weights = identity_of_weights(str(model_folder)) if arguments.results else None
     model_facts = model.config.model_type, num_parameters, weights
     measurements = [row for path in arguments.results for row in read_zero_shot_measurements(path, *model_facts)]

@@ -109,7 +109,7 @@ class AOGPTConfig(PreTrainedConfig):
         start_token_id (`int`, *optional*): Token whose embedding begins every sequence; by default a start embedding is
             learned.
         source_config (`dict`, *optional*): Configuration of the causal language model that this model was converted
-            from, to export it again.
+            from, to export it again, with its Hub name (`_name_or_path`) and its `license`, if they are known.
 
     Raises:
         ValueError: If a value is not allowed, or values contradict each other.

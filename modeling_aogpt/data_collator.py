@@ -18,7 +18,7 @@ import torch
 from .orders import ORDER_NAMES, block_indices, check_blocks, group_orders
 from .validation import check_choice, check_integer, is_integer, is_number
 
-TRAINING_ORDERS = (*ORDER_NAMES, "shared")
+TRAINING_ORDERS = (*ORDER_NAMES, "shared", "context_first")
 
 # Fraction of left-to-right sequences that helps both losses (Finding 3).
 LEFT_TO_RIGHT_FRACTION = 0.1
@@ -61,12 +61,17 @@ class OrderDistribution:
 
     Args:
         orders (`str`, defaults to `"random"`): `"random"`: every order is equally likely; `"shared"`: one random order
-            for all sequences of the run (Finding 2); `"left_to_right"`.
+            for all sequences of the run (Finding 2); `"left_to_right"`; `"context_first"`: a random subset of the
+            positions from left to right, then the others in random order.
         block_length (`int`, *optional*): Visit contiguous blocks of this length from left to right, and draw the order
             within each. Shared orders are the same in every block.
         stride (`int`, *optional*): The same with strided blocks: first positions 0, stride, 2 stride, ...
         left_to_right_fraction (`float`, *optional*): Fraction of sequences that are left to right instead. Defaults to
             0.1 for `"random"` without blocks (Finding 3), and to 0 for other orders.
+        min_context (`int`, *optional*): With `"context_first"`: least number of positions in the subset. The number is
+            uniform between the two limits. Defaults to 0.
+        max_context (`int`, *optional*): With `"context_first"`: largest number of positions in the subset. Defaults to
+            all but one, which is also the limit for short sequences.
 
     Raises:
         ValueError: If a value is not allowed.
@@ -83,10 +88,13 @@ class OrderDistribution:
     block_length: int | None = None
     stride: int | None = None
     left_to_right_fraction: float | None = None
+    min_context: int | None = None
+    max_context: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("orders", self.orders, TRAINING_ORDERS)
         check_blocks(self.block_length, self.stride)
+        self._check_context()
         has_blocks = self.block_length is not None or self.stride is not None
         if self.left_to_right_fraction is None:
             is_plain = self.orders == "random" and not has_blocks
@@ -95,33 +103,78 @@ class OrderDistribution:
         if not is_number(fraction) or not 0 <= fraction <= 1:
             raise ValueError(f"`left_to_right_fraction` must be between 0 and 1, but is {fraction!r}.")
 
-    def draw(self, seed: int, samples: torch.LongTensor, lengths: torch.LongTensor, width: int) -> torch.LongTensor:
+    def _check_context(self) -> None:
+        least, most = self.min_context, self.max_context
+        for name, value, lowest in (("min_context", least, 0), ("max_context", most, 1)):
+            if value is not None:
+                check_integer(name, value, lowest)
+                if self.orders != "context_first":
+                    raise ValueError(f"`{name}` has no effect without `orders='context_first'`. Remove it.")
+        if least is not None and most is not None and least > most:
+            raise ValueError(f"`min_context` ({least}) is more than `max_context` ({most}). Decrease it.")
+        if self.orders == "context_first" and (self.block_length is not None or self.stride is not None):
+            raise ValueError("`block_length` and `stride` cannot be combined with `orders='context_first'`.")
+
+    def draw(
+        self,
+        seed: int,
+        samples: torch.LongTensor,
+        lengths: torch.LongTensor,
+        width: int,
+        is_context: torch.BoolTensor | None = None,
+    ) -> torch.LongTensor:
         """
         Return the order (batch, width) of each sample. Positions from `lengths` on are padding, and come last.
 
         Args:
             seed (`int`): Seed of the run.
             samples (`torch.LongTensor` of shape `(batch,)`): Number of each sample. Row b depends on nothing but
-                `seed`, `samples[b]` and `lengths[b]`.
+                `seed`, `samples[b]`, `lengths[b]` and `is_context[b]`.
             lengths (`torch.LongTensor` of shape `(batch,)`): Length of each sample without padding.
             width (`int`): Length of the batch.
+            is_context (`torch.BoolTensor` of shape `(batch, width)`, *optional*): Positions that come first, from left
+                to right; defaults to those of [`draw_context`].
         """
         positions = torch.arange(width, device=samples.device)
-        numbers = draw_integers(make_streams(seed, samples), width + 1)
-        is_left_to_right = (to_uniform(numbers[:, 0]) < self.left_to_right_fraction)[:, None]
-        if self.orders == "left_to_right":
-            keys = positions
-        else:
-            keys = shift_right(
-                self._draw_shared_keys(seed, positions) if self.orders == "shared" else numbers[:, 1:], 1
-            )
-        keys = torch.where(is_left_to_right, positions, keys)
+        if is_context is None:
+            is_context = self.draw_context(seed, samples, lengths, width)
+        is_left_to_right = self._draw_left_to_right(seed, samples)
+        keys = torch.where(is_left_to_right, positions, self._draw_keys(seed, samples, positions))
+        keys = torch.where(is_context, positions - width, keys)
         keys = keys.masked_fill(positions >= lengths[:, None], torch.iinfo(torch.int64).max)
         orders = keys.argsort(dim=-1, stable=True)
         if self.block_length is None and self.stride is None:
             return orders
         blocks = block_indices(positions, self.block_length, self.stride).masked_fill(is_left_to_right, 0)
         return group_orders(orders, blocks.masked_fill(positions >= lengths[:, None], width))
+
+    def draw_context(
+        self, seed: int, samples: torch.LongTensor, lengths: torch.LongTensor, width: int
+    ) -> torch.BoolTensor:
+        """Return the positions (batch, width) that `"context_first"` draws to come first; none for other orders."""
+        positions = torch.arange(width, device=samples.device)
+        if self.orders != "context_first":
+            return torch.zeros(len(samples), width, dtype=torch.bool, device=samples.device)
+        most = lengths - 1 if self.max_context is None else (lengths - 1).clamp(max=self.max_context)
+        least = most.clamp(max=self.min_context or 0)
+        fractions = to_uniform(mix_bits(make_streams(seed, samples)))  # a number that no order uses
+        num_context = least + (fractions * (most - least + 1)).long()
+        num_context = num_context.masked_fill(self._draw_left_to_right(seed, samples)[:, 0], 0)
+        keys = self._draw_keys(seed, samples, positions)
+        keys = keys.masked_fill(positions >= lengths[:, None], torch.iinfo(torch.int64).max)
+        return keys.argsort(dim=-1, stable=True).argsort(dim=-1) < num_context[:, None]
+
+    def _draw_left_to_right(self, seed: int, samples: torch.LongTensor) -> torch.BoolTensor:
+        """Return whether each sample is left to right instead, (batch, 1)."""
+        return to_uniform(draw_integers(make_streams(seed, samples), 1)) < self.left_to_right_fraction
+
+    def _draw_keys(self, seed: int, samples: torch.LongTensor, positions: torch.LongTensor) -> torch.LongTensor:
+        """Return non-negative integers (batch, width) or (width,); positions are visited in their order."""
+        if self.orders == "left_to_right":
+            return positions
+        if self.orders == "shared":
+            return shift_right(self._draw_shared_keys(seed, positions), 1)
+        return shift_right(draw_integers(make_streams(seed, samples), len(positions) + 1)[:, 1:], 1)
 
     def _draw_shared_keys(self, seed: int, positions: torch.LongTensor) -> torch.LongTensor:
         """Return sort keys that are the same at the same offset of every block."""
@@ -143,6 +196,9 @@ class DataCollatorForAnyOrderLM:
     Called with a list of features, it returns a dict of `input_ids`, `orders` and `labels` (batch, n; -100 at padding),
     and `attention_mask` if anything was padded. Padding is on the right, and last in each order.
 
+    With `orders="context_first"`, the context has no labels. If the `labels` of a feature are -100 somewhere, these
+    positions are its context; otherwise, the context is drawn.
+
     Args:
         pad_token_id (`int`, *optional*): Id to pad sequences of different lengths with. Any valid id will do, since
             padding is masked.
@@ -153,6 +209,8 @@ class DataCollatorForAnyOrderLM:
         left_to_right_fraction (`float`, *optional*): See [`OrderDistribution`].
         seed (`int`): Seed of the orders.
         pad_to_multiple_of (`int`, *optional*): Round the length of a batch up to a multiple.
+        min_context (`int`, *optional*): See [`OrderDistribution`].
+        max_context (`int`, *optional*): See [`OrderDistribution`].
 
     Raises:
         ValueError: If a value is not allowed; when called, if a feature has no `input_ids` or holds something else than
@@ -173,6 +231,8 @@ class DataCollatorForAnyOrderLM:
     left_to_right_fraction: float | None = None
     seed: int = 0
     pad_to_multiple_of: int | None = None
+    min_context: int | None = None
+    max_context: int | None = None
     _stream: tuple[tuple[int, int], torch.Generator] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -183,7 +243,10 @@ class DataCollatorForAnyOrderLM:
             )
         if self.pad_to_multiple_of is not None:
             check_integer("pad_to_multiple_of", self.pad_to_multiple_of)
-        self._distribution = OrderDistribution(self.orders, self.block_length, self.stride, self.left_to_right_fraction)
+        self._distribution = OrderDistribution(
+            *(self.orders, self.block_length, self.stride, self.left_to_right_fraction),
+            *(self.min_context, self.max_context),
+        )
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
         """Return the batch of a list of features."""
@@ -205,14 +268,27 @@ class DataCollatorForAnyOrderLM:
                 "(tokenizer.pad_token_id, or any valid id), or make them equally long."
             )
         samples = torch.tensor([self._order_seed(feature) for feature in features])
+        padded_labels = _pad(labels, width, -100)
+        is_context = self._find_context(samples, padded_labels, torch.tensor(lengths))
         batch = {
             "input_ids": _pad(ids, width, self.pad_token_id or 0),
-            "orders": self._distribution.draw(self.seed, samples, torch.tensor(lengths), width),
-            "labels": _pad(labels, width, -100),
+            "orders": self._distribution.draw(self.seed, samples, torch.tensor(lengths), width, is_context),
+            "labels": padded_labels.masked_fill(is_context, -100),
         }
         if min(lengths) < width:
             batch["attention_mask"] = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
         return batch
+
+    def _find_context(
+        self, samples: torch.LongTensor, labels: torch.LongTensor, lengths: torch.LongTensor
+    ) -> torch.BoolTensor:
+        """Return the positions (batch, width) that come first: those without labels or, failing that, drawn ones."""
+        width = labels.shape[1]
+        is_drawn = self._distribution.draw_context(self.seed, samples, lengths, width)
+        if self.orders != "context_first":
+            return is_drawn
+        is_given = (labels == -100) & (torch.arange(width) < lengths[:, None])
+        return torch.where(is_given.any(dim=1, keepdim=True), is_given, is_drawn)
 
     def _order_seed(self, feature: Mapping[str, object]) -> int:
         """Return the feature's `order_seed` as a signed 64-bit integer, or the next one of this process and worker."""

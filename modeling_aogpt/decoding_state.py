@@ -30,8 +30,8 @@ VALUES_BY_RANK = ("ids", "orders", "positions", "blocks", "unmasking_steps", "to
 # passes save.
 MIN_PASSES_TO_PACK = 32
 
-# Rows per pass while a long prompt enters the cache, which bounds the attention mask.
-MAX_PREFILL_ROWS = 2048
+# Rows of a sequence per pass, which bounds the attention mask of long prompts and of many queries.
+MAX_ROWS_PER_PASS = 2048
 
 # Each number of rows and kind of batch compiles to its own graph. PyTorch's limit of 8 would leave some passes eager.
 MAX_COMPILED_GRAPHS = 64
@@ -371,7 +371,6 @@ class CachedDecodingState(DecodingState):
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         """Predict the next `num_queries` (batch,) ranks of each sequence, each given all unmasked tokens."""
-        self._prefill()
         num_context = self.num_context[:, None]
         ranks = self._uncached_ranks(self.num_context + num_queries)
         is_query = (num_context <= ranks) & (ranks < num_context + num_queries[:, None])
@@ -390,7 +389,6 @@ class CachedDecodingState(DecodingState):
             num_drafts (`torch.LongTensor` of shape `(batch,)`): Number of drafts of each sequence.
             include_first (`bool`): Also predict the rank of the first draft, for drafts that no query preceded.
         """
-        self._prefill()
         num_context = self.num_context + num_drafts
         ranks = self._uncached_ranks(torch.minimum(num_context + 1, self.ends))
         first = self.num_context[:, None] + (0 if include_first else 1)
@@ -416,13 +414,6 @@ class CachedDecodingState(DecodingState):
         num_unchanged = (self.orders == before).long().cumprod(dim=-1).sum(dim=-1).cpu()
         self.num_cached = torch.minimum(self.num_cached, num_unchanged)
 
-    def _prefill(self) -> None:
-        """Enter the beginning of long prompts into the cache, in passes of bounded size."""
-        while int((self.num_context - self.num_cached).max()) > MAX_PREFILL_ROWS:
-            ranks = self.num_cached[:, None] + torch.arange(MAX_PREFILL_ROWS, device=self.num_cached.device)
-            self._run(ranks, self.num_context, is_query=torch.zeros_like(ranks, dtype=torch.bool))
-            self.num_cached = torch.minimum(self.num_cached + MAX_PREFILL_ROWS, self.num_context)
-
     def _uncached_ranks(self, ends: torch.LongTensor) -> torch.LongTensor:
         """Return ranks (batch, rows) from the first uncached one, as many as any sequence needs to reach `ends`."""
         num_rows = int((ends - self.num_cached).max())
@@ -430,6 +421,22 @@ class CachedDecodingState(DecodingState):
 
     def _run(self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor) -> QueryResult:
         """Run the rows of `ranks` (batch, rows) given `num_context` tokens, and return those that are queries."""
+        parts = [
+            self._run_pass(part, num_context, is_query_of_part)
+            for part, is_query_of_part in zip(
+                ranks.split(MAX_ROWS_PER_PASS, dim=1), is_query.split(MAX_ROWS_PER_PASS, dim=1), strict=True
+            )
+        ]
+        if len(parts) == 1:
+            return parts[0]
+        result = QueryResult(*map(torch.cat, zip(*parts, strict=True)))
+        by_sequence = result.sequences.argsort(stable=True)
+        return QueryResult(*(values[by_sequence] for values in result))
+
+    def _run_pass(
+        self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
+    ) -> QueryResult:
+        """Do the same as [`_run`] in one pass. Earlier rows must have run before."""
         length, device = self.ids.shape[1], self.ids.device
         sequences, rows = is_query.nonzero(as_tuple=True)
         # Sequences that need fewer rows than others compute unused ones. Past the end they repeat the last rank.
@@ -444,7 +451,8 @@ class CachedDecodingState(DecodingState):
             is_needed = is_query.any(dim=0)
             num_skipped = int(is_needed.long().argmax()) if is_needed.any() else len(is_needed) - 1
             num_visible = int(ranks.max()) + 1
-        sees_all_slots = ranks.shape[1] == 1 and slots is not None  # a single row, as in left-to-right decoding
+        # A single row after all others, as in left-to-right decoding
+        sees_all_slots = ranks.shape[1] == 1 and slots is not None and bool((ranks[:, 0] <= num_context).all())
         self.num_forward_passes += 1
         self.num_rows += ranks.numel()
 

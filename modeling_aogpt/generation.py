@@ -38,6 +38,7 @@ from .unmasking import (
     ParallelSampler,
     ScheduledUnmasking,
     ScoreUnmasking,
+    ThresholdUnmasking,
     UnmaskingRule,
 )
 from .validation import (
@@ -435,6 +436,8 @@ def make_unmasking_rule(
     """Return the unmasking rule that `config` names, for a model with `num_tokens` ids of text."""
     if config.unmasking == "entropy_bound":
         return EntropyBoundUnmasking(config.entropy_bound)
+    if config.unmasking == "threshold":
+        return ThresholdUnmasking(config.threshold)
     if config.unmasking in SCORE_UNMASKING:
         return ScoreUnmasking(config.num_steps, config.schedule, config.unmasking, num_tokens, generator)
     return ScheduledUnmasking(config.num_steps, config.schedule, config.unmasking, generator)

@@ -13,7 +13,7 @@ from transformers.generation import GenerationConfig, GenerationMixin
 from .orders import ORDER_NAMES, check_blocks
 from .sampling import TOP_P_RULES
 from .speculative import DRAFTS
-from .unmasking import CERTAINTY_MEASURES, SCHEDULES, SCORE_UNMASKING, UNMASKING
+from .unmasking import ADAPTIVE_UNMASKING, CERTAINTY_MEASURES, SCHEDULES, SCORE_UNMASKING, UNMASKING
 from .validation import check_choice, check_integer, is_number, suggest
 
 CHOICES = {
@@ -94,18 +94,21 @@ class AnyOrderGenerationConfig(GenerationConfig):
         unmasking (`str`, defaults to `"bernoulli"`): Which positions a step unmasks. With `num_steps`, `"bernoulli"`:
             every position draws its own step (Lemma 4.1); `"fixed_count"`: the same number in every step; and for SEDD
             only, `"euler"` and `"analytic"`, see [`~unmasking.ScoreUnmasking`]. Without `num_steps`,
-            `"entropy_bound"`: as many as are nearly independent, see [`~unmasking.EntropyBoundUnmasking`].
+            `"entropy_bound"`: as many as are nearly independent, see [`~unmasking.EntropyBoundUnmasking`];
+            `"threshold"`: all whose likeliest token has at least the probability `threshold`, or the first of the
+            order if there are none.
         entropy_bound (`float`, defaults to 0.1): Bound in nats of `unmasking="entropy_bound"`.
+        threshold (`float`, defaults to 0.9): Probability of `unmasking="threshold"`.
         order (`str`, *optional*): `"random"`, `"left_to_right"`, or an adaptive order, which queries all masked
             positions and unmasks those with the highest `"confidence"`, `"margin"` or negative `"entropy"` first (see
             `CERTAINTY_MEASURES`). `generate` also takes a tensor (batch * num_return_sequences, n). Defaults to
             `"left_to_right"` to continue a prompt one token at a time, that is, if masks are appended to inputs without
-            masks; and to `"random"` otherwise.
+            masks; to `"confidence"` with `unmasking="threshold"`; and to `"random"` otherwise.
         block_length (`int`, *optional*): Fill in contiguous blocks of this length from left to right, in `order`
             within each block.
         stride (`int`, *optional*): The same with strided blocks: first positions 0, stride, 2 stride, ...
         window (`int`, *optional*): Number of candidates of adaptive orders (the first masked positions of the text)
-            and of `"entropy_bound"` (the next ones of the order). Defaults to all of the block.
+            and of `"entropy_bound"` and `"threshold"` (the next ones of the order). Defaults to all of the block.
         do_sample (`bool`, defaults to `True`): Draw tokens, or take the likeliest.
         temperature (`float`, defaults to 1.0): Divides the logits.
         top_k (`int`, defaults to 0): Draw from the k likeliest tokens; 0: from all.
@@ -159,6 +162,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
     schedule: str = "linear"
     unmasking: str = "bernoulli"
     entropy_bound: float = 0.1
+    threshold: float = 0.9
     order: str | torch.LongTensor | None = None
     block_length: int | None = None
     stride: int | None = None
@@ -238,7 +242,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
     @property
     def unmasks_one_by_one(self) -> bool:
         """Return whether every token depends on all tokens before it in the order."""
-        return self.num_steps is None and self.unmasking != "entropy_bound"
+        return self.num_steps is None and self.unmasking not in ADAPTIVE_UNMASKING
 
     @property
     def uses_eos(self) -> bool:
@@ -276,7 +280,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         if config.order is None:
             is_plain = config.block_length is None and config.stride is None and not config.refine_rounds
             continues = is_continuation and is_plain and config.unmasks_one_by_one
-            config.order = "left_to_right" if continues else "random"
+            default = "confidence" if config.unmasking == "threshold" else "random"
+            config.order = "left_to_right" if continues else default
         config.validate()
         config._check_supported()
         config._check_effects(arguments)
@@ -331,6 +336,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
             raise ValueError(f"`top_p` must be above 0 and at most 1, but is {self.top_p!r}.")
         if not (is_number(self.entropy_bound) and 0 <= self.entropy_bound < float("inf")):
             raise ValueError(f"`entropy_bound` must be at least 0 and finite, but is {self.entropy_bound!r}.")
+        if not (is_number(self.threshold) and 0 <= self.threshold <= 1):
+            raise ValueError(f"`threshold` must be from 0 to 1, but is {self.threshold!r}.")
 
     def _check_order(self) -> None:
         check_blocks(self.block_length, self.stride)
@@ -340,10 +347,11 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 raise ValueError("`block_length` and `stride` cannot be combined with an `order` tensor. Remove them.")
         elif self.order is not None:
             check_choice("order", self.order, (*ORDER_NAMES, *CERTAINTY_MEASURES), " or a (batch, n) tensor")
-        if self.window is not None and not (self.is_adaptive or self.unmasking == "entropy_bound"):
+        if self.window is not None and not (self.is_adaptive or self.unmasking in ADAPTIVE_UNMASKING):
             raise ValueError(
                 "`window` has no effect without an adaptive `order` ("
-                f"{', '.join(map(repr, CERTAINTY_MEASURES))}) or `unmasking='entropy_bound'`. Set one, or remove it."
+                f"{', '.join(map(repr, CERTAINTY_MEASURES))}) or `unmasking` by predictions ("
+                f"{', '.join(map(repr, ADAPTIVE_UNMASKING))}). Set one, or remove it."
             )
         if self.stop_at_eos and self.order is not None and not self.can_stop_at_eos:
             raise ValueError(
@@ -352,10 +360,10 @@ class AnyOrderGenerationConfig(GenerationConfig):
             )
 
     def _check_unmasking(self) -> None:
-        if self.unmasking == "entropy_bound" and self.num_steps is not None:
+        if self.unmasking in ADAPTIVE_UNMASKING and self.num_steps is not None:
             raise ValueError(
-                f"`num_steps` ({self.num_steps}) cannot be combined with `unmasking='entropy_bound'`, which takes as "
-                "many steps as `entropy_bound` requires. Remove it."
+                f"`num_steps` ({self.num_steps}) cannot be combined with `unmasking={self.unmasking!r}`, which takes "
+                f"as many steps as `{self.unmasking}` requires. Remove it."
             )
         if self.unmasking in SCORE_UNMASKING:
             is_random = self.order is None or (isinstance(self.order, str) and self.order == "random")
@@ -378,15 +386,15 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 "`strategy='speculative'` samples p(x | order) in as many steps as it needs, so it cannot be combined "
                 "with `num_steps` or `do_sample=False`. Set `draft_length` instead."
             )
-        if self.is_adaptive:
-            raise ValueError(
-                f"`strategy='speculative'` needs a fixed order, so it cannot be combined with `order={self.order!r}`. "
-                "Set `order` to 'random', 'left_to_right' or a tensor."
-            )
         if self.unmasking not in ("bernoulli", "fixed_count"):
             raise ValueError(
                 "`strategy='speculative'` decides itself how many positions a round unmasks, so it cannot be combined "
                 f"with `unmasking={self.unmasking!r}`. Remove one."
+            )
+        if self.is_adaptive:
+            raise ValueError(
+                f"`strategy='speculative'` needs a fixed order, so it cannot be combined with `order={self.order!r}`. "
+                "Set `order` to 'random', 'left_to_right' or a tensor."
             )
 
     def _check_supported(self) -> None:
@@ -406,9 +414,9 @@ class AnyOrderGenerationConfig(GenerationConfig):
             ),
             ("draft", is_speculative, "`strategy='speculative'`"),
             ("draft_length", is_speculative, "`strategy='speculative'`"),
-            ("entropy_bound", self.unmasking == "entropy_bound", "`unmasking='entropy_bound'`"),
+            *((name, self.unmasking == name, f"`unmasking={name!r}`") for name in ADAPTIVE_UNMASKING),
             ("schedule", has_steps, "`num_steps`"),
-            ("unmasking", has_steps or self.unmasking == "entropy_bound", "`num_steps`"),
+            ("unmasking", has_steps or self.unmasking in ADAPTIVE_UNMASKING, "`num_steps`"),
             ("top_p_rule", self.top_p < 1, "`top_p` below 1"),
             ("output_history", self.return_dict_in_generate, "`return_dict_in_generate=True`"),
         ):

@@ -252,8 +252,10 @@ class AnyOrderLikelihoodMixin:
         is_context_random = context_source.is_random or ensemble_size > 1
         # Orders of the targets that share a pass also share the order of the context. If that is random, each takes a
         # pass of its own, so that they are independent. Otherwise a pass has at most as many target rows as context
-        # rows, since rows of different orders do not attend to each other.
-        orders_per_pass = 1 if is_context_random else max(1, max_context // max(1, max_targets))
+        # rows, since rows of different orders do not attend to each other, and at most `rows_per_pass` rows, since it
+        # needs an attention mask.
+        max_target_rows = 0 if is_context_random else min(max_context, rows_per_pass - max_context)
+        orders_per_pass = max(1, max_target_rows // max(1, max_targets))
         totals, per_token = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)
         for first in range(0, num_orders, orders_per_pass):
             number = min(orders_per_pass, num_orders - first)

@@ -18,7 +18,8 @@ from .sampling import SampledTokens, TokenSampler
 
 SCHEDULES = ("linear", "cosine")
 SCORE_UNMASKING = ("euler", "analytic")
-UNMASKING = ("bernoulli", "fixed_count", "entropy_bound", *SCORE_UNMASKING)
+ADAPTIVE_UNMASKING = ("entropy_bound", "threshold")
+UNMASKING = ("bernoulli", "fixed_count", *ADAPTIVE_UNMASKING, *SCORE_UNMASKING)
 
 # The log-linear noise of SEDD masks at most this fraction of the tokens.
 MAX_MASKED_FRACTION = 1 - 1e-3
@@ -209,18 +210,10 @@ class ScheduledUnmasking(UnmaskingRule):
             yield step, torch.minimum((plan == step).sum(dim=-1), state.num_masked)
 
 
-class EntropyBoundUnmasking(UnmaskingRule):
-    """
-    Rule that unmasks candidates as long as the sum of their entropies minus the largest one is at most `bound` nats.
-
-    That difference bounds the Kullback-Leibler divergence between the joint distribution of the tokens and the product
-    they are drawn from (arXiv 2505.24857). At least one position is unmasked.
-    """
+class AdaptiveUnmasking(UnmaskingRule):
+    """Rule that takes as many steps as the predictions require, and unmasks at least one position in each."""
 
     is_adaptive = True
-
-    def __init__(self, bound: float) -> None:
-        self.bound = bound
 
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
         """Yield steps until nothing is masked."""
@@ -228,6 +221,18 @@ class EntropyBoundUnmasking(UnmaskingRule):
         while state.num_masked.any():
             yield step, state.num_masked.clamp(max=1)
             step += 1
+
+
+class EntropyBoundUnmasking(AdaptiveUnmasking):
+    """
+    Rule that unmasks candidates as long as the sum of their entropies minus the largest one is at most `bound` nats.
+
+    That difference bounds the Kullback-Leibler divergence between the joint distribution of the tokens and the product
+    they are drawn from (arXiv 2505.24857).
+    """
+
+    def __init__(self, bound: float) -> None:
+        self.bound = bound
 
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the entropies in nats."""
@@ -246,6 +251,35 @@ class EntropyBoundUnmasking(UnmaskingRule):
         is_selected = total_correlation_bound <= self.bound + 1e-12  # a single position has 0 up to rounding
         is_selected[:, 0] = True
         return is_candidate & is_selected
+
+
+class ThresholdUnmasking(AdaptiveUnmasking):
+    """
+    Rule that unmasks every candidate whose likeliest token has at least the probability `threshold`.
+
+    If there is none, it unmasks the first candidate (Fast-dLLM, arXiv 2505.22618, section 3.3).
+    """
+
+    takes_leading = False
+
+    def __init__(self, threshold: float) -> None:
+        self.threshold = threshold
+
+    def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return the probabilities of the likeliest tokens."""
+        return {"confidence": confidence(probabilities)}
+
+    def select(
+        self,
+        step: int,
+        is_candidate: torch.BoolTensor,
+        num_planned: torch.LongTensor,
+        measures: dict[str, torch.Tensor],
+    ) -> torch.BoolTensor:
+        """Return the candidates that reach the threshold or, if there are none, the first one."""
+        is_selected = is_candidate & (measures["confidence"] >= self.threshold)
+        is_selected[:, 0] |= is_candidate[:, 0] & ~is_selected.any(dim=1)
+        return is_selected
 
 
 class ScoreUnmasking(UnmaskingRule):

@@ -29,7 +29,7 @@ def outcomes() -> dict[str, dict[str, Any]]:
 
 
 def test_no_operation_mixes_devices_and_results_equal_the_cpu(outcomes: dict[str, dict[str, Any]]) -> None:
-    assert len(outcomes) == 57
+    assert len(outcomes) == 58
     assert {name: outcome["error"] for name, outcome in outcomes.items() if "error" in outcome} == {}
     assert [name for name, outcome in outcomes.items() if not outcome["is_equal"]] == []
 
@@ -43,6 +43,7 @@ def test_no_operation_mixes_devices_and_results_equal_the_cpu(outcomes: dict[str
         ("padding", 0),
         ("confidence", 0),
         ("margin, window", 0),
+        ("threshold", 1),
         ("entropy bound", 1),  # for the number of unmasked positions
         ("left to right", 1),  # for whether the sequence has ended
         ("given order", 0),

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Adaptive orders and the entropy bound.
+Adaptive orders, the entropy bound and the threshold.
 
 Samples are compared with an enumeration that follows the same policy with full forward passes.
 """
@@ -123,6 +123,60 @@ def test_entropy_bound_unmasks_one_block_per_step_at_most() -> None:
     assert output.num_rows <= 4 + (4 + 4) + (4 + 4)
 
 
+def reaching(threshold: float, measure: str, block_length: int = 4) -> Callable[..., list[int]]:
+    """Return the policy that unmasks the positions of a block that reach the threshold, or the most certain one."""
+
+    def policy(context: Context, predictions: dict[int, torch.Tensor]) -> list[int]:
+        block = min(predictions) // block_length
+        candidates = [position for position in predictions if position // block_length == block]
+        ranked = sorted(candidates, key=lambda position: -CERTAINTY[measure](predictions[position]))
+        return [position for position in ranked if predictions[position].max() >= threshold] or ranked[:1]
+
+    return policy
+
+
+@pytest.mark.parametrize("block_length", [None, 2])
+@pytest.mark.parametrize(("threshold", "order"), [(0.45, None), (0.6, "confidence"), (0.6, "margin")])
+def test_steps_unmask_the_positions_that_reach_the_threshold(
+    tiny: Enumeration, threshold: float, order: str | None, block_length: int | None
+) -> None:
+    expected = tiny.of_policy(reaching(threshold, order or "confidence", block_length or 4))
+    drawn = draw(tiny, order=order, unmasking="threshold", threshold=threshold, block_length=block_length)
+    assert chi_square(drawn, expected) < 1
+
+
+@pytest.mark.parametrize("make", [random_model, random_encoder])
+def test_the_threshold_determines_the_number_of_passes(make: Callable) -> None:
+    model = make()
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+        model.lm_head.bias[:11] = torch.tensor([4.7] + [0.0] * 10)  # a probability of 0.917
+    arguments = {"unmasking": "threshold", "return_dict_in_generate": True}
+    passes = [
+        model.generate(**arguments, **threshold).num_forward_passes
+        for threshold in ({"threshold": 0.0}, {}, {"threshold": 0.9}, {"threshold": 0.92}, {"threshold": 1.0})
+    ]
+    assert passes == [1, 1, 1, 12, 12]
+    assert model.generate(**arguments, block_length=4).unmasking_steps.tolist() == [[0] * 4 + [1] * 4 + [2] * 4]
+    one_by_one = model.generate(**arguments, threshold=1.0, order="left_to_right")
+    assert one_by_one.unmasking_steps.tolist() == [list(range(12))]
+
+
+def test_sequences_reach_the_threshold_independently() -> None:
+    """A sequence without masks or with few of them takes no part in later steps."""
+    model = random_model()
+    inputs = torch.full((3, 12), model.config.mask_token_id)
+    inputs[0] = 3
+    inputs[1, 1:] = 4
+    output = model.generate(inputs, unmasking="threshold", threshold=0.5, do_sample=False, return_dict_in_generate=True)
+    alone = model.generate(
+        inputs[2:], unmasking="threshold", threshold=0.5, do_sample=False, return_dict_in_generate=True
+    )
+    assert output.unmasking_steps[1].tolist() == [0] + [-1] * 11
+    assert torch.equal(output.unmasking_steps[2:], alone.unmasking_steps)
+    assert 1 < alone.num_forward_passes < 12
+
+
 def test_only_candidates_are_queried() -> None:
     output = random_model().generate(order="margin", block_length=1, return_dict_in_generate=True)
     assert output.num_rows == 12
@@ -145,7 +199,9 @@ def test_window_is_at_least_the_number_of_positions_to_unmask() -> None:
     assert (output.sequences < 11).all()
 
 
-@pytest.mark.parametrize("settings", [{"order": "confidence"}, {"unmasking": "entropy_bound"}, {"order": "margin"}])
+@pytest.mark.parametrize(
+    "settings", [{"order": "confidence"}, {"unmasking": "entropy_bound"}, {"unmasking": "threshold", "threshold": 0.5}]
+)
 def test_certainty_does_not_depend_on_temperature_and_truncation(settings: dict) -> None:
     """With `top_k=1`, the truncated distributions of all positions are equally certain."""
     model = random_model()
@@ -213,6 +269,7 @@ def test_default_entropy_bound_is_a_tenth_of_a_nat() -> None:
     [
         *((order, {"num_steps": 4}) for order in CERTAINTY_MEASURES),
         ("entropy", {"unmasking": "entropy_bound", "entropy_bound": 2}),
+        ("random", {"unmasking": "threshold", "threshold": 0.5}),
     ],
 )
 def test_log_probabilities_equal_full_forwards(make: Callable, order: str, arguments: dict) -> None:
@@ -252,7 +309,7 @@ def test_log_probabilities_equal_full_forwards(make: Callable, order: str, argum
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"window": 3}, r"`window` has no effect without an adaptive `order` .* or `unmasking='entropy_bound'`"),
+        ({"window": 3}, r"`window` has no effect without an adaptive `order` .* or `unmasking` by predictions"),
         ({"window": 0, "order": "margin"}, "`window` must be an integer of at least 1, but is 0"),
         ({"block_length": 2, "stride": 2}, r"`block_length` \(2\) and `stride` \(2\) are two ways .* Remove one"),
         (
@@ -263,6 +320,13 @@ def test_log_probabilities_equal_full_forwards(make: Callable, order: str, argum
             {"unmasking": "entropy_bound", "num_steps": 3},
             r"`num_steps` \(3\) cannot be combined with `unmasking='entropy_bound'`, which takes as many steps as",
         ),
+        (
+            {"unmasking": "threshold", "num_steps": 3},
+            r"`num_steps` \(3\) cannot be .* many steps as `threshold` requires",
+        ),
+        ({"unmasking": "threshold", "threshold": 1.5}, "`threshold` must be from 0 to 1, but is 1.5"),
+        ({"threshold": 0.5}, "`threshold` has no effect without `unmasking='threshold'`"),
+        ({"strategy": "speculative", "unmasking": "threshold"}, "cannot be combined with `unmasking='threshold'`"),
         ({"unmasking": "entropy_bound", "entropy_bound": -1.0}, r"`entropy_bound` must be at least 0 .* but is -1\.0"),
         (
             {"strategy": "speculative", "order": "entropy"},

@@ -35,6 +35,13 @@ def test_orders_are_seeded_by_the_sample_number() -> None:
     assert [feature["input_ids"][0] for feature in features] == rows_of_samples([3, 10, 10], 7, seed=5)
 
 
+def test_labels_of_the_data_are_passed_on() -> None:
+    rows = ROWS.add_column("labels", [[-100, -100, row, row] for row in range(7)])
+    for feature in Samples(rows, seed=5).__getitems__([3, 10]):
+        row = feature["input_ids"][0]
+        assert feature["labels"].tolist() == [-100, -100, row, row]
+
+
 def test_a_run_can_start_at_any_step() -> None:
     for expected, batch in zip(batches(range(5))[2:], batches(range(2, 5)), strict=True):
         assert expected.keys() == batch.keys()

@@ -17,10 +17,13 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MD
 from modeling_aogpt.convert_reference_checkpoint import AOGPT, SIGMA_GPT
 
 ROOT = Path(__file__).parents[1]
-RELEASED = [name for name in find_cards() if name not in ("default", "quickstart")]
+RELEASED = [name for name in find_cards() if name not in ("default", "converted", "quickstart")]
+SOURCE = {"model_type": "qwen3", "_name_or_path": "someone/causal", "license": "mit"}
 
 
 def make_card(name: str, measurements: list[Measurement] = (), **settings: Any) -> ModelCard:
+    if name == "converted":
+        settings = {"source_config": SOURCE} | settings
     config = MDMEncoderConfig(**settings) if name.startswith(("sedd", "radd")) else AOGPTConfig(**settings)
     return render_card("somebody/model", read_facts(name), config, 170_600_000, "float32", "<|mask|>", measurements)
 
@@ -34,7 +37,7 @@ def test_every_released_model_has_a_card() -> None:
 @pytest.mark.parametrize("name", find_cards())
 def test_every_card_is_complete(name: str) -> None:
     card = make_card(name)
-    assert card.data.license == ("apache-2.0" if name == "quickstart" else "unknown")
+    assert card.data.license == {"quickstart": "apache-2.0", "converted": "mit"}.get(name, "unknown")
     assert card.data.tags == ["custom_code", *read_facts(name).get("tags", [])]
     is_encoder = name.startswith(("sedd", "radd"))
     assert card.data.pipeline_tag == ("fill-mask" if is_encoder else "text-generation")
@@ -56,6 +59,20 @@ def test_cards_of_decoders_with_rotary_positions_cite_their_sources() -> None:
     assert "https://arxiv.org/abs/2601.13228" in rotary
     for other in (make_card("default"), make_card("radd-small", position_encoding="rotary")):
         assert "2503.10568" not in other.text
+
+
+def test_cards_of_converted_models_name_their_source_and_its_licence() -> None:
+    card = make_card("converted")
+    assert (card.data.base_model, card.data.license) == ("someone/causal", "mit")
+    assert "It was converted from [someone/causal](https://huggingface.co/someone/causal)" in " ".join(
+        card.text.split()
+    )
+    assert "(mit) applies to them" in " ".join(card.text.split())
+    local = make_card("converted", source_config={"model_type": "llama", "architectures": ["LlamaForCausalLM"]})
+    assert (local.data.base_model, local.data.license) == (None, "unknown")
+    assert "It was converted from a local `LlamaForCausalLM`" in " ".join(local.text.split())
+    with pytest.raises(ValueError, match=r"incomplete: it contains \{source_license\}, \{source\}"):
+        make_card("converted", source_config=None)
 
 
 def test_cards_name_the_weights_that_the_converter_takes_by_default() -> None:

@@ -103,7 +103,7 @@ def test_probabilities_of_all_targets_of_text_sum_to_one(vocab_size: int) -> Non
     assert output.log_likelihood.exp().sum().item() == pytest.approx(1, abs=1e-12)
 
 
-@pytest.mark.parametrize("rows_per_pass", [1, 16384])
+@pytest.mark.parametrize("rows_per_pass", [1, 8, 16384])
 def test_random_orders_share_the_rows_of_the_context(
     rows_per_pass: int, model: AOGPTForAnyOrderLM, ids: torch.LongTensor
 ) -> None:
@@ -128,9 +128,11 @@ def test_random_orders_share_the_rows_of_the_context(
     torch.testing.assert_close(output.log_likelihood, totals.mean(0), rtol=0, atol=1e-12)
     torch.testing.assert_close(output.standard_error, totals.std(0) / 2)
     torch.testing.assert_close(output.importance_weighted, totals.exp().mean(0).log())
-    # With b tokens of context and a targets, a sequence alone in a pass has b + 2 a rows, in each of two passes. In a
-    # common pass, each has as many rows as the longest one.
-    assert output.num_rows == (2 * (4 + 4 + 2 + 2 + 1 + 4) if rows_per_pass == 1 else 2 * 3 * 8)
+    # With b tokens of context and a targets, a sequence alone in a pass has b + 2 a rows, in each of two passes. If a
+    # pass may not have so many rows, it has b + a of them, in each of four passes. In a common pass, each sequence has
+    # as many rows as the longest one.
+    num_rows = {1: 4 * (4 + 2 + 2 + 1 + 1 + 2), 8: 2 * (4 + 4 + 2 + 2 + 1 + 4), 16384: 2 * 3 * 8}
+    assert output.num_rows == num_rows[rows_per_pass]
 
 
 def test_an_ensemble_averages_probabilities_over_orders_of_the_context(model: AOGPTForAnyOrderLM) -> None:

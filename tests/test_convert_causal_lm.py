@@ -21,7 +21,7 @@ from transformers import (
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM
 from modeling_aogpt.orders import random_orders
 from tests.references import conditional, perturb_vectors, seeded
-from training.convert_causal_lm import convert, convert_model, find_start_token
+from training.convert_causal_lm import convert, convert_model, find_start_token, read_source_facts
 from training.export_causal_lm import export, export_model
 
 START, LENGTH = 13, 12
@@ -55,6 +55,10 @@ FAMILIES = {
     "llama, linear": {
         "model_type": "llama",
         "rope_parameters": {"rope_type": "linear", "rope_theta": 9.0, "factor": 3.0},
+    },
+    "llama, dynamic": {
+        "model_type": "llama",
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 9.0, "factor": 3.0},
     },
     "mistral": {"model_type": "mistral", "sliding_window": None, "head_dim": 6},
     "mistral, window": {"model_type": "mistral", "sliding_window": LENGTH},
@@ -210,6 +214,40 @@ def test_converted_models_predict_in_any_order_with_a_cache(family: str, request
     assert (logits[0, 10] - logits[1, 11]).abs().max() > 1e-3
 
 
+def test_likelihoods_of_a_converted_model_are_those_of_the_source_and_of_generation() -> None:
+    causal, ids = make_causal("qwen3"), draw_ids()
+    model = convert_model(causal, START)
+    expected = predict_left_to_right(causal, ids).log_softmax(dim=-1).gather(2, ids[..., None])[..., 0]
+    scores = model.log_likelihood(ids)
+    torch.testing.assert_close(scores.token_log_likelihood.float(), expected, rtol=0, atol=1e-4)
+    output = model.generate(
+        num_return_sequences=3,
+        max_length=LENGTH,
+        strategy="speculative",
+        generator=seeded(),
+        return_dict_in_generate=True,
+    )
+    assert output.num_forward_passes < LENGTH
+    scores = model.log_likelihood(output.sequences, orders=output.orders)
+    torch.testing.assert_close(scores.token_log_likelihood, output.token_logprobs, rtol=0, atol=1e-4)
+
+
+def test_lora_adapters_of_a_converted_model_are_trained_in_any_order_merged_and_exported() -> None:
+    peft = pytest.importorskip("peft")
+    model, ids = convert_model(make_causal("llama"), START), draw_ids()
+    before = model(ids).logits
+    settings = peft.LoraConfig(r=2, target_modules=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "down_proj"])
+    adapted = peft.get_peft_model(model, settings)
+    torch.testing.assert_close(adapted(ids).logits, before)
+    train_in_any_order(adapted)
+    after = adapted(ids).logits
+    assert (after - before).abs().max() > 0.01
+    merged = adapted.merge_and_unload()
+    exported = export_model(merged)
+    assert exported.config.model_type == "llama"
+    torch.testing.assert_close(predict_left_to_right(exported, ids), after, rtol=0, atol=1e-4)
+
+
 def test_models_trained_from_scratch_with_a_known_block_can_be_exported() -> None:
     block = {
         "vocab_size": 16,
@@ -288,6 +326,18 @@ def test_folders_are_converted_and_exported(source: Path, tmp_path: Path) -> Non
     assert after.mask_token is None
     assert after("a b").input_ids == before("a b").input_ids
     assert not any("aogpt" in path.name for path in (tmp_path / "exported").iterdir())
+
+
+def test_converted_models_remember_the_name_and_the_licence_of_their_source(source: Path, tmp_path: Path) -> None:
+    """A path is private, so only names on the Hub are kept. The facts are not settings of the exported model."""
+    (source / "README.md").write_text("---\nlicense: mit\n---\n# A model\n")
+    config = convert(str(source), tmp_path / "model").config
+    assert config.source_config["license"] == "mit"
+    assert str(tmp_path) not in (tmp_path / "model" / "config.json").read_text()
+    exported = export(str(tmp_path / "model"), tmp_path / "exported").config
+    assert not hasattr(exported, "license")
+    (source / "README.md").unlink()
+    assert read_source_facts(str(source)) == {}
 
 
 def test_converted_models_load_from_their_own_code_in_a_clean_process(source: Path, tmp_path: Path) -> None:

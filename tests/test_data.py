@@ -84,6 +84,21 @@ def test_documents_are_padded_with_end_of_text(arguments: DataArguments) -> None
     )
 
 
+def test_prompts_have_no_labels(arguments: DataArguments) -> None:
+    arguments.packing, arguments.prompt_end = "documents", " gr"
+    data = load_data(arguments)
+    for ids, labels in zip(data.train["input_ids"], data.train["labels"], strict=True):
+        start = sum(label == -100 for label in labels)
+        assert labels == [-100] * start + list(ids[start:])
+        prompt = data.tokenizer.decode(ids[:start])
+        assert prompt.count(" gr") == 1
+        assert data.tokenizer.decode(ids[: start - 1]).count(" gr") == 0  # a token that contains the end is the last
+    assert data.validation.column_names == ["input_ids", "num_bytes"]
+    arguments.prompt_end = "?"
+    with pytest.raises(ValueError, match=r"A document has no `prompt_end` \('\?'\): 'ein "):
+        load_data(arguments)
+
+
 def test_empty_documents_are_counted(arguments: DataArguments) -> None:
     facts = load_data(arguments).facts
     empty = [facts[split]["empty_documents"] for split in ("train", "validation")]

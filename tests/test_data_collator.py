@@ -52,6 +52,7 @@ def test_by_default_a_tenth_of_the_sequences_is_left_to_right() -> None:
         {"stride": 2, "left_to_right_fraction": 0.4},
         {"orders": "shared", "block_length": 3},
         {"orders": "left_to_right"},
+        {"orders": "context_first", "min_context": 1, "max_context": 4},
     ],
 )
 def test_orders_come_from_the_order_distribution_of_the_same_arguments(arguments: dict) -> None:
@@ -92,6 +93,31 @@ def test_padding_of_features_is_removed() -> None:
     assert batch["labels"].tolist() == [[5, 6, -100], [1, 2, 3]]
 
 
+def test_the_context_has_no_labels() -> None:
+    batch = DataCollatorForAnyOrderLM(pad_token_id=0, orders="context_first", min_context=2, max_context=2, seed=3)(
+        features([5, 4] * 10)
+    )
+    columns = batch["input_ids"], batch["labels"], batch["orders"], [5, 4] * 10
+    for ids, labels, order, length in zip(*columns, strict=True):
+        assert (labels[order[:2]] == -100).all()
+        assert torch.equal(labels[order[2:length]], ids[order[2:length]])
+        assert (labels[length:] == -100).all()
+
+
+def test_positions_without_labels_are_the_context() -> None:
+    given = [
+        {"input_ids": [1, 2, 3, 4, 5, 6], "labels": [1, -100, 3, 4, -100, 6], "order_seed": seed} for seed in (0, 1)
+    ]
+    batch = DataCollatorForAnyOrderLM(orders="context_first")(given)
+    assert batch["orders"][:, :2].tolist() == [[1, 4]] * 2
+    assert sorted(batch["orders"][0, 2:].tolist()) == [0, 2, 3, 5]
+    assert not torch.equal(*batch["orders"])
+    assert batch["labels"].tolist() == [[1, -100, 3, 4, -100, 6]] * 2
+    random = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0)(given)  # other orders do not depend on labels
+    without = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0)([row | {"labels": [0] * 6} for row in given])
+    assert torch.equal(random["orders"], without["orders"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "samples", "message"),
     [
@@ -109,7 +135,11 @@ def test_padding_of_features_is_removed() -> None:
         ),
         ({}, [{"text": "A"}], "Feature 0 must be a mapping with `input_ids`, but has text"),
         ({"pad_token_id": "<pad>"}, [], "`pad_token_id` must be an id, .* but has type str"),
-        ({"orders": "blocks-3"}, [], "`orders` must be one of 'left_to_right', 'random', 'shared', but is 'blocks-3'"),
+        (
+            {"orders": "blocks-3"},
+            [],
+            "`orders` must be one of 'left_to_right', 'random', 'shared', 'context_first', but",
+        ),
         (
             {},
             [{"input_ids": [1, 2, 3], "labels": [1, 2]}],

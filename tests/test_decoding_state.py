@@ -109,16 +109,19 @@ def test_cache_has_the_dtype_of_attention() -> None:
         assert next(CachedDecodingState(*arguments).cache.tensors()).dtype == torch.bfloat16
 
 
-@pytest.mark.parametrize("arguments", [{}, {"num_steps": 2}, {"strategy": "speculative"}])
-def test_long_prompts_enter_the_cache_in_several_passes(arguments: dict, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("num_rows", [1, 3])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"num_steps": 1}, {"num_steps": 2}, {"order": "confidence"}, {"strategy": "speculative"}]
+)
+def test_many_rows_take_several_passes(arguments: dict, num_rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = random_model(), []
     inputs = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6, 5, 11, 11, 11], [11, 3, 11, 11, 1, 11, 4, 11, 11, 11, 11, 2]])
     arguments = {"order": "left_to_right", "return_dict_in_generate": True, **arguments}
     whole = model.generate(inputs, generator=seeded(), **arguments)
-    monkeypatch.setattr(decoding_state, "MAX_PREFILL_ROWS", 3)
+    monkeypatch.setattr(decoding_state, "MAX_ROWS_PER_PASS", num_rows)
     model.model.layers[0].register_forward_hook(lambda module, arguments, output: rows.append(arguments[0].shape[1]))
     parts = model.generate(inputs, generator=seeded(), **arguments)
-    assert rows[:2] == [3, 3]
+    assert max(rows) == num_rows
     assert parts.num_forward_passes >= whole.num_forward_passes + 2
     assert torch.equal(parts.sequences, whole.sequences)
     torch.testing.assert_close(parts.token_logprobs, whole.token_logprobs, rtol=0, atol=1e-12)

@@ -14,8 +14,12 @@ import pytest
 import torch
 from accelerate import FullyShardedDataParallelPlugin
 from accelerate.utils import DistributedType
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from modeling_aogpt.tokenization import load_tokenizer
 from tests.training_runs import STEPS, final_state, losses, results, scores, train, write_config
+from training.convert_causal_lm import convert
+from training.export_causal_lm import export, remove_mask_token
 from training.sharding import keep_float32_gradients
 
 ROOT = Path(__file__).parents[1]
@@ -129,6 +133,30 @@ def test_sharded_run_can_resume_that_of_one_process(config: Path, single: Path, 
     assert torch.equal(losses(tmp_path / "resumed")[:3], losses(single)[:3])
     assert len(losses(tmp_path / "resumed")) == STEPS
     assert_close_training(single, tmp_path / "resumed")
+
+
+def test_sharded_run_of_a_converted_model_equals_that_of_one_process(
+    config: Path, single: Path, tmp_path: Path
+) -> None:
+    """Continue a Qwen2 with grouped heads and a tied head, and export the result."""
+    settings = AutoConfig.for_model(
+        "qwen2", vocab_size=270, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=8, tie_word_embeddings=True, bos_token_id=0, eos_token_id=0,
+        pad_token_id=None,
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(settings).save_pretrained(tmp_path / "source")
+    load_tokenizer(str(single / "model")).save_pretrained(tmp_path / "source")
+    remove_mask_token(tmp_path / "source")
+    convert(str(tmp_path / "source"), tmp_path / "converted")
+    lines = config.read_text().splitlines()
+    keys = ("vocab_size", "hidden_size", "num_", "target_embedding_size", "position_encoding")
+    continued = config.with_name("continued.yaml")
+    continued.write_text("\n".join(line for line in lines if not line.startswith(keys)))
+    options = (f"--init_from={tmp_path / 'converted'}", "--num_samples=0")
+    train(continued, tmp_path / "one", *options)
+    run_fsdp2(tmp_path, continued, tmp_path / "sharded", *options)
+    assert_close_training(tmp_path / "one", tmp_path / "sharded")
+    assert type(export(str(tmp_path / "sharded" / "model"), tmp_path / "exported")).__name__ == "Qwen2ForCausalLM"
 
 
 def test_sharded_run_in_bfloat16_rounds_neither_times_nor_losses(config: Path, tmp_path: Path) -> None:

@@ -64,6 +64,14 @@ def test_the_fraction_of_left_to_right_sequences_changes_linearly() -> None:
     assert abs(fractions[2] - 0.5) < 4 * (0.25 / 1000) ** 0.5
 
 
+def test_labels_change_with_the_orders() -> None:
+    draws = order_draws(orders="context_first", min_context=3, final_left_to_right_fraction=1.0)
+    first, last = (draws(features(range(8 * step, 8 * step + 8))) for step in (0, 100))
+    assert ((first["labels"] == -100).sum(dim=1) >= 3).all()
+    assert (last["orders"] == LEFT_TO_RIGHT).all()
+    assert torch.equal(last["labels"], last["input_ids"])
+
+
 def test_the_fraction_of_left_to_right_sequences_may_decrease() -> None:
     draws = order_draws(left_to_right_fraction=1.0, final_left_to_right_fraction=0.0)
     first, last = (draws(features(range(8 * step, 8 * step + 8)))["orders"] for step in (0, 100))

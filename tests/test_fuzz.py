@@ -27,8 +27,9 @@ SETTINGS = {
     "stride": [1, 2, 5],
     "num_steps": [1, 2, 4, 30],
     "schedule": ["linear", "cosine"],
-    "unmasking": ["bernoulli", "fixed_count", "entropy_bound", "euler"],
+    "unmasking": ["bernoulli", "fixed_count", "entropy_bound", "threshold", "euler"],
     "entropy_bound": [0.0, 0.5, 30.0],
+    "threshold": [0.0, 0.5, 0.9],
     "window": [1, 3],
     "do_sample": [True, False],
     "temperature": [0.3, 1.0, 3.0],
@@ -159,7 +160,7 @@ def check_sequence(
     ids, steps, logprobs = output.sequences[row], output.unmasking_steps[row], output.token_logprobs[row]
     position = (is_token.long().cumsum(0) - 1).tolist()
     order, num_tokens = output.orders[row].tolist(), int(is_token.sum())
-    in_parallel = "num_steps" in settings or settings.get("unmasking") in ("entropy_bound", "euler")
+    in_parallel = "num_steps" in settings or settings.get("unmasking") in ("entropy_bound", "threshold", "euler")
     warpers = make_warpers(
         settings.get("temperature", 1.0),
         settings.get("top_k", 0),

@@ -25,6 +25,7 @@ SETTINGS = {
     "top_p_rule": "exclusive",
     "draft_length": 3,
     "entropy_bound": 0.5,
+    "threshold": 0.8,
     "output_history": True,
 }
 
@@ -328,7 +329,7 @@ def test_special_token_arguments_of_transformers_are_accepted() -> None:
         ({"top_p": 0.0}, "`top_p` must be above 0 and at most 1, but is 0.0"),
         ({"top_p": 1.1}, "`top_p` must be above 0 and at most 1, but is 1.1"),
         ({"schedule": "square"}, "`schedule` must be one of 'linear', 'cosine', but is 'square'"),
-        ({"unmasking": "all"}, "`unmasking` must be one of 'bernoulli', 'fixed_count', 'entropy_bound', 'euler', 'ana"),
+        ({"unmasking": "all"}, "`unmasking` must be one of 'bernoulli', 'fixed_count', 'entropy_bound', 'threshold'"),
         (
             {"order": "upwards"},
             "`order` must be one of 'left_to_right', 'random', 'confidence', 'margin', 'entropy' or a (batch, n) "

@@ -56,6 +56,10 @@ LEFT_TO_RIGHT = [0, 1, 2, 3, 4, 5, 6]
             [LEFT_TO_RIGHT, *[[1, 0, 2, 4, 3, 5, 6]] * 2],
         ),
         ({"orders": "shared", "stride": 3}, [[3, 0, 6, 4, 1, 5, 2]] * 3),
+        (
+            {"orders": "context_first", "min_context": 2, "max_context": 5},
+            [[0, 2, 3, 5, 6, 1, 4], [1, 3, 4, 5, 6, 0, 2], [0, 1, 3, 5, 4, 2, 6]],
+        ),
     ],
 )
 def test_the_orders_of_a_seed_never_change(arguments: dict, expected: list[list[int]]) -> None:
@@ -112,6 +116,62 @@ def test_an_order_is_a_function_of_seed_sample_and_length(orders: str, arguments
     assert not torch.equal(together, distribution.draw(6, samples, lengths, 11))
 
 
+def test_the_context_comes_first_from_left_to_right() -> None:
+    distribution = OrderDistribution("context_first", min_context=1, max_context=3)
+    samples, lengths = torch.arange(12000), torch.tensor([5, 4, 2]).repeat(4000)
+    orders = distribution.draw(0, samples, lengths, 6)
+    is_context = distribution.draw_context(0, samples, lengths, 6)
+    check_orders("orders", orders, 12000, 6)
+    for length, most in ((5, 3), (4, 3), (2, 1)):  # at least one position is not context
+        counts = is_context[lengths == length].sum(dim=1)
+        for size in range(1, most + 1):
+            assert abs((counts == size).float().mean() - 1 / most) < 0.03
+        assert counts.min() == 1
+        assert counts.max() == most
+        assert not is_context[lengths == length, length:].any()
+    for order, context, length in zip(orders[:60], is_context, lengths, strict=False):
+        given = context.nonzero()[:, 0].tolist()
+        assert order[: len(given)].tolist() == given
+        assert order[length:].tolist() == list(range(length, 6))
+
+
+def test_context_and_the_order_of_the_rest_are_uniform() -> None:
+    distribution = OrderDistribution("context_first", min_context=2, max_context=2)
+    orders = draw(distribution, 12000, 4)
+    contexts = list(itertools.combinations(range(4), 2))
+    allowed = [(*given, *rest) for given in contexts for rest in itertools.permutations(set(range(4)) - set(given))]
+    counts = [(orders == torch.tensor(order)).all(1).sum() for order in allowed]
+    assert sum(counts) == 12000
+    assert sum((count - 1000) ** 2 / 1000 for count in counts) < 37.4  # chi-square, 11 degrees of freedom, 1e-4
+
+
+def test_a_fraction_of_sequences_has_no_context() -> None:
+    distribution = OrderDistribution("context_first", min_context=2, left_to_right_fraction=0.25)
+    samples, lengths = torch.arange(4000), torch.full((4000,), 12)
+    is_empty = ~distribution.draw_context(0, samples, lengths, 12).any(dim=1)
+    assert abs(is_empty.float().mean() - 0.25) < 4 * (0.1875 / 4000) ** 0.5
+    orders = distribution.draw(0, samples, lengths, 12)
+    assert (orders[is_empty] == torch.arange(12)).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"min_context": 2}, "`min_context` has no effect without `orders='context_first'`. Remove it."),
+        ({"orders": "shared", "max_context": 2}, "`max_context` has no effect without"),
+        ({"orders": "context_first", "max_context": 0}, "`max_context` must be an integer of at least 1, but is 0"),
+        (
+            {"orders": "context_first", "min_context": 4, "max_context": 3},
+            r"`min_context` \(4\) is more than `max_context` \(3\)",
+        ),
+        ({"orders": "context_first", "stride": 2}, "cannot be combined with `orders='context_first'`"),
+    ],
+)
+def test_contradicting_limits_of_the_context_are_errors(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        OrderDistribution(**arguments)
+
+
 def test_shared_orders_are_the_same_for_all_samples() -> None:
     shared = draw(OrderDistribution("shared"), 50, 9)
     assert (shared == shared[0]).all()
@@ -144,7 +204,7 @@ def test_random_orders_are_uniform_within_blocks() -> None:
 
 @pytest.mark.parametrize("orders", ["uniform", "blocks-3", "strided-3", "fixed", "fixed-blocks-3", "", None])
 def test_unknown_names_are_errors(orders: object) -> None:
-    message = f"`orders` must be one of 'left_to_right', 'random', 'shared', but is {orders!r}"
+    message = f"`orders` must be one of 'left_to_right', 'random', 'shared', 'context_first', but is {orders!r}"
     with pytest.raises(ValueError, match=message):
         OrderDistribution(orders)
 

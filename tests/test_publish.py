@@ -141,6 +141,18 @@ def test_the_card_of_a_run_names_its_corpus_without_folders(
     assert not [name for name, content in files.items() if bytes(tmp_path) in content]
 
 
+def test_the_card_of_a_converted_model_names_its_source(run: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    config = json.loads((copied / "model" / "config.json").read_text())
+    config["source_config"] = {"model_type": "llama", "_name_or_path": "someone/causal", "license": "mit"}
+    (copied / "model" / "config.json").write_text(json.dumps(config))
+    stage(copied, tmp_path / "repository")
+    card = (tmp_path / "repository" / "README.md").read_text()
+    assert "base_model: someone/causal\n" in card
+    assert "license: mit\n" in card
+    assert "unicode-names: 25,534 documents" in card
+
+
 def test_a_card_of_another_corpus_is_an_error(run: Path, run_on_mails: Path, tmp_path: Path) -> None:
     for card, source, message in (
         ("quickstart", run_on_mails, "a model trained on unicode-names, but .*/run was trained on mails.txt"),

@@ -23,6 +23,7 @@ GENERATIONS = [
     {"num_steps": 3, "unmasking": "fixed_count", "schedule": "cosine"},
     {"order": "confidence", "block_length": 2, "window": 2},
     {"unmasking": "entropy_bound"},
+    {"unmasking": "threshold"},
     {"strategy": "speculative"},
     {"strategy": "speculative", "draft": "prompt_lookup"},
     {"refine_rounds": 1, "refine_length": 2},

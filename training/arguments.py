@@ -83,8 +83,15 @@ class TrainingArguments(Options):
     objective: Literal["any_order", "masked_diffusion", "score_entropy"] = option(
         "any_order", "Training loss. A decoder needs any_order; score_entropy needs target_injection=sigma."
     )
-    orders: Literal["random", "left_to_right", "shared"] = option(
-        "random", "Training orders: random for each sequence, left to right, or one random order for all sequences."
+    orders: Literal["random", "left_to_right", "shared", "context_first"] = option(
+        "random",
+        "Training orders: random for each sequence, left to right, or one random order for all sequences. "
+        "context_first: a random subset of the positions, from left to right and without loss, then the others in "
+        "random order.",
+    )
+    min_context: int | None = option(None, "Least number of positions of orders=context_first; defaults to 0.", least=0)
+    max_context: int | None = option(
+        None, "Largest number of positions of orders=context_first; defaults to all but one.", least=1
     )
     block_length: int | None = option(None, "Visit contiguous blocks of this length from left to right.", least=1)
     stride: int | None = option(None, "Visit strided blocks: first positions 0, stride, 2 stride, ...", least=1)
@@ -248,7 +255,7 @@ def _copy_architecture(model: ModelArguments, init_from: str, given_keys: set[st
 def _set_defaults(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> None:
     """Set the defaults that depend on other values."""
     if training.left_to_right_fraction is None:
-        default = OrderDistribution(training.orders, training.block_length, training.stride).left_to_right_fraction
+        default = OrderDistribution(**order_settings(training)).left_to_right_fraction
         training.left_to_right_fraction = default if model.architecture == "decoder" else 0.0
     if training.final_learning_rate is None:
         training.final_learning_rate = training.learning_rate / 10
@@ -294,6 +301,8 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
         )
     if not training.max_grad_norm > 0:
         raise ValueError(f"`max_grad_norm` must be above 0, but is {training.max_grad_norm}.")
+    if data.prompt_end is not None and model.architecture == "encoder":
+        raise ValueError("`prompt_end` needs `architecture=decoder`: an encoder is trained on all of a document.")
     _check_objective(model, training)
     build_config(model)  # the configuration checks the architecture
 
@@ -308,10 +317,10 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
             "`objective=score_entropy` needs `target_injection=sigma`, because the score depends on the noise level, "
             f"but it is {model.target_injection}."
         )
-    kind = training.orders, training.block_length, training.stride
+    kind = order_settings(training)
     fractions = training.left_to_right_fraction, training.final_left_to_right_fraction
     for fraction in fractions:
-        OrderDistribution(*kind, fraction)  # checks its arguments
+        OrderDistribution(**kind, left_to_right_fraction=fraction)  # checks its arguments
     if training.left_to_right_steps is not None:
         if training.final_left_to_right_fraction is None:
             raise ValueError(
@@ -322,11 +331,21 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
                 f"`left_to_right_steps` ({training.left_to_right_steps}) must be at most `max_steps` "
                 f"({training.max_steps}). Decrease it."
             )
-    if objective != "any_order" and (*kind, *fractions) != ("random", None, None, 0.0, None):
+    if training.orders == "context_first" and model.architecture == "encoder":
+        raise ValueError(
+            "`orders=context_first` needs `architecture=decoder`: every mask of an encoder has a random context."
+        )
+    if objective != "any_order" and (*kind.values(), *fractions) != ("random", None, None, None, None, 0.0, None):
         raise ValueError(
             f"`objective={objective}` draws masks and no orders. Remove `orders`, `block_length`, `stride` and the "
             "fractions of left-to-right sequences."
         )
+
+
+def order_settings(training: TrainingArguments) -> dict[str, Any]:
+    """Return the settings of `OrderDistribution` without the fraction of left-to-right sequences."""
+    names = ("orders", "block_length", "stride", "min_context", "max_context")
+    return {name: getattr(training, name) for name in names}
 
 
 def build_config(model: ModelArguments, **vocabulary: Any) -> AOGPTConfig | MDMEncoderConfig:

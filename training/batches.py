@@ -38,8 +38,11 @@ class Samples:
     """Map-style data set from sample numbers to the features of a data collator."""
 
     def __init__(self, rows: Dataset | PackedRows, seed: int) -> None:
-        is_packed = isinstance(rows, PackedRows)
-        self.rows = rows if is_packed else rows.select_columns("input_ids").with_format("numpy")
+        if isinstance(rows, PackedRows):
+            self.rows = rows
+        else:
+            columns = [name for name in ("input_ids", "labels") if name in rows.column_names]
+            self.rows = rows.select_columns(columns).with_format("numpy")
         self.seed = seed
 
     def row_numbers(self, samples: list[int]) -> list[int]:
@@ -47,8 +50,11 @@ class Samples:
         return rows_of_samples(samples, len(self.rows), self.seed)
 
     def __getitems__(self, samples: list[int]) -> list[dict[str, Any]]:
-        input_ids = self.rows[self.row_numbers(samples)]["input_ids"]
-        return [{"input_ids": ids, "order_seed": sample} for ids, sample in zip(input_ids, samples, strict=True)]
+        columns = self.rows[self.row_numbers(samples)]
+        rows = zip(*columns.values(), strict=True)
+        return [
+            dict(zip(columns, row, strict=True), order_seed=sample) for row, sample in zip(rows, samples, strict=True)
+        ]
 
 
 def pass_samples(

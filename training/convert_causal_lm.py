@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import metadata_load
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -33,6 +34,7 @@ from transformers import (
     PreTrainedTokenizerBase,
     set_seed,
 )
+from transformers.utils import cached_file
 
 from common.commands import one_line_errors
 from common.files import atomic_folder, check_empty_folder
@@ -272,6 +274,19 @@ def find_start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
     raise ValueError("The model has neither a beginning-of-text nor an end-of-text token. Set `--start_token`.")
 
 
+def read_source_facts(source: str) -> dict[str, Any]:
+    """Return the Hub name of a model (none for a folder) and the licence in its card, as far as they are known."""
+    card = cached_file(
+        source,
+        "README.md",
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    metadata = {} if card is None else metadata_load(card) or {}
+    facts = {"_name_or_path": None if Path(source).is_dir() else source, "license": metadata.get("license")}
+    return {name: fact for name, fact in facts.items() if isinstance(fact, str)}
+
+
 def convert(
     source: str,
     output_dir: Path,
@@ -302,6 +317,7 @@ def convert(
     start_token_id = find_start_token(causal.config, tokenizer, start_token)
     model = convert_model(causal, start_token_id, target_injection, max_length)
     model.config.num_valid_tokens = model.config.mask_token_id = tokenizer.mask_token_id
+    model.config.source_config |= read_source_facts(source)
     model.config.validate()
     tokenizer.model_max_length = model.config.max_position_embeddings
     with atomic_folder(output_dir) as folder:

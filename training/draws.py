@@ -15,7 +15,7 @@ import torch
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from modeling_aogpt.data_collator import draw_integers, make_streams, to_uniform
 from modeling_aogpt.unmasking import MAX_MASKED_FRACTION
-from training.arguments import TrainingArguments
+from training.arguments import TrainingArguments, order_settings
 from training.schedules import left_to_right_steps
 
 # Numbers of independent random streams. The stream of the orders is that of the seed itself.
@@ -46,8 +46,9 @@ class OrderDraws:
 
     def _make_collator(self, fraction: float | None) -> DataCollatorForAnyOrderLM:
         training = self.training
-        kind = training.orders, training.block_length, training.stride
-        return DataCollatorForAnyOrderLM(None, *kind, fraction, training.seed)
+        return DataCollatorForAnyOrderLM(
+            **order_settings(training), left_to_right_fraction=fraction, seed=training.seed
+        )
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
         """Return the batch of features with `input_ids` and `order_seed`, the number of the sample."""
@@ -56,7 +57,8 @@ class OrderDraws:
             samples, training = _sample_numbers(features), self.training
             progress = (samples // training.batch_size / left_to_right_steps(training)).clamp(max=1)
             is_last = uniform_numbers(training.seed, CHOICES, samples, 1) < progress[:, None]
-            batch["orders"] = torch.where(is_last, self._last(features)["orders"], batch["orders"])
+            last = self._last(features)
+            batch |= {name: torch.where(is_last, last[name], batch[name]) for name in ("orders", "labels")}
         return batch
 
 

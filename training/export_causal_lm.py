@@ -26,6 +26,9 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import MASK, load_tokenizer
 from training.convert_causal_lm import COMMON_SETTINGS, check_predictions
 
+# Keys of `config.source_config` that are not settings of the source: its Hub name and its licence.
+SOURCE_FACTS = ("_name_or_path", "license")
+
 
 def export_config(config: AOGPTConfig) -> PreTrainedConfig:
     """
@@ -45,7 +48,7 @@ def export_config(config: AOGPTConfig) -> PreTrainedConfig:
             "with `start_token_id`."
         )
     if config.source_config is not None:
-        source = dict(config.source_config)
+        source = {name: value for name, value in config.source_config.items() if name not in SOURCE_FACTS}
         changes = {"max_position_embeddings": config.max_position_embeddings, "vocab_size": config.vocab_size}
         return AutoConfig.for_model(source.pop("model_type"), **source | changes)
     return AutoConfig.for_model(_infer_architecture(config), **_infer_settings(config))

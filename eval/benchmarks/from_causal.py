@@ -1,0 +1,266 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Comparison of any-order training from a left-to-right model with any-order training from random weights.
+
+    python eval/benchmarks/from_causal.py [--config FILE] [--seeds 0 1 2] [--runs_dir DIR] [--output_dir DIR]
+
+For each seed, it trains a small Llama left to right (first phase), exports it as a stock `LlamaForCausalLM`, converts
+that back, and trains it in random orders, 10 % of sequences left to right (second phase). It is compared with models
+that are trained by the same recipe on as many tokens as both phases have together. Each phase has the `max_steps` of
+the YAML file. Finished runs are kept, and interrupted ones are resumed. Writes results.json, report.md and curves.png.
+"""
+
+import math
+import shlex
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from matplotlib.figure import Figure
+
+from common.commands import Options, Parser, one_line_errors, option
+from common.data import load_data
+from common.files import write_json, write_text
+from common.models import load_model
+from common.reports import BLUE, GREEN, GREY, ORANGE, markdown_table, save_figure, style_axes, with_error
+from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
+from eval.scoring import split_batches
+from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt.orders import random_orders
+from training.convert_causal_lm import convert
+from training.export_causal_lm import export
+
+ROOT = Path(__file__).parents[2]
+# Keys of the measures, and their names in the report.
+MEASURES = {**ORDER_NAMES, "infilling": "a random half, given the other"}
+ANY_ORDER = ("--orders=random", "--left_to_right_fraction=0.1")
+LEFT_TO_RIGHT = ("--orders=left_to_right",)
+FIRST_PHASE = "left-to-right"
+
+
+@dataclass(frozen=True)
+class Run:
+    """
+    Training run of the second phase, or of both phases together.
+
+    Attributes:
+        title: Name in the report.
+        options: Options of training/pretrain.py.
+        color: Color in the figure.
+        is_continued: Whether it starts from the converted model of the first phase.
+    """
+
+    title: str
+    options: tuple[str, ...]
+    color: str
+    is_continued: bool
+
+
+RUNS = {
+    "converted": Run("left to right, converted, then any order", ANY_ORDER, ORANGE, True),
+    "from-scratch": Run("any order from random weights", ANY_ORDER, BLUE, False),
+    "from-scratch-adaln": Run(
+        "any order from random weights, with adaLN", (*ANY_ORDER, "--target_injection=adaln"), GREEN, False
+    ),
+    "only-left-to-right": Run("left to right only", LEFT_TO_RIGHT, GREY, True),
+}
+
+
+@dataclass
+class Arguments(Options):
+    """Options of eval/benchmarks/from_causal.py."""
+
+    config: Path = option(
+        ROOT / "training" / "configs" / "from_causal_stdlib.yaml", "YAML file of training/pretrain.py for all runs."
+    )
+    seeds: list[int] = option([0, 1, 2], "Seeds of the runs.", least=0)
+    runs_dir: Path = option(Path("runs/from-causal"), "Folder for the runs and models.")
+    output_dir: Path = option(Path("docs/results/from_causal"), "Folder for results.json, report.md and curves.png.")
+
+
+def train(argv: list[str]) -> None:
+    """Run training/pretrain.py in a new process, and exit if it was stopped or failed."""
+    status = subprocess.run([sys.executable, str(ROOT / "training" / "pretrain.py"), *argv]).returncode
+    if status:
+        sys.exit(status)
+
+
+def train_all(arguments: Arguments, seed: int) -> Path:
+    """Train and convert all models of a seed, and return their folder."""
+    folder = arguments.runs_dir / f"seed-{seed}"
+    steps = int(yaml.safe_load(arguments.config.read_text(encoding="utf-8"))["max_steps"])
+
+    def train_run(name: str, *options: str) -> None:
+        train([str(arguments.config), f"--output_dir={folder / name}", *options])
+
+    train_run(FIRST_PHASE, f"--seed={seed}", *LEFT_TO_RIGHT)
+    stock, converted = folder / "llama", folder / "any-order"
+    if not stock.exists():
+        export(str(folder / FIRST_PHASE / "model"), stock)
+    if not converted.exists():
+        convert(str(stock), converted)
+    for name, run in RUNS.items():
+        if run.is_continued:  # another seed, since the same one would repeat the data of the first phase
+            train_run(name, f"--seed={1000 + seed}", f"--init_from={converted}", *run.options)
+        else:
+            train_run(name, f"--seed={seed}", f"--max_steps={2 * steps}", *run.options)
+    if not (folder / "exported").exists():
+        export(str(folder / "converted" / "model"), folder / "exported")  # fails if the predictions differ
+    return folder
+
+
+@torch.no_grad()
+def infilling_nats(model: AOGPTForAnyOrderLM, input_ids: torch.LongTensor) -> float:
+    """
+    Return the negative log-likelihood of each half of the tokens of each row given its other half, in nats.
+
+    The halves are random, and their tokens are predicted in random order. Every token is predicted once.
+    """
+    generator = torch.Generator().manual_seed(ORDER_SEED)
+    shape = input_ids.shape
+    is_first_half = random_orders(*shape, generator=generator) < shape[1] // 2
+    orders = random_orders(*shape, generator=generator)
+    return -sum(
+        model.conditional_log_likelihood(input_ids, targets, orders=orders).log_likelihood.sum().item()
+        for targets in (is_first_half, ~is_first_half)
+    )
+
+
+def measure_infilling(folder: Path) -> float:
+    """Return the bits per byte of `infilling_nats` over the sequences that the run was evaluated on."""
+    results, data = read_finished_run(folder)
+    rows, num_rows = load_data(data).validation, results["evaluations"][-1]["sequences"]
+    rows = rows[[number * len(rows) // num_rows for number in range(num_rows)]]
+    model, nats = load_model(folder / "model"), 0.0
+    for batch in split_batches(rows["input_ids"], results["arguments"]["eval_batch_size"]):
+        nats += infilling_nats(model, torch.tensor(batch))
+    return nats / sum(rows["num_bytes"]) / math.log(2)
+
+
+def summarize_run(folder: Path) -> dict[str, Any]:
+    """Return the sizes, evaluations and final bits per byte of a run."""
+    results, _ = read_finished_run(folder)
+    keys = ("num_parameters", "tokens", "train_seconds", "evaluations")
+    final = {measure: results["evaluations"][-1][measure] for measure in ORDER_NAMES}
+    return {key: results[key] for key in keys} | {"final": final | {"infilling": measure_infilling(folder)}}
+
+
+def collect_results(folders: dict[int, Path], command: str) -> dict[str, Any]:
+    """Return the results of all runs of each seed, and for each run the mean and standard error over seeds."""
+    first, _ = read_finished_run(folders[min(folders)] / FIRST_PHASE)
+    seeds = {
+        seed: {name: summarize_run(folder / name) for name in (FIRST_PHASE, *RUNS)} for seed, folder in folders.items()
+    }
+    last = first["evaluations"][-1]
+    return {
+        "command": command,
+        "held_out": {"sequences": last["sequences"], "bytes": last["bytes"]},
+        "mean_and_standard_error": {
+            name: {
+                measure: mean_and_error([runs[name]["final"][measure] for runs in seeds.values()])
+                for measure in MEASURES
+            }
+            for name in (FIRST_PHASE, *RUNS)
+        },
+        "arguments": first["arguments"],
+        "corpus": first["corpus"],
+        "seeds": seeds,
+        "hardware": first["hardware"],
+        "versions": first["versions"],
+    }
+
+
+def mean_and_error(values: list[float]) -> tuple[float, float | None]:
+    """Return the mean of values and its standard error, or None for a single value."""
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
+    return statistics.fmean(values), error
+
+
+def format_report(results: dict[str, Any]) -> str:
+    """Return the text of report.md."""
+    runs = next(iter(results["seeds"].values()))
+    titles = {FIRST_PHASE: "left to right, first phase"} | {name: run.title for name, run in RUNS.items()}
+    rows = [
+        (
+            titles[name],
+            f"{runs[name]['num_parameters'] / 1e6:.2f} M",
+            f"{runs[name]['tokens'] / 1e6:.2f} M",
+            *(with_error(*scores[measure], 3) for measure in MEASURES),
+        )
+        for name, scores in results["mean_and_standard_error"].items()
+    ]
+    held_out, length = results["held_out"], results["arguments"]["sequence_length"]
+    return f"""# Any order from a left-to-right model
+
+![Held-out bits per byte during training](curves.png)
+
+Bits per byte of {held_out["bytes"]:,} held-out bytes ({held_out["sequences"]} sequences of {length} tokens), with the
+moving average of the weights: mean and standard error over {len(results["seeds"])} seeds. Lower is better.
+
+{markdown_table(["training", "parameters", "tokens", *MEASURES.values()], rows, "lrrrrr")}
+
+Written by `{results["command"]}`.
+
+* The first phase trains a Llama left to right. It is exported as a stock `LlamaForCausalLM` and converted back, then
+  trained on as many tokens again, in random orders with 10 % of sequences left to right. The other models are trained
+  on as many tokens in all. *With adaLN*, the target position also modulates every block, as in the paper.
+* All runs have the same recipe, which was not tuned for any of them. In the second phase, the learning rate starts
+  again with a warm-up, and the data are in a new order, so some of them are seen twice. Runs from random weights see no
+  sequence twice.
+* The last column predicts each half of the tokens of a sequence, chosen at random, given the other half.
+"""
+
+
+def plot_curves(results: dict[str, Any], path: Path) -> None:
+    """Plot the held-out bits per byte over the training tokens: the mean over seeds, and each seed."""
+    figure = Figure(figsize=(10, 4.4), layout="constrained")
+    for axes, (measure, title) in zip(figure.subplots(1, 2), ORDER_NAMES.items(), strict=True):
+        for name, run in RUNS.items():
+            curves = [_curve(runs, name, measure) for runs in results["seeds"].values()]
+            for tokens, values in curves:
+                axes.plot(tokens, values, color=run.color, linewidth=0.7, alpha=0.4)
+            means = [statistics.fmean(values) for values in zip(*(values for _, values in curves), strict=True)]
+            axes.plot(curves[0][0], means, color=run.color, marker="o", markersize=3.5, label=run.title)
+        axes.axvline(_first_phase_tokens(results) / 1e6, color="black", linewidth=0.8, linestyle=":")
+        axes.set(xlabel="million training tokens", ylabel="bits per byte")
+        style_axes(axes, f"Held-out text, {title}")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    save_figure(figure, path)
+
+
+def _first_phase_tokens(results: dict[str, Any]) -> int:
+    return next(iter(results["seeds"].values()))[FIRST_PHASE]["tokens"]
+
+
+def _curve(runs: dict[str, Any], name: str, measure: str) -> tuple[list[float], list[float]]:
+    """Return million tokens and bits per byte of the evaluations of a run, after those of the first phase if any."""
+    points, offset = [], 0
+    for part in (FIRST_PHASE, name) if RUNS[name].is_continued else (name,):
+        evaluations, tokens = runs[part]["evaluations"], runs[part]["tokens"]
+        per_step = tokens / evaluations[-1]["step"]
+        points += [((offset + scores["step"] * per_step) / 1e6, scores[measure]) for scores in evaluations]
+        offset += tokens
+    return tuple(map(list, zip(*points, strict=True)))
+
+
+@one_line_errors()
+def main(argv: list[str]) -> None:
+    """Run the command."""
+    (arguments,) = Parser(Arguments).parse(argv)
+    arguments.output_dir.mkdir(parents=True, exist_ok=True)  # fails before the runs, which take minutes
+    folders = {seed: train_all(arguments, seed) for seed in arguments.seeds}
+    results = collect_results(folders, shlex.join(["python", "eval/benchmarks/from_causal.py", *argv]))
+    plot_curves(results, arguments.output_dir / "curves.png")
+    write_text(arguments.output_dir / "report.md", format_report(results))
+    write_json(arguments.output_dir / "results.json", results)
+    print(format_report(results))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

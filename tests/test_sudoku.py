@@ -1,0 +1,106 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+from random import Random
+
+import pytest
+
+from common import sudoku
+from common.corpora import CorpusArguments, load_corpus
+
+
+def units(grid: list[int], size: int) -> list[list[int]]:
+    """Return the rows, columns and boxes."""
+    height, width = sudoku.BOXES[size]
+    rows = [grid[start : start + size] for start in range(0, size * size, size)]
+    boxes = [
+        [rows[top + row][left + column] for row in range(height) for column in range(width)]
+        for top in range(0, size, height)
+        for left in range(0, size, width)
+    ]
+    return [*rows, *map(list, zip(*rows, strict=True)), *boxes]
+
+
+def is_valid(grid: list[int], size: int) -> bool:
+    return all(sorted(unit) == list(range(1, size + 1)) for unit in units(grid, size))
+
+
+@pytest.mark.parametrize(("size", "number"), [(4, 288), (6, 28_200_960)])
+def test_classes_are_all_grids_up_to_relabelling(size: int, number: int) -> None:
+    """The numbers of 4 x 4 and 6 x 6 grids are published (OEIS A107739, and Wikipedia's "Mathematics of Sudoku")."""
+    classes = sudoku.classes(size)
+    factorial = 1
+    for digit in range(2, size + 1):
+        factorial *= digit
+    assert len(set(classes)) * factorial == number
+    assert all(is_valid(list(grid), size) and grid[:size] == tuple(range(1, size + 1)) for grid in classes[::97])
+
+
+def test_solve_finds_every_solution_once() -> None:
+    grids = list(sudoku.solve([0] * 16, 4))
+    assert len(grids) == len(set(map(tuple, grids))) == 288
+    assert all(is_valid(grid, 4) for grid in grids)
+    shuffled = list(sudoku.solve([0] * 16, 4, Random(1)))
+    assert shuffled != grids
+    assert sorted(shuffled) == sorted(grids)
+    assert list(sudoku.solve([1, 2, 0, 0, 0, 0, 0, 3, *[0] * 8], 4)) == [
+        grid for grid in grids if grid[:2] == [1, 2] and grid[7] == 3
+    ]
+
+
+def test_nine_by_nine() -> None:
+    grid = next(sudoku.solve([0] * 81, 9, Random(0)))
+    assert is_valid(grid, 9)
+    puzzle = sudoku.make_puzzle(grid, 9, Random(0), num_clues=40)
+    assert sum(map(bool, puzzle)) == 40
+    assert list(sudoku.solve(puzzle, 9)) == [grid]
+
+
+def test_minimal_puzzles_are_unique_and_need_every_clue() -> None:
+    for puzzle, solution in sudoku.held_out_puzzles(6, 10):
+        assert list(sudoku.solve(puzzle, 6)) == [solution]
+        for cell, clue in enumerate(puzzle):
+            assert clue in (0, solution[cell])
+            if clue:
+                assert not sudoku.has_unique_solution([*puzzle[:cell], 0, *puzzle[cell + 1 :]], 6)
+
+
+def test_puzzles_have_the_given_number_of_clues() -> None:
+    pairs = sudoku.held_out_puzzles(6, 10, num_clues=18)
+    assert [sum(map(bool, puzzle)) for puzzle, _ in pairs] == [18] * 10
+    assert all(sudoku.has_unique_solution(puzzle, 6) for puzzle, _ in pairs)
+
+
+def test_held_out_puzzles_never_change() -> None:
+    pairs = sudoku.held_out_puzzles(4, 30)
+    assert len(set(map(str, pairs))) == 30  # although there are few classes
+    assert pairs[:5] == sudoku.held_out_puzzles(4, 5)
+    assert [sudoku.to_text(grid) for grid in pairs[0]] == ["....14..3......1", "2314142331424231"]
+
+
+def class_of(grid: str) -> str:
+    """Name the digits of the first row 1, 2, 3, ..."""
+    size = int(len(grid) ** 0.5)
+    return grid.translate(str.maketrans(grid[:size], "123456789"[:size]))
+
+
+@pytest.mark.parametrize("corpus", ["sudoku-4", "sudoku-4-puzzles"])
+@pytest.mark.usefixtures("datasets_cache")
+def test_splits_have_no_class_in_common(corpus: str) -> None:
+    splits = load_corpus(CorpusArguments([corpus], validation_fraction=0.3))
+    classes = [{class_of(text.split("=")[-1]) for text in split["text"]} for split in splits.values()]
+    test = {class_of(sudoku.to_text(solution)) for _, solution in sudoku.held_out_puzzles(4, 30)}
+    assert all(len(grids) > 0 for grids in (*classes, test))
+    assert sum(map(len, (*classes, test))) == 12
+    assert len(set.union(*classes, test)) == 12
+
+
+@pytest.mark.usefixtures("datasets_cache")
+def test_puzzles_precede_their_grids() -> None:
+    grids = load_corpus(CorpusArguments(["sudoku-4"], validation_fraction=0.3))["train"]["text"]
+    documents = load_corpus(CorpusArguments(["sudoku-4-puzzles"], validation_fraction=0.3))["train"]["text"]
+    puzzles = [document.split("=")[0] for document in documents]
+    assert [document.split("=")[1] for document in documents] == list(grids)
+    assert all(
+        clue in (".", cell) for pair in zip(puzzles, grids, strict=True) for clue, cell in zip(*pair, strict=True)
+    )
+    assert {16 - puzzle.count(".") for puzzle in puzzles} == set(range(2, 14))

@@ -16,7 +16,7 @@ import yaml
 
 from common.commands import Options, Parser, option
 from common.data import DataArguments
-from common.models import read_config
+from common.models import find_model, read_config
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.data_collator import OrderDistribution
 
@@ -78,7 +78,7 @@ class TrainingArguments(Options):
         least=1,
     )
     init_from: str | None = option(
-        None, "Folder or Hub name of the initial model. Its architecture is used, and its tokenizer by default."
+        None, "Initial model: its folder, its run, or Hub name. It sets the architecture, and the tokenizer by default."
     )
     objective: Literal["any_order", "masked_diffusion", "score_entropy"] = option(
         "any_order", "Training loss. A decoder needs any_order; score_entropy needs target_injection=sigma."
@@ -184,6 +184,7 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
     model, data, training = parsed
     training.output_dir = training.output_dir or Path("runs") / Path(argv[0]).stem
     if training.init_from is not None:
+        training.init_from = find_model(training.init_from)
         _copy_architecture(model, training.init_from, _given_keys(settings, argv))
         data.tokenizer = data.tokenizer or training.init_from
     _set_defaults(model, data, training)

@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Markdown tables and matplotlib figures of reports."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from common.files import atomic_file
 
@@ -38,3 +41,27 @@ def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
     """Write a figure to a PNG file atomically."""
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=dpi)
+
+
+def save_animation(
+    figure: Figure, draw: Callable[[int], None], steps: Sequence[int], seconds: float, path: Path
+) -> None:
+    """
+    Write an animated GIF that repeats, and shows the last frame longer.
+
+    Args:
+        figure: The figure, with the resolution of the frames.
+        draw: Function that changes the figure to the frame of a step.
+        steps: Steps of the frames.
+        seconds: Seconds to show each frame.
+        path: The file.
+    """
+    canvas, frames = FigureCanvasAgg(figure), []
+    for step in steps:
+        draw(step)
+        canvas.draw()
+        frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+    durations = [1000 * seconds] * (len(frames) - 1) + [1000 * (seconds + 2.5)]  # milliseconds
+    with atomic_file(path) as temporary:
+        options = {"append_images": frames[1:], "duration": durations, "loop": 0}
+        frames[0].save(temporary, format="GIF", save_all=True, **options)

@@ -216,21 +216,28 @@ class PackedRows:
 
 
 def pad(
-    documents: Dataset, sequence_length: int, end_of_text: int, split: str, drop_long_documents: bool = False
+    documents: Dataset, sequence_length: int, end_of_text: int, split: str, drop_long_documents: bool | None = None
 ) -> tuple[Dataset, dict[str, int]]:
     """
     Return one sequence per document, padded with end-of-text, and the number of documents that were too long.
 
-    If the documents have `num_prompt_tokens`, the sequences also have `labels`, which are -100 in the prompt.
+    Documents that are too long are an error, unless `drop_long_documents` is True. (Pass None if the user cannot set
+    this option; the error then does not mention it.) If the documents have `num_prompt_tokens`, the sequences also have
+    `labels`, which are -100 in the prompt.
     """
     fitting = documents.filter(lambda num_tokens: num_tokens <= sequence_length, input_columns="num_tokens")
     left_out = len(documents) - len(fitting)
     if left_out and (not drop_long_documents or not len(fitting)):
         longest = int(documents.with_format("numpy")["num_tokens"][:].max())
+        hints = {
+            None: "",
+            False: " `drop_long_documents` leaves them out.",
+            True: " `drop_long_documents` would leave none.",
+        }
         raise ValueError(
             f"{left_out} of {len(documents)} {split} documents, with end-of-text, are longer than `sequence_length` "
-            f"({sequence_length}); the longest has {longest} tokens. Increase `sequence_length`, or set "
-            "`drop_long_documents` or `packing=packed`."
+            f"({sequence_length}); the longest has {longest} tokens. Increase `sequence_length` if the model supports "
+            f"longer sequences, or set `packing=packed`.{hints[drop_long_documents]}"
         )
     if left_out:
         logger.warning("%s: %d of %d documents are too long and are left out.", split, left_out, len(documents))

@@ -39,6 +39,7 @@ from eval.metrics.sample_entropy.sample_entropy import distinct, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
 from modeling_aogpt.tokenization import load_tokenizer
+from modeling_aogpt.unmasking import SCORE_UNMASKING
 
 MAX_N = 3  # largest n of distinct-n
 MARKERS = "osD^v<>P"
@@ -58,7 +59,9 @@ class GenerativeArguments(Options):
         "as in the paper's Table 1).",
     )
     schedule: Literal["linear", "cosine"] = option("linear", "How the masked fraction decreases over the steps.")
-    unmasking: Literal["bernoulli", "fixed_count"] = option("bernoulli", "How a step chooses positions to unmask.")
+    unmasking: Literal["bernoulli", "fixed_count", "euler", "analytic"] = option(
+        "bernoulli", "How a step chooses positions to unmask. euler and analytic are only for a SEDD."
+    )
     num_samples: int = option(64, "Number of samples in each cell.", least=1)
     length: int | None = option(None, "Number of tokens in a sample. Defaults to the model's maximum.", least=1)
     batch_size: int = option(16, "Number of samples that are generated or judged at once.", least=1)
@@ -189,7 +192,10 @@ def _make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
         key: getattr(arguments, key)
         for key in ("top_p_rule", "schedule", "unmasking", "num_samples", "batch_size", "seed", "dtype")
     }
-    longest = read_config(name).max_position_embeddings
+    config = read_config(name)
+    if arguments.unmasking in SCORE_UNMASKING and config.target_injection != "sigma":
+        raise ValueError(f"`unmasking` ({arguments.unmasking}) needs a SEDD, but {name} predicts no score. Remove it.")
+    longest = config.max_position_embeddings
     length = arguments.length or longest
     if length > longest:
         raise ValueError(

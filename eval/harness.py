@@ -22,9 +22,9 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
 from common.commands import one_line_errors, progress_bar
-from common.models import find_model, load_pretrained
+from common.models import find_model, load_pretrained, read_any_config
 from eval.scoring import split_batches
-from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.orders import group_orders, index_by_rank, left_to_right_orders, random_orders
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, suggest
@@ -112,6 +112,12 @@ class AnyOrderLM(TemplateLM):
         if not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ValueError(f"`dtype` must be a data type of torch such as 'float32' or 'bfloat16', but is {dtype!r}.")
         pretrained = find_model(pretrained)
+        config = read_any_config(pretrained)
+        if type(config) is not AOGPTConfig:
+            raise ValueError(
+                f"The model `aogpt` scores decoders of this package, but {pretrained} is of type "
+                f"{config.model_type!r}. Use --model hf for causal models. Encoders are not supported."
+            )
         self.model = load_pretrained(AOGPTForAnyOrderLM, pretrained, dtype=getattr(torch, dtype)).to(device).eval()
         self.tokenizer = load_tokenizer(tokenizer or pretrained)
         self.context_order, self.completion_order = context_order, completion_order

@@ -12,21 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from matplotlib import colormaps
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from PIL import Image
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 from transformers import PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option
-from common.files import atomic_file
 from common.models import find_model, load_model
+from common.reports import save_animation
 from common.tokenization import num_unpadded
 from eval.infilling import make_printable
 from modeling_aogpt.generation import AnyOrderGenerationOutput
@@ -172,7 +169,6 @@ def _draw(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: f
     width = max(sum(len(token.text) for token in line) for line in lines) + 2
     figure = Figure(figsize=(width * CHARACTER_WIDTH, (len(lines) + 2.2) * LINE_HEIGHT), facecolor="white")
     figure.set_dpi(DOTS_PER_INCH)
-    canvas = FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(-1, width - 1), ylim=(len(lines) + 1.4, -0.8))
     axes.set_axis_off()
@@ -185,19 +181,14 @@ def _draw(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: f
             column += len(token.text)
     counter = axes.text(0, len(lines) + 0.7, "", color=INK, **(style | {"fontsize": 0.85 * FONT_SIZE}))
 
-    frames = []
-    for step in range(-1, num_steps):
+    def draw(step: int) -> None:
         for artist, token in artists:
             is_masked = token.step > step
             artist.set_text(MASKED * len(token.text) if is_masked else token.text)
             artist.set_color(PALE if is_masked else _step_color(token.step, num_steps))
         counter.set_text(f"step {step + 1} of {num_steps}" if step < num_steps - 1 else _caption(output))
-        canvas.draw()
-        frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
-    durations = [1000 * seconds] * (len(frames) - 1) + [1000 * (seconds + 2.5)]  # milliseconds
-    with atomic_file(path) as temporary:
-        options = {"append_images": frames[1:], "duration": durations, "loop": 0}
-        frames[0].save(temporary, format="GIF", save_all=True, **options)
+
+    save_animation(figure, draw, range(-1, num_steps), seconds, path)
 
 
 @one_line_errors()

@@ -274,7 +274,7 @@ def read_folder(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     try:
         return json.loads(config.read_text(encoding="utf-8")), load_file(weights)
     except (ValueError, SafetensorError) as error:
-        raise ValueError(f"{source} is damaged: {error}. Download it again.") from error
+        raise ValueError(f"{source} is damaged: {error}. Download the folder again.") from error
 
 
 def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
@@ -320,7 +320,7 @@ def read_checkpoint(source: Path) -> dict[str, Any]:
     except Exception as error:  # a damaged file can raise errors of any kind
         raise ValueError(
             f"{source} is damaged, or contains more than tensors and plain values saved by torch.save ({error}). "
-            "Compare its checksum with the published one, or download it again."
+            "Download the file again."
         ) from error
     for part in ("model", "model_args"):
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(part), dict):
@@ -418,7 +418,7 @@ def read_moving_averages(
 
 def check_tensors(tensors: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], problem: str) -> None:
     """
-    Raise a `ValueError` unless `tensors` have exactly the names and shapes of `shapes` and are finite.
+    Raise a `ValueError` unless `tensors` have exactly the names and shapes in `shapes`, and are finite.
 
     The error message begins with `problem`.
     """

@@ -188,7 +188,11 @@ class DecodingState:
             setattr(self, name, getattr(self, name).gather(1, ranks))
 
     def remask(self, is_selected: torch.BoolTensor, orders: torch.LongTensor) -> None:
-        """Re-mask the generated tokens that `is_selected` (batch, n; by position) marks, and order them by `orders`."""
+        """
+        Re-mask generated tokens, and order the re-masked positions by `orders`.
+
+        `is_selected` (batch, n) is True at the positions to re-mask.
+        """
         is_moved = index_by_rank(is_selected, self.orders)
         priority = index_by_rank(orders.argsort(dim=-1), self.orders)
         ranks = torch.arange(is_moved.shape[1], device=is_moved.device)
@@ -238,7 +242,11 @@ class DecodingState:
         return self.ends - self.num_context
 
     def ranks_between(self, first: torch.LongTensor, end: torch.LongTensor) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, n) that is True at ranks from `first` (batch,) to before `end` (batch,)."""
+        """
+        Return a boolean tensor (batch, n) that is True at ranks in the half-open interval [first, end).
+
+        `first` and `end` have shape (batch,).
+        """
         ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
         first, end = (to_device(counts, ranks.device)[:, None] for counts in (first, end))
         return (first <= ranks) & (ranks < end)
@@ -429,7 +437,11 @@ class CachedDecodingState(DecodingState):
         self.num_cached = torch.minimum(self.num_cached, self.num_context)
 
     def remask(self, is_selected: torch.BoolTensor, orders: torch.LongTensor) -> None:
-        """Re-mask the generated tokens that `is_selected` (batch, n; by position) marks, and order them by `orders`."""
+        """
+        Re-mask generated tokens, and order the re-masked positions by `orders`.
+
+        `is_selected` (batch, n) is True at the positions to re-mask.
+        """
         before = self.orders
         super().remask(is_selected, orders)
         # A row depends on its target position and on the tokens of earlier ranks. Rows therefore stay valid up to the
@@ -438,7 +450,11 @@ class CachedDecodingState(DecodingState):
         self.num_cached = torch.minimum(self.num_cached, num_unchanged)
 
     def _uncached_ranks(self, ends: torch.LongTensor) -> torch.LongTensor:
-        """Return the ranks (batch, rows) from the first uncached one to at least `ends` - 1, for all sequences."""
+        """
+        Return the ranks (batch, rows) from the first uncached rank to `ends` - 1.
+
+        All sequences get the same number of ranks, so the ranks of a sequence may go beyond its end.
+        """
         num_rows = int((ends - self.num_cached).max())
         return self.num_cached[:, None] + torch.arange(num_rows, device=ends.device)
 
@@ -463,7 +479,7 @@ class CachedDecodingState(DecodingState):
     def _run_pass(
         self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
     ) -> QueryResult:
-        """Run the rows of `ranks` in one pass, as [`_run`] does in several. All earlier rows must have run before."""
+        """Run rows as [`_run`] does, but in a single pass. The rows of all earlier ranks must have run before."""
         length, device = self.ids.shape[1], self.ids.device
         sequences, rows = is_query.nonzero(as_tuple=True)
         # A sequence that needs fewer rows than others computes rows that are not used. Past the end, these repeat the

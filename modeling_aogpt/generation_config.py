@@ -363,8 +363,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         if self.window is not None and not (self.is_adaptive or self.unmasking in ADAPTIVE_UNMASKING):
             raise ValueError(
                 "`window` has no effect without an adaptive `order` ("
-                f"{', '.join(map(repr, CERTAINTY_MEASURES))}) or `unmasking` by predictions ("
-                f"{', '.join(map(repr, ADAPTIVE_UNMASKING))}). Set one, or remove `window`."
+                f"{', '.join(map(repr, CERTAINTY_MEASURES))}) or an adaptive `unmasking` ("
+                f"{', '.join(map(repr, ADAPTIVE_UNMASKING))}). Set one of them, or remove `window`."
             )
         if self.stop_at_eos and self.order is not None and not self.can_stop_at_eos:
             raise ValueError(
@@ -465,10 +465,11 @@ def _describe_unsupported(name: str, value: object) -> str:
         hint = suggest(name, known) or " Its arguments are listed in AnyOrderGenerationConfig."
         return f"`generate` got the unknown argument `{name}`.{hint}"
     allowed = f" Only {NO_OP_VALUES[name]!r} is allowed." if name in NO_OP_VALUES else ""
+    shown = f"`{name}={value!r}`" if isinstance(value, bool | int | float | str) else f"`{name}`"
     return (
-        f"`generate` does not support `{name}={value!r}`.{allowed} Remove `{name}`, or load the model with "
-        "AutoModelForCausalLM to use Transformers' `generate` (left to right). Processors that penalize or forbid "
-        "tokens can also be passed as `logits_processor`."
+        f"`generate` does not support {shown}.{allowed} Remove `{name}`, or load the model with AutoModelForCausalLM "
+        "to use Transformers' `generate` (left to right). Processors that penalize or forbid tokens can also be passed "
+        "as `logits_processor`."
     )
 
 

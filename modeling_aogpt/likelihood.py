@@ -226,8 +226,8 @@ class AnyOrderLikelihoodMixin:
             num_orders (`int`, defaults to 1): Number of random orders K to average over.
             block_length (`int`, *optional*): As in [`log_likelihood`].
             stride (`int`, *optional*): As in [`log_likelihood`].
-            context_orders (as `orders`, defaults to `"left_to_right"`): Orders of all positions. Only the relative
-                order of the context matters, in which the model reads it.
+            context_orders (as `orders`, defaults to `"left_to_right"`): Orders of all positions. The model reads the
+                context in this relative order.
             ensemble_size (`int`, defaults to 1): Number of orders M of the context.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
@@ -300,7 +300,7 @@ class AnyOrderLikelihoodMixin:
         rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
         """
-        Estimate the masked-diffusion bound (Eq. 1) on log p(x) in the same way as for an encoder, to compare the two.
+        Estimate the masked-diffusion bound (Eq. 1) on log p(x) in the same way as an encoder does.
 
         Tokens are masked at random diffusion times. All masked tokens are predicted given the unmasked tokens, which
         the model reads in a random order. The expectation equals that of [`log_likelihood`] with random orders (Eq. 7).

@@ -7,9 +7,9 @@ The ensemble over context orders (Eq. 4) is p_ens(x_i | context), the mean of p(
 permutations of the context. The current order of the context is always one of them. The ensemble gain is log p_ens -
 log p, summed over ranks, where p is the probability for the current order.
 
-If not all ranks are computed, the gain is estimated from randomly drawn ranks or contexts, but the log-likelihood of
-the order is always exact, since it takes only n rows. Its large variation between tokens thus adds no sampling error. A
-context of fewer than two tokens has only one order, so its gain is 0.
+If the gain is not computed at all ranks, it is estimated from randomly drawn ranks or contexts. The log-likelihood of
+the order itself is always computed exactly, since it takes only n rows. The large variation of log p between tokens
+thus adds no sampling error. A context of fewer than two tokens has only one order, so its gain is 0.
 """
 
 import math
@@ -210,7 +210,7 @@ def draw_context_sizes(
     """
     Draw stratified context sizes, a list of `num_draws` tensors (batch,).
 
-    Each size is uniform over the `num_gaining` (batch,) sizes from `MIN_ENSEMBLE_CONTEXT` on.
+    Each size is drawn uniformly from `num_gaining` (batch,) sizes, of which `MIN_ENSEMBLE_CONTEXT` is the smallest.
     """
     draws = draw_stratified(num_draws, len(num_gaining), generator, num_gaining.device)
     return list(MIN_ENSEMBLE_CONTEXT + (draws * num_gaining).floor().long())

@@ -309,7 +309,7 @@ def test_log_probabilities_equal_full_forwards(make: Callable, order: str, argum
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"window": 3}, r"`window` has no effect without an adaptive `order` .* or `unmasking` by predictions"),
+        ({"window": 3}, r"`window` has no effect without an adaptive `order` .* or an adaptive `unmasking`"),
         ({"window": 0, "order": "margin"}, "`window` must be an integer of at least 1, but is 0"),
         ({"block_length": 2, "stride": 2}, r"`block_length` \(2\) and `stride` \(2\) cannot be combined .* Remove one"),
         (

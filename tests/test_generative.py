@@ -20,6 +20,7 @@ from eval.judging import Judge, Sample
 from eval.tables import GENERATIVE, generative_table
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import load_tokenizer
+from tests.references import random_encoder
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -148,6 +149,20 @@ def test_cell_is_sampled_with_its_settings(
         expected = requested | {"num_steps": 3, "max_length": 9, "num_return_sequences": number}
         assert {name: options[name] for name in expected} == expected
     assert found["num_forward_passes"] == 2 * 3
+
+
+def test_the_samplers_of_sedd_are_for_sedd(
+    model: str, arguments: GenerativeArguments, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    options = {"unmasking": "analytic", "steps": [3], "top_p": [], "temperature": [1.0]}
+    with pytest.raises(ValueError, match=r"`unmasking` \(analytic\) needs a SEDD, but .*model predicts no score"):
+        generative([model], replace(arguments, **options))
+    sedd = random_encoder(vocab_size=17, target_injection="sigma", position_encoding="rotary").float()
+    sedd.save_pretrained(tmp_path / "sedd")
+    tiny_tokenizer.save_pretrained(tmp_path / "sedd")
+    (found,) = generative([str(tmp_path / "sedd")], replace(arguments, **options))
+    assert found["cell"]["unmasking"] == "analytic"
+    assert found["num_forward_passes"] <= 3 * 3
 
 
 def test_settings() -> None:

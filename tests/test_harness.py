@@ -19,7 +19,7 @@ from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from eval.harness import AnyOrderLM, main  # noqa: E402
-from tests.references import remove_weight  # noqa: E402
+from tests.references import random_encoder, remove_weight  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -206,7 +206,7 @@ def test_bad_input(folder: str, options: dict[str, Any], pair: tuple[str, str], 
 
 def test_missing_model_is_an_error_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eval.harness.cli_evaluate", lambda: AnyOrderLM(str(tmp_path)))
-    with pytest.raises(SystemExit, match=rf"^error: The weights of {tmp_path} are missing or damaged"):
+    with pytest.raises(SystemExit, match=rf"^error: The configuration of '{tmp_path}' cannot be used"):
         main()
 
 
@@ -214,6 +214,12 @@ def test_missing_weights_are_an_error(folder: str) -> None:
     remove_weight(Path(folder), "lm_head.bias")
     with pytest.raises(ValueError, match=r"do not match its configuration: .*lm_head\.bias"):
         AnyOrderLM(folder)
+
+
+def test_other_models_are_refused(tmp_path: Path) -> None:
+    random_encoder().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"scores decoders .* is of type 'mdm_encoder'\. .*Encoders are not supported"):
+        AnyOrderLM(str(tmp_path))
 
 
 def test_generation_is_refused(folder: str) -> None:

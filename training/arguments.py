@@ -16,7 +16,7 @@ import yaml
 
 from common.commands import Options, Parser, option
 from common.data import DataArguments
-from common.models import read_config
+from common.models import find_model, read_config
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.data_collator import OrderDistribution
 
@@ -86,8 +86,8 @@ class TrainingArguments(Options):
     )
     init_from: str | None = option(
         None,
-        "Folder or Hub name of the initial model. The run has the architecture of this model and, by default, its "
-        "tokenizer.",
+        "Initial model: its folder, the folder of its run, or its Hub name. The run has the architecture of this model "
+        "and, by default, its tokenizer.",
     )
     objective: Literal["any_order", "masked_diffusion", "score_entropy"] = option(
         "any_order", "Training loss. A decoder must use any_order; score_entropy requires target_injection=sigma."
@@ -196,6 +196,7 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
     model, data, training = parsed
     training.output_dir = training.output_dir or Path("runs") / Path(argv[0]).stem
     if training.init_from is not None:
+        training.init_from = find_model(training.init_from)
         _copy_architecture(model, training.init_from, _given_keys(settings, argv))
         data.tokenizer = data.tokenizer or training.init_from
     _set_defaults(model, data, training)

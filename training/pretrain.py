@@ -15,7 +15,7 @@ import time
 from collections import deque
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -62,6 +62,7 @@ from training.optimization import ExponentialMovingAverage, create_optimizer, se
 from training.report import loss_curve, write_report
 from training.schedules import first_decay_step, learning_rate_at, num_common_steps
 from training.sharding import full_tensor, keep_float32_gradients
+from training.status import StepStatus
 from training.streamed_data import training_samples
 from training.tracking import flops_per_token, logger_types, start_tracker
 
@@ -236,6 +237,7 @@ class Pretraining:
     ) -> None:
         self.training, self.data, self.settings, self.accelerator = training, data, settings, accelerator
         self.progress = TrainingProgress()
+        self.logged = TrainingProgress()  # progress at the time of the last call of `log`
         self.gradient_norm = math.nan  # gradient norm of the last step, before clipping
         set_seed(training.seed)
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
@@ -262,6 +264,7 @@ class Pretraining:
         self.progress = TrainingProgress(
             **checkpoint.metadata["progress"], losses=checkpoint.tensors["losses"].tolist()
         )
+        self.logged = replace(self.progress)
         self.ema.num_updates = self.progress.step
         if self.accelerator.scaler is not None and checkpoint.metadata["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(checkpoint.metadata["scaler"])
@@ -311,24 +314,31 @@ class Pretraining:
         )
         with bar, StopRequest() as stop:
             batches = self.batches()  # after StopRequest, because workers inherit its signal handlers
+            unread: deque[StepStatus] = deque()
+            stop_signal = 0
             while progress.step < training.max_steps:
-                started = time.perf_counter()
-                loss, stop_signal = self.step(batches, stop)
+                started, num_finished = time.perf_counter(), len(progress.losses)
+                unread.append(self.step(batches, stop))
+                progress.step, progress.position = progress.step + 1, batches.position
+                at_end = progress.step == training.max_steps
+                must_evaluate = progress.step % training.eval_steps == 0 or at_end
+                must_save = progress.step % training.save_steps == 0 or self.is_milestone(progress.step) or at_end
+                # Otherwise, the device is already working on this step while the CPU reads the status of the last one.
+                while len(unread) > 1 or (unread and (must_evaluate or must_save or stop_signal)):
+                    stop_signal = self.finish_step(unread.popleft()) or stop_signal
                 seconds = time.perf_counter() - started
                 progress.train_seconds += seconds
                 progress.device_seconds += seconds * self.accelerator.num_processes
-                progress.losses.append(loss)
-                progress.step, progress.position = progress.step + 1, batches.position
-                bar.set_postfix_str(f"loss {loss:.3f}, {self.tokens_per_second():,.0f} tokens/s", refresh=False)
+                for step in range(num_finished, len(progress.losses)):
+                    if (step + 1) % training.logging_steps == 0 or step + 1 == training.max_steps:
+                        self.log(step)
+                if progress.losses:
+                    speed = f"{self.usage()['tokens_per_second']:,.0f} tokens/s"
+                    bar.set_postfix_str(f"loss {progress.losses[-1]:.3f}, {speed}", refresh=False)
                 bar.update()
-
-                at_end = progress.step == training.max_steps
-                if progress.step % training.logging_steps == 0 or at_end:
-                    self.log()
-                if progress.step % training.eval_steps == 0 or at_end:
+                if must_evaluate:
                     self.evaluate()
-                is_due = progress.step % training.save_steps == 0 or self.is_milestone(progress.step)
-                if is_due or at_end or stop_signal:
+                if must_save or stop_signal:
                     self.save()
                 if stop_signal and not at_end:
                     logger.info("Stopped by signal %d after step %d.", stop_signal, progress.step)
@@ -353,8 +363,8 @@ class Pretraining:
             pin_memory=accelerator.device.type == "cuda",
         )
 
-    def step(self, batches: Batches, stop: StopRequest) -> tuple[float, int]:
-        """Update the weights. Return the loss of the whole batch, and the signal that any process received, or 0."""
+    def step(self, batches: Batches, stop: StopRequest) -> StepStatus:
+        """Update the weights, and return without waiting for the device."""
         training, accelerator = self.training, self.accelerator
         set_learning_rate(self.optimizer, learning_rate_at(self.progress.step, training))
         loss = torch.zeros((), device=accelerator.device)
@@ -367,53 +377,70 @@ class Pretraining:
         norm = accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm)
         norm = full_tensor(torch.as_tensor(norm, device=accelerator.device))
 
-        # Loss and gradient are checked before the update, so that the weights stay finite.
-        status = accelerator.gather(torch.stack([loss, norm, loss.new_tensor(stop.signal)])[None])
-        mean_loss, stop_signal = status[:, 0].mean().item(), int(status[:, 2].max())
-        self.gradient_norm = status[0, 1].item()
-        if not math.isfinite(mean_loss) or (accelerator.scaler is None and not math.isfinite(self.gradient_norm)):
-            samples = range(self.progress.step * training.batch_size, (self.progress.step + 1) * training.batch_size)
-            rows = training_samples(self.data, training.seed).row_numbers(list(samples))
-            raise FloatingPointError(
-                f"Loss and gradient must be finite, but at step {self.progress.step}, the loss is {mean_loss} and the "
-                f"norm of its gradient is {self.gradient_norm}. Decrease `learning_rate`, or increase `warmup_steps`. "
-                f"All checkpoints in {training.output_dir} are from earlier steps. The batch contains samples "
-                f"{samples[0]} to {samples[-1]}, which are the training sequences with the indices {rows}."
-            )
+        status = accelerator.gather(torch.stack([loss, norm, torch.full_like(loss, stop.signal)])[None])
         self.parallel_optimizer.step()
         self.parallel_optimizer.zero_grad()
         self.ema.update(self.model)
-        return mean_loss, stop_signal
+        return StepStatus(self.progress.step, status)
+
+    def finish_step(self, status: StepStatus) -> int:
+        """
+        Record the loss of a step. Return the signal that any process received, or 0.
+
+        Raises:
+            FloatingPointError: If the loss or its gradient is not finite. No checkpoint contains such a step.
+        """
+        training, step = self.training, status.step
+        mean_loss, self.gradient_norm, stop_signal = status.read()
+        if not math.isfinite(mean_loss) or (self.accelerator.scaler is None and not math.isfinite(self.gradient_norm)):
+            samples = range(step * training.batch_size, (step + 1) * training.batch_size)
+            rows = training_samples(self.data, training.seed).row_numbers(list(samples))
+            raise FloatingPointError(
+                f"Loss and gradient must be finite, but at step {step}, the loss is {mean_loss} and the norm of its "
+                f"gradient is {self.gradient_norm}. Decrease `learning_rate`, or increase `warmup_steps`. All "
+                f"checkpoints in {training.output_dir} are from earlier steps. The batch contains samples {samples[0]} "
+                f"to {samples[-1]}, which are the training sequences with the indices {rows}."
+            )
+        self.progress.losses.append(mean_loss)
+        return stop_signal
 
     @property
     def num_tokens(self) -> int:
         """Return the number of training tokens so far, over all processes."""
         return self.progress.step * self.training.batch_size * self.settings["sequence_length"]
 
-    def tokens_per_second(self) -> float:
-        """Return the mean training speed so far."""
-        return self.num_tokens / self.progress.train_seconds
+    def usage(self, since: TrainingProgress | None = None) -> dict[str, float]:
+        """
+        Return `tokens_per_second` and `peak_memory_gb`.
 
-    def usage(self) -> dict[str, float]:
-        """Return `peak_memory_gb`. If the peak FLOPS of the device are known, add `mfu` (model FLOPs utilization)."""
-        usage = {"peak_memory_gb": peak_memory(self.accelerator.device) / 1e9}
+        If the peak FLOPS of the device are known, also return `mfu` (model FLOPs utilization).
+
+        Args:
+            since: Progress at the start of the steps to measure; defaults to the start of the run.
+        """
+        since, progress = since or TrainingProgress(), self.progress
+        num_tokens = (progress.step - since.step) * self.training.batch_size * self.settings["sequence_length"]
+        usage = {
+            "tokens_per_second": num_tokens / (progress.train_seconds - since.train_seconds),
+            "peak_memory_gb": peak_memory(self.accelerator.device) / 1e9,
+        }
         if self.peak_flops is not None:
-            flops = self.num_tokens * flops_per_token(self.model.config, self.settings["sequence_length"])
-            usage["mfu"] = flops / self.peak_flops / self.progress.device_seconds
+            flops = num_tokens * flops_per_token(self.model.config, self.settings["sequence_length"])
+            usage["mfu"] = flops / self.peak_flops / (progress.device_seconds - since.device_seconds)
         return usage
 
-    def log(self) -> None:
-        """Send the mean loss since the last call, and other numbers, to the tracker."""
-        progress = self.progress
-        window = progress.losses[(progress.step - 1) // self.training.logging_steps * self.training.logging_steps :]
+    def log(self, step: int) -> None:
+        """Send the mean loss of the steps since the last call up to `step`, and other numbers, to the tracker."""
+        window = self.progress.losses[step // self.training.logging_steps * self.training.logging_steps :]
         values = {
             "train/loss": sum(window) / len(window),
             "train/gradient_norm": self.gradient_norm,
-            "train/learning_rate": learning_rate_at(progress.step - 1, self.training),
-            "train/tokens_per_second": self.tokens_per_second(),
-            **{f"train/{key}": value for key, value in self.usage().items()},
+            "train/learning_rate": learning_rate_at(step, self.training),
         }
-        self.accelerator.log(values, step=progress.step)
+        if self.progress.step > self.logged.step:
+            values |= {f"train/{key}": value for key, value in self.usage(self.logged).items()}
+        self.logged = replace(self.progress)
+        self.accelerator.log(values, step=step + 1)
 
     def evaluate(self) -> None:
         """Evaluate the model with the moving averages of the weights, and write samples."""
@@ -451,7 +478,6 @@ class Pretraining:
             "sequences": progress.step * training.batch_size,
             "tokens": self.num_tokens,
             "train_seconds": round(progress.train_seconds, 1),
-            "tokens_per_second": round(self.tokens_per_second(), 1),
             **{key: round(value, 4) for key, value in self.usage().items()},
             "loss_curve": loss_curve(progress.losses, training),
             "evaluations": progress.evaluations,

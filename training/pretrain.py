@@ -57,7 +57,7 @@ from training.checkpoints import (
 )
 from training.draws import MaskDraws, OrderDraws
 from training.evaluation import evaluate, write_samples
-from training.objectives import OBJECTIVES
+from training.objectives import OBJECTIVES, compile_head_loss
 from training.optimization import ExponentialMovingAverage, create_optimizer, set_learning_rate
 from training.report import loss_curve, write_report
 from training.schedules import first_decay_step, learning_rate_at, num_common_steps
@@ -248,6 +248,7 @@ class Pretraining:
         self.optimizer = create_optimizer(self.model, training)
         self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)
         keep_float32_gradients(accelerator)
+        compile_head_loss(accelerator)
         # These wrap the objective and the optimizer for several processes and mixed precision. They share the weights
         # of self.model.
         self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)

@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: quickstart findings test test-quantization test-transformers test-lowest lint format clean
+.PHONY: quickstart findings sudoku test test-quantization test-transformers test-lowest lint format clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
@@ -23,6 +23,14 @@ findings: $(INSTALLED)
 	$(TRAIN_IN)/shared-blocks --orders shared --block_length 4
 	$(TRAIN_IN)/encoder --architecture encoder --objective masked_diffusion
 	$(BIN)/python training/compare_runs.py runs/findings/* --output_dir runs/comparison
+
+# Train a model that solves Sudoku in any order, and a left-to-right rival, and let both solve held-out puzzles.
+SUDOKU := runs/sudoku
+
+sudoku: $(INSTALLED)
+	$(BIN)/python training/pretrain.py training/configs/sudoku.yaml --output_dir $(SUDOKU)/any-order
+	$(BIN)/python training/pretrain.py training/configs/sudoku_left_to_right.yaml --output_dir $(SUDOKU)/left-to-right
+	$(BIN)/python eval/sudoku.py $(SUDOKU)/any-order $(SUDOKU)/left-to-right --output_dir $(SUDOKU)/results
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2

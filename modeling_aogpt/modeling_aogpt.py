@@ -39,6 +39,7 @@ from .decoding_state import CachedDecodingState
 from .devices import Linear, without_cudnn_attention
 from .generation import AnyOrderGenerationMixin
 from .generation_config import AnyOrderGenerationConfig
+from .infilling import AnyOrderInfillingMixin
 from .likelihood import AnyOrderLikelihoodMixin
 from .orders import (
     group_orders,
@@ -606,7 +607,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         )
 
 
-class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelihoodMixin):
+class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfillingMixin, AnyOrderLikelihoodMixin):
     """
     AO-GPT with its language-model head: predicts every token given the tokens before it in an order.
 

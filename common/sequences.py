@@ -251,7 +251,11 @@ def pad(
     )
     if "num_prompt_tokens" in rows.column_names:
         rows = rows.map(
-            lambda ids, number: {"labels": [-100] * number + ids[number:]},
+            lambda ids, numbers: {
+                "labels": [[-100] * number + list(row[number:]) for row, number in zip(ids, numbers, strict=True)]
+            },
+            batched=True,
             input_columns=["input_ids", "num_prompt_tokens"],
+            desc="Labelling",
         )
     return rows, {"left_out_documents": left_out}

@@ -41,6 +41,7 @@ from .devices import Linear, without_cudnn_attention
 from .generation import AnyOrderGenerationMixin
 from .generation_config import AnyOrderGenerationConfig
 from .head_loss import head_loss
+from .infilling import AnyOrderInfillingMixin
 from .likelihood import AnyOrderLikelihoodMixin
 from .orders import (
     group_orders,
@@ -664,7 +665,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         )
 
 
-class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelihoodMixin):
+class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfillingMixin, AnyOrderLikelihoodMixin):
     """
     AO-GPT with a language-model head. It predicts every token given the tokens before it in a given order.
 
@@ -737,8 +738,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
                 does not change the logits of tokens and is not counted in positions.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position (not shifted).
                 -100 and padding are ignored.
-            skip_logits (`bool`, defaults to `False`): Return the loss only. It needs `labels`. The loss is then computed
-                from some rows at a time, which saves most of the memory of training.
+            skip_logits (`bool`, defaults to `False`): Return the loss without the logits. This needs `labels`. The loss
+                is then computed from some rows at a time, which saves most of the memory of training.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:

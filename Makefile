@@ -1,5 +1,5 @@
-# All targets need only make and Python 3.10 or newer. They create `.venv` on first use, and again when the requirements
-# change. Use PYTHON=... to choose an interpreter, for instance: make test PYTHON=python3.12
+# All targets need only make and Python 3.10 or newer. They create a virtual environment in `.venv` on first use, and
+# update it when the requirements change. To choose an interpreter, set PYTHON, for instance: make test PYTHON=python3.12
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -11,7 +11,7 @@ quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
 	$(BIN)/python eval/benchmarks/quickstart_report.py runs/quickstart
 
-# Train one small model with several orders, and an encoder, and compare them (Findings 1, 2, 3 and 6 of the paper).
+# Train a small model with several orders, train an encoder, and compare all runs (Findings 1, 2, 3 and 6 of the paper).
 TRAIN_IN = $(BIN)/python training/pretrain.py training/configs/findings.yaml --output_dir runs/findings
 
 findings: $(INSTALLED)
@@ -24,23 +24,24 @@ findings: $(INSTALLED)
 	$(TRAIN_IN)/encoder --architecture encoder --objective masked_diffusion
 	$(BIN)/python training/compare_runs.py runs/findings/* --output_dir runs/comparison
 
-# Train a small Llama left to right, convert it, and compare any-order training from it with that from random weights.
+# Train a small Llama left to right, convert it, and compare any-order training that starts from it with any-order
+# training that starts from random weights.
 from-causal: $(INSTALLED)
 	$(BIN)/python eval/benchmarks/from_causal.py
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2
 
-# Tests of quantized models. torchao is installed in a folder of its own, because it prints messages whenever
-# Transformers is imported.
+# Run the tests of quantized models. torchao is installed in a separate folder, because if it is in the environment, it
+# prints messages whenever Transformers is imported.
 TORCHAO := .venv/torchao
 
 test-quantization: $(INSTALLED)
 	$(BIN)/python -m pip install --no-deps --upgrade --target $(TORCHAO) torchao --constraint constraints.txt
 	PYTHONPATH=$(TORCHAO) $(BIN)/python -m pytest tests/test_quantization.py tests/test_ecosystem.py
 
-# The common tests of Transformers for all models, run on ours. TRANSFORMERS_TESTS=... uses those of a checkout, which
-# has more of them than the source distribution.
+# Run the common model tests of Transformers on the models of this package. To use the tests of a checkout of
+# Transformers, which has more tests than the source distribution, set TRANSFORMERS_TESTS.
 TRANSFORMERS_SOURCE := .venv/transformers-source
 TRANSFORMERS_TESTS ?= $(TRANSFORMERS_SOURCE)/tests
 
@@ -53,8 +54,8 @@ $(TRANSFORMERS_SOURCE)/tests: | $(INSTALLED)
 	$(BIN)/python -m pip download --no-deps --no-binary transformers --dest $(TRANSFORMERS_SOURCE) "transformers==$$version" && \
 	tar xzf $(TRANSFORMERS_SOURCE)/transformers-$$version.tar.gz --strip-components 1 -C $(TRANSFORMERS_SOURCE)
 
-# All tests with the lowest versions that pyproject.toml allows. PyPI's torch 2.7 downloads 5.7 GB of CUDA libraries;
-# LOWEST_TORCH=... uses another version of torch, as CI does.
+# Run all tests with the lowest versions that pyproject.toml allows. torch 2.7 from PyPI downloads 5.7 GB of CUDA
+# libraries. To use another build of torch, set LOWEST_TORCH, as CI does.
 LOWEST_TORCH ?= 2.7.0
 
 test-lowest:

@@ -15,7 +15,7 @@ from transformers import HfArgumentParser
 
 
 def option(default: Any, help: str, least: float | None = None, below: float | None = None) -> Any:
-    """Return a dataclass field for `Options`, whose values must be at least `least` and below `below`."""
+    """Return a dataclass field for a subclass of `Options`. Its values must be at least `least` and below `below`."""
     metadata = {"help": help, "least": least, "below": below}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=metadata)
@@ -24,13 +24,13 @@ def option(default: Any, help: str, least: float | None = None, below: float | N
 
 @dataclass
 class Options:
-    """Base class of dataclasses with the options of a command. Their fields are made by `option`."""
+    """Base class for the options of a command. Subclasses are dataclasses, and `option` makes their fields."""
 
     def __post_init__(self) -> None:
         self.check_bounds()
 
     def check_bounds(self) -> None:
-        """Raise a `ValueError` if a number, or a number in a list, is out of its bounds."""
+        """Raise a `ValueError` if an option, or a number in an option that is a list, is out of bounds."""
         for item in fields(self):
             least, below = item.metadata.get("least"), item.metadata.get("below")
             given = getattr(self, item.name)
@@ -42,21 +42,21 @@ class Options:
 
 
 class Parser(HfArgumentParser):
-    """`HfArgumentParser` with one-line errors that allows no abbreviations of options."""
+    """`HfArgumentParser` that prints errors in one line and does not accept abbreviated options."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options, allow_abbrev=False)
 
     def add_argument(self, *arguments: Any, least: Any = None, below: Any = None, **options: Any) -> Any:
-        """Add an argument. `least` and `below` are checked by `Options`."""
+        """Add an argument, without `least` and `below`: `Options` checks these bounds."""
         return super().add_argument(*arguments, **options)
 
     def error(self, message: str) -> NoReturn:
-        """Exit with status 2 and an error message in one line."""
+        """Print an error message in one line, and exit with status 2."""
         self.exit(2, f"error: {message} (`{self.prog} --help` lists all options)\n")
 
     def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
-        """Return the dataclasses and, if other arguments were added, a namespace with those."""
+        """Return the dataclasses and, if `add_argument` was called, a namespace with the added arguments."""
         *parsed, unknown = self.parse_args_into_dataclasses(argv, return_remaining_strings=True)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -68,8 +68,8 @@ def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
     """
     Context manager and decorator that exits with `error: MESSAGE` and status 1 instead of a traceback.
 
-    It applies to exceptions of the given kinds, by default `ValueError` and `OSError`. If several processes fail, only
-    one reports its error: the first to fail or, before the processes are connected, the first of each machine.
+    It handles exceptions of the given kinds, by default `ValueError` and `OSError`. If several processes fail, only the
+    first one to fail prints its error. Before the processes are connected, process 0 of each machine prints its error.
     """
     reported = kinds or (ValueError, OSError)
     try:
@@ -88,5 +88,5 @@ def _is_reported_by_another_process() -> bool:
 
 
 def progress_bar(*arguments: Any, **options: Any) -> tqdm:
-    """Return a `tqdm` bar, which is updated every 30 seconds if it is written to a file."""
+    """Return a `tqdm` bar. If standard error is not a terminal, the bar is updated only every 30 seconds."""
     return tqdm(*arguments, mininterval=0.5 if sys.stderr.isatty() else 30, **options)

@@ -3,8 +3,8 @@
 """
 Text for training and evaluation: built-in corpora, files, and Hub data sets.
 
-A corpus is loaded as a `DatasetDict` with the splits `train` and `validation` and one column, `text`, with one document
-per row.
+A corpus is loaded as a `DatasetDict` with the splits `train` and `validation`. Both have one column, `text`, and each
+entry of the column is one document.
 """
 
 import glob
@@ -35,7 +35,8 @@ COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
 BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # all other files are read as text
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", ".csv", ".tsv")  # no Hub data set ends with these
 
-# Characters that are named after a code point or a sound. Other numbered families have digits in their names.
+# Prefixes of names to exclude. After the prefix, these names have only a code point or a sound. Other families of
+# numbered characters need no prefix here, because all names with a digit are excluded.
 UNNUMBERED_FAMILIES = ("CJK COMPATIBILITY IDEOGRAPH", "CUNEIFORM SIGN", "HANGUL SYLLABLE")
 EXCLUDED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages"}  # of the standard library
 
@@ -46,33 +47,43 @@ class CorpusArguments(Options):
 
     corpus: list[str] = option(
         ["unicode-names"],
-        "Built-in corpus (`unicode-names`, `python-stdlib`, `sudoku-6` or `sudoku-6-puzzles`, also with 4 and 9); or "
-        "text, JSONL or Parquet files and patterns, also compressed (.xz, .gz); or name or folder of a Hub data set.",
+        "Built-in corpus (`unicode-names`, `python-stdlib`, or `sudoku-N` or `sudoku-N-puzzles` with N = 4, 6 or 9); "
+        "or text, JSONL or Parquet files, or glob patterns of such files, also compressed (.xz, .gz); or name or "
+        "folder of a Hub data set.",
     )
     corpus_config: str | None = option(None, "Configuration of the Hub data set.")
     corpus_revision: str | None = option(None, "Revision of the Hub data set.")
     corpus_documents: int | None = option(
-        None, "Number of documents that the corpus must have, to detect an incomplete one; not checked with streaming."
+        None, "Number of documents that the corpus must have, to detect missing files; not checked with streaming."
     )
     train_split: str = option("train", "Split of the Hub data set to train on.")
     validation_split: str | None = option(
-        None, "Split of the Hub data set to hold out; defaults to `validation` if the data set has it."
+        None,
+        "Split of the Hub data set to hold out; defaults to `validation` if the data set has a split of this name.",
     )
     validation_files: list[str] = option([], "Files to hold out, if the corpus consists of files or is streamed.")
     validation_fraction: float = option(
-        0.05, "Fraction of the documents to hold out, by hash, if no split or files are held out.", least=0, below=1
+        0.05,
+        "Fraction of the documents to hold out if no split and no files are held out. The documents are chosen by "
+        "hash.",
+        least=0,
+        below=1,
+    )
+    text_column: str = option("text", "Column with the documents; has no effect for plain text.")
+    sample_by: SampleBy = option(
+        "line", "Part of a plain text file that is one document; `document` means a whole file."
     )
     text_column: str = option("text", "Column with the documents; does not apply to plain text.")
     sample_by: SampleBy = option("line", "Unit of plain text that makes a document; `document` is a whole file.")
     preprocessing_num_workers: int | None = option(
         None,
-        "Number of processes that filter and tokenize; by default, a single one with several threads.",
+        "Number of processes that filter and tokenize; by default, one process with several threads.",
         least=1,
     )
 
     @property
     def name(self) -> str:
-        """Return the corpus as it is given on the command line."""
+        """Return the values of `corpus`, separated by spaces."""
         return " ".join(self.corpus)
 
 
@@ -81,11 +92,11 @@ class CorpusArguments(Options):
 
 def unicode_names() -> Iterator[tuple[str, str]]:
     """
-    Yield the names of the Unicode characters, except for numbered families, as (name, name).
+    Yield the names of the Unicode characters, as (name, name). Families of numbered characters are excluded.
 
-    Excluded are names with a digit (such as ideographs and hieroglyphs), CJK compatibility ideographs, Hangul syllables
-    and cuneiform signs. The names are sorted by hash: in code point order, most differ from the previous one by a
-    single word, which would make them easy to predict for a compressor or for a model of packed text.
+    The excluded names are all names with a digit (such as ideographs and hieroglyphs), CJK compatibility ideographs,
+    Hangul syllables and cuneiform signs. The names are sorted by hash. In code point order, most names would differ
+    from the previous name by a single word, so a compressor or a model of packed text could predict them easily.
     """
     names = (unicodedata.name(chr(code_point), "") for code_point in range(sys.maxunicode + 1))
     phrases = (name for name in names if not name.startswith(UNNUMBERED_FAMILIES) and not re.search("[0-9]", name))
@@ -93,12 +104,12 @@ def unicode_names() -> Iterator[tuple[str, str]]:
 
 
 def python_stdlib() -> Iterator[tuple[str, str]]:
-    """Yield the files of the running Python's standard library, without its tests, as (path, text)."""
+    """Yield the files of the standard library of this Python installation, without the tests, as (path, text)."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
         if EXCLUDED_FOLDERS.isdisjoint(relative.parts):
-            with tokenize.open(path) as file:  # decodes the file by its encoding declaration
+            with tokenize.open(path) as file:  # uses the encoding that the file declares
                 yield relative.as_posix(), file.read()
 
 
@@ -130,7 +141,7 @@ def _load_built_in(name: str, validation_fraction: float) -> dict[str, Dataset]:
 
 
 def make_dataset(documents: list[str]) -> Dataset:
-    """Return a data set of documents. It is cached under their hash, so results derived from it are cached too."""
+    """Return a data set of documents. The cache identifies it by its content, so derived data sets are cached too."""
     return Dataset.from_generator(_make_rows, gen_kwargs={"documents": documents})
 
 
@@ -142,8 +153,9 @@ def is_held_out(key: str, fraction: float) -> bool:
     """
     Return whether the document with this key belongs to the validation split.
 
-    The decision depends only on the SHA-256 of the key. It is therefore the same on every machine, the same for all
-    copies of a document, and independent of other documents. A larger fraction holds out a superset.
+    The decision depends only on the SHA-256 of the key. It is therefore the same on every machine and for all copies of
+    a document, and does not depend on other documents. With a larger `fraction`, the same documents and more are held
+    out.
     """
     return int.from_bytes(sha256(key)[:8], "big") < fraction * 2**64
 
@@ -159,7 +171,7 @@ def sha256(key: str) -> bytes:
 def load_corpus(arguments: CorpusArguments) -> DatasetDict:
     """Load the documents of the splits `train` and `validation`, in the column `text`."""
     if not arguments.corpus:
-        raise ValueError(f"`corpus` is empty. Set it to one of {sorted(BUILT_IN)}, files, or a Hub data set.")
+        raise ValueError(f"`corpus` is empty. Set `corpus` to one of {sorted(BUILT_IN)}, files, or a Hub data set.")
     check_choice("sample_by", arguments.sample_by, get_args(SampleBy))
     name = _check_corpus(arguments)
     if name in BUILT_IN:
@@ -187,13 +199,13 @@ def load_corpus(arguments: CorpusArguments) -> DatasetDict:
 def _check_number(arguments: CorpusArguments, found: int) -> None:
     if arguments.corpus_documents not in (None, found):
         raise ValueError(
-            f"{arguments.name} has {found:,} documents, but `corpus_documents` is {arguments.corpus_documents:,}. "
-            "Check `corpus`, `corpus_revision` and the splits, or remove the key."
+            f"{arguments.name} must have {arguments.corpus_documents:,} documents (`corpus_documents`), but has "
+            f"{found:,}. Check `corpus`, `corpus_revision` and the splits, or remove `corpus_documents`."
         )
 
 
 def stream_corpus(arguments: CorpusArguments) -> dict[str, IterableDataset]:
-    """Open a corpus for streaming. Only a Hub data set can have the split `validation`."""
+    """Open a corpus for streaming. Only for a Hub data set can the result have the split `validation`."""
     name = _check_corpus(arguments, is_streamed=True)
     if is_hub_name(name):
         splits = _load_hub(arguments, streaming=True)
@@ -202,8 +214,10 @@ def stream_corpus(arguments: CorpusArguments) -> dict[str, IterableDataset]:
     for split, stream in splits.items():
         try:
             first = next(iter(stream), None)
-        except Exception as error:  # as in load_files
-            raise ValueError(f"The {split} split of {arguments.name} cannot be read: {error}") from error
+        except Exception as error:  # each builder raises its own kinds of errors
+            raise ValueError(
+                f"The {split} split of {arguments.name} cannot be read. Check the files of the corpus. (Cause: {error})"
+            ) from error
         if first is None:
             raise ValueError(f"The {split} split of {arguments.name} has no documents. Add documents.")
         _check_column(arguments.text_column, list(first))
@@ -213,12 +227,12 @@ def stream_corpus(arguments: CorpusArguments) -> dict[str, IterableDataset]:
 
 
 def _check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
-    """Return the first name of a corpus. Raise a `ValueError` if names and options contradict each other."""
+    """Return the first name in `corpus`. Raise a `ValueError` if the options of the corpus contradict each other."""
     name = arguments.corpus[0]
     is_whole = name in BUILT_IN or is_hub_name(name)
     others = [*arguments.corpus[1:], *([] if is_streamed else arguments.validation_files)]
     if is_whole and others:
-        raise ValueError(f"The corpus {name!r} cannot be combined with {' '.join(others)}. Remove one of them.")
+        raise ValueError(f"The corpus {name!r} cannot be combined with {' '.join(others)}. Remove one of the two.")
     if name in BUILT_IN and is_streamed:
         raise ValueError(
             f"The built-in corpus {name!r} cannot be streamed. Remove `streaming`, or set `corpus` to files or a Hub "
@@ -229,13 +243,13 @@ def _check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
     if given and (name in BUILT_IN or not is_whole):
         raise ValueError(
             f"{' and '.join(f'`{key}`' for key in given)} can only be set for a Hub data set, but the corpus is "
-            f"{name!r}. Remove them. (`validation_files` sets the files to hold out.)"
+            f"{name!r}. Remove the options. (`validation_files` sets the files to hold out.)"
         )
     return name
 
 
 def keep_text(dataset: Dataset, text_column: str) -> Dataset:
-    """Return only the documents, in the column `text`."""
+    """Return a data set that has only the documents, in the column `text`."""
     _check_column(text_column, dataset.column_names)
     if getattr(dataset.features[text_column], "dtype", None) not in ("string", "large_string"):
         raise _not_text(text_column, dataset.features[text_column])
@@ -282,7 +296,7 @@ def limit_workers(num_workers: int | None, rows: Dataset) -> int | None:
 
 
 def first_texts(stream: IterableDataset, split: str, arguments: CorpusArguments, count: int) -> list[str]:
-    """Return the first `count` documents that are not empty, or all of them if there are fewer."""
+    """Return the first `count` documents that are not empty, or fewer if the stream ends before."""
     texts = (row[arguments.text_column] for row in stream)
     return _check_filled(list(islice(filter(None, texts), count)), split, arguments)
 
@@ -297,7 +311,7 @@ def _check_filled(texts: Any, split: str, arguments: CorpusArguments) -> Any:
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether `name` is a Hub data set or the folder of one, and not a file or a pattern of files."""
+    """Return whether `name` looks like the name or folder of a Hub data set, not like a file or a glob pattern."""
     if os.path.isdir(name):
         return True
     is_file = os.path.exists(name) or glob.has_magic(name) or name.startswith((".", "/", "~")) or name.count("/") > 1
@@ -316,20 +330,22 @@ def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, 
     except Exception as error:  # the library raises many kinds of errors
         raise ValueError(
             f"{name!r} is neither a built-in corpus ({', '.join(sorted(BUILT_IN))}) nor a file, and cannot be loaded "
-            f"as a Hub data set: {error}"
+            f"as a Hub data set. Check `corpus`. (Cause: {error})"
         ) from error
     if partial:
         raise ValueError(
-            f"The files of {name!r} are in {', '.join(partial)}. The Hub makes such folders of the first part "
-            "of a data set. Set `corpus_revision` to a revision with the whole data set, such as a commit of its main "
-            "branch."
+            f"The data set {name!r} is incomplete: its files are in {', '.join(partial)}, where the Hub stores only "
+            "the first part of a large data set. Set `corpus_revision` to a revision with the whole data set, such as "
+            "a commit of its main branch."
         )
     if validation is None and "validation" in available and train != "validation":
         validation = "validation"
     names = {"train": train} | ({"validation": validation} if validation else {})
     for split in names.values():
         if split not in available:
-            raise ValueError(f"The data set {name!r} has no split {split!r}. Its splits are: {', '.join(available)}.")
+            raise ValueError(
+                f"The data set {name!r} has no split {split!r}. Choose one of its splits: {', '.join(available)}."
+            )
     return {split: available[name] for split, name in names.items()}
 
 
@@ -343,57 +359,69 @@ def _partial_folders(data_files: dict[str, list[str]]) -> list[str]:
 
 
 def find_files(patterns: Sequence[str]) -> list[str]:
-    """Return the absolute paths of the files that match, in the order of `patterns`, sorted within each, and unique."""
+    """
+    Return the absolute paths of the files that match `patterns`, without duplicates.
+
+    The paths are in the order of `patterns`. The matches of one pattern are sorted.
+    """
     files: list[str] = []
     for pattern in patterns:
         expanded = os.path.expanduser(pattern)
         paths = [expanded] if os.path.isfile(expanded) else sorted(glob.glob(expanded, recursive=True))
         matching = list(filter(os.path.isfile, paths))
         if not matching:
-            raise ValueError(f"There is no file {pattern!r}. (The working folder is {os.getcwd()}.)")
+            raise ValueError(f"There is no file {pattern!r}. Check the path. (The working folder is {os.getcwd()}.)")
         files += matching
     return list(dict.fromkeys(os.path.abspath(file) for file in files))
 
 
 def _choose_builder(file: str) -> str:
-    """Return the `datasets` builder that reads a file, according to its suffix without that of a compression."""
+    """Return the `datasets` builder for the suffix of a file. The suffix of a compression is ignored."""
     path = Path(file)
     inner = Path(path.stem) if path.suffix in COMPRESSED else path
     return BUILDERS.get(inner.suffix, "text")
 
 
 def load_files(patterns: Sequence[str], sample_by: str = "line", streaming: bool = False) -> Dataset | IterableDataset:
-    """Load local files, which must all be of one kind. In plain text, any line end is read as a newline character."""
+    """Load local files. All must be of the same kind. In plain text, every line ending is read as a newline."""
     files = find_files(patterns)
     builders = sorted({_choose_builder(file) for file in files})
     if len(builders) > 1:
         raise ValueError(f"{' '.join(patterns)} mixes kinds of files ({', '.join(builders)}). Use files of one kind.")
     if empty := [file for file in files if os.path.getsize(file) == 0]:
-        raise ValueError(f"{empty[0]} is empty. Use a file with text.")
+        raise ValueError(f"{empty[0]} is empty. Use files that contain text.")
     options = {"sample_by": sample_by} if builders == ["text"] else {}
     try:
         data_files = [glob.escape(file) for file in files]  # `load_dataset` treats names as patterns
         return load_dataset(builders[0], data_files=data_files, split="train", streaming=streaming, **options)
     except Exception as error:  # each builder raises its own errors for damaged files and wrong encodings
         reason = error.__cause__ or error
-        raise ValueError(f"{' '.join(patterns)} cannot be read as {builders[0]} in UTF-8: {reason}") from error
+        raise ValueError(
+            f"{' '.join(patterns)} cannot be read as {builders[0]} in UTF-8. Check the content of the files. "
+            f"(Cause: {reason})"
+        ) from error
 
 
 # ---------------------------------------------------------------------------------------------------------- sources
 
 
 def describe_sources(arguments: CorpusArguments, corpus: DatasetDict) -> list[dict[str, Any]]:
-    """Return the name and size of every file that was read, and its SHA-256 (local) or commit (Hub)."""
+    """
+    Return the name and size of every file of a corpus.
+
+    Local files also have a SHA-256. The names of Hub files contain the commit. A built-in corpus has the version of
+    Python instead.
+    """
     if arguments.corpus[0] in BUILT_IN:
         return [{"name": arguments.corpus[0], "python": platform.python_version()}]
     if is_hub_name(arguments.corpus[0]):
-        checksums = corpus["train"].info.download_checksums or {}  # the addresses contain the commit
+        checksums = corpus["train"].info.download_checksums or {}  # the keys are URLs that contain the commit
         return [{"name": name, "bytes": known.get("num_bytes")} for name, known in sorted(checksums.items())]
     return _describe_files([*arguments.corpus, *arguments.validation_files])
 
 
 def describe_streamed_sources(arguments: CorpusArguments, splits: list[str]) -> list[dict[str, Any]]:
-    """Return the same facts for a streamed corpus: local files, or the files of some splits of a Hub data set."""
+    """Do the same as `describe_sources` for a streamed corpus, of which only `splits` are read."""
     if not is_hub_name(arguments.corpus[0]):
         return _describe_files([*arguments.corpus, *arguments.validation_files])
     names = {"train": arguments.train_split, "validation": arguments.validation_split or "validation"}

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Training and validation data: a corpus, tokenized and cut into sequences of equal length."""
+"""Training and validation data: a corpus that is tokenized and cut into sequences of equal length."""
 
 import logging
 from dataclasses import dataclass, field
@@ -33,30 +33,32 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class DataArguments(CorpusArguments):
-    """Options of the data: the corpus, the tokenizer and the form of the sequences."""
+    """Options of the data: the corpus, the tokenizer, and how documents become sequences."""
 
     tokenizer: str | None = option(None, "Name or folder of a tokenizer; by default, one is trained on the corpus.")
     vocab_size: int = option(1024, "Vocabulary size of the tokenizer that is trained on the corpus.")
     packing: Literal["packed", "documents"] = option(
         "packed",
-        "packed: join the documents, each followed by end-of-text, and cut them into sequences. documents: make one "
-        "sequence of each document, padded with end-of-text.",
+        "packed: join the documents, each followed by end-of-text, and cut the result into sequences. documents: make "
+        "one sequence of each document, padded with end-of-text.",
     )
     sequence_length: int = option(1024, "Number of tokens per sequence.", least=1)
     drop_long_documents: bool = option(
-        False, "Drop documents that are longer than a sequence, with packing=documents; by default, they are an error."
+        False,
+        "With packing=documents, drop documents that are longer than a sequence; by default, such documents are an "
+        "error.",
     )
     prompt_end: str | None = option(
         None,
-        "With packing=documents: text that ends a prompt in each document. The prompt, with this text, is not trained "
-        "on.",
+        "With packing=documents, a text that ends the prompt of each document. The loss does not include the prompt or "
+        "this text.",
     )
     streaming: bool = option(False, "Read, tokenize and pack the corpus during training; needs a tokenizer.")
     shuffle_window: int = option(4096, "Number of streamed sequences that are shuffled together.", least=1)
     validation_documents: int = option(
         1000,
-        "Number of documents to hold out with streaming, if there are no validation_files: the first of the validation "
-        "split or, if there is none, of the training split.",
+        "With streaming and without validation_files, the number of documents to hold out. They are the first "
+        "documents of the validation split or, without a validation split, of the training split.",
         least=1,
     )
 
@@ -68,13 +70,14 @@ class Data:
 
     Attributes:
         arguments: The options that the data was made with.
-        train: Rows with `input_ids` of exactly `sequence_length` ids and, with `prompt_end`, `labels`. Packed ones are
-            views of the tokenized documents. With `streaming`, the documents.
-        validation: Rows with `input_ids` and `num_bytes`. The bytes of a row are those of its text in UTF-8, plus one
-            separator for each end of a document, so bits per byte refer to the documents joined by newlines.
+        train: Sequences, in the column `input_ids`, of exactly `sequence_length` ids. With `prompt_end`, there are also
+            `labels`. Packed sequences are views of the tokenized documents. With `streaming`, these are the documents.
+        validation: Sequences, in the columns `input_ids` and `num_bytes`. `num_bytes` counts the bytes of the text in
+            UTF-8, plus one for each end-of-text that ends a document. Bits per byte therefore refer to the documents
+            joined by newlines.
         tokenizer: The tokenizer, with a mask token.
         facts: Sizes and sources of the data, as numbers and strings.
-        held_out: SHA-256 of the streamed documents that training must skip.
+        held_out: SHA-256 of each streamed document that training must skip.
     """
 
     arguments: DataArguments
@@ -115,13 +118,18 @@ def load_data(arguments: DataArguments) -> Data:
 def _open_stream(arguments: DataArguments) -> Data:
     """Open a streamed corpus, and load its validation data. Copies of held-out documents are excluded from training."""
     if arguments.tokenizer is None:
-        raise ValueError("`streaming` needs a `tokenizer`, because training one would read the whole corpus first.")
+        raise ValueError(
+            "`streaming` is set without `tokenizer`, but training a tokenizer would read the whole corpus first. Set "
+            "`tokenizer`, or remove `streaming`."
+        )
     if arguments.packing != "packed":
-        raise ValueError(f"`streaming` needs `packing=packed`, but it is {arguments.packing}. Change one of them.")
+        raise ValueError(
+            f"With `streaming`, `packing` must be packed, but is {arguments.packing}. Change one of the two options."
+        )
     if arguments.validation_files and arguments.validation_split is not None:
         raise ValueError(
             f"`validation_split` ({arguments.validation_split}) and `validation_files` "
-            f"({' '.join(arguments.validation_files)}) are both set. Remove one."
+            f"({' '.join(arguments.validation_files)}) are both set. Remove one of the two."
         )
     tokenizer = load_tokenizer(arguments.tokenizer)
     streams = stream_corpus(arguments)
@@ -151,7 +159,7 @@ def _open_stream(arguments: DataArguments) -> Data:
 def _make_sequences(
     texts: Dataset, split: str, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments
 ) -> tuple[Dataset | PackedRows, dict[str, int]]:
-    """Return the sequences of a split, and its size."""
+    """Return the sequences of a split, and the numbers of its documents, bytes, tokens and sequences."""
     num_workers = limit_workers(arguments.preprocessing_num_workers, texts)
     if split == "train":
         logger.info("%s", describe_work(texts, tokenizer, num_workers))

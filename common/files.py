@@ -14,9 +14,9 @@ from typing import Any
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Path]:
     """
-    Yield a temporary path next to `path`, and rename it to `path` when the block ends without an error.
+    Yield a temporary path next to `path`. If the block ends without an error, rename the temporary file to `path`.
 
-    A reader of `path` sees either the old or the new content, never a part of it, even after a power cut or `kill -9`.
+    A reader of `path` sees either all of the old or all of the new content, even after a power cut or `kill -9`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_path(path)
@@ -31,16 +31,16 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Do the same as `atomic_file` for a folder. An old folder at `path` is removed once the new one is complete."""
+    """Do the same as `atomic_file` for a folder. When the new folder is complete, an old one at `path` is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = _temporary_path(path)
-    shutil.rmtree(temporary, ignore_errors=True)  # of a killed process
+    shutil.rmtree(temporary, ignore_errors=True)  # a killed process may have left a folder there
     temporary.mkdir()
     try:
         yield temporary
         for inner in (*temporary.rglob("*"), temporary):
             _sync(inner)
-        if path.exists():  # a folder cannot be renamed onto another, so for a moment there is none
+        if path.exists():  # os.replace does not replace a folder, so for a moment `path` does not exist
             shutil.rmtree(path)
         os.replace(temporary, path)
         _sync(path.parent)
@@ -71,7 +71,7 @@ def remove_incomplete(folder: Path) -> None:
 def check_empty_folder(path: Path) -> None:
     """Raise a `ValueError` if `path` exists and is not an empty folder."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise ValueError(f"{path} exists and is not an empty folder. Remove it, or choose another one.")
+        raise ValueError(f"{path} exists and is not an empty folder. Remove it, or choose another folder.")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -86,14 +86,20 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def read_json(path: Path, keys: Sequence[str], writer: str) -> dict[str, Any]:
-    """Return the content of a JSON file. Raise a `ValueError` unless it has the keys that its `writer` writes."""
+    """
+    Return the content of a JSON file. Raise a `ValueError` if one of `keys` is missing.
+
+    `writer` is the name of the command that writes such files, for the error message.
+    """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ValueError(f"{path} is not a JSON file: {error}. Use a file that {writer} wrote.") from error
     missing = [key for key in keys if not isinstance(content, dict) or key not in content]
     if missing:
-        raise ValueError(f"{path} has no {', '.join(missing)}, so it was not written by {writer}. Use a file that was.")
+        raise ValueError(
+            f"{path} has no {', '.join(missing)}, so it was not written by {writer}. Use a file that {writer} wrote."
+        )
     return content
 
 

@@ -17,8 +17,9 @@ from accelerate import Accelerator
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "safetensors", "numpy")
 
-# Peak FLOPS in bfloat16 and float16 with float32 accumulation and without sparsity, from NVIDIA's data sheets (some of
-# which list the numbers with sparsity, which are twice as high). Full names, because variants and MIG slices differ.
+# Peak FLOPS in bfloat16 and float16 with float32 accumulation and without sparsity, from NVIDIA's data sheets. (Some
+# data sheets list the peak with sparsity, which is twice as high.) The keys are full names, because variants of a GPU
+# and MIG slices differ.
 PEAK_FLOPS = {
     "NVIDIA A100-SXM4-40GB": 312e12,
     "NVIDIA A100-SXM4-80GB": 312e12,
@@ -33,7 +34,7 @@ PEAK_FLOPS = {
 
 
 def num_cores() -> int:
-    """Return the number of physical cores that this process may use, or of logical ones if these are not known."""
+    """Return the number of physical cores that this process may use, or of logical cores if the former is unknown."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(allowed, psutil.cpu_count(logical=False) or allowed)
 
@@ -60,16 +61,20 @@ def versions() -> dict[str, str]:
 
 
 def check_precision(device: torch.device, mixed_precision: str) -> None:
-    """Raise a `ValueError` for bf16 on a CPU that emulates it, which is up to a hundred times slower."""
+    """Raise a `ValueError` for bf16 on a CPU without bfloat16 instructions. Emulation is up to 100 times slower."""
     if device.type == "cpu" and mixed_precision == "bf16" and not torch.cpu._is_avx512_bf16_supported():
         raise ValueError(
-            "mixed_precision=bf16 needs a CPU with bfloat16 instructions, which this CPU lacks. Train in float32: "
+            "`mixed_precision` is bf16, but this CPU has no bfloat16 instructions. Train in float32: "
             "--mixed_precision no."
         )
 
 
 def peak_flops(device: torch.device, mixed_precision: str) -> float | None:
-    """Return the peak FLOPS of a device: measured on a CPU, from a table for some GPUs in 16 bits, else None."""
+    """
+    Return the peak FLOPS of a device, or None if they are not known.
+
+    They are measured on a CPU. For some GPUs with 16-bit precision, they come from a table.
+    """
     if device.type == "cpu":
         return product_speed()
     if device.type != "cuda" or mixed_precision not in ("bf16", "fp16"):
@@ -78,7 +83,7 @@ def peak_flops(device: torch.device, mixed_precision: str) -> float | None:
 
 
 def product_speed() -> float:
-    """Return the FLOPS of float32 matrix products on the CPU, the best of five measurements."""
+    """Return the FLOPS of float32 matrix products on the CPU. The result is the best of five measurements."""
     left, right = torch.randn(512, 1024), torch.randn(1024, 1024)
     best = float("inf")
     for _ in range(5):
@@ -89,7 +94,7 @@ def product_speed() -> float:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak memory so far in bytes: of tensors on a GPU, of the process on a CPU."""
+    """Return the peak memory so far, in bytes. It counts tensors on a GPU, and the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

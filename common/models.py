@@ -20,20 +20,25 @@ Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
 
 
 def find_model(name_or_path: str | Path) -> str:
-    """Return the model folder if `name_or_path` is the folder of a run of training/pretrain.py, else `name_or_path`."""
+    """Return the folder of the model of a training run. If `name_or_path` is not the folder of a run, return it."""
     folder = Path(name_or_path)
     is_run = (folder / "model" / "config.json").is_file() and not (folder / "config.json").exists()
     return str(folder / "model" if is_run else name_or_path)
 
 
 def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfig:
-    """Return the configuration of a model in a folder or on the Hub. Raise a `ValueError` if there is none."""
+    """Return the configuration of a model in a folder or on the Hub. Raise a `ValueError` if there is no such model."""
     try:
         return AutoConfig.from_pretrained(name_or_path, **options)
     except OSError as error:
-        raise ValueError(f"There is no model {str(name_or_path)!r}, on the Hub or as a folder: {error}") from error
+        raise ValueError(
+            f"There is no model {str(name_or_path)!r}, neither as a folder nor on the Hub. Check the name. (Cause: "
+            f"{error})"
+        ) from error
     except ValueError as error:
-        raise ValueError(f"The configuration of {str(name_or_path)!r} cannot be used: {error}") from error
+        raise ValueError(
+            f"The configuration of {str(name_or_path)!r} cannot be used. Check its config.json. (Cause: {error})"
+        ) from error
 
 
 def read_config(name_or_path: str | Path, **options: Any) -> AOGPTConfig:
@@ -41,8 +46,8 @@ def read_config(name_or_path: str | Path, **options: Any) -> AOGPTConfig:
     config = read_any_config(name_or_path, **options)
     if not isinstance(config, AOGPTConfig):  # also the base class of MDMEncoderConfig
         raise ValueError(
-            f"{name_or_path} is a model of type {config.model_type!r}, not of this package. Convert a causal language "
-            "model with training/convert_causal_lm.py, and released files with "
+            f"{name_or_path} is a model of type {config.model_type!r}, not a model of this package. Convert a causal "
+            "language model with training/convert_causal_lm.py, or a released checkpoint with "
             "modeling_aogpt/convert_reference_checkpoint.py."
         )
     return config
@@ -58,32 +63,39 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
         options: Arguments of `from_pretrained`.
 
     Raises:
-        ValueError: If weights are missing, damaged or of other shapes, or, in a model of this package, unused. (Models
-            of other packages may contain a head that is not loaded.)
+        ValueError: If weights are missing, are damaged or have wrong shapes; for a model of this package, also if
+            weights are not used. (A model of another package may contain a head that is not loaded.)
     """
     try:
         model, report = model_class.from_pretrained(name_or_path, output_loading_info=True, **options)
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"The weights of {name_or_path} are missing or damaged: {error}") from error
+        raise ValueError(
+            f"The weights of {name_or_path} are missing or damaged. Copy or download the model again. (Cause: {error})"
+        ) from error
     except RuntimeError as error:
         if "ignore_mismatched_sizes" not in str(error):
             raise
-        raise ValueError(f"The weights in {name_or_path} do not match the shapes in its config.json.") from error
+        raise ValueError(
+            f"The weights in {name_or_path} do not match the shapes in its config.json. Copy or download the model "
+            "again."
+        ) from error
     if not isinstance(model.config, AOGPTConfig):
         del report["unexpected_keys"]
     if wrong := {kind: sorted(map(str, keys)) for kind, keys in report.items() if keys}:
-        raise ValueError(f"The weights of {name_or_path} are not those of its configuration: {wrong}.")
+        raise ValueError(
+            f"The weights of {name_or_path} do not match its configuration: {wrong}. Copy or download the model again."
+        )
     return model
 
 
 def load_model(name_or_path: str | Path, **options: Any) -> Model:
-    """Load a decoder or encoder in evaluation mode, with the code of this package, not that in the model folder."""
+    """Load a decoder or encoder in evaluation mode. Code in the model folder is ignored; this package is used."""
     read_config(name_or_path, trust_remote_code=False)
     return load_pretrained(AutoModel, name_or_path, trust_remote_code=False, **options).eval()
 
 
 def save_model(model: Model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write a model with its tokenizer and code atomically, for `AutoModel.from_pretrained`."""
+    """Write a model, its tokenizer and its code to a folder atomically. `AutoModel.from_pretrained` can load it."""
     with atomic_folder(folder) as temporary:
         model.save_pretrained(temporary)
         tokenizer.model_max_length = model.config.max_position_embeddings
@@ -91,22 +103,24 @@ def save_model(model: Model, tokenizer: PreTrainedTokenizerBase, folder: Path) -
 
 
 def longest_sequence(config: PreTrainedConfig) -> int | None:
-    """Return the longest sequence that a language model supports, or None if its configuration does not tell."""
+    """Return the maximum sequence length of a language model, or None if the configuration does not specify it."""
     return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def identity_of_weights(name: str) -> str | None:
     """
-    Return an identifier of the weights of a model: the commit on the Hub, or a digest of the tensors in a folder.
+    Return an identifier of the weights of a model: the commit on the Hub or, for a folder, a hash of the tensors.
 
-    The digest does not depend on how the tensors are divided into files.
+    The hash does not depend on how the tensors are divided into files.
     """
     if not Path(name).is_dir():
         return hub_revision(name)
     try:
         digests = sorted(digest for file in Path(name).glob("*.safetensors") for digest in _digests_of_tensors(file))
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"The weights of {name} are missing or damaged: {error}") from error
+        raise ValueError(
+            f"The weights of {name} are missing or damaged. Copy or download the model again. (Cause: {error})"
+        ) from error
     return hashlib.sha256("".join(digest for _, digest in digests).encode()).hexdigest()[:12]
 
 
@@ -119,7 +133,7 @@ def hub_revision(name: str) -> str | None:
 
 
 def _digests_of_tensors(file: Path) -> Iterator[tuple[str, str]]:
-    """Yield the name of each tensor in a file, and a digest of its name, dtype, shape and values."""
+    """Yield the name of each tensor in a file, and a hash of its name, dtype, shape and values."""
     with safe_open(file, framework="pt") as tensors:
         for name in tensors.keys():
             tensor = tensors.get_tensor(name)

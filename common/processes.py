@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Runs with several processes, on one or several machines."""
+"""Helpers for runs that use several processes, on one or several machines."""
 
 import os
 import sys
@@ -21,20 +21,26 @@ TIMEOUT = timedelta(days=7)
 
 
 def start_accelerator(**options: Any) -> Accelerator:
-    """Return an `Accelerator`, and let PyTorch use all CPU cores. Raise a `ValueError` for unconnected processes."""
+    """
+    Return an `Accelerator`, and let PyTorch use all CPU cores.
+
+    Raises:
+        ValueError: If several processes were launched, but Accelerate has not connected them.
+    """
     accelerator = Accelerator(cpu=must_use_cpu(), **options)
     launched = int(os.environ.get("WORLD_SIZE", "1"))
     if launched != accelerator.num_processes:
         raise ValueError(
-            f"{launched} processes were launched, but Accelerate knows of {accelerator.num_processes}. Launch them "
-            "with a file of training/accelerate/ or with torchrun, which set RANK, LOCAL_RANK and WORLD_SIZE."
+            f"{launched} processes were launched, but Accelerate has connected only {accelerator.num_processes}. "
+            "Launch the processes with torchrun, or with `accelerate launch` and a file of training/accelerate/. Both "
+            "set RANK, LOCAL_RANK and WORLD_SIZE."
         )
     use_all_cores(accelerator)
     return accelerator
 
 
 def must_use_cpu() -> bool:
-    """Return whether to force the CPU: for several processes without accelerators, and on MPS, which lacks float64."""
+    """Return True if several processes run without accelerators, or on MPS, because MPS does not support float64."""
     if torch.accelerator.is_available():
         return torch.accelerator.current_accelerator().type == "mps"
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -44,7 +50,7 @@ def use_all_cores(accelerator: Accelerator) -> None:
     """
     Divide the CPU cores among the processes, if `accelerate launch` has set OMP_NUM_THREADS=1.
 
-    Other values of OMP_NUM_THREADS are kept, and so is the default of processes without a launcher.
+    Otherwise, the number of threads is not changed.
     """
     launched = "ACCELERATE_MIXED_PRECISION" in os.environ
     if accelerator.device.type == "cpu" and launched and os.environ.get("OMP_NUM_THREADS") == "1":
@@ -84,7 +90,7 @@ def in_turn(accelerator: Accelerator) -> Iterator[None]:
     """
     Run a block first in the main process, then in one process of each other machine, then in all other processes.
 
-    Later processes can then use the files that earlier ones have cached. They wait as in `together`.
+    Later processes can then use the files that earlier processes have cached. They wait as in `together`.
     """
     if accelerator.num_processes == 1:
         yield
@@ -103,6 +109,6 @@ def check_same_everywhere(**values: Any) -> None:
         for name, value in other.items():
             if value != expected[name]:
                 raise ValueError(
-                    f"Process {process} finds another {name} than process 0: {value}, not {expected[name]}. Every "
-                    "machine must have the same `output_dir` and the same corpus."
+                    f"`{name}` must be the same in all processes, but is {value} in process {process} and "
+                    f"{expected[name]} in process 0. Use the same `output_dir` and the same corpus on every machine."
                 )

@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Markdown tables and matplotlib figures of reports."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
 from common.files import atomic_file
 
@@ -14,7 +17,7 @@ GREY, BLUE, ORANGE, GREEN, RED = "#8c8c8c", "#1f5fa8", "#d9730d", "#3a8a4d", "#b
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], align: str = "") -> str:
-    """Return a Markdown table. `align` has `"l"` or `"r"` for each column; by default, columns are not aligned."""
+    """Return a Markdown table. `align` has one letter, `l` or `r`, per column; by default, columns are not aligned."""
     rules = [{"l": ":--", "r": "--:"}[side] for side in align]
     rule = f"|{'|'.join(rules)}|" if rules else f"| {' | '.join(['---'] * len(header))} |"
     first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
@@ -27,7 +30,7 @@ def with_error(value: float, error: float | None, digits: int) -> str:
 
 
 def style_axes(axes: Axes, title: str = "") -> None:
-    """Set the title of axes, and the grid and borders of all reports."""
+    """Set the title of axes, and the grid and borders that are the same in all reports."""
     if title:
         axes.set_title(title, loc="left", fontsize=11)
     axes.grid(alpha=0.25, linewidth=0.6)
@@ -38,3 +41,27 @@ def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:
     """Write a figure to a PNG file atomically."""
     with atomic_file(path) as temporary:
         figure.savefig(temporary, format="png", dpi=dpi)
+
+
+def save_animation(
+    figure: Figure, draw: Callable[[int], None], steps: Sequence[int], seconds: float, path: Path
+) -> None:
+    """
+    Write an animated GIF that repeats, and shows the last frame longer.
+
+    Args:
+        figure: The figure, with the resolution of the frames.
+        draw: Function that changes the figure to the frame of a step.
+        steps: Steps of the frames.
+        seconds: Seconds to show each frame.
+        path: The file.
+    """
+    canvas, frames = FigureCanvasAgg(figure), []
+    for step in steps:
+        draw(step)
+        canvas.draw()
+        frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
+    durations = [1000 * seconds] * (len(frames) - 1) + [1000 * (seconds + 2.5)]  # milliseconds
+    with atomic_file(path) as temporary:
+        options = {"append_images": frames[1:], "duration": durations, "loop": 0}
+        frames[0].save(temporary, format="GIF", save_all=True, **options)

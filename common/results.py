@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""`results.json`, which a training run writes when it is finished."""
+"""Reading of `results.json`, the file that a training run writes when it is finished."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -9,22 +9,30 @@ from typing import Any
 from common.data import DataArguments
 from common.files import read_json
 
-ORDER_SEED = 20250624  # of the random orders of evaluations: a sequence has the same order in every run and step
-# Keys of bits per byte in `results.json`, and their names in reports.
+# Seed of the random orders of evaluations. It is fixed, so a sequence has the same order in every run and step.
+ORDER_SEED = 20250624
+# Kinds of order for which bits per byte are computed: key in `results.json`, and name in reports.
 ORDER_NAMES = {"left_to_right": "left to right", "any_order": "random orders"}
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:
-    """Return the results of a run, or None if it is not finished. Raise a `ValueError` if the file is not valid."""
+    """
+    Return the content of `results.json` of a run, or None if there is no such file, because the run is not finished.
+
+    Raises:
+        ValueError: If the file was not written by training/pretrain.py.
+    """
     path = folder / "results.json"
     return read_json(path, ("arguments", "steps"), "training/pretrain.py") if path.exists() else None
 
 
 def read_finished_run(folder: Path) -> tuple[dict[str, Any], DataArguments]:
-    """Return the results of a run, and the options of its data. Raise a `ValueError` if it is not finished."""
+    """Return the results and the data options of a run. Raise a `ValueError` if the run is not finished."""
     results = read_results(folder)
     if results is None:
-        raise ValueError(f"{folder} has no results.json; finish the run first with training/pretrain.py.")
+        raise ValueError(
+            f"{folder} has no results.json, so the run is not finished. Finish the run with training/pretrain.py."
+        )
     names = {field.name for field in fields(DataArguments)}
     data = DataArguments(**{name: value for name, value in results["arguments"].items() if name in names})
     data.tokenizer = str(folder / "model")

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of text into sequences of equal length: packed documents, or one padded document per sequence."""
+"""Conversion of text into sequences of equal length. Documents are packed, or each document is one padded sequence."""
 
 import logging
 import shutil
@@ -27,11 +27,12 @@ def encode_documents(
     prompt_end: str | None = None,
 ) -> Dataset:
     """
-    Tokenize the column `text` into the columns `input_ids` (ending with end-of-text), `num_tokens` and `num_bytes`.
+    Return a data set with the columns `input_ids`, `num_tokens` and `num_bytes` of the documents in the column `text`.
 
-    `with_token_bytes` adds the column `token_bytes`, the number of bytes of each token. They sum to `num_bytes`.
-    `prompt_end` adds the column `num_prompt_tokens`, the number of tokens up to the first occurrence of this text.
-    Ids are stored in 16 bits, or in 32 for large vocabularies.
+    The ids of each document end with end-of-text. They are stored in 16 bits, or in 32 bits for large vocabularies. If
+    `with_token_bytes`, the column `token_bytes` is added. It lists the number of bytes of each token; the sum of these
+    numbers is `num_bytes`. If `prompt_end` is given, the column `num_prompt_tokens` is added. It is the number of
+    tokens up to the end of the first occurrence of this text.
     """
     columns = {"input_ids": Sequence(id_type(tokenizer)), "num_tokens": Value("int64"), "num_bytes": Value("int64")}
     if with_token_bytes:
@@ -51,15 +52,15 @@ def encode_documents(
 
 
 def id_type(tokenizer: PreTrainedTokenizerBase) -> Value:
-    """Return the type in which to store token ids."""
+    """Return the type in which the ids of a tokenizer are stored."""
     return Value("uint16" if len(tokenizer) <= 2**16 else "uint32")
 
 
 def describe_work(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_workers: int | None) -> str:
-    """Return how long it takes to tokenize documents, and how much disk they need, estimated from some of them."""
+    """Describe how long it takes to tokenize documents, and how much disk space is needed, estimated from a sample."""
     numbers = range(0, len(texts), max(len(texts) // DOCUMENTS_TO_ESTIMATE, 1))[:DOCUMENTS_TO_ESTIMATE]
     sample = texts.select(numbers)["text"][:]
-    # A process that has used several threads of the tokenizer cannot start others without a warning from each.
+    # If a process has used several threads of the tokenizer, every process that it starts later prints a warning.
     environment = {} if num_workers is None else {"TOKENIZERS_PARALLELISM": "false"}
     with patch_environment(**environment):
         started = time.perf_counter()
@@ -78,7 +79,7 @@ def describe_work(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_worker
 def encode_batch(
     texts: list[str], tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool, prompt_end: str | None = None
 ) -> dict[str, list]:
-    """Return the columns that `encode_documents` makes of some texts."""
+    """Return the columns described in `encode_documents` for a batch of texts."""
     encoded = tokenizer(
         texts,
         add_special_tokens=False,
@@ -110,9 +111,10 @@ def _prompt_ends(texts: list[str], prompt_end: str) -> Iterator[int]:
 
 def count_token_bytes(text: str, offsets: list[tuple[int, int]]) -> list[int]:
     """
-    Return the number of bytes of each token in UTF-8, and of end-of-text (the separator and bytes outside all tokens).
+    Return the number of UTF-8 bytes of each token, and the number for end-of-text.
 
-    The bytes of a character that is split into several tokens count for the first of them.
+    If a character is split into several tokens, the first of these tokens counts all its bytes. End-of-text counts one
+    byte for the separator between documents, and the bytes after the last token, if any.
     """
     bytes_before = np.concatenate([[0], np.cumsum([len(character.encode()) for character in text], dtype=int)])
     ends = [0, *(end for _, end in offsets)]
@@ -127,9 +129,9 @@ def total(documents: Dataset, column: str) -> int:
 
 def cut(documents: Iterable[dict[str, list[int]]], sequence_length: int) -> Iterator[dict[str, Any]]:
     """
-    Join documents, and yield rows of `sequence_length` ids. The last row may be shorter.
+    Join documents, and yield sequences of `sequence_length` ids. The last sequence may be shorter.
 
-    Rows have `num_bytes` if documents have `token_bytes`.
+    If the documents have `token_bytes`, the sequences have `num_bytes`.
     """
     ids: list[int] = []
     sizes: list[int] = []
@@ -149,17 +151,22 @@ def _make_row(ids: list[int], sizes: list[int]) -> dict[str, Any]:
 
 
 def full_rows(documents: Dataset, sequence_length: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows of `cut` that have `sequence_length` ids."""
+    """Yield the sequences of `cut`, without a last one that is shorter."""
     return (row for row in cut(documents, sequence_length) if len(row["input_ids"]) == sequence_length)
 
 
 def check_full(documents: Dataset, sequence_length: int, split: str) -> dict[str, int]:
-    """Return the number of tokens left out at the end. Raise a `ValueError` if there is not a single sequence."""
+    """
+    Return the number of tokens at the end of packed documents that do not fill a sequence.
+
+    Raises:
+        ValueError: If the documents have too few tokens for one sequence.
+    """
     num_tokens = total(documents, "num_tokens")
     if num_tokens < sequence_length:
         raise ValueError(
-            f"The {split} split has {num_tokens} tokens, less than one sequence of {sequence_length}. Add text, or "
-            "decrease `sequence_length`."
+            f"The {split} split must have at least one sequence of {sequence_length} tokens, but has {num_tokens} "
+            "tokens. Add text, or decrease `sequence_length`."
         )
     left_out = num_tokens % sequence_length
     if left_out:
@@ -209,21 +216,28 @@ class PackedRows:
 
 
 def pad(
-    documents: Dataset, sequence_length: int, end_of_text: int, split: str, drop_long_documents: bool = False
+    documents: Dataset, sequence_length: int, end_of_text: int, split: str, drop_long_documents: bool | None = None
 ) -> tuple[Dataset, dict[str, int]]:
     """
-    Return one sequence per document, padded with end-of-text, and the number of documents left out.
+    Return one sequence per document, padded with end-of-text, and the number of documents that were too long.
 
-    Documents with `num_prompt_tokens` also get `labels`, which are -100 in the prompt.
+    Documents that are too long are an error, unless `drop_long_documents` is True. (Pass None if the user cannot set
+    this option; the error then does not mention it.) If the documents have `num_prompt_tokens`, the sequences also have
+    `labels`, which are -100 in the prompt.
     """
     fitting = documents.filter(lambda num_tokens: num_tokens <= sequence_length, input_columns="num_tokens")
     left_out = len(documents) - len(fitting)
     if left_out and (not drop_long_documents or not len(fitting)):
         longest = int(documents.with_format("numpy")["num_tokens"][:].max())
+        hints = {
+            None: "",
+            False: " `drop_long_documents` leaves them out.",
+            True: " `drop_long_documents` would leave none.",
+        }
         raise ValueError(
-            f"{left_out} of {len(documents)} {split} documents do not fit into `sequence_length` ({sequence_length}) "
-            f"with end-of-text; the longest needs {longest}. Increase it, or set `drop_long_documents` or "
-            "`packing=packed`."
+            f"{left_out} of {len(documents)} {split} documents, with end-of-text, are longer than `sequence_length` "
+            f"({sequence_length}); the longest has {longest} tokens. Increase `sequence_length` if the model supports "
+            f"longer sequences, or set `packing=packed`.{hints[drop_long_documents]}"
         )
     if left_out:
         logger.warning("%s: %d of %d documents are too long and are left out.", split, left_out, len(documents))

@@ -3,9 +3,9 @@
 """
 Sudoku of 4 x 4, 6 x 6 and 9 x 9 cells: an exact solver, grids, and puzzles with a unique solution.
 
-A grid is a list of digits by row, with 0 for an empty cell. As text, an empty cell is a dot. Two grids are in the same
-class if they differ in the names of the digits only; the grid of a class with 1, 2, 3, ... in its first row stands for
-all of them. Everything is a function of seeds.
+A grid is a list of the digits of all cells, line by line, where 0 stands for an empty cell. In text, an empty cell is a
+dot. Two grids are in the same class if one can be made from the other by exchanging digits. A class is represented by
+its grid whose first line is 1, 2, 3, ... All random choices depend only on seeds.
 """
 
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ from itertools import islice
 from random import Random
 
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # rows and columns of a box, by the size of a grid
-NUM_CLASSES_DRAWN = 20_000  # of 9 x 9 grids, which are too many to enumerate
-TEST_FRACTION = 1 / 8  # of the classes
+NUM_CLASSES_DRAWN = 20_000  # for 9 x 9 grids, whose classes are too many to enumerate
+TEST_FRACTION = 1 / 8  # fraction of the classes that are used only for tests
 GRIDS_PER_CLASS = 8
 
 Grid = list[int]
@@ -36,10 +36,10 @@ def solve(puzzle: Grid, size: int, rng: Random | None = None) -> Iterator[Grid]:
     Args:
         puzzle: Digits by cell, 0 where a cell is empty. Clues must not contradict each other.
         size: Number of rows, 4, 6 or 9.
-        rng: Source of a random order of the solutions; by default, digits are tried in increasing order.
+        rng: Random numbers for the order in which digits are tried; by default, digits are tried in increasing order.
     """
     units, grid, every = _units(size), list(puzzle), (1 << size) - 1
-    used = [[0] * size for _ in range(3)]  # bits of the digits in each row, column and box
+    used = [[0] * size for _ in range(3)]  # one bit per digit that a row, a column or a box contains
     for (row, column, box), digit in zip(units, grid, strict=True):
         if digit:
             for kind, unit in enumerate((row, column, box)):
@@ -83,9 +83,9 @@ def has_unique_solution(puzzle: Grid, size: int) -> bool:
 @lru_cache
 def classes(size: int) -> list[tuple[int, ...]]:
     """
-    Return the grid of each class: all of them for 4 x 4 (12) and 6 x 6 (39,168), and 20,000 random ones for 9 x 9.
+    Return the representative grid of each class: all 12 classes for 4 x 4, all 39,168 for 6 x 6, and 20,000 for 9 x 9.
 
-    The random ones are not uniform: they are the first solutions that a random search finds.
+    For 9 x 9, each class is the first solution that a random search finds, so classes are not drawn uniformly.
     """
     empty = [*range(1, size + 1), *[0] * (size * size - size)]
     if size < 9:
@@ -95,18 +95,22 @@ def classes(size: int) -> list[tuple[int, ...]]:
 
 
 def is_test_class(grid: tuple[int, ...]) -> bool:
-    """Return whether the puzzles of a class, given by its grid, are for tests only."""
+    """Return whether a class is used only for tests. `grid` is the representative of the class."""
     return Random(f"test {to_text(list(grid))}").random() < TEST_FRACTION
 
 
 def relabel(grid: tuple[int, ...], size: int, rng: Random) -> Grid:
-    """Return a random grid of the same class."""
+    """Return a grid of the same class, with randomly exchanged digits."""
     names = rng.sample(range(1, size + 1), size)
     return [names[digit - 1] for digit in grid]
 
 
 def training_grids(size: int) -> Iterator[tuple[str, Grid]]:
-    """Yield `GRIDS_PER_CLASS` grids of each class that is not for tests, as (text of the grid of the class, grid)."""
+    """
+    Yield `GRIDS_PER_CLASS` random grids of each training class, as (key, grid).
+
+    The key is the text of the grid that represents the class.
+    """
     for grid in classes(size):
         if not is_test_class(grid):
             key = to_text(list(grid))
@@ -116,7 +120,7 @@ def training_grids(size: int) -> Iterator[tuple[str, Grid]]:
 
 
 def with_random_clues(grid: Grid, rng: Random) -> Grid:
-    """Return a puzzle with a random sixth to five sixths of the cells. It may have several solutions."""
+    """Return a puzzle with between 1/6 and 5/6 of the cells, chosen at random. It may have several solutions."""
     num_clues = rng.randint(len(grid) // 6, len(grid) * 5 // 6)
     kept = set(rng.sample(range(len(grid)), num_clues))
     return [digit if cell in kept else 0 for cell, digit in enumerate(grid)]
@@ -124,14 +128,15 @@ def with_random_clues(grid: Grid, rng: Random) -> Grid:
 
 def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None) -> Grid:
     """
-    Return a puzzle whose only solution is `grid`, by removing clues in random order.
+    Remove clues from `grid` in random order, and return a puzzle whose only solution is `grid`.
 
     Args:
         grid: The solution.
         size: Number of rows.
-        rng: Source of randomness.
-        num_clues: Number of clues at which to stop. By default, the puzzle is minimal: without any of its clues, it
-            would have several solutions. Minimal puzzles with more clues than `num_clues` are returned as they are.
+        rng: Random numbers for the order in which clues are removed.
+        num_clues: Number of clues at which to stop. By default, clues are removed until the puzzle is minimal, that is,
+            until it would have several solutions without any one of its clues. If a minimal puzzle has more clues than
+            `num_clues`, it is returned.
     """
     puzzle, remaining = list(grid), len(grid)
     for cell in rng.sample(range(len(grid)), len(grid)):
@@ -147,9 +152,9 @@ def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None
 
 def held_out_puzzles(size: int, count: int, num_clues: int | None = None) -> list[tuple[Grid, Grid]]:
     """
-    Return (puzzle, solution) pairs of classes that no corpus contains, always the same ones.
+    Return `count` pairs (puzzle, solution) of classes that no corpus contains. The pairs are always the same.
 
-    The classes are taken in random order; each gives one puzzle before any gives a second one.
+    The classes are in random order. A class is used for a second puzzle only when all classes have been used.
     """
     grids = [grid for grid in classes(size) if is_test_class(grid)]
     pairs = []

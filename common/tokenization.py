@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Training of tokenizers, vocabulary settings of a model, and decoding of padded sequences."""
+"""Functions that train tokenizers, set the vocabulary of a model, and decode padded sequences."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,18 +11,18 @@ from modeling_aogpt.configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCA
 from modeling_aogpt.tokenization import add_mask_token
 
 END_OF_TEXT = "<|endoftext|>"
-MIN_VOCAB_SIZE = 257  # the bytes and end-of-text
+MIN_VOCAB_SIZE = 257  # 256 bytes and end-of-text
 
 
 def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
     """
-    Train a byte-level BPE tokenizer like GPT-2's: merges stay within words, and any text can be encoded.
+    Train a byte-level BPE tokenizer like GPT-2's. Merges do not cross word boundaries, and any text can be encoded.
 
-    The same documents in the same order give identical files.
+    The same documents in the same order always give the same tokenizer.
 
     Args:
         documents: Texts to train on.
-        vocab_size: Number of ids without the mask: 256 bytes, `<|endoftext|>` (id 0) and merges.
+        vocab_size: Number of ids: 256 bytes, `<|endoftext|>` (id 0) and merges. The mask token is not counted.
 
     Raises:
         ValueError: If `vocab_size` is less than 257, or too large for the documents.
@@ -41,10 +41,10 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedToke
     tokenizer.train_from_iterator(documents, trainer)
     if tokenizer.get_vocab_size() < vocab_size:
         raise ValueError(
-            f"`vocab_size` ({vocab_size}) is too large for the corpus, in which merges end at "
-            f"{tokenizer.get_vocab_size()}. Decrease it to that, or add text."
+            f"`vocab_size` must be at most {tokenizer.get_vocab_size()} for this corpus, because no further merges are "
+            f"found, but is {vocab_size}. Decrease `vocab_size`, or add text."
         )
-    # End-of-text is also the padding, as usual for GPT-2. Batches have an attention mask, so the two are not confused.
+    # End-of-text is also the padding token, as usual for GPT-2. The attention mask of a batch tells the two apart.
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, pad_token=END_OF_TEXT
     )
@@ -55,8 +55,8 @@ def vocabulary_arguments(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | 
     """
     Return the arguments of `AOGPTConfig` that depend on the tokenizer.
 
-    The mask id follows the ids of text. It is outside the decoder's token table, since a decoder never embeds it. The
-    table of GPT-2's 50257 ids is padded to 50304, as in the released checkpoints.
+    The mask id follows the ids of text. The decoder's token table has no entry for it, because a decoder never embeds
+    the mask. The table of GPT-2's 50257 ids is padded to 50304, as in the released checkpoints.
     """
     valid = tokenizer.mask_token_id
     return {
@@ -70,7 +70,7 @@ def vocabulary_arguments(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | 
 
 
 def decode(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
-    """Decode a sequence without the end-of-text tokens at its end. Others are kept."""
+    """Decode a sequence without the end-of-text tokens at its end. End-of-text tokens elsewhere are kept."""
     return tokenizer.decode(ids[: num_unpadded(ids, tokenizer.eos_token_id)])
 
 

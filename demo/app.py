@@ -1,12 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Demo that fills in missing tokens of a text step by step, in an order of choice, on a laptop or as a Space of the Hub.
+Demo that fills in missing tokens of a text step by step, in the order that the user chooses.
 
     python demo/app.py [MODEL]
 
-MODEL is a folder or a Hub repository (default: $AOGPT_MODEL, then runs/quickstart/model). Needs gradio, torch and
-transformers. The package itself is not needed, because the model contains its code.
+The same file runs on a laptop and as a Space of the Hub. MODEL is a folder or a Hub repository. It defaults to
+$AOGPT_MODEL, or to runs/quickstart/model if the variable is not set. The demo needs gradio, torch and transformers. It
+does not need the package modeling_aogpt, because the folder of the model contains the code.
 """
 
 import argparse
@@ -34,7 +35,8 @@ ORDERS = ["random", "left_to_right", "confidence", "margin", "entropy"]
 ENDINGS = {"nothing": "end", "more text": "continue"}
 MAX_LENGTH = 128  # tokens; longer texts take too long to watch
 MIN_WIDTH = 260  # pixels; narrower sliders cut off their labels
-# With the quickstart's model and these defaults, 99 % of the texts made from the first example consist of known words.
+# With the quickstart's model, the first example and TEMPERATURE, 99 % of the filled-in texts contain only words of the
+# corpus.
 EXAMPLES = ["LATIN _ LETTER _ WITH _", "GREEK _ LETTER _", "_ DIGIT _", "_ _ LETTER _"]
 TEMPERATURE = 0.7
 CSS = """
@@ -54,11 +56,11 @@ THEME = gr.themes.Base(font="system-ui", font_mono="ui-monospace")  # other font
 
 @dataclass(frozen=True)
 class Token:
-    """A position of the text. `text` is None while it is masked, `step` is None if it was never masked."""
+    """A position of the text. `text` is None while the position is masked; `step` is None if it was never masked."""
 
     text: str | None
     step: int | None = None
-    log_probability: float | None = None  # nats; known when everything is filled in
+    log_probability: float | None = None  # in nats; None until all positions are filled in
 
 
 # ---------------------------------------------------------------------------------------------------------- generation
@@ -66,9 +68,10 @@ class Token:
 
 def encode(text: str, ending: str, tokenizer: PreTrainedTokenizerBase, length: int) -> torch.LongTensor:
     r"""
-    Return the ids (1, length) of a text with one mask for each `_`. A literal `_` is written `\_`, a backslash `\\`.
+    Return the ids (1, length) of a text, with one mask for each `_`.
 
-    `ending="end"` pads the text with end-of-text, `ending="continue"` with masks.
+    In the text, `\_` stands for an underscore, and `\\` for a backslash. `ending="end"` pads the text with end-of-text;
+    `ending="continue"` pads it with masks.
 
     Raises:
         ValueError: If the text is too long, or contains nothing to fill in.
@@ -76,11 +79,13 @@ def encode(text: str, ending: str, tokenizer: PreTrainedTokenizerBase, length: i
     text = re.sub(rf"\\([{BLANK}\\])|{BLANK}", lambda match: match[1] or tokenizer.mask_token, text)
     ids = tokenizer(text).input_ids if text else []
     if len(ids) > length:
-        raise ValueError(f"The text has {len(ids)} tokens, but at most {length} are allowed. Shorten it.")
+        raise ValueError(f"The text must have at most {length} tokens, but has {len(ids)}. Shorten the text.")
     padding = tokenizer.eos_token_id if ending == "end" else tokenizer.mask_token_id
     ids = ids + [padding] * (length - len(ids))
     if tokenizer.mask_token_id not in ids:
-        raise ValueError(f"There is nothing to fill in. Write {BLANK} for each missing token, or ask for more text.")
+        raise ValueError(
+            f'The text has nothing to fill in. Write {BLANK} for each missing token, or choose "more text" below.'
+        )
     return torch.tensor([ids])
 
 
@@ -103,10 +108,11 @@ def fill(
     """
     Yield the tokens of a text before the first step, after each step, and finally with their log-probabilities.
 
-    The log-probabilities are those of the model itself, without temperature and top-p, given the tokens filled in
-    before. Their sum is the log-likelihood of the generated tokens in the order in which they were filled in.
+    The log-probability of a token is that of the model, without temperature and top-p, given the tokens filled in
+    before it. The sum of these values is the log-likelihood of the generated tokens in the order in which they were
+    filled in.
 
-    `num_steps=0` fills in one position at a time. The other settings are those of `encode` and `generate`.
+    `num_steps=0` fills in one position at a time. The other arguments are those of `encode` and `generate`.
 
     Raises:
         ValueError: If the text or a setting is not allowed.
@@ -138,12 +144,16 @@ def fill(
 
 
 def step_color(step: int, last: int) -> str:
-    """Return the color of a step, from blue (first) over green to red (last)."""
+    """Return the color of a step: blue for the first step, green between, and red for the last step."""
     return f"hsl({round(215 - 205 * step / max(last, 1))} 60% 30%)"
 
 
 def render(tokens: list[Token], end_of_text: str = "", seed: int | None = None) -> str:
-    """Return tokens as HTML. End-of-text tokens at the end are left out, except the first one that was generated."""
+    """
+    Return tokens as HTML.
+
+    End-of-text tokens at the end are left out. If the first of them was generated, it is shown.
+    """
     length = len(tokens)
     while length and tokens[length - 1].text == end_of_text:
         length -= 1
@@ -184,7 +194,7 @@ def _render_summary(tokens: list[Token], seed: int | None) -> str:
 
 
 def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
-    """Return the page."""
+    """Return the web page of the demo."""
 
     def show(
         text: str, ending: str, order: str, steps: int, temperature: float, top_p: float, seed: int | None, wait: float
@@ -192,7 +202,7 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
         seed = random.randrange(2**31) if seed in (None, -1) else int(seed)
         settings = (ENDINGS[ending], order, steps, temperature, top_p, seed)
         try:
-            yield ""  # clears the last result, in case of an error
+            yield ""  # clears the previous result, so that it is not shown beside an error
             for index, tokens in enumerate(fill(model, tokenizer, text, *settings)):
                 if index:
                     time.sleep(wait)
@@ -227,12 +237,14 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
 
 
 def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model with its own code, and its tokenizer. Exit with an error message if that fails."""
+    """Load a model, with the code in its folder, and the tokenizer. If this fails, exit with an error message."""
     try:
         model = AutoModel.from_pretrained(name, trust_remote_code=True).eval()
         return model, AutoTokenizer.from_pretrained(name, trust_remote_code=True)
     except (OSError, ValueError, SafetensorError) as error:
-        sys.exit(f"error: The model {name!r} cannot be loaded from the Hub or a folder: {error}")
+        sys.exit(
+            f"error: The model {name!r} cannot be loaded from the Hub or a folder. Check the name. (Cause: {error})"
+        )
 
 
 def main(argv: list[str]) -> None:

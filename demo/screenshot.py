@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Command that takes one picture of the demo while it fills in a text, and one at the end, side by side.
+Command that takes two pictures of the demo, side by side: while it fills in a text, and when the text is complete.
 
     python demo/screenshot.py [MODEL] --output_dir DIR
 
-Needs gradio, playwright, matplotlib, and an installed Chromium.
+The command needs gradio, playwright, matplotlib and an installed Chromium.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
     arguments = parser.parse_args(argv)
     browser_path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser_path is None:
-        sys.exit(f"error: No browser was found. Install one of {', '.join(BROWSERS)}.")
+        sys.exit(f"error: There is no browser in PATH. Install one of {', '.join(BROWSERS)}.")
     page = build(*load(arguments.model)).queue()
     _, url, _ = page.launch(css=CSS, theme=THEME, prevent_thread_lock=True, quiet=True)
     pictures = take_pictures(url, browser_path)

@@ -3,7 +3,7 @@
 """
 Detokenizers: rules that turn the tokenized text of the benchmark data sets into ordinary text.
 
-SEDD, RADD and AO-GPT used these rules for their published zero-shot tables. The order of the rules matters.
+The published zero-shot tables of SEDD, RADD and AO-GPT were computed with these rules. The order of the rules matters.
 """
 
 import re
@@ -31,7 +31,7 @@ PTB = (
     (" n't", "n't"),
     (" \n ", "\n"),
     ("\\/", "/"),
-    *[(" N ", " 1 ")] * 10,  # one pass skips every second of consecutive numbers, which share a space
+    *[(" N ", " 1 ")] * 10,  # repeated, because in " N N ", both matches need the middle space, so one pass finds one
     ("$ 1", "$1"),
     ("# 1", "#1"),
     ("<unk>", "?"),
@@ -60,7 +60,7 @@ LM1B = (
 
 
 def detokenize_wikitext(text: str) -> str:
-    """Detokenize a row of WikiText-2 or WikiText-103."""
+    """Detokenize a document of WikiText-2 or WikiText-103."""
     text = _replace(text, WIKITEXT_MARKS)
     for opening, closing in WIKITEXT_PAIRS:
         inside = rf"\{opening}\s*([^\{closing}]*?)\s*\{closing}"
@@ -69,19 +69,19 @@ def detokenize_wikitext(text: str) -> str:
 
 
 def detokenize_ptb(text: str) -> str:
-    """Detokenize a row of the Penn Treebank."""
+    """Detokenize a document of the Penn Treebank."""
     return _replace(text, PTB)
 
 
 def detokenize_lm1b(text: str) -> str:
-    """Detokenize a row of the One Billion Word benchmark."""
+    """Detokenize a document of the One Billion Word benchmark."""
     for pattern, replacement in LM1B:
         text = re.sub(pattern, replacement, text)
     return text
 
 
 def detokenize_lambada(text: str) -> str:
-    """Make the quotes of a LAMBADA row straight, and put a line break in front."""
+    """Detokenize a document of LAMBADA: make its quotes straight, and put a line break before it."""
     return "\n" + _replace(text, (("“", '"'), ("”", '"'))).strip()
 
 

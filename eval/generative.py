@@ -1,13 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Generative perplexity of any-order models over a grid of steps, top-p and temperature.
+Generative perplexity of any-order models for a grid of numbers of steps, top-p and temperature.
 
     python eval/generative.py MODEL [MODEL ...] --output_dir DIR [--judge gpt2-large] [--steps 64 128] ...
 
-Writes to DIR: samples/ (JSON lines, a file for each cell of the grid), results.json, table.md in the layout of the
-paper's Table 1, and frontier.png. The samples of finished cells are reused when the command is given again, also with
-another judge.
+The judge is the causal language model that computes the perplexity of the samples. The command writes to DIR: samples/
+(JSON lines, one file for each cell of the grid), results.json, table.md (in the layout of the paper's Table 1) and
+frontier.png. If the same command is run again, samples that are already in DIR are reused, even with another judge.
 """
 
 import itertools
@@ -39,8 +39,9 @@ from eval.metrics.sample_entropy.sample_entropy import distinct, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
 from modeling_aogpt.tokenization import load_tokenizer
+from modeling_aogpt.unmasking import SCORE_UNMASKING
 
-MAX_N = 3  # of distinct-n
+MAX_N = 3  # largest n of distinct-n
 MARKERS = "osD^v<>P"
 
 
@@ -51,17 +52,23 @@ class GenerativeArguments(Options):
     output_dir: Path = field(metadata={"help": "Folder for samples and results."})
     steps: list[int] = option(list(GENERATIVE_STEPS), "Numbers of generation steps.")
     top_p: list[float] = option([], "Values of top-p, combined with all temperatures. Defaults to 1.")
-    temperature: list[float] = option([], "Temperatures. Defaults to 1, or without `top_p` to the pairs of Table 1.")
+    temperature: list[float] = option([], "Temperatures. Defaults to 1; if `top_p` is not set either, to Table 1.")
     top_p_rule: Literal["inclusive", "exclusive"] = option(
-        "inclusive", "Whether the token that crosses top-p is kept. The code behind Table 1 drops it (exclusive)."
+        "inclusive",
+        "Whether the token at which the cumulative probability reaches top-p is kept (inclusive) or not (exclusive, "
+        "as in the paper's Table 1).",
     )
-    schedule: Literal["linear", "cosine"] = option("linear", "Schedule of the masked fraction.")
-    unmasking: Literal["bernoulli", "fixed_count"] = option("bernoulli", "How a step chooses positions to unmask.")
-    num_samples: int = option(64, "Samples in each cell.", least=1)
-    length: int | None = option(None, "Tokens in a sample. Defaults to the model's maximum.", least=1)
-    batch_size: int = option(16, "Samples that are generated or judged at once.", least=1)
+    schedule: Literal["linear", "cosine"] = option("linear", "How the masked fraction decreases over the steps.")
+    unmasking: Literal["bernoulli", "fixed_count", "euler", "analytic"] = option(
+        "bernoulli", "How a step chooses positions to unmask. euler and analytic are only for a SEDD."
+    )
+    num_samples: int = option(64, "Number of samples in each cell.", least=1)
+    length: int | None = option(None, "Number of tokens in a sample. Defaults to the model's maximum.", least=1)
+    batch_size: int = option(16, "Number of samples that are generated or judged at once.", least=1)
     seed: int = option(0, "Seed of the samples.")
-    dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of the models' and the judge's weights.")
+    dtype: Literal["float32", "bfloat16"] = option(
+        "float32", "Data type of the weights of the models and of the judge."
+    )
     judge: str = option("openai-community/gpt2-large", "Folder or Hub name of any causal language model.")
 
     def __post_init__(self) -> None:
@@ -78,7 +85,11 @@ class GenerativeArguments(Options):
 
 @dataclass(frozen=True)
 class Cell:
-    """A point of the grid, with everything that its samples depend on. `weights` is the `identity_of_weights`."""
+    """
+    A point of the grid, with all settings on which its samples depend.
+
+    `weights` identifies the weights of the model (see `identity_of_weights`).
+    """
 
     model: str
     weights: str | None
@@ -95,7 +106,7 @@ class Cell:
     dtype: str
 
     def path(self, folder: Path) -> Path:
-        """Return the file of the samples."""
+        """Return the path of the file with the samples."""
         model = re.sub(r"[^\w.-]+", "--", self.model).strip("-")
         name = f"steps-{self.steps}_top-p-{self.top_p}_temperature-{self.temperature}.jsonl"
         return folder / "samples" / model / name
@@ -104,7 +115,7 @@ class Cell:
 def sample_cell(
     cell: Cell, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, machine: dict[str, Any]
 ) -> None:
-    """Generate the samples of a cell, and write a line of facts about them, then a line for each sample."""
+    """Generate the samples of a cell, and write them to a file: a line of facts, then one line per sample."""
     generator = torch.Generator().manual_seed(cell.seed)
     started = time.perf_counter()
     samples: list[Sample] = []
@@ -116,7 +127,7 @@ def sample_cell(
             num_steps=cell.steps,
             top_p=cell.top_p,
             temperature=cell.temperature,
-            top_p_rule=cell.top_p_rule if cell.top_p < 1 else None,  # it has no effect without truncation
+            top_p_rule=cell.top_p_rule if cell.top_p < 1 else None,  # has no effect if top_p is 1
             schedule=cell.schedule,
             unmasking=cell.unmasking,
             num_return_sequences=min(cell.batch_size, cell.num_samples - start),
@@ -139,12 +150,12 @@ def sample_cell(
 
 
 def without_padding(ids: list[int], end_of_text: int) -> list[int]:
-    """Return the ids up to the first of the end-of-text tokens at the end. The others are padding."""
+    """Return the ids up to and including the first of the end-of-text tokens at the end. The others are padding."""
     return ids[: num_unpadded(ids, end_of_text) + 1]
 
 
 def read_cell(cell: Cell, folder: Path) -> tuple[dict[str, Any], list[Sample]] | None:
-    """Return the facts and samples of a cell, or None if it is not finished."""
+    """Return the facts and samples of a cell, or None if the samples have not been generated yet."""
     path = cell.path(folder)
     if not path.exists():
         return None
@@ -161,7 +172,7 @@ def read_cell(cell: Cell, folder: Path) -> tuple[dict[str, Any], list[Sample]] |
 def judge_cell(
     facts: dict[str, Any], samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase, judge: Judge
 ) -> dict[str, Any]:
-    """Return the facts of a cell with its perplexity, entropies and distinct-n."""
+    """Return the facts of a cell, with the perplexity, the entropies and distinct-n of its samples added."""
     entropies = [unigram_entropy(sample.ids) for sample in samples]
     ids = [sample.ids for sample in samples]
     return {
@@ -176,12 +187,15 @@ def judge_cell(
 
 
 def _make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
-    """Yield the grid of a model. Raise a `ValueError` if it cannot generate samples of this length."""
+    """Yield the cells of a model. Raise a `ValueError` if the model cannot generate samples of `length` tokens."""
     shared = {
         key: getattr(arguments, key)
         for key in ("top_p_rule", "schedule", "unmasking", "num_samples", "batch_size", "seed", "dtype")
     }
-    longest = read_config(name).max_position_embeddings
+    config = read_config(name)
+    if arguments.unmasking in SCORE_UNMASKING and config.target_injection != "sigma":
+        raise ValueError(f"`unmasking` ({arguments.unmasking}) needs a SEDD, but {name} predicts no score. Remove it.")
+    longest = config.max_position_embeddings
     length = arguments.length or longest
     if length > longest:
         raise ValueError(
@@ -193,12 +207,15 @@ def _make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
 
 
 def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[dict[str, Any]]:
-    """Generate and judge the samples of all cells, and return the results of each cell."""
+    """Generate and judge the samples of all cells. Return the results of each cell."""
     folder, dtype = arguments.output_dir, getattr(torch, arguments.dtype)
     accelerator = start_accelerator()
     if accelerator.num_processes > 1:
-        raise ValueError("eval/generative.py runs in one process. Start it with python, without a launcher.")
-    # Check everything before sampling, which may take hours.
+        raise ValueError(
+            f"eval/generative.py must run in one process, but was started with {accelerator.num_processes}. Start it "
+            "with python, without a launcher."
+        )
+    # These lines check everything before sampling begins, because sampling may take hours.
     cells = {name: list(dict.fromkeys(_make_cells(name, arguments))) for name in models}
     missing = {name: [cell for cell in cells[name] if read_cell(cell, folder) is None] for name in cells}
     judge = Judge(find_model(arguments.judge), torch.device("cpu"), dtype)
@@ -208,7 +225,7 @@ def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[di
         model, tokenizer = load_model(name, dtype=dtype).to(accelerator.device), load_tokenizer(name)
         for cell in tqdm(missing[name], desc=f"Sampling {name}", unit="cell"):
             sample_cell(cell, model, tokenizer, folder, machine)
-        del model  # frees its memory for the judge
+        del model  # frees memory for the judge
     judge.scorer.model.to(accelerator.device)
     return [
         judge_cell(*read_cell(cell, folder), load_tokenizer(name), judge)
@@ -226,7 +243,11 @@ def write_results(results: list[dict[str, Any]], arguments: GenerativeArguments)
 
 
 def draw_frontier(results: Sequence[dict[str, Any]], path: Path) -> None:
-    """Plot perplexity against entropy, with a line over top-p and temperature for each model and number of steps."""
+    """
+    Plot perplexity against entropy.
+
+    There is one line for each model and number of steps. Its points are the pairs of top-p and temperature.
+    """
     figure = Figure(figsize=(12, 5.2), facecolor="white", layout="constrained")
     left, right = figure.subplots(1, 2, sharex=True)
     judge = _short_name(results[0]["judge"])

@@ -1,20 +1,20 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-The lm-evaluation-harness with the model `aogpt`, an adapter for any-order models.
+The command line of the lm-evaluation-harness, with the additional model type `aogpt` for any-order models.
 
     python eval/harness.py run --model aogpt --model_args pretrained=MODEL,context_order=random --tasks TASK [...]
 
-If a context contains the model's mask token, the completion is scored in its place, given the text on both sides. Tasks
-of infilling therefore have the format of all other tasks. To score left to right, the harness' own model also works:
-`--model hf --model_args pretrained=MODEL,trust_remote_code=True`.
+If the context of a task contains the model's mask token, the completion is scored at the position of the mask, given
+the text on both sides. Infilling can therefore be evaluated as a task of the usual format. For left-to-right scores,
+the model type `hf` of the harness can also be used: `--model hf --model_args pretrained=MODEL,trust_remote_code=True`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
 
-import lm_eval.models  # noqa: F401  # registers the models of the harness, which it skips if it finds one registered
+import lm_eval.models  # noqa: F401  # registers the harness' own models; later, it would skip this because of `aogpt`
 import torch
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.instance import Instance
@@ -22,9 +22,9 @@ from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 
 from common.commands import one_line_errors, progress_bar
-from common.models import find_model, load_pretrained
+from common.models import find_model, load_pretrained, read_any_config
 from eval.scoring import split_batches
-from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.orders import group_orders, index_by_rank, left_to_right_orders, random_orders
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, suggest
@@ -39,7 +39,7 @@ HARNESS_ARGUMENTS = ("max_batch_size", "trust_remote_code")  # the harness passe
 
 @dataclass
 class Query:
-    """A text of which the tokens in the half-open interval [start, stop) are scored."""
+    """A text to score. The tokens at the positions `start` ... `stop` - 1 are scored; the others are context."""
 
     ids: list[int]
     start: int
@@ -47,7 +47,7 @@ class Query:
 
 
 def _to_tensors(queries: Sequence[Query]) -> tuple[torch.LongTensor, torch.BoolTensor, torch.BoolTensor]:
-    """Return the ids of queries, padded on the right, and boolean masks of the tokens and of the scored tokens."""
+    """Return three tensors (batch, n): ids, padded on the right; whether they are tokens; whether they are scored."""
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(query.ids) for query in queries], batch_first=True)
     positions = torch.arange(ids.shape[1])
     stops, starts, ends = torch.tensor([[query.stop, query.start, len(query.ids)] for query in queries]).T[..., None]
@@ -57,23 +57,24 @@ def _to_tensors(queries: Sequence[Query]) -> tuple[torch.LongTensor, torch.BoolT
 @register_model("aogpt")
 class AnyOrderLM(TemplateLM):
     """
-    Model of the harness that computes log p(completion | context) with an AO-GPT or sigma-GPT.
+    Model type of the harness that computes log p(completion | context) with an AO-GPT or sigma-GPT.
 
-    The whole context comes first, in `context_order`, then the completion in `completion_order`. With random orders,
-    the log-likelihood is the mean over `num_orders` of them, which is a lower bound on that of their mixture.
+    In the order, the whole context comes first, in `context_order`. The completion follows, in `completion_order`. With
+    random orders, the log-likelihood is the mean over `num_orders` orders. This is a lower bound on the log-likelihood
+    of the mixture over the orders.
 
     Args:
         pretrained: Folder of a model or a run, or Hub name.
         tokenizer: Folder or Hub name of the tokenizer. Defaults to the model's.
         context_order: `"left_to_right"` or `"random"`.
         completion_order: `"left_to_right"` or `"random"`.
-        num_orders: Number of random orders to average over.
-        seed: Seed of the random orders, which also depend on the batch size.
+        num_orders: Number of random orders over which the log-likelihood is averaged.
+        seed: Seed of the random orders. They also depend on the batch size.
         batch_size: Number of completions that are scored at once.
         device: Defaults to "cuda" if available, else "cpu".
         dtype: Data type of the weights.
-        max_length: Maximum number of tokens of context and completion. Longer contexts are cut on the left, and if they
-            contain a mask, on both sides.
+        max_length: Maximum number of tokens of context and completion together. A longer context is cut on the left. If
+            it contains a mask, it is cut on both sides.
         kwargs: Arguments that the harness passes to every model. They have no effect.
     """
 
@@ -96,21 +97,27 @@ class AnyOrderLM(TemplateLM):
         for name in kwargs:
             if name not in HARNESS_ARGUMENTS:
                 hint = suggest(name, known) or f" Known names are {', '.join(known)}."
-                raise ValueError(f"`model_args` contains the unknown name `{name}`.{hint}")
+                raise ValueError(f"`model_args` contains the unknown name `{name}`. Remove or correct it.{hint}")
         check_choice("context_order", context_order, ORDERS)
         check_choice("completion_order", completion_order, ORDERS)
         is_random = "random" in (context_order, completion_order)
         if num_orders < 1 or (num_orders > 1 and not is_random):
             raise ValueError(
-                "`num_orders` must be at least 1, and 1 if neither `context_order` nor `completion_order` is 'random', "
+                "`num_orders` must be at least 1 (exactly 1 unless `context_order` or `completion_order` is 'random'), "
                 f"but is {num_orders}."
             )
         has_cuda = torch.cuda.is_available()
-        if device is None or (device.startswith("cuda") and not has_cuda):  # the command line's default is "cuda"
+        if device is None or (device.startswith("cuda") and not has_cuda):  # the harness passes "cuda" by default
             device = "cuda" if has_cuda else "cpu"
         if not isinstance(getattr(torch, dtype, None), torch.dtype):
             raise ValueError(f"`dtype` must be a data type of torch such as 'float32' or 'bfloat16', but is {dtype!r}.")
         pretrained = find_model(pretrained)
+        config = read_any_config(pretrained)
+        if type(config) is not AOGPTConfig:
+            raise ValueError(
+                f"The model `aogpt` scores decoders of this package, but {pretrained} is of type "
+                f"{config.model_type!r}. Use --model hf for causal models. Encoders are not supported."
+            )
         self.model = load_pretrained(AOGPTForAnyOrderLM, pretrained, dtype=getattr(torch, dtype)).to(device).eval()
         self.tokenizer = load_tokenizer(tokenizer or pretrained)
         self.context_order, self.completion_order = context_order, completion_order
@@ -124,11 +131,11 @@ class AnyOrderLM(TemplateLM):
         return self.tokenizer.eos_token_id
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: object) -> list[int]:
-        """Return the ids of a text, without special tokens around it."""
+        """Return the ids of a text, without adding special tokens."""
         return self.tokenizer(string, add_special_tokens=False)["input_ids"]
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Return log p in nats for each request, and whether every token of the completion is the likeliest one."""
+        """Return, for each request, log p in nats, and whether every token of the completion is the likeliest token."""
         queries = [self._make_query(*request.args) for request in requests]
         return self._score_all(queries, disable_tqdm)
 
@@ -140,8 +147,11 @@ class AnyOrderLM(TemplateLM):
             )
             return self._cut_context(context_ids, completion_ids, [])
         if len(rest) > 1:
-            raise ValueError(f"The context {context!r} contains {len(rest)} masks. Only one can be filled in.")
-        # A space before a mask belongs to the mask, as a space before a word belongs to the word.
+            raise ValueError(
+                f"A context must contain at most one mask, but {context!r} contains {len(rest)}. Remove the other "
+                "masks."
+            )
+        # A space before the mask becomes part of the completion, because tokens of words include the space before them.
         space = " " if before.endswith(" ") and not completion.startswith(" ") else ""
         before = before.removesuffix(" ")
         return self._cut_context(self.tok_encode(before), self.tok_encode(space + completion), self.tok_encode(rest[0]))
@@ -152,10 +162,13 @@ class AnyOrderLM(TemplateLM):
         return self._score_all([self._cut_context(context, ids, []) for _, context, ids in requests], disable_tqdm)
 
     def _cut_context(self, before: list[int], ids: list[int], after: list[int]) -> Query:
-        """Return the query of `ids` in their context, without the outermost ids of the context if it is too long."""
+        """Return the query of `ids` between `before` and `after`. If the context is too long, cut its outer ends."""
         room = self.max_length - len(ids)
         if not ids or room < 0:
-            raise ValueError(f"A completion must have 1 to {self.max_length} tokens, but one has {len(ids)}.")
+            raise ValueError(
+                f"A completion must have 1 to {self.max_length} tokens, but one has {len(ids)}. Change the task, or "
+                "`max_length`."
+            )
         num_after = min(len(after), max(room // 2, room - len(before)))
         before = before[max(0, len(before) - (room - num_after)) :]
         return Query([*before, *ids, *after[:num_after]], len(before), len(before) + len(ids))
@@ -163,7 +176,11 @@ class AnyOrderLM(TemplateLM):
     def _score_all(
         self, queries: Sequence[Query], disable_tqdm: bool, with_greedy: bool = True
     ) -> list[tuple[float, bool]]:
-        """Return the score of each query, and whether it is greedy. Long queries are scored first, to pad less."""
+        """
+        Return the log-likelihood of each query, and whether its targets are the likeliest tokens.
+
+        Queries are sorted by length, so that batches contain less padding.
+        """
         longest_first = sorted(range(len(queries)), key=lambda index: -len(queries[index].ids))
         generator = torch.Generator().manual_seed(self.seed)
         results: dict[int, tuple[float, bool]] = {}
@@ -194,7 +211,7 @@ class AnyOrderLM(TemplateLM):
     def _is_greedy(
         self, ids: torch.Tensor, is_token: torch.Tensor, is_target: torch.Tensor, generator: torch.Generator
     ) -> torch.Tensor:
-        """Return whether all targets of a query are the likeliest ids, in one order of context and completion."""
+        """Return, for each query, whether each target is the likeliest id. Only one order is evaluated."""
         context, completion = (
             ORDERS[name](*ids.shape, generator=generator).to(ids.device)
             for name in (self.context_order, self.completion_order)
@@ -210,14 +227,14 @@ class AnyOrderLM(TemplateLM):
         return (ids.masked_scatter(is_target, torch.cat(likeliest)) == ids).all(dim=-1)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Return log p of whole texts in nats, in `completion_order`. Long texts are cut into parts."""
+        """Return log p of whole texts in nats, in `completion_order`. Texts above `max_length` are cut into parts."""
         texts = [split_batches(self.tok_encode(*request.args), self.max_length) for request in requests]
         queries = [Query(ids, 0, len(ids)) for parts in texts for ids in parts]
         scores = iter(self._score_all(queries, disable_tqdm, with_greedy=False))
         return [sum(next(scores)[0] for _ in parts) for parts in texts]
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
-        """Raise a `ValueError`: the harness' own model `hf` generates left to right from the same checkpoint."""
+        """Raise a `ValueError`, because generation is not supported."""
         raise ValueError(
             "The model `aogpt` cannot generate. For tasks that generate, use --model hf --model_args "
             "pretrained=...,trust_remote_code=True."

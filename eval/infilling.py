@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Samples and infills of a model of one document per sequence, and the fraction of them that are real documents."""
+"""Generation and infilling of documents, and the fractions of the results that are documents of the corpus."""
 
 import random
 import re
@@ -18,9 +18,9 @@ from modeling_aogpt import AOGPTForAnyOrderLM
 NUM_EXAMPLES = 16
 LETTER_WITH = re.compile(r"LETTER (\S+) WITH (\S+)")
 
-# Kinds of generated texts: the original document, another held-out one, a training document, or none of these.
+# Kinds of generated texts: the original document, another held-out document, a training document, or none of these.
 KINDS = ("exact", "held_out", "train", "new")
-Known = dict[str, set[str]]  # all documents of the splits "train" and "validation"
+Known = dict[str, set[str]]  # key: "train" or "validation"; value: all documents of the split
 
 
 @dataclass
@@ -30,8 +30,8 @@ class MaskedDocument:
 
     Attributes:
         text: The document.
-        ids: Its token ids, padded with end-of-text.
-        word_indices: Index of the word that each token belongs to, without padding.
+        ids: Token ids of the document, padded with end-of-text.
+        word_indices: For each token except padding, the index of its word.
         masked_words: Indices of the words to fill in.
     """
 
@@ -48,13 +48,13 @@ class MaskedDocument:
 
 
 def choose_letter_and_mark(text: str, rng: random.Random) -> set[int]:
-    """Choose the words A and ACUTE in LATIN SMALL LETTER A WITH ACUTE, and no word in texts of another form."""
+    """Choose the words after LETTER and WITH, as A and ACUTE in LATIN SMALL LETTER A WITH ACUTE, or no words."""
     match = LETTER_WITH.search(text)
     return {text[: match.start(group)].count(" ") for group in (1, 2)} if match else set()
 
 
 def choose_one_or_two_words(text: str, rng: random.Random) -> set[int]:
-    """Choose one or two random words of a text with at least three words, and no word of a shorter text."""
+    """Choose one or two random words of a text. If it has fewer than three words, choose none."""
     num_words = text.count(" ") + 1
     return set(rng.sample(range(num_words), rng.choice((1, 2)))) if num_words >= 3 else set()
 
@@ -95,7 +95,7 @@ def infill(
     known: Known,
     generator: torch.Generator,
 ) -> dict[str, Any]:
-    """Fill in the masked words, token by token in random orders. The model sees how many tokens each word has."""
+    """Fill in the masked words, token by token in random orders. Each word has as many masks as it had tokens."""
     inputs = torch.tensor([document.ids for document in documents])
     for row, document in zip(inputs, documents, strict=True):
         for positions, is_masked in document.words():
@@ -129,7 +129,7 @@ def _text_with_blanks(tokenizer: PreTrainedTokenizerBase, document: MaskedDocume
 def _filled_words(
     tokenizer: PreTrainedTokenizerBase, document: MaskedDocument, ids: list[int]
 ) -> Iterator[tuple[str, bool]]:
-    """Yield the words of the filled-in ids, which may end early, and whether they were masked."""
+    """Yield each word of the filled-in ids, and whether it was masked. Generated padding may end the text early."""
     end = num_unpadded(ids, tokenizer.eos_token_id)
     for positions, is_masked in document.words():
         if positions.start < end:
@@ -137,7 +137,7 @@ def _filled_words(
 
 
 def make_printable(text: str) -> str:
-    """Replace line breaks and other control characters, which a poorly trained model may generate."""
+    """Replace line breaks and other control characters. A poorly trained model may generate such characters."""
     return "".join(character if character.isprintable() else "�" for character in text)
 
 

@@ -21,14 +21,19 @@ from modeling_aogpt import DataCollatorForAnyOrderLM
 
 @dataclass
 class Sample:
-    """A sample of a model: its token ids, and their text with the model's end-of-text token."""
+    """A sample of a model: its token ids, and its text, which includes end-of-text tokens."""
 
     ids: list[int]
     text: str
 
 
 class Judge:
-    """A causal language model that scores samples: their ids if it has the same tokenizer, else their text."""
+    """
+    A causal language model that scores samples.
+
+    If the judge has the same tokenizer as the model of the samples, it scores their ids. Otherwise, it scores their
+    text.
+    """
 
     def __init__(self, name: str, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         try:
@@ -36,8 +41,8 @@ class Judge:
             self.tokenizer = AutoTokenizer.from_pretrained(name)
         except (OSError, ValueError) as error:
             raise ValueError(
-                f"The judge {name!r} cannot be loaded from the Hub or a folder: {error} Use a causal language model "
-                "with a tokenizer."
+                f"The judge {name!r} cannot be loaded from the Hub or a folder. Set `judge` to a causal language model "
+                f"with a tokenizer. (Cause: {error})"
             ) from error
         check_causal(model, name)
         self.name, self.weights = name, identity_of_weights(name)
@@ -45,7 +50,7 @@ class Judge:
         self.longest = longest_sequence(model.config) or BLOCK_LENGTH
 
     def encode(self, samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-        """Return the judge's token ids of samples of a model that has `tokenizer`."""
+        """Return the judge's token ids for samples. `tokenizer` is that of the model that generated the samples."""
         if _have_same_ids(tokenizer, self.tokenizer):
             return [sample.ids for sample in samples]
         end_of_text = self.tokenizer.eos_token or "\n"
@@ -54,15 +59,22 @@ class Judge:
 
     def perplexity(self, sequences: Sequence[list[int]], batch_size: int) -> dict[str, Any]:
         """
-        Return the generative perplexity of samples, in which the first token of each is not scored.
+        Return the generative perplexity of samples. The first token of each sample is not scored.
 
-        The result has the `mean` over samples, its `mean_standard_error`, and the `pooled` perplexity over all tokens,
-        to which long samples contribute more. It also has the `perplexities` of the samples, and the numbers of samples
-        that were `unjudged` (None; fewer than two tokens) or `truncated` to the judge's maximum length.
+        The result is a dictionary with these keys:
+
+        * `mean` and `mean_standard_error`: Mean of the perplexities of the samples.
+        * `pooled`: Perplexity over all tokens, to which long samples contribute more.
+        * `perplexities`: Perplexity of each sample; None if it has fewer than two tokens.
+        * `unjudged`: Number of samples with fewer than two tokens.
+        * `truncated`: Number of samples that were cut to the judge's maximum length.
         """
         judged = [index for index, ids in enumerate(sequences) if len(ids) > 1]
         if not judged:
-            raise ValueError("No sample has two tokens, so there is no perplexity. Generate longer samples.")
+            raise ValueError(
+                f"A perplexity needs a sample of at least two tokens, but all {len(sequences)} samples are shorter. "
+                "Generate longer samples."
+            )
         rows = [{"input_ids": sequences[index][: self.longest]} for index in judged]
         batches = progress_bar(split_batches(rows, batch_size), desc="Judging", leave=False)
         nats = np.concatenate([self._score(batch) for batch in batches])
@@ -88,7 +100,7 @@ class Judge:
 
 
 def _have_same_ids(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:
-    """Return whether two tokenizers agree on all ids, except those of masks, which samples do not contain."""
+    """Return whether two tokenizers have the same ids. Mask tokens are ignored, because samples do not contain any."""
 
     def vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
         return {token: id for token, id in tokenizer.get_vocab().items() if token != tokenizer.mask_token}

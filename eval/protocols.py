@@ -1,12 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Benchmark data sets of zero-shot perplexity: loading, detokenization, and the two protocols that cut them into blocks.
+Benchmark data sets for zero-shot perplexity: loading, detokenization, and two protocols for cutting them into blocks.
 
-`published` is the protocol of the paper's tables. It joins the rows, each followed by end-of-text, and cuts them into
-blocks in batches of 1000 rows, separately for each of 8 workers. It drops tokens at the end of a batch that do not fill
-a block, so the number of workers changes the result. `clean` joins all rows, drops nothing, and ends with a shorter
-block.
+`published` is the protocol of the paper's tables. It divides the documents among 8 workers, and each worker's documents
+into batches of 1000. The documents of a batch, each followed by end-of-text, are joined and cut into blocks. Tokens at
+the end of a batch that do not fill a block are dropped, so the result depends on the number of workers.
+
+`clean` joins all documents and drops nothing. The last block may be shorter.
 """
 
 import glob
@@ -31,7 +32,7 @@ NUM_RELEASED_BLOCKS = 16 * 8  # batches and blocks per batch of the released scr
 
 
 def _read_wikitext_line(line: str) -> str:
-    """Return the row that the Hub has for a line: blank lines are empty, others end with a line break."""
+    """Return the document that the Hub has for a line of WikiText. Only lines with text end with a line break there."""
     return f"{line}\n" if line.strip() else ""
 
 
@@ -43,12 +44,12 @@ class EvaluationSet:
     Attributes:
         title: Column title in the paper's tables.
         split: Split of the published tables.
-        hub: Parquet files on the Hub, at a fixed revision where there is one; contains `{split}`.
-        hub_rows: Number of rows of each split on the Hub, to check that the right data were loaded.
-        local: File or pattern below a data folder; `{split}` stands for train, valid or test.
-        detokenize: Function that turns a row into ordinary text.
-        column: Column of the text on the Hub and in local JSON lines.
-        read_line: Function that turns a line of a local text file into the row that the Hub has for it.
+        hub: Glob pattern of Parquet files on the Hub, at a fixed revision if possible. `{split}` stands for the split.
+        hub_rows: Number of documents in each split on the Hub, to check that the right data were loaded.
+        local: File or glob pattern, relative to a data folder. `{split}` stands for train, valid or test.
+        detokenize: Function that turns a document into ordinary text.
+        column: Name of the column with the text, on the Hub and in local JSON lines.
+        read_line: Function that turns a line of a local text file into the corresponding document on the Hub.
     """
 
     title: str
@@ -61,11 +62,12 @@ class EvaluationSet:
     read_line: Callable[[str], str] = str.strip
 
     def local_file(self, split: str) -> str:
-        """Return the local file or pattern of a split."""
+        """Return the local file or glob pattern of a split."""
         return self.local.format(split={"validation": "valid"}.get(split, split))
 
 
-# `datasets` does not run loading scripts. Data sets with such a script are read from the Hub's conversion to Parquet.
+# `datasets` does not run loading scripts. If a data set has such a script, the Parquet files that the Hub made from it
+# are read.
 WIKITEXT = "hf://datasets/Salesforce/wikitext@b08601e04326c79dfdd32d625aee71d232d685c3"
 LAMBADA = "hf://datasets/EleutherAI/lambada_openai@761609c75432cf25d076cd41b8182b7f3ceaae6e"
 PTB = "hf://datasets/ptb-text-only/ptb_text_only@6003d540889b95fc8c8403a3f04619f3b943fc8d"
@@ -120,12 +122,13 @@ EVALUATION_SETS = {
 
 def load_texts(name: str, data_dir: str | None = None, split: str | None = None) -> Dataset:
     """
-    Load a data set, and return its detokenized rows in the column `text`.
+    Load a data set, and return its detokenized documents in the column `text`.
 
     Args:
         name: One of `EVALUATION_SETS`.
-        data_dir: Folder of local files, which may be compressed (.xz, .gz, .bz2, .zst). Defaults to the Hub.
-        split: Train, validation or test. Defaults to the split of the published tables.
+        data_dir: Folder with local files, which may be compressed (.xz, .gz, .bz2, .zst). By default, the data set is
+            loaded from the Hub.
+        split: `"train"`, `"validation"` or `"test"`. Defaults to the split of the published tables.
     """
     check_choice("name", name, EVALUATION_SETS)
     data_set = EVALUATION_SETS[name]
@@ -145,31 +148,31 @@ def _load_hub(name: str, data_set: EvaluationSet, split: str) -> Dataset:
         rows = load_dataset("parquet", data_files={split: files}, split=split)
     except Exception as error:  # a missing network, a missing revision and a damaged file raise different errors
         raise ValueError(
-            f"{name} could not be loaded from the Hub ({files}): {error}. Without a network, set `data_dir` to a "
-            f"folder that contains {data_set.local_file(split)}."
+            f"{name} could not be loaded from the Hub ({files}). Without a network, set `data_dir` to a folder that "
+            f"contains {data_set.local_file(split)}. (Cause: {error})"
         ) from error
     if len(rows) != data_set.hub_rows[split]:
         raise ValueError(
-            f"{name} ({files}) has {len(rows)} rows, but its {split} split has {data_set.hub_rows[split]}. Clear the "
-            "cache of `datasets`, or set `data_dir` to a folder with the files."
+            f"The {split} split of {name} must have {data_set.hub_rows[split]} documents, but {len(rows)} were loaded "
+            f"({files}). Clear the cache of `datasets`, or set `data_dir` to a folder with the files."
         )
     return keep_text(rows, data_set.column)
 
 
 def _load_local(name: str, data_set: EvaluationSet, split: str, data_dir: str) -> Dataset:
     if not Path(data_dir).is_dir():
-        raise ValueError(f"`data_dir` ({data_dir!r}) is not a folder.")
+        raise ValueError(f"`data_dir` ({data_dir!r}) is not a folder. Set it to a folder with the data sets.")
     if "{split}" not in data_set.local and split != data_set.split:
         raise ValueError(
-            f"{name} has local files of its {data_set.split} split only, but `split` is {split!r}. Remove it."
+            f"With `data_dir`, {name} has only the split {data_set.split!r}, but `split` is {split!r}. Remove `split`."
         )
     path = Path(data_dir) / data_set.local_file(split)
     candidates = [f"{glob.escape(data_dir)}/{data_set.local_file(split)}{suffix}" for suffix in ("", *COMPRESSED)]
     pattern = next((candidate for candidate in candidates if glob.glob(candidate)), None)
     if pattern is None:
         raise ValueError(
-            f"{path}, the {split} split of {name}, does not exist, and neither does a compressed one "
-            f"({', '.join(COMPRESSED)}). Put it there, leave out this data set, or set another `split`."
+            f"{path} (the {split} split of {name}) does not exist, and neither does a compressed version of it "
+            f"({', '.join(COMPRESSED)}). Create the file, leave out this data set, or set another `split`."
         )
     if path.suffix == ".jsonl":
         rows = keep_text(load_files([pattern]), data_set.column)
@@ -177,7 +180,7 @@ def _load_local(name: str, data_set: EvaluationSet, split: str, data_dir: str) -
         rows = load_files([pattern])
         rows = rows.map(_map_text, batched=True, fn_kwargs={"function": data_set.read_line}, desc="Reading")
     if not any(rows["text"]):
-        raise ValueError(f"{path}, the {split} split of {name}, contains no text. Use the complete file.")
+        raise ValueError(f"{path} (the {split} split of {name}) contains no text. Use the complete file.")
     return rows
 
 
@@ -217,12 +220,12 @@ def released_subset(name: str, num_blocks: int) -> list[int]:
 
 
 def cut_into_blocks(documents: Dataset, length: int, protocol: str) -> list[dict[str, Any]]:
-    """Return blocks of `length` tokens of encoded documents, with `input_ids`, `num_tokens` and `num_bytes`."""
+    """Cut encoded documents into blocks of `length` tokens, with `input_ids`, `num_tokens` and `num_bytes`."""
     blocks = [block | {"num_tokens": len(block["input_ids"])} for block in PROTOCOLS[protocol](documents, length)]
     if not blocks:
         raise ValueError(
-            f"The text has {total(documents, 'num_tokens')} tokens, and no batch of {ROWS_PER_BATCH} rows (from one of "
-            f"{NUM_WORKERS} workers) fills a block of {length}, so the published protocol drops everything. Set "
-            "`protocol='clean'`, or a smaller `sequence_length`."
+            f"The text has only {total(documents, 'num_tokens')} tokens. The published protocol would drop all of "
+            f"them, because no batch of {ROWS_PER_BATCH} documents (from one of {NUM_WORKERS} workers) fills a block "
+            f"of {length} tokens. Set `protocol` to clean, or decrease `sequence_length`."
         )
     return blocks

@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Bits per byte of a run's held-out text with weights in float32, bfloat16 and 8 bits.
+Bits per byte on a run's held-out text, with the weights in float32, bfloat16 and 8 bits.
 
     python eval/quantization.py RUN [--output_dir DIR]
 
-8 bits need torchao. Writes results.json and report.md, and prints the latter.
+Models with 8-bit weights need the package torchao. The command writes results.json and report.md, and prints report.md.
 """
 
 import sys
@@ -36,9 +36,9 @@ class Arguments:
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    """Return arguments of `from_pretrained` for each data type. Raise a `ValueError` without torchao."""
+    """Return arguments of `from_pretrained` for each data type. Raise a `ValueError` if torchao is not installed."""
     if find_spec("torchao") is None:
-        raise ValueError("8 bits need torchao, which is not installed. Use `pip install torchao`.")
+        raise ValueError("Weights in 8 bits need torchao, but it is not installed. Run `pip install torchao`.")
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig
     from transformers import TorchAoConfig
 
@@ -63,7 +63,7 @@ def num_bytes(model: PreTrainedModel) -> int:
 
 
 def measure(run: Path) -> dict[str, Any]:
-    """Return the bits per byte of the run's held-out text and the bytes of the weights for every variant."""
+    """Return, for each data type of the weights, the size of the weights, and bits per byte on the held-out text."""
     _, arguments = read_finished_run(run)
     load_options = variants()
     rows = load_data(arguments).validation.to_list()
@@ -95,9 +95,9 @@ def format_report(results: dict[str, Any]) -> str:
         for name, row in results["variants"].items()
     ]
     return (
-        f"Bits per byte of the held-out text of {results['run']} ({results['sequences']} sequences), by data type of "
-        f"the weights, with the difference from float32. Measured on a CPU with {packages}.\n\n"
-        f"{markdown_table(['weights', 'megabytes', *ORDER_NAMES.values()], rows, 'lrrr')}\n"
+        f"The table shows bits per byte on the held-out text of {results['run']} ({results['sequences']} sequences) "
+        "for each data type of the weights. The difference from float32 is in parentheses. The model ran on a CPU "
+        f"with {packages}.\n\n{markdown_table(['weights', 'megabytes', *ORDER_NAMES.values()], rows, 'lrrr')}\n"
     )
 
 

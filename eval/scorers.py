@@ -3,9 +3,12 @@
 """
 Negative log-likelihoods of a batch under any-order, masked diffusion and causal models.
 
-A measure is a kind of log-likelihood: `left_to_right` is log p(x) in the order of the text. `any_order` is its mean
-over random orders (Eq. 7); for an encoder, the same bound by masking (Eq. 1). `ensemble` averages predictions over
-orders of the context (Eq. 4).
+A `measure` is one of three kinds of log-likelihood:
+
+* `left_to_right`: log p(x) in the order of the text.
+* `any_order`: the mean of log p(x) over random orders (Eq. 7). For an encoder, it is estimated with random masks (Eq.
+  1).
+* `ensemble`: log p(x) in a random order, where each prediction is averaged over orders of its context (Eq. 4).
 """
 
 from collections.abc import Sequence
@@ -20,7 +23,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MD
 
 MEASURES = ("left_to_right", "any_order", "ensemble")
 RANDOM_MEASURES = ("any_order", "ensemble")
-LOGITS_PER_PASS = 4096 * 50304  # of a causal language model: 824 MB in float32
+LOGITS_PER_PASS = 4096 * 50304  # for causal language models; 824 MB in float32
 
 Batch = dict[str, torch.Tensor]  # output of DataCollatorForAnyOrderLM, on the model's device
 
@@ -28,12 +31,13 @@ Batch = dict[str, torch.Tensor]  # output of DataCollatorForAnyOrderLM, on the m
 @dataclass
 class EstimatorSettings:
     """
-    Settings of the measures that are estimated.
+    Settings of the kinds of log-likelihood that are estimated.
 
     Attributes:
-        ensemble_size: Number of orders of each context, M.
-        num_ranks: Even number of draws that estimate the ensemble; 0 computes all ranks, which takes M n^2 / 2 rows.
-        num_times: Even number of masking times of an encoder's bound.
+        ensemble_size: Number M of orders of each context.
+        num_ranks: Number of random ranks from which the ensemble is estimated; must be even. With 0, all ranks are
+            computed, which takes M n^2 / 2 rows.
+        num_times: Number of diffusion times from which an encoder's bound is estimated; must be even.
     """
 
     ensemble_size: int = 8
@@ -51,7 +55,7 @@ class AnyOrderScorer:
     def __post_init__(self) -> None:
         self.is_encoder = isinstance(self.model, MDMEncoderForMaskedLM)
         self.measures = MEASURES[:2] if self.is_encoder else MEASURES
-        # An encoder needs a forward pass per token to score left to right.
+        # For an encoder, left_to_right is not a default, because it needs a forward pass per token.
         self.default_measures = ("any_order",) if self.is_encoder else MEASURES[:2]
 
     def negative_log_likelihood(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
@@ -59,7 +63,7 @@ class AnyOrderScorer:
         options: dict[str, Any] = {"orders": "left_to_right" if measure == "left_to_right" else batch["orders"]}
         if measure == "ensemble":
             options = {
-                "orders": "random",  # drawn inside, which allows the estimate that needs the fewest rows
+                "orders": "random",  # with random orders, log_likelihood can use the estimator that needs fewest rows
                 "ensemble_size": self.settings.ensemble_size,
                 "num_ranks": self.settings.num_ranks or None,
                 "generator": generator,
@@ -76,8 +80,8 @@ class CausalScorer:
     Scorer of any causal language model of Transformers.
 
     Attributes:
-        start_id: Id that replaces the missing context of the first token. It takes the place of the last token, which
-            is never an input. None leaves the first token unscored, as in the published tables.
+        start_id: Id to put before each sequence, so that the first token is also scored. None means that the first
+            token is not scored, as in the published tables.
     """
 
     model: PreTrainedModel
@@ -86,7 +90,7 @@ class CausalScorer:
     default_measures: ClassVar[Sequence[str]] = ("left_to_right",)
 
     def negative_log_likelihood(self, measure: str, batch: Batch, generator: torch.Generator | None) -> torch.Tensor:
-        """Return -log p of each sequence in nats, (batch,), in passes of at most `LOGITS_PER_PASS` logits."""
+        """Return -log p of each sequence in nats, (batch,). Each pass computes at most `LOGITS_PER_PASS` logits."""
         labels = batch["labels"]
         input_ids = batch["input_ids"][:, :-1]
         if self.start_id is None:
@@ -113,12 +117,12 @@ Scorer = AnyOrderScorer | CausalScorer
 def load_scorer(
     name: str, dtype: torch.dtype, device: torch.device, settings: EstimatorSettings, revision: str | None = None
 ) -> Scorer:
-    """Load the scorer of a model in a folder or on the Hub. `revision` is a commit and defaults to the newest."""
+    """Load a model from a folder or the Hub, and return its scorer. `revision` is a commit of the Hub repository."""
     config = read_any_config(name, revision=revision)
     model_class = {AOGPTConfig: AOGPTForAnyOrderLM, MDMEncoderConfig: MDMEncoderForMaskedLM}.get(type(config))
     if model_class is None and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ValueError(
-            f"{name!r} is a model of type {config.model_type}, which cannot be scored. Use an AO-GPT, a masked "
+            f"{name!r} cannot be evaluated, because it is a model of type {config.model_type}. Use an AO-GPT, a masked "
             "diffusion encoder or a causal language model."
         )
     model = load_pretrained(model_class or AutoModelForCausalLM, name, revision=revision, dtype=dtype).to(device).eval()
@@ -128,7 +132,7 @@ def load_scorer(
 
 
 def make_scorer(model: PreTrainedModel, settings: EstimatorSettings | None = None) -> Scorer:
-    """Return the scorer of a model in memory."""
+    """Return the scorer of a loaded model."""
     if isinstance(model, Model):
         return AnyOrderScorer(model, settings or EstimatorSettings())
     return CausalScorer(model)
@@ -139,14 +143,14 @@ def check_causal(model: PreTrainedModel, name: str) -> None:
     """
     Raise a `ValueError` if predictions of a model depend on later tokens.
 
-    Transformers has causal language model classes for encoders such as BERT. They are causal only if the configuration
-    has `is_decoder=True`.
+    This happens with encoders such as BERT: Transformers has causal language model classes for them, but they are
+    causal only if the configuration has `is_decoder=True`.
     """
     ids = torch.tensor([[0, 0], [0, 1]], device=model.device)
     one, other = model(ids, use_cache=False).logits[:, 0]
-    tolerance = torch.finfo(one.dtype).eps ** 0.5 * one.abs().max()  # rows of a batch may be rounded differently
+    tolerance = torch.finfo(one.dtype).eps ** 0.5 * one.abs().max()  # sequences of a batch may be rounded differently
     if (one - other).abs().max() > tolerance:
         raise ValueError(
-            f"{name!r} ({model.config.model_type}) is not causal: its predictions depend on later tokens, so they give "
-            "no perplexity. Use a causal language model."
+            f"{name!r} ({model.config.model_type}) has no perplexity, because it is not causal: its predictions depend "
+            "on later tokens. Use a causal language model."
         )

@@ -1,6 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Scoring of many sequences in several processes, with scores on disk for stopped runs, and metrics of the scores."""
+"""
+Computation of log-likelihoods of many sequences in several processes, and of perplexity and bits per byte.
+
+Scores are negative log-likelihoods in nats. They are stored on disk, so that a stopped run can continue.
+"""
 
 import json
 import math
@@ -27,11 +31,11 @@ class Journal:
     """
     Scores of finished batches, kept on disk so that a stopped run can continue.
 
-    Every process appends a line to its own file when it finishes a batch, so not even `kill -9` loses finished batches.
-    All processes read all files at the start, so the number of processes may change in between.
+    When a process finishes a batch, it appends a line to its own file, so not even `kill -9` loses finished batches. At
+    the start, each process reads all files, so a run can continue with another number of processes.
 
     Args:
-        folder: Folder of the files, for one run with fixed settings. None keeps nothing on disk.
+        folder: Folder of the files. It must belong to one run with fixed settings. If None, nothing is kept on disk.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -43,14 +47,14 @@ class Journal:
         if folder is not None:
             for path in sorted(folder.glob("*.jsonl")):
                 self._read(path)
-            self.state.wait_for_everyone()  # no process may append a line that another one is still to read
+            self.state.wait_for_everyone()  # no process may append before all have read
 
     def _read(self, path: Path) -> None:
         for line in path.read_text(encoding="utf-8").splitlines():
             try:
                 key, rows, scores = json.loads(line)
             except ValueError:
-                continue  # an empty line, or one that was cut off when the process was killed
+                continue  # the line is empty, or was cut off when the process was killed
             self.done[key].update(zip(rows, scores, strict=True))
 
     def add(self, key: str, rows: Sequence[int], scores: Sequence[float]) -> None:
@@ -58,21 +62,24 @@ class Journal:
         self.new += [(key, row, score) for row, score in zip(rows, scores, strict=True)]
         if self.file is not None:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            with self.file.open("a", encoding="utf-8") as file:  # the first line break ends a line that was cut off
+            with self.file.open("a", encoding="utf-8") as file:  # the first "\n" ends a line that was cut off
                 file.write("\n" + json.dumps([key, list(rows), list(scores)]) + "\n")
 
     def gather(self, key: str, num_rows: int) -> list[float]:
-        """Return the scores of all rows from all processes, after checking that each was scored exactly once."""
+        """Return the scores of all sequences from all processes. Check that each was scored exactly once."""
         gathered = gather_object([(row, score) for added, row, score in self.new if added == key])
         self.new = [entry for entry in self.new if entry[0] != key]
         rows = sorted([*self.done[key], *(row for row, _ in gathered)])
         if rows != list(range(num_rows)):
-            raise RuntimeError(f"{key}: got {len(rows)} scores ({len(set(rows))} different) for {num_rows} rows.")
+            raise RuntimeError(
+                f"Each of the {num_rows} sequences of {key} must have one score, but there are {len(rows)} scores for "
+                f"{len(set(rows))} sequences. Remove the folder of finished batches, if there is one, and start again."
+            )
         self.done[key].update(gathered)
         return [self.done[key][row] for row in range(num_rows)]
 
     def remove(self) -> None:
-        """Remove the files after the results are written."""
+        """Remove the files. Must be called after the results are written."""
         self.state.wait_for_everyone()
         if self.folder is not None and self.state.is_main_process and self.folder.exists():
             shutil.rmtree(self.folder)
@@ -89,18 +96,20 @@ def score_rows(
     name: str = "",
 ) -> dict[str, np.ndarray]:
     """
-    Return the negative log-likelihood of each row in nats for each measure, averaged over `num_orders` random orders.
+    Return the negative log-likelihood of each sequence in nats, for each kind of log-likelihood in `precisions`.
 
-    Processes share the batches. The orders of a row depend on `seed`, its index and `num_orders`, but not on its batch.
-    Other random numbers (of ensembles and of an encoder's maskings) also depend on the rows in the batch.
+    It is averaged over `num_orders` random orders. The processes divide the batches among themselves. The orders of a
+    sequence depend on `seed`, its index and `num_orders`, but not on its batch. Other random numbers (for ensembles,
+    and for the masks of an encoder) also depend on the other sequences of the batch.
 
     Args:
         model: A model or its scorer.
-        rows: Rows with `input_ids`.
-        num_orders: Number of random orders of each row.
+        rows: Sequences, as dictionaries with `input_ids`.
+        num_orders: Number of random orders of each sequence.
         seed: Seed of the orders.
-        batch_size: Number of rows in a forward pass.
-        precisions: Measures to compute, with `"no"`, or `"bf16"` for autocast.
+        batch_size: Number of sequences in a forward pass.
+        precisions: Key: kind of log-likelihood (a `measure` of eval/scorers.py). Value: `"no"`, or `"bf16"` for
+            autocast.
         journal: Storage of finished batches.
         name: Name of the text in the journal.
     """
@@ -142,7 +151,11 @@ def split_batches(values: list[Any], batch_size: int) -> list[list[Any]]:
 
 
 def compute_metrics(nats: np.ndarray, num_tokens: np.ndarray, num_bytes: np.ndarray) -> dict[str, float | None]:
-    """Return perplexity per token and bits per byte over all rows, with standard errors (None for a single row)."""
+    """
+    Return perplexity per token and bits per byte over all sequences, with standard errors.
+
+    For a single sequence, the standard errors are None.
+    """
     per_token, token_error = ratio_with_error(nats, num_tokens)
     per_byte, byte_error = ratio_with_error(nats, num_bytes)
     perplexity = math.exp(per_token)
@@ -155,7 +168,7 @@ def compute_metrics(nats: np.ndarray, num_tokens: np.ndarray, num_bytes: np.ndar
 
 
 def ratio_with_error(values: np.ndarray, sizes: np.ndarray) -> tuple[float, float | None]:
-    """Return sum(values) / sum(sizes) and its standard error over independent rows, to first order."""
+    """Return sum(values) / sum(sizes) and its standard error, to first order. The pairs must be independent."""
     ratio = values.sum() / sizes.sum()
     if len(values) == 1:
         return float(ratio), None

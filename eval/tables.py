@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Markdown tables of measured and published results (Tables 1, 4 and 5 of arXiv 2506.19935).
+Markdown tables that compare own results with published results (Tables 1, 4 and 5 of arXiv 2506.19935).
 
     python eval/tables.py RESULTS.json [...]
 
-RESULTS.json are results of eval/zero_shot.py.
+Each RESULTS.json is a file that eval/zero_shot.py wrote.
 """
 
 import argparse
@@ -27,7 +27,7 @@ KEYS = (
 )
 MEASURE_NAMES = ORDER_NAMES | {"ensemble": "ensemble"}
 
-# Published zero-shot perplexity on LAMBADA, WikiText2, PTB, WikiText103 and 1BW, the order of `EVALUATION_SETS`.
+# Published zero-shot perplexity on LAMBADA, WikiText2, PTB, WikiText103 and 1BW (in the order of `EVALUATION_SETS`).
 PUBLISHED = {
     "medium": {  # Table 4, about 350 million parameters
         "left_to_right": {
@@ -70,7 +70,8 @@ PUBLISHED = {
 }
 SMALL, MEDIUM = (100e6, 250e6), (250e6, 500e6)  # numbers of parameters; AO-GPT has 170.6 and 425.8 million
 
-# Published generative perplexity by GPT-2 large (Table 1): medium models, by (top-p, temperature), for each step count.
+# Published generative perplexity of medium models under GPT-2 large (Table 1). Keys are (top-p, temperature). Values
+# are in the order of `GENERATIVE_STEPS`.
 GENERATIVE_STEPS = (64, 128, 256, 512, 1024)
 GENERATIVE = {
     (1.0, 1.0): {"AO-GPT": (194.5, 154.8, 148.0, 140.3, 136.4), "SEDD": (121.5, 100.0, 86.4, 87.6, 81.6)},
@@ -80,7 +81,7 @@ GENERATIVE = {
 
 
 def _published_size(num_parameters: int) -> str | None:
-    """Return the published model size that a model is compared with, or None."""
+    """Return the size of the published models with which a model is compared, or None if there is no such size."""
     for size, (least, most) in {"small": SMALL, "medium": MEDIUM}.items():
         if least <= num_parameters < most:
             return size
@@ -88,7 +89,7 @@ def _published_size(num_parameters: int) -> str | None:
 
 
 def _departures(results: dict[str, Any], measure: str) -> list[str]:
-    """Return the differences to the published protocol, which make the perplexities of a measure incomparable."""
+    """Return the differences from the published protocol. If there are any, perplexities cannot be compared."""
     departures = []
     if results["protocol"] != "published":
         departures.append("nothing dropped")
@@ -108,12 +109,12 @@ def _departures(results: dict[str, Any], measure: str) -> list[str]:
         if scored["split"] != data_set.split:
             departures.append(f"the {scored['split']} split of {data_set.title}")
         elif scored["documents"] != num_rows:
-            departures.append(f"{scored['documents']} of the {num_rows} rows of {data_set.title}")
+            departures.append(f"{scored['documents']} of the {num_rows} documents of {data_set.title}")
     return departures
 
 
 def zero_shot_table(runs: Sequence[dict[str, Any]]) -> str:
-    """Return Tables 4 and 5 with measured rows in bold, below the published rows of the same model size."""
+    """Return Tables 4 and 5 with results of `runs` in bold, below the published results of the same model size."""
     sizes = sorted({size for run in runs if (size := _published_size(run["num_parameters"]))})
     titles = [data_set.title for data_set in EVALUATION_SETS.values()]
     rows: list[tuple[str, ...]] = []
@@ -129,7 +130,10 @@ def zero_shot_table(runs: Sequence[dict[str, Any]]) -> str:
             if any(cells):
                 name = run["model"] + (f", {run['arguments']['ensemble_size']}" if measure == "ensemble" else "")
                 if departures := _departures(run, measure):
-                    notes.append(f"[*] {name}, {title}: not comparable with published rows: {'; '.join(departures)}.")
+                    notes.append(
+                        f"[*] {name}, {title}: not comparable with published results, because of: "
+                        f"{'; '.join(departures)}."
+                    )
                     name += " [*]"
                 group.append((f"**{name}**", *cells))
         if group:
@@ -147,10 +151,11 @@ def _format_cell(scored: dict[str, Any] | None, measure: str) -> str:
 
 def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -> str:
     """
-    Return Table 1 with measured rows in bold, below the published rows if GPT-2 large is the judge.
+    Return Table 1 with `results` in bold. If GPT-2 large is the judge, published results are shown above them.
 
-    A cell is "generative perplexity / mean unigram entropy of the samples in nats". Perplexity is the `"mean"` over
-    samples, as published, or `"pooled"` over all tokens, which a few bad samples affect less.
+    A cell has the form "generative perplexity / mean unigram entropy of the samples in nats". `average` is `"mean"` for
+    the mean perplexity of the samples, as published. It is `"pooled"` for the perplexity over all tokens, on which a
+    few bad samples have less effect.
     """
     judge = results[0]["judge"]
     keys = ("model", "top_p", "temperature", "steps")
@@ -175,7 +180,10 @@ def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -
     over = {"mean": "mean over samples", "pooled": "pooled over tokens"}[average]
     header = ["top-p, temperature", "model \\ steps", *map(str, steps)]
     table = markdown_table(header, rows, "ll" + "r" * len(steps))
-    return f"Generative perplexity by {judge}, {over} / unigram entropy in nats\n\n{table}"
+    return (
+        f"Each cell shows the generative perplexity under {judge} ({over}) / the mean unigram entropy of the samples "
+        f"in nats.\n\n{table}"
+    )
 
 
 @one_line_errors()
@@ -188,8 +196,8 @@ def main(argv: list[str]) -> None:
     for file, run in zip(files, runs, strict=True):
         if not run["datasets"].keys() & EVALUATION_SETS.keys():
             raise ValueError(
-                f"{file} has results for {', '.join(run['datasets'])} only, but the tables are for "
-                f"{', '.join(EVALUATION_SETS)}. Score these with eval/zero_shot.py --datasets."
+                f"{file} has results only for {', '.join(run['datasets'])}, but the tables show "
+                f"{', '.join(EVALUATION_SETS)}. Evaluate these data sets with eval/zero_shot.py --datasets."
             )
     print(zero_shot_table(runs))
 

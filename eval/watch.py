@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Show the steps of a generation in the terminal, or write them to an animated GIF.
+Command that shows the steps of a generation in the terminal, or writes them to an animated GIF.
 
     python eval/watch.py MODEL ["TEXT with <mask> tokens" ...] [--order ...] [--output_dir DIR]
 """
@@ -12,21 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from matplotlib import colormaps
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
-from PIL import Image
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 from transformers import PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option
-from common.files import atomic_file
 from common.models import find_model, load_model
+from common.reports import save_animation
 from common.tokenization import num_unpadded
 from eval.infilling import make_printable
 from modeling_aogpt.generation import AnyOrderGenerationOutput
@@ -38,7 +35,7 @@ MASKED = "░"
 INK, PALE = "#22262a", "#c9ced3"
 DOTS_PER_INCH = 100
 CHARACTER_WIDTH = 9 / DOTS_PER_INCH  # inches; a whole number of dots, so that columns of characters are aligned
-FONT_SIZE = 72 * CHARACTER_WIDTH / 0.602  # points, of DejaVu Sans Mono, which matplotlib includes
+FONT_SIZE = 72 * CHARACTER_WIDTH / 0.602  # points; characters of DejaVu Sans Mono are 0.602 font sizes wide
 LINE_HEIGHT = 1.7 * FONT_SIZE / 72
 
 
@@ -46,19 +43,21 @@ LINE_HEIGHT = 1.7 * FONT_SIZE / 72
 class WatchArguments(Options):
     """Options of eval/watch.py."""
 
-    num_samples: int | None = option(None, "Samples of each text, or of whole sequences. Defaults to 1.", least=1)
+    num_samples: int | None = option(None, "Number of samples of each text. Defaults to 1.", least=1)
     length: int | None = option(
-        None, "Tokens in a sequence. Texts are padded to it with end-of-text. Defaults to the texts' length.", least=1
+        None,
+        "Number of tokens in a sequence. Shorter texts are padded with end-of-text. Defaults to the texts' length.",
+        least=1,
     )
     order: str = option("random", f"Order of unmasking: {', '.join((*ORDER_NAMES, *CERTAINTY_MEASURES))}.")
-    num_steps: int | None = option(None, "Generation steps. Defaults to one position at a time.")
-    strategy: str = option("parallel", "parallel, or speculative, which samples exactly in fewer forward passes.")
+    num_steps: int | None = option(None, "Number of generation steps. By default, each step unmasks one position.")
+    strategy: str = option("parallel", "parallel, or speculative (exact sampling in fewer forward passes).")
     block_length: int | None = option(None, "Fill in contiguous blocks of this length from left to right.")
     temperature: float = option(1.0, "Temperature.")
     top_p: float = option(1.0, "Sample from the likeliest tokens whose probabilities add up to this value.")
     seed: int = option(0, "Seed of orders and tokens.")
     seconds: float = option(0.15, "Seconds to show each step.")
-    output_dir: Path | None = option(None, "Folder for samples.gif. Defaults to showing the steps in the terminal.")
+    output_dir: Path | None = option(None, "Folder for samples.gif. By default, steps are shown in the terminal.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -67,14 +66,14 @@ class WatchArguments(Options):
 
 
 class Token(NamedTuple):
-    """A token of a line: its text, and the step at which it was unmasked (-1 if it was given)."""
+    """A token of a line: its text, and the step at which its position was unmasked (-1 if the token was given)."""
 
     text: str
     step: int
 
 
 def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> None:
-    """Generate, then show or draw every step."""
+    """Generate, then show every step in the terminal or in a GIF."""
     model = load_model(model_name, dtype=torch.float32)
     tokenizer = load_tokenizer(model_name)
     output = model.generate(
@@ -98,20 +97,25 @@ def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> None:
 
 
 def make_inputs(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: int | None) -> torch.LongTensor | None:
-    """Return the ids (batch, n) of the texts, padded with end-of-text to `length`, or None if there are no texts."""
+    """Return the ids (batch, n) of the texts, padded to `length` with end-of-text, or None if there are no texts."""
     if not texts:
         return None
     ids = tokenizer(texts).input_ids
     if not any(tokenizer.mask_token_id in row for row in ids):
-        raise ValueError(f"The texts contain no mask. Write {tokenizer.mask_token} for each token to fill in.")
+        raise ValueError(
+            f"The texts contain no mask, so there is nothing to fill in. Write {tokenizer.mask_token} for each token "
+            "to fill in."
+        )
     lengths = [len(row) for row in ids]
     if length is None and len(set(lengths)) > 1:
         raise ValueError(
-            f"The texts have different lengths ({', '.join(map(str, lengths))} tokens). Set `length` to pad them with "
-            "end-of-text."
+            f"The texts must have the same length, but have {', '.join(map(str, lengths))} tokens. Set `length` to pad "
+            "the texts with end-of-text."
         )
     if max(lengths) > (length or max(lengths)):
-        raise ValueError(f"`length` ({length}) is less than the longest text ({max(lengths)} tokens). Increase it.")
+        raise ValueError(
+            f"`length` must be at least {max(lengths)} (the length of the longest text), but is {length}. Increase it."
+        )
     return torch.tensor([row + [tokenizer.eos_token_id] * ((length or len(row)) - len(row)) for row in ids])
 
 
@@ -126,7 +130,7 @@ def make_lines(output: AnyOrderGenerationOutput, tokenizer: PreTrainedTokenizerB
 
 
 def _step_color(step: int, num_steps: int) -> str:
-    """Return the colour of a step, from blue (early) to orange (late), or that of given tokens."""
+    """Return the colour of a step, from blue (early) to orange (late). Step -1 has the colour of given tokens."""
     return INK if step < 0 else to_hex(colormaps["plasma"](0.1 + 0.7 * step / max(num_steps - 1, 1)))
 
 
@@ -142,7 +146,7 @@ def _show(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: f
 
 
 def make_frame(lines: list[list[Token]], step: int, num_steps: int) -> Text:
-    """Return the text of the lines after a step."""
+    """Return the text of the lines as they are after `step`."""
     text = Text()
     for line in lines:
         for token in line:
@@ -165,7 +169,6 @@ def _draw(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: f
     width = max(sum(len(token.text) for token in line) for line in lines) + 2
     figure = Figure(figsize=(width * CHARACTER_WIDTH, (len(lines) + 2.2) * LINE_HEIGHT), facecolor="white")
     figure.set_dpi(DOTS_PER_INCH)
-    canvas = FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(-1, width - 1), ylim=(len(lines) + 1.4, -0.8))
     axes.set_axis_off()
@@ -178,19 +181,14 @@ def _draw(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: f
             column += len(token.text)
     counter = axes.text(0, len(lines) + 0.7, "", color=INK, **(style | {"fontsize": 0.85 * FONT_SIZE}))
 
-    frames = []
-    for step in range(-1, num_steps):
+    def draw(step: int) -> None:
         for artist, token in artists:
             is_masked = token.step > step
             artist.set_text(MASKED * len(token.text) if is_masked else token.text)
             artist.set_color(PALE if is_masked else _step_color(token.step, num_steps))
         counter.set_text(f"step {step + 1} of {num_steps}" if step < num_steps - 1 else _caption(output))
-        canvas.draw()
-        frames.append(Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB"))
-    durations = [1000 * seconds] * (len(frames) - 1) + [1000 * (seconds + 2.5)]  # milliseconds
-    with atomic_file(path) as temporary:
-        options = {"append_images": frames[1:], "duration": durations, "loop": 0}
-        frames[0].save(temporary, format="GIF", save_all=True, **options)
+
+    save_animation(figure, draw, range(-1, num_steps), seconds, path)
 
 
 @one_line_errors()

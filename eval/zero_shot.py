@@ -8,9 +8,8 @@ Zero-shot perplexity and bits per byte of a model, left to right and in random o
     accelerate launch eval/zero_shot.py MODEL ...
 
 MODEL is an AO-GPT or sigma-GPT, an encoder-only masked diffusion model, or any causal language model of Transformers.
-Writes results.json to --output_dir. A run that was stopped continues when the same command is given again. Bits per
-byte assume a tokenizer that decodes to the text that it encoded, as byte-level BPE does. Each end-of-text counts as one
-byte.
+The command writes results.json to --output_dir. If a run was stopped, the same command continues it. Bits per byte
+assume that the tokenizer is lossless, as byte-level BPE is. Each end-of-text counts as one byte.
 """
 
 import hashlib
@@ -58,39 +57,41 @@ TEXT_FILES = "text files"
 class ScoringArguments(Options):
     """Options of eval/zero_shot.py."""
 
-    text_file: list[str] = option([], "Text, JSONL or Parquet files or patterns to score, also as .xz or .gz.")
-    text_column: str = option("text", "Column of the documents in JSONL and Parquet text files.")
-    sample_by: SampleBy = option("line", "A document in plain text files. `document` is a whole file.")
+    text_file: list[str] = option([], "Text, JSONL or Parquet files, or glob patterns, also as .xz or .gz.")
+    text_column: str = option("text", "Column of the documents in JSONL and Parquet files.")
+    sample_by: SampleBy = option("line", "Part of a plain text file that is one document; document: a whole file.")
     packing: Literal["packed", "documents"] = option(
         "packed",
-        "packed: concatenate the documents of text files, and cut them into sequences. documents: one document per "
-        "sequence, padded with end-of-text, for models that were trained in this way.",
+        "packed: concatenate the documents of text files, and cut the result into sequences. documents: one document "
+        "per sequence, padded with end-of-text, for models that were trained on such sequences.",
     )
     datasets: list[str] = option([], f"Benchmark data sets to score: {', '.join(EVALUATION_SETS)}.")
     protocol: Literal["published", "clean"] = option(
-        "published", "published: cut and score data sets as for the paper's tables. clean: score all tokens exactly."
+        "published", "published: cut data sets into sequences as for the paper's tables. clean: score every token once."
     )
     released_subset: bool = option(
-        False, "Score random orders on the 128 blocks of a data set (all of PTB) that AO-GPT's released script scores."
+        False, "Score random orders only on the blocks that AO-GPT's released script scores (128, or all of PTB)."
     )
-    data_dir: str | None = option(None, "Folder with local files of the data sets. Defaults to the Hub.")
+    data_dir: str | None = option(None, "Folder with local files of the data sets. By default, the Hub is used.")
     split: str | None = option(None, "Split of all data sets. Defaults to the split of the published tables.")
     sequence_length: int | None = option(
-        None, "Tokens in a sequence. Defaults to the model's maximum, and for data sets to at most 1024."
+        None, "Number of tokens in a sequence. Defaults to the model's maximum; for data sets, to at most 1024."
     )
     tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model's.")
     measures: list[str] = option(
-        [], f"{', '.join(MEASURES)}. Defaults to the first two, and to any_order for an encoder."
+        [],
+        f"Kinds of log-likelihood: {', '.join(MEASURES)}. Defaults to left_to_right and any_order; for an encoder, to "
+        "any_order.",
     )
-    num_orders: int = option(1, "Random orders (or maskings) per sequence.", least=1)
-    ensemble_size: int = option(8, "Orders of each context for the measure `ensemble` (Eq. 4).", least=2)
-    num_ranks: int = option(8, "Even number of draws that estimate `ensemble`. 0 computes it exactly.", least=0)
-    num_times: int = option(32, "Even number of masking times of an encoder's bound.", least=2)
+    num_orders: int = option(1, "Number of random orders (for an encoder: estimates) per sequence.", least=1)
+    ensemble_size: int = option(8, "Number of orders of each context for `ensemble` (Eq. 4).", least=2)
+    num_ranks: int = option(8, "Number of ranks to estimate `ensemble` from; even, or 0 for all ranks.", least=0)
+    num_times: int = option(32, "Number of diffusion times to estimate an encoder's bound from; even.", least=2)
     seed: int = option(0, "Seed of the random orders.", least=0)
-    tokens_per_batch: int = option(16384, "Tokens in a forward pass of a process.", least=1)
+    tokens_per_batch: int = option(16384, "Number of tokens in a forward pass of a process.", least=1)
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of the weights.")
     mixed_precision: Literal["no", "bf16"] | None = option(
-        None, "no: compute in `dtype`. bf16: autocast to bfloat16. Defaults to the protocol's choice."
+        None, "no: compute in `dtype`. bf16: autocast to bfloat16. Defaults to the setting of the protocol."
     )
     output_dir: Path | None = option(None, "Folder for results.json. Defaults to a new folder in runs/zero_shot/.")
 
@@ -100,19 +101,23 @@ class ScoringArguments(Options):
         if self.num_ranks:
             check_even("num_ranks", self.num_ranks)
         if bool(self.text_file) == bool(self.datasets):
-            raise ValueError("Set either `text_file` or `datasets`.")
+            given = "both are" if self.text_file else "neither is"
+            raise ValueError(f"Set either `text_file` or `datasets`, but not both ({given} set).")
         if self.released_subset and not (self.datasets and self.protocol == "published"):
-            raise ValueError("`released_subset` needs `datasets` and `protocol='published'`. Set both, or remove it.")
+            raise ValueError(
+                "`released_subset` has no effect without `datasets` and `protocol='published'`. Set both, or remove "
+                "`released_subset`."
+            )
         used, unused = ("text_file", "datasets") if self.text_file else ("datasets", "text_file")
         for name in ("data_dir", "split") if self.text_file else ("text_column", "sample_by", "packing"):
             if getattr(self, name) != getattr(ScoringArguments, name):
-                raise ValueError(f"`{name}` applies to `{unused}`, but `{used}` is given. Remove `{name}`.")
+                raise ValueError(f"`{name}` has an effect only with `{unused}`, but `{used}` is set. Remove `{name}`.")
         for name, allowed in (("datasets", EVALUATION_SETS), ("measures", MEASURES)):
             for value in getattr(self, name):
                 check_choice(name, value, allowed)
 
 
-# By name of a text: rows of sequences, and facts for results.json.
+# Key: name of a text. Value: the sequences of the text, and facts for results.json.
 Texts = dict[str, tuple[list[dict[str, Any]], dict[str, Any]]]
 
 
@@ -124,15 +129,15 @@ def zero_shot(
     identity: str | None = None,
 ) -> dict[str, Any]:
     """
-    Score the text, and return the results.
+    Evaluate a model, and return the results.
 
     Args:
         model_name: Folder or Hub name of the model.
         arguments: Settings.
-        journal_folder: Folder that keeps finished batches until the results are saved, see `Journal`. A digest of the
-            model's revision and the text is appended to its name.
-        save: Function that writes the results, called in the main process.
-        identity: The model's `identity_of_weights` if it is known, which saves reading all weights.
+        journal_folder: Folder that keeps finished batches until the results are saved (see `Journal`). A hash of the
+            model's revision and the text is appended to the name of the folder.
+        save: Function that writes the results. It is called in the main process.
+        identity: Result of `identity_of_weights` for the model. By default, it is computed from all weights.
     """
     started = time.perf_counter()
     accelerator = start_accelerator()
@@ -203,14 +208,14 @@ def _skips_first(scorer: Scorer) -> bool:
 
 
 def _count_tokens(scorer: Scorer, rows: list[dict[str, Any]]) -> np.ndarray:
-    """Return the number of scored tokens of each row."""
+    """Return the number of scored tokens of each sequence."""
     return np.array([row["num_tokens"] - _skips_first(scorer) for row in rows])
 
 
 def _summarize(scorer: Scorer, rows: list[dict[str, Any]], nats: np.ndarray) -> dict[str, Any]:
-    """Return the number of sequences and the metrics of a measure."""
+    """Return the number of sequences, and perplexity and bits per byte for one kind of log-likelihood."""
     metrics = compute_metrics(nats, _count_tokens(scorer, rows), np.array([row["num_bytes"] for row in rows]))
-    if _skips_first(scorer):  # the bytes include those of the first token, so bits per byte would be too low
+    if _skips_first(scorer):  # num_bytes includes the first token, so bits per byte would be too low
         del metrics["bits_per_byte"], metrics["bits_per_byte_standard_error"]
     return {"sequences": len(rows), **metrics}
 
@@ -219,21 +224,21 @@ def _choose_measures(scorer: Scorer, requested: Sequence[str]) -> list[str]:
     for measure in requested:
         if measure not in scorer.measures:
             raise ValueError(
-                f"`measures` has {measure!r}, but a model of type {scorer.model.config.model_type} can be scored by "
-                f"{', '.join(scorer.measures)} only."
+                f"For a model of type {scorer.model.config.model_type}, `measures` must be among "
+                f"{', '.join(scorer.measures)}, but contains {measure!r}. Remove it."
             )
     return list(requested or scorer.default_measures)
 
 
 def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
-    """Raise a `ValueError` if the tokenizer cannot be the model's."""
+    """Raise a `ValueError` if the number of ids shows that the tokenizer does not belong to the model."""
     num_ids = vocabulary_arguments(tokenizer)["num_valid_tokens"]
     expected = getattr(model.config, "num_valid_tokens", None)
-    vocab_size = model.config.get_text_config().vocab_size  # may be larger than the tokenizer's, for causal models
+    vocab_size = model.config.get_text_config().vocab_size  # causal models may have more ids than the tokenizer
     if num_ids > vocab_size if expected is None else num_ids != expected:
         raise ValueError(
             f"The tokenizer {name!r} has {num_ids} ids, but the model has {expected or vocab_size}. Set `tokenizer` to "
-            "the one that the model was trained with."
+            "the tokenizer with which the model was trained."
         )
 
 
@@ -253,7 +258,7 @@ def choose_length(model: PreTrainedModel, arguments: ScoringArguments) -> int:
 def _load_all(
     arguments: ScoringArguments, tokenizer: PreTrainedTokenizerBase, length: int, is_causal: bool
 ) -> Iterator[tuple[str, tuple[list[dict[str, Any]], dict[str, Any]]]]:
-    """Yield the items of `Texts`."""
+    """Yield the pairs of key and value of `Texts`."""
     if arguments.text_file:
         texts = keep_text(load_files(arguments.text_file, arguments.sample_by), arguments.text_column)
         rows, facts = _make_rows(texts, tokenizer, arguments.packing, length, is_causal)
@@ -268,7 +273,7 @@ def _load_all(
 def _make_rows(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, packing: str, length: int, is_causal: bool
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Return sequences with `input_ids`, `num_tokens` (without padding) and `num_bytes`, and counts for the results."""
+    """Return sequences with `input_ids`, `num_tokens` (without padding) and `num_bytes`. Also return counts."""
     documents = encode_documents(texts, tokenizer, with_token_bytes=True)
     if packing == "documents":
         rows = pad(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
@@ -311,9 +316,9 @@ def format_report(results: dict[str, Any]) -> Iterator[str]:
 
 def output_paths(model_name: str, identity: str | None, arguments: ScoringArguments) -> tuple[Path, Path]:
     """
-    Return the file of the results, and the folder of finished batches.
+    Return the path of the results, and the folder for finished batches.
 
-    Both depend on the model's `identity_of_weights` and on all arguments that change results.
+    The names contain a hash of the model's weights and of all arguments that affect results.
     """
     settings = asdict(arguments) | {"model": model_name, "weights": identity}
     del settings["output_dir"], settings["tokens_per_batch"]
@@ -334,11 +339,11 @@ def main(argv: list[str]) -> None:
     identity = identity_of_weights(name)
     output, unfinished = output_paths(name, identity, arguments)
     if output.parent.is_file():
-        raise ValueError(f"`output_dir` ({output.parent}) is a file. Name a folder.")
+        raise ValueError(f"`output_dir` ({output.parent}) is a file. Set it to a folder.")
     try:
         results = zero_shot(name, arguments, unfinished, partial(write_json, output), identity)
     except KeyboardInterrupt:
-        sys.exit(f"Stopped. Finished batches are kept in {output.parent}. Give the same command again to continue.")
+        sys.exit(f"Stopped. Finished batches are kept in {output.parent}. To continue, run the same command again.")
     if PartialState().is_main_process:
         print(*format_report(results), f"Written: {output}", sep="\n")
 

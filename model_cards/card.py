@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Model cards: `template.md`, filled in from the facts of a YAML file, a configuration, and measurements."""
+"""Model cards, which are made from `template.md`, the facts in a YAML file, a configuration and measurements."""
 
 import json
 import re
@@ -21,7 +21,11 @@ FACTS = {
 
 
 def find_cards() -> dict[str, tuple[Path, str | None]]:
-    """Return the file and the size of each card in this folder, by name: `quickstart`, `ao-gpt-small`, ..."""
+    """
+    Return the YAML file and the model size of each card in this folder.
+
+    Keys are the names of the cards, such as `quickstart` (size None) or `ao-gpt-small`.
+    """
     cards = {}
     for path in sorted(HERE.glob("*.yaml")):
         sizes = yaml.safe_load(path.read_text(encoding="utf-8")).get("sizes", {})
@@ -31,31 +35,31 @@ def find_cards() -> dict[str, tuple[Path, str | None]]:
 
 def read_facts(card: str) -> dict[str, Any]:
     """
-    Return the facts of a card. `default.yaml` supplies those that the card does not state.
+    Return the facts of a card. If a fact is not in the card, it is taken from `default.yaml`.
 
     Args:
         card: Name of a card in this folder, or path of a YAML file.
 
     Raises:
-        ValueError: If there is no such card, its file cannot be read, or it has unknown keys.
+        ValueError: If there is no such card, its file cannot be read, or the file has unknown keys.
     """
     cards = find_cards()
     path, size = cards.get(card, (Path(card), None))
     if not path.is_file():
-        raise ValueError(f"There is no card {card!r}. Use one of {', '.join(cards)}, or the path of a YAML file.")
+        raise ValueError(f"There is no card {card!r}. Choose one of {', '.join(cards)}, or pass a YAML file.")
     facts = yaml.safe_load((HERE / "default.yaml").read_text(encoding="utf-8"))
     try:
         own = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read as YAML: {error}") from error
+        raise ValueError(f"{path} cannot be read as YAML. Correct the file. (Cause: {error})") from error
     allowed = ", ".join(sorted(FACTS))
     if not isinstance(own, dict):
-        raise ValueError(f"{path} must contain keys with values. Allowed keys are {allowed}.")
+        raise ValueError(f"{path} must contain lines of the form `key: value`. Allowed keys are {allowed}.")
     own_size = own.pop("sizes", {}).get(size, {})
     hyperparameters = own.get("hyperparameters", {}) | own_size.get("hyperparameters", {})
     facts |= own | own_size | {"hyperparameters": hyperparameters}
     if unknown := sorted(facts.keys() - FACTS):
-        raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}. Allowed keys are {allowed}.")
+        raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}. Remove them. Allowed keys are {allowed}.")
     return {name: fact.replace("{size}", size or "") if isinstance(fact, str) else fact for name, fact in facts.items()}
 
 
@@ -73,23 +77,23 @@ def render_card(
     Return the card of a model.
 
     Args:
-        repo_id: Name of the repository, from which the snippets of the card load the model.
-        facts: Facts as returned by `read_facts`. Keys may have been replaced by those of a training run.
-        config: Configuration of the model. An `MDMEncoderConfig` gives the card of an encoder. The card of a converted
-            model names its source.
+        repo_id: Name of the repository. The code examples in the card load the model from it.
+        facts: Facts as returned by `read_facts`. Facts of a training run may have replaced some of them.
+        config: Configuration of the model. For an `MDMEncoderConfig`, the card describes an encoder. For a converted
+            model, the card names the source model.
         num_parameters: Number of parameters of the model.
-        dtype: Type of the weights.
+        dtype: Data type of the weights.
         mask_token: Mask token of the tokenizer.
         measurements: Results measured with these weights.
-        pad_texts: Whether the snippets pad their texts with end-of-text. Needed for a model that was trained on padded
-            documents, which would otherwise continue the texts.
+        pad_texts: Whether the code examples pad texts with end-of-text. Set it for a model that was trained on padded
+            documents; otherwise, the model would continue the texts.
 
     Raises:
-        ValueError: If a fact is empty, or the card is incomplete.
+        ValueError: If a fact is empty, if the card has unfilled placeholders, or if its metadata are not valid.
     """
     facts = _fill_in_source(facts, config)
     if empty := sorted(name for name, fact in facts.items() if _is_empty(fact)):
-        raise ValueError(f"The card is incomplete: {', '.join(empty)} must have values. Add them to the YAML file.")
+        raise ValueError(f"The keys {', '.join(empty)} of the card have no values. Add values to the YAML file.")
     is_decoder = not isinstance(config, MDMEncoderConfig)
     title = facts.get("title", repo_id.rpartition("/")[2])
     length = min(config.max_position_embeddings, 64)
@@ -134,7 +138,7 @@ def _fill_in_source(facts: dict[str, Any], config: AOGPTConfig) -> dict[str, Any
 
 
 def _is_empty(fact: Any) -> bool:
-    """Return whether a value of a YAML file, or a value in its lists and dictionaries, is missing."""
+    """Return whether a value of a YAML file is empty, or is a list or dictionary that contains an empty value."""
     parts = fact.values() if isinstance(fact, dict) else fact if isinstance(fact, list) else []
     return fact in (None, "") or any(map(_is_empty, parts))
 
@@ -170,22 +174,24 @@ def _make_metadata(
 
 def _check_card(card: ModelCard, metadata: ModelCardData) -> None:
     """
-    Raise a `ValueError` if the text of a card has gaps, or its metadata change when they are read back.
+    Raise a `ValueError` if a card has unfilled placeholders, or if its metadata are lost when the card is parsed again.
 
-    The Hub also checks the metadata, before it accepts a commit.
+    The Hub also checks the metadata before it accepts a commit.
     """
     read = ModelCard(str(card)).data
-    # The Hub merges results with the same data set and configuration, under the name of the first.
+    # Results with the same data set and configuration are merged when the card is parsed.
     if read.to_dict() != metadata.to_dict() or _sort_results(read) != _sort_results(metadata):
         raise ValueError(
-            "The metadata of the card change when they are read back. Results on different data sets must differ in "
-            "`dataset_id` or `dataset_config`."
+            "Some metadata of the card are lost or merged when the written card is parsed again. Give results on "
+            "different data sets a different `dataset_id` or `dataset_config`."
         )
     gaps = re.findall(
         r"\{\{.*?\}\}|\{%.*?%\}|\{(?:mask|size|source|source_license)\}|\[More Information Needed\]", card.text
     )
     if gaps:
-        raise ValueError(f"The card is incomplete: it contains {', '.join(sorted(set(gaps)))}. Fill in the YAML file.")
+        raise ValueError(
+            f"The card still has unfilled placeholders: {', '.join(sorted(set(gaps)))}. Fill them in in the YAML file."
+        )
 
 
 def _sort_results(metadata: ModelCardData) -> list[str]:

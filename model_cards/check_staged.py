@@ -1,13 +1,14 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Script that uses a model folder in a process of its own, with torch and transformers only.
+Script that tests a model folder in a separate process, with only torch and transformers.
 
     python -I check_staged.py FOLDER [EXPECTED.safetensors]
 
-It hides every other installed package and this project. Then it loads the tokenizer and every Auto class that the
-folder lists, runs each model, and generates or fills in masks. EXPECTED contains `input_ids` and the `logits` that they
-must give. The script prints a JSON list of [check, outcome], and stops with an error at the first failure.
+The script makes this project and all other installed packages unavailable. Then it loads the tokenizer, and the model
+through each Auto class that the folder's configuration lists. It runs each model, and generates text or fills in masks.
+EXPECTED contains `input_ids`, and the `logits` that the model must compute for them. The script prints a JSON list of
+[check, outcome]. At the first failure, it stops with an error.
 """
 
 import argparse
@@ -28,11 +29,11 @@ def hide_other_packages(kept: Iterable[str] = KEPT, hidden_modules: Iterable[str
     Make installed packages unavailable for import in this process.
 
     Args:
-        kept: Packages to keep, with everything they require.
-        hidden_modules: Other modules to hide.
+        kept: Packages to keep available, together with the packages that they require.
+        hidden_modules: Modules to make unavailable, in addition to those of all other packages.
 
     Returns:
-        The names of the modules that cannot be imported any more.
+        The names of the modules that can no longer be imported.
     """
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
@@ -45,7 +46,7 @@ def hide_other_packages(kept: Iterable[str] = KEPT, hidden_modules: Iterable[str
         required.add(name)
         try:
             requirements = map(Requirement, distribution(name).requires or ())
-        except PackageNotFoundError:  # a requirement of another platform
+        except PackageNotFoundError:  # the package is required only on another platform
             continue
         todo += [r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
     hidden = {
@@ -59,21 +60,22 @@ def hide_other_packages(kept: Iterable[str] = KEPT, hidden_modules: Iterable[str
         def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
             return None if name.partition(".")[0] in hidden else super().find_spec(name, path, target)
 
-    # An editable installation has its own finder, which would find the hidden modules.
+    # Packages installed in editable mode have their own finders. These are removed, because they would find the
+    # modules.
     others = [finder for finder in sys.meta_path if "editable" not in str(finder)]
     sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in others]
     return hidden
 
 
 def check(folder: str, expected: str | None) -> Iterable[tuple[str, str]]:
-    """Load and use everything in a model folder, and yield the name and the outcome of each check."""
+    """Load and use the tokenizer and all models of a folder. Yield the name and the outcome of each check."""
     import torch
     import transformers
     from safetensors.torch import load_file
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
-    assert tokenizer.mask_token_id == config.mask_token_id, "the masks of the tokenizer and of the model differ"
+    assert tokenizer.mask_token_id == config.mask_token_id, "the mask ids of the tokenizer and of the model differ"
     text = tokenizer.decode([config.num_valid_tokens - 1])
     yield "AutoTokenizer", f"{len(tokenizer)} tokens, mask {tokenizer.mask_token}"
     inputs = load_file(expected) if expected else {"input_ids": torch.arange(3)[None] % config.num_valid_tokens}
@@ -114,10 +116,10 @@ def check(folder: str, expected: str | None) -> Iterable[tuple[str, str]]:
 
 def main() -> None:
     """Run the script."""
-    parser = argparse.ArgumentParser(description="Use a model folder with torch and transformers only.")
+    parser = argparse.ArgumentParser(description="Test a model folder with only torch and transformers.")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="the model folder")
     parser.add_argument(
-        "expected", nargs="?", metavar="EXPECTED.safetensors", help="input_ids, and the logits that they must give"
+        "expected", nargs="?", metavar="EXPECTED.safetensors", help="input_ids, and the expected logits"
     )
     arguments = parser.parse_args()
     for path in (arguments.folder / "config.json", arguments.expected):

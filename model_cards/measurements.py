@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Facts and measurements for a model card, read from the JSON files of training and evaluation."""
+"""Facts and measurements for a model card. They are read from the JSON files of training and evaluation."""
 
 import os
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ class Measurement:
     One measured value.
 
     Attributes:
-        dataset_name: Name of the data set, for readers.
-        split: Its split, for readers.
+        dataset_name: Name of the data set, as shown in the card.
+        split: Split of the data set, as shown in the card.
         metric_type: `"bits_per_byte"` or `"perplexity"`.
-        orders: Orders in which the text was predicted, for readers.
+        orders: Orders in which the text was predicted, as shown in the card.
         value: The value.
-        standard_error: Its standard error, or None if it is unknown.
-        dataset_id: Name of the data set on the Hub, or None if it is not there.
+        standard_error: Standard error of the value, or None if it is unknown.
+        dataset_id: Name of the data set on the Hub, or None if the data set is not on the Hub.
         dataset_config: Configuration of the data set on the Hub.
     """
 
@@ -49,12 +49,12 @@ class Measurement:
 
     @property
     def metric_name(self) -> str:
-        """Name of the metric and the orders, for readers."""
+        """Name of the metric and of the orders, as shown in the card."""
         return f"{self.metric_type.replace('_', ' ')}, {self.orders}"
 
     @property
     def shown(self) -> str:
-        """The value with its standard error, rounded."""
+        """The value with its standard error, rounded, as shown in the card."""
         return with_error(self.value, self.standard_error, 3 if self.metric_type == "bits_per_byte" else 2)
 
 
@@ -62,7 +62,7 @@ class Measurement:
 
 
 def select_hyperparameters(results: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a finished run that its card shows, by their names in training/configs/."""
+    """Return the settings of a finished run that are shown in the card. Keys are as in training/configs/."""
     arguments = results["arguments"] | {"mixed_precision": results["hardware"]["mixed_precision"]}
     if arguments.get("init_from") is not None:
         arguments["init_from"] = remove_folders(arguments["init_from"])
@@ -76,10 +76,12 @@ def select_hyperparameters(results: dict[str, Any]) -> dict[str, Any]:
 
 def read_run_measurements(run: Path, results: dict[str, Any]) -> list[Measurement]:
     """
-    Return bits per byte of the held-out text of a finished run, with standard errors if it has a `report.json`.
+    Return bits per byte on the held-out text of a finished run.
+
+    If the run has a `report.json`, the measurements have standard errors.
 
     Raises:
-        ValueError: If the report belongs to another run, such as an earlier one in the same folder.
+        ValueError: If `report.json` belongs to another run, such as an earlier run in the same folder.
     """
     path = run / "report.json"
     if path.is_file():
@@ -95,12 +97,12 @@ def read_run_measurements(run: Path, results: dict[str, Any]) -> list[Measuremen
     return [
         Measurement(corpus, "held out", "bits_per_byte", orders, values[key], values.get(f"{key}_standard_error"))
         for key, orders in ORDER_NAMES.items()
-        if key in values  # encoders are not scored left to right
+        if key in values  # encoders are not evaluated left to right
     ]
 
 
 def describe_corpus(results: dict[str, Any]) -> str:
-    """Describe the training data of a finished run in a sentence."""
+    """Describe the training data of a finished run in a few words."""
     corpus = results["corpus"]
     train, tokenizer, name = corpus["train"], remove_folders(corpus["tokenizer"]), name_corpus(results)
     if "tokens" not in train:
@@ -112,12 +114,12 @@ def describe_corpus(results: dict[str, Any]) -> str:
 
 
 def name_corpus(results: dict[str, Any]) -> str:
-    """Return the names of the corpus of a run, without the folders of files."""
+    """Return the names in `corpus` of a run. Paths are replaced by the names of the files."""
     return ", ".join(map(remove_folders, results["arguments"]["corpus"]))
 
 
 def remove_folders(name: str) -> str:
-    """Return a Hub name unchanged, and the last part of a path, since the folders of a machine are private."""
+    """Return a Hub name unchanged. Of a path, return only the last part, because folders of a machine are private."""
     return name if is_hub_name(name) and not os.path.isdir(name) else Path(name).name
 
 
@@ -133,26 +135,26 @@ def read_zero_shot_measurements(
     Args:
         path: The file.
         model_type: Type of the model to publish.
-        num_parameters: Number of its parameters.
-        weights: `identity_of_weights` of the model. Not compared if it is None, or if the results have none because a
-            model on the Hub was scored.
+        num_parameters: Number of parameters of the model to publish.
+        weights: Result of `identity_of_weights` for the model to publish. It is not compared if it is None, or if the
+            file contains none because a model on the Hub was evaluated.
 
     Raises:
-        ValueError: If the file was written by another command, or for a model with another type, number of parameters
-            or weights.
+        ValueError: If the file was written by another command, or if it contains results of a model with another type,
+            number of parameters or weights.
     """
     results = read_json(path, ZERO_SHOT_KEYS, "eval/zero_shot.py")
     measured = results["model_type"], results["num_parameters"]
     if measured != (model_type, num_parameters):
         raise ValueError(
-            f"{path} contains results of another model ({measured[0]}, {measured[1]} parameters). The model to publish "
-            f"is {model_type}, {num_parameters} parameters. Pass `--results` of this model."
+            f"`--results` must belong to the model to publish ({model_type}, {num_parameters} parameters), but {path} "
+            f"belongs to another model ({measured[0]}, {measured[1]} parameters). Pass another file."
         )
     scored = results.get("weights")
     if None not in (scored, weights) and scored != weights:
         raise ValueError(
-            f"{path} contains results of other weights: those that {results.get('model')} had when it was scored. "
-            "Score the model to publish with eval/zero_shot.py, and pass these `--results`."
+            f"{path} contains results of other weights, which {results.get('model')} had when it was evaluated. "
+            "Evaluate the model to publish with eval/zero_shot.py, and pass these `--results`."
         )
     return [
         Measurement(
@@ -182,7 +184,7 @@ def _describe_orders(measure: str, arguments: dict[str, Any]) -> str:
 
 
 def _name_dataset(name: str, dataset: dict[str, Any]) -> str:
-    """Return the title of a benchmark data set, or the names of the scored files."""
+    """Return the title of a benchmark data set, or the names of the text files."""
     if name in EVALUATION_SETS:
         return EVALUATION_SETS[name].title
     return ", ".join(Path(file).name for file in dataset["files"])

@@ -1,13 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Command that prepares a Hub repository of a model, checks it, and uploads it with --push.
+Command that prepares the files of a Hub repository for a model, checks them, and uploads them with --push.
 
     python model_cards/publish.py RUN_OR_MODEL REPO_ID [--card NAME] [--output_dir DIR] [--push]
 
-RUN_OR_MODEL is a finished run (runs/quickstart) or a model folder. The check loads the repository through every Auto
-class in a process that has only torch and transformers, and generates. Without --push, the network is not used. Without
---output_dir, the prepared files are deleted at the end. Uploads use the token of `hf auth login`.
+RUN_OR_MODEL is a finished run (such as runs/quickstart) or a model folder. For the check, a process that has only torch
+and transformers loads the model through every Auto class, and generates text. Without --push, the network is not used.
+Without --output_dir, the prepared files are deleted at the end. Uploads use the token of `hf auth login`.
 """
 
 import json
@@ -52,15 +52,15 @@ class PublishArguments:
 
     card: str | None = option(
         None,
-        "Card in model_cards/, such as quickstart, or a YAML file. Defaults to `converted` for models that were "
-        "converted from a causal language model, and to `default` for others.",
+        "Name of a card in model_cards/, such as quickstart, or a YAML file. Defaults to `converted` for models that "
+        "were converted from a causal language model, and to `default` for others.",
     )
-    tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to that of the model folder.")
-    results: list[Path] = option([], "JSON files of eval/zero_shot.py with results of this model, for the card.")
-    max_shard_size: str = option("2GB", "Maximum size of a file of weights.")
-    output_dir: Path | None = option(None, "Folder to keep the prepared files in. Without it, they are deleted.")
+    tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model folder.")
+    results: list[Path] = option([], "JSON files that eval/zero_shot.py wrote for this model, for the card.")
+    max_shard_size: str = option("2GB", "Maximum size of a file with weights.")
+    output_dir: Path | None = option(None, "Folder for the prepared files. By default, they are deleted at the end.")
     push: bool = option(False, "Upload the prepared files.")
-    private: bool = option(False, "Create a private repository. An existing one must be private.")
+    private: bool = option(False, "Create a private repository. An existing repository must be private.")
     revision: str = option("main", "Branch to upload to. A new branch starts from main.")
     tag: str | None = option(None, "Tag to create for the uploaded commit. Defaults to no tag.")
     message: str = option("Upload model", "Message of the commit.")
@@ -69,7 +69,7 @@ class PublishArguments:
         upload_options = ("private", "revision", "tag", "message")
         unused = [f"--{name}" for name in upload_options if getattr(self, name) != getattr(PublishArguments, name)]
         if unused and not self.push:
-            raise ValueError(f"{', '.join(unused)} has no effect without --push. Add --push, or remove it.")
+            raise ValueError(f"{', '.join(unused)} has no effect without --push. Add --push, or remove the options.")
 
 
 # -------------------------------------------------------------------------------------------------------- preparation
@@ -82,12 +82,12 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     Args:
         source: A finished run of training/pretrain.py, or a model folder.
         repo_id: Name of the repository on the Hub.
-        folder: Folder to write. It is written completely or not at all.
+        folder: Folder to write. If an error occurs, nothing is written.
         arguments: Options of the command.
 
     Raises:
-        ValueError: If `source` is neither a run nor a model; if there is no tokenizer, or it does not fit the model; if
-            the card or the results cannot be read, or belong to another model; or if `folder` is not empty.
+        ValueError: If `source` is neither a run nor a model; if there is no tokenizer, or it does not match the model;
+            if the card or the results cannot be read or belong to another model; or if `folder` is not empty.
     """
     check_empty_folder(folder)
     run = source if (source / "model").is_dir() else None
@@ -105,8 +105,8 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         corpus = name_corpus(run_results)
         if facts.get("corpus", corpus) != corpus:
             raise ValueError(
-                f"The card {arguments.card!r} describes a model trained on {facts['corpus']}, but {source} was trained "
-                f"on {corpus}. Remove `--card` to use the default card, or pass a YAML file for this run."
+                f"The card {arguments.card!r} is for models trained on {facts['corpus']}, but {source} was trained on "
+                f"{corpus}. Remove `--card` to use the default card, or pass a YAML file for this run."
             )
         facts["hyperparameters"] = select_hyperparameters(run_results)
         facts.setdefault("training_data", describe_corpus(run_results))
@@ -129,22 +129,24 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
 
 
 def load_local(folder: Path) -> Model:
-    """Load a model from a folder with this package's code. Pickled weights are refused."""
+    """Load a model from a folder, with the code of this package. Only safetensors weights are accepted."""
     if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} is neither a finished run nor a model folder: it has no config.json.")
+        raise ValueError(
+            f"{folder} is neither a finished run nor a model folder, because it has no config.json. Check the path."
+        )
     return load_model(folder, use_safetensors=True)
 
 
 @torch.no_grad()
 def check(folder: Path) -> list[tuple[str, str]]:
     """
-    Load and use a prepared folder in a process that can import torch and transformers only.
+    Test a prepared folder in a process that can import only torch and transformers.
 
     Returns:
-        The name and the outcome of each check, see check_staged.py.
+        The name and the outcome of each check (see check_staged.py).
 
     Raises:
-        ValueError: If a check failed, with the error message of the process.
+        ValueError: If a check failed. The message contains the error of the process.
     """
     model = load_local(folder)
     generator = torch.Generator().manual_seed(0)
@@ -158,14 +160,17 @@ def check(folder: Path) -> list[tuple[str, str]]:
             [sys.executable, "-I", str(CHECK), str(folder.absolute()), str(expected)],
             cwd=temporary,
             env=environment,
-            stdin=subprocess.DEVNULL,  # fail instead of waiting for an answer
+            stdin=subprocess.DEVNULL,  # a question would fail instead of waiting for an answer
             capture_output=True,
             text=True,
             encoding="utf-8",
             check=False,
         )
     if process.returncode:
-        raise ValueError(f"{folder} does not work in a clean process:\n{process.stderr.strip()}")
+        raise ValueError(
+            f"{folder} does not work in a process with only torch and transformers. Correct the cause:\n"
+            f"{process.stderr.strip()}"
+        )
     return [tuple(outcome) for outcome in json.loads(process.stdout.splitlines()[-1])]
 
 
@@ -174,10 +179,10 @@ def check(folder: Path) -> list[tuple[str, str]]:
 
 def push(folder: Path, repo_id: str, api: HfApi, arguments: PublishArguments) -> str:
     """
-    Replace the files of a branch by those of a folder in one commit, and return the URL of the commit.
+    Replace all files of a branch by the files of a folder in one commit. Return the URL of the commit.
 
-    A failed upload changes no branch. Files of weights that it has sent are stored by their hashes, and are not sent
-    again by the next attempt.
+    If the upload fails, the branch does not change. The Hub keeps weights that were already sent, so the next attempt
+    does not send them again.
 
     Raises:
         ValueError: If the tag exists, or the repository is public although `arguments.private` is set.
@@ -188,12 +193,12 @@ def push(folder: Path, repo_id: str, api: HfApi, arguments: PublishArguments) ->
     api.create_repo(repo_id, private=arguments.private, exist_ok=True)
     if arguments.private and not api.repo_info(repo_id, revision="main").private:
         raise ValueError(
-            f"{repo_id} exists and is public. Make it private in its settings, choose another name, or remove "
-            "`--private`."
+            f"With `--private`, the repository must be private, but {repo_id} exists and is public. Make it private in "
+            "its settings, choose another name, or remove `--private`."
         )
     refs = api.list_repo_refs(repo_id)
     if tag is not None and tag in {ref.name for ref in refs.tags}:
-        raise ValueError(f"{repo_id} already has a tag {tag!r}. Choose another one, or delete it first.")
+        raise ValueError(f"{repo_id} already has a tag {tag!r}. Choose another tag, or delete the existing one first.")
     is_new = revision not in {ref.name for ref in refs.branches}
     if is_new:
         api.create_branch(repo_id, branch=revision)
@@ -204,7 +209,7 @@ def push(folder: Path, repo_id: str, api: HfApi, arguments: PublishArguments) ->
             revision=revision,
             commit_message=arguments.message,
             delete_patterns="*",
-            parent_commit=api.repo_info(repo_id, revision=revision).sha,  # fails if another commit was made since
+            parent_commit=api.repo_info(repo_id, revision=revision).sha,  # the upload fails if there is a newer commit
         )
     except BaseException:
         if is_new:
@@ -214,7 +219,10 @@ def push(folder: Path, repo_id: str, api: HfApi, arguments: PublishArguments) ->
         try:
             api.create_tag(repo_id, tag=tag, revision=commit.oid)
         except (OSError, HTTPError) as error:
-            raise RuntimeError(f"Uploaded to {commit.commit_url}, but without the tag {tag!r}: {error}") from error
+            raise RuntimeError(
+                f"The files were uploaded to {commit.commit_url}, but the tag {tag!r} could not be created. Create it "
+                f"on the Hub. (Cause: {error})"
+            ) from error
     return commit.commit_url
 
 
@@ -223,7 +231,7 @@ def push(folder: Path, repo_id: str, api: HfApi, arguments: PublishArguments) ->
 
 def show(folder: Path, outcomes: list[tuple[str, str]], console: Console) -> None:
     """Print the outcomes of the checks, and the prepared files."""
-    checks = Table("checked in a clean process", "outcome", title_justify="left")
+    checks = Table("check (with only torch and transformers)", "outcome", title_justify="left")
     for name, outcome in outcomes:
         checks.add_row(escape(name), escape(outcome))
     console.print(checks)
@@ -237,26 +245,28 @@ def show(folder: Path, outcomes: list[tuple[str, str]], console: Console) -> Non
     console.print(files)
 
 
-@one_line_errors(ValueError, OSError, RuntimeError, HTTPError)  # HTTPError: no token, no network, or a failed upload
+@one_line_errors(
+    ValueError, OSError, RuntimeError, HTTPError
+)  # an HTTPError means no token, no network, or a failed upload
 def main(argv: list[str]) -> None:
     """Run the command."""
     parser = Parser(
         PublishArguments,
-        description="Prepare a Hub repository of a model, check it, and upload it with --push. The prepared files are "
-        "deleted at the end, unless --output_dir is given.",
+        description="Prepare the files of a Hub repository for a model, check them, and upload them with --push. The "
+        "prepared files are deleted at the end, unless --output_dir is given.",
     )
     parser.add_argument("source", type=Path, metavar="RUN_OR_MODEL", help="a finished run, or a model folder")
     parser.add_argument("repo_id", metavar="REPO_ID", help="owner/name on the Hub")
     arguments, others = parser.parse(argv)
     validate_repo_id(others.repo_id)
-    if "/" not in others.repo_id:  # the snippets of the card would load another repository
-        raise ValueError(f"REPO_ID must be OWNER/NAME, but is {others.repo_id}.")
+    if "/" not in others.repo_id:  # the code examples of the card would load another repository
+        raise ValueError(f"REPO_ID must have the form OWNER/NAME, but is {others.repo_id}. Add the owner.")
     console = Console()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.output_dir or Path(temporary) / "repository"
-        with console.status("preparing the repository"):
+        with console.status("preparing the files"):
             stage(others.source, others.repo_id, folder, arguments)
-        with console.status("checking it in a clean process"):
+        with console.status("checking the files with only torch and transformers"):
             outcomes = check(folder)
         show(folder, outcomes, console)
         if arguments.push:

@@ -465,10 +465,11 @@ def _describe_unsupported(name: str, value: object) -> str:
         hint = suggest(name, known) or " Its arguments are listed in AnyOrderGenerationConfig."
         return f"`generate` got the unknown argument `{name}`.{hint}"
     allowed = f" Only {NO_OP_VALUES[name]!r} is allowed." if name in NO_OP_VALUES else ""
+    shown = f"`{name}={value!r}`" if isinstance(value, bool | int | float | str) else f"`{name}`"
     return (
-        f"`generate` does not support `{name}={value!r}`.{allowed} Remove `{name}`, or load the model with "
-        "AutoModelForCausalLM to use Transformers' `generate` (left to right). Processors that penalize or forbid "
-        "tokens can also be passed as `logits_processor`."
+        f"`generate` does not support {shown}.{allowed} Remove `{name}`, or load the model with AutoModelForCausalLM "
+        "to use Transformers' `generate` (left to right). Processors that penalize or forbid tokens can also be passed "
+        "as `logits_processor`."
     )
 
 

@@ -28,6 +28,7 @@ from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedL
 from tests.references import random_encoder, random_model, seeded
 from training.objectives import AnyOrderObjective, MaskedDiffusionObjective, ScoreEntropyObjective
 from training.optimization import ExponentialMovingAverage
+from training.status import StepStatus
 
 NAME = "simulated"
 INDEXING = {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
@@ -271,7 +272,10 @@ def gradient_of_objective(
 def average_after_a_step(model: AOGPTForAnyOrderLM, put: Callable) -> torch.Tensor:
     """Return the moving averages after a training step as in `training/pretrain.py`, with plain gradient descent."""
     averages = ExponentialMovingAverage(model, decay=0.9)
-    AnyOrderObjective(model.train())(put(IDS), put(ORDERS)).backward()
+    loss = AnyOrderObjective(model.train())(put(IDS), put(ORDERS))
+    loss.backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    StepStatus(0, torch.stack([loss.detach(), norm, torch.full_like(norm, 15.0)])[None])
     with torch.no_grad():
         for weight in model.parameters():
             weight.sub_(weight.grad)

@@ -101,7 +101,10 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("max_position_embeddings: 16", r"`sequence_length` \(32\) is more than `max_position_embeddings` \(16\)"),
+        (
+            "max_position_embeddings: 16",
+            r"`sequence_length` must be at most `max_position_embeddings` \(16\), but is 32",
+        ),
         ("num_attention_heads: 7", r"`hidden_size` \(768\) must be a multiple of `num_attention_heads` \(7\)"),
         ("max_steps: 50", r"`warmup_steps` must be at least 0 and below `max_steps` \(50\), but is 100"),
         ("max_steps: 100", r"`warmup_steps` must be at least 0 and below `max_steps` \(100\), but is 100"),
@@ -120,13 +123,19 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         ),
         ("block_length: 2\nstride: 3", r"`block_length` \(2\) and `stride` \(3\) cannot be combined"),
         ("block_length: 0", "`block_length` must be at least 1, but is 0"),
-        ("objective: masked_diffusion", "`objective=masked_diffusion` needs `architecture=encoder`"),
-        (f"{ENCODER}\nobjective: score_entropy", "needs `target_injection=sigma`, .* but it is adaln"),
-        (f"{MASKED_DIFFUSION}\norders: shared", "draws masks and no orders"),
-        (f"{MASKED_DIFFUSION}\nblock_length: 4", "draws masks and no orders"),
-        (f"{MASKED_DIFFUSION}\nleft_to_right_fraction: 0.1", "draws masks and no orders"),
+        ("objective: masked_diffusion", "`objective` must be any_order for a decoder, but is masked_diffusion"),
+        (
+            f"{ENCODER}\nobjective: score_entropy",
+            "`target_injection` must be sigma for `objective=score_entropy`, but is adaln",
+        ),
+        (f"{MASKED_DIFFUSION}\norders: shared", "draws masked positions and no orders"),
+        (f"{MASKED_DIFFUSION}\nblock_length: 4", "draws masked positions and no orders"),
+        (f"{MASKED_DIFFUSION}\nleft_to_right_fraction: 0.1", "draws masked positions and no orders"),
         ("target_injection: sigma", "`target_injection` must be one of .*, but is 'sigma'"),
-        ("position_encoding: rotary\nrope_parameters: linear", "`rope_parameters` must be JSON, but is 'linear'"),
+        (
+            "position_encoding: rotary\nrope_parameters: linear",
+            "`rope_parameters` must be a mapping in JSON, but is 'linear'",
+        ),
         ("rope_parameters:\n  rope_theta: 9", "has no effect without `position_encoding='rotary'`"),
         ("ema_decay: 1", "`ema_decay` must be below 1, but is 1.0"),
         ("max_grad_norm: 0", "`max_grad_norm` must be above 0, but is 0.0"),
@@ -137,9 +146,9 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         ("seed: 4294967296", "`seed` must be below 4294967296, but is 4294967296"),
         ("shuffle_window: 0", "`shuffle_window` must be at least 1, but is 0"),
         ("dataloader_num_workers: -1", "`dataloader_num_workers` must be at least 0, but is -1"),
-        ("prepare_only: true\nstreaming: true", "`prepare_only` has no effect with `streaming`"),
-        ("max_steps: [200, 300]", r"`max_steps` must have one value, but is \['200', '300'\] in .*my_run.yaml"),
-        ("validation_files: {a: b}", "`validation_files` must have one value, but is {'a': 'b'} in .*my_run.yaml"),
+        ("prepare_only: true\nstreaming: true", "`prepare_only` and `streaming` are both set"),
+        ("max_steps: [200, 300]", r"`max_steps` must have a single value, but is \['200', '300'\] in .*my_run.yaml"),
+        ("validation_files: {a: b}", "`validation_files` must have a single value, but is {'a': 'b'} in .*my_run.yaml"),
         (f"output_dir: {__file__}", r"test_arguments.py\) is a file. Set it to a folder"),
     ],
 )
@@ -224,7 +233,7 @@ def test_architecture_is_that_of_the_initial_model(config: Path, tmp_path: Path)
         ("--no_mlp_bias", True),
         ("--architecture=encoder", "decoder"),
     ):
-        with pytest.raises(ValueError, match=f"but the model of .* has {actual}. Remove the key"):
+        with pytest.raises(ValueError, match=f"but is {actual} in the model of .*. Remove the key"):
             parse_arguments([*start, option])
     with pytest.raises(ValueError, match="`hidden_size` is 768, but"):
         parse_arguments([*add_lines(config, "hidden_size: 768"), start[1]])
@@ -263,7 +272,7 @@ def test_accumulation_steps_make_up_the_batch(
 def test_a_batch_that_cannot_be_divided_is_an_error(batch_size: int, per_device: int | None, processes: int) -> None:
     training = TrainingArguments(batch_size=batch_size, per_device_batch_size=per_device)
     with pytest.raises(
-        ValueError, match=rf"`batch_size` \({batch_size}\) must be a multiple .* processes \({processes}\)"
+        ValueError, match=rf"`batch_size` must be a multiple .* processes \({processes}\) .* but is {batch_size}\."
     ):
         accumulation_steps(training, processes)
 
@@ -306,7 +315,7 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
 def test_comments_of_recipes_give_batch_sizes_for_numbers_of_gpus(path: Path) -> None:
     training = parse_arguments([str(path)])[2]
     comment = re.search(
-        r"per_device_batch_size: .* # for up to (.*) GPUs; (.*) on (.*), (.*) on (.*)", path.read_text()
+        r"per_device_batch_size: .* # for up to (.*) GPUs; set (.*) for (.*) GPUs, (.*) for (.*)", path.read_text()
     )
     most, *others = map(int, comment.groups())
     assert accumulation_steps(training, most) == 1

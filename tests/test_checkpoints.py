@@ -152,7 +152,9 @@ def test_a_full_disk_is_reported_and_keeps_the_previous_checkpoint(tmp_path: Pat
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))  # limits the size of files
     try:
-        with pytest.raises(OSError, match=r"0002.safetensors could not be written: .* needs 40,000 bytes; [\d,]+ are"):
+        with pytest.raises(
+            OSError, match=r"0002.safetensors could not be written: .* needs 40,000 bytes; [\d,]+ bytes are"
+        ):
             save_checkpoint(tmp_path, 2, {"weights.a": torch.ones(10_000)}, {}, keep=1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

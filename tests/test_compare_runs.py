@@ -76,9 +76,9 @@ def test_runs_that_cannot_be_compared_are_errors(runs: list[str], tmp_path: Path
     same_name = write_run(tmp_path / "elsewhere" / "decoder", {}, any_order=1.0)
     (tmp_path / "unfinished").mkdir()
     for folder, message in (
-        (longer, "longer was evaluated on .*9.*, but decoder on .*8"),
+        (longer, "longer was evaluated on .*9.*, and decoder on .*8"),
         (same_name, "have the same name"),
-        (str(tmp_path / "unfinished"), "finish the run first"),
+        (str(tmp_path / "unfinished"), "so the run is not finished"),
     ):
         with pytest.raises(SystemExit, match=message):
             main([*runs, folder, "--output_dir", str(tmp_path / "out")])

@@ -281,8 +281,11 @@ def test_models_trained_from_scratch_with_a_known_block_can_be_exported() -> Non
         torch.testing.assert_close(predict_left_to_right(causal, ids), model(ids).logits, rtol=0, atol=1e-4)
     for changes, message in (
         ({"start_token_id": None}, "has a learned start embedding"),
-        ({"gated_mlp": False}, "The block of the model is not that of a Llama, Qwen2 or Qwen3"),
-        ({"target_injection": "adaln"}, "Only decoders with rotary positions and `target_injection='none'`"),
+        ({"gated_mlp": False}, "its block is not that of a Llama, Qwen2 or Qwen3"),
+        (
+            {"target_injection": "adaln"},
+            "Only decoders with `position_encoding='rotary'` and `target_injection='none'`",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             export_model(AOGPTForAnyOrderLM(AOGPTConfig(**block | changes)))
@@ -361,7 +364,7 @@ def test_the_start_token_can_be_chosen(source: Path, tmp_path: Path) -> None:
     config = AutoConfig.from_pretrained(source)
     assert find_start_token(config, tokenizer, "c") == 2
     assert find_start_token(config, tokenizer, None) == START
-    with pytest.raises(ValueError, match="`start_token` must be a token of the tokenizer, but is 'zzz'"):
+    with pytest.raises(ValueError, match="`start_token` must be in the vocabulary of the tokenizer, but is 'zzz'"):
         convert(str(source), tmp_path / "model", start_token="zzz")
     tokenizer.eos_token = config.eos_token_id = None
     with pytest.raises(ValueError, match="Set `--start_token`"):
@@ -371,8 +374,12 @@ def test_the_start_token_can_be_chosen(source: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
-        ("mistral", {"sliding_window": 5}, r"attends to windows of 5 tokens.* Set `--max_length 5` or less"),
-        ("qwen2", {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1}, "windows of 5 tokens"),
+        ("mistral", {"sliding_window": 5}, r"attends only to the last 5 tokens.* Set `--max_length` to 5 or less"),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+            "attends only to the last 5 tokens",
+        ),
         ("olmo", {"clip_qkv": 3.0}, "A model with `clip_qkv=3.0` cannot be converted"),
         (
             "gpt2",
@@ -418,11 +425,9 @@ def test_other_blocks_are_refused(model_type: str) -> None:
 
 
 def test_injections_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(
-        ValueError, match="must be one of adaln, input, shared, per_layer for this model, but is 'none'"
-    ):
+    with pytest.raises(ValueError, match="must be one of adaln, input, shared, per_layer, but is 'none'"):
         convert_model(make_causal("gpt2"), START, "none")
-    with pytest.raises(ValueError, match="must be one of none, adaln for this model, but is 'input'"):
+    with pytest.raises(ValueError, match="must be one of none, adaln, but is 'input'"):
         convert_model(make_causal("llama"), START, "input")
 
 

@@ -139,7 +139,7 @@ def test_validation_split_of_a_data_set(tmp_path: Path) -> None:
     folder = str(tmp_path / "set")
     assert load_corpus(CorpusArguments([folder]))["validation"]["text"][:] == ["validation"]
     assert load_corpus(CorpusArguments([folder], validation_split="test"))["validation"]["text"][:] == ["test"]
-    with pytest.raises(ValueError, match=r"no split 'dev'\. Its splits are: train, validation, test"):
+    with pytest.raises(ValueError, match=r"no split 'dev'\. Choose one of its splits: train, validation, test"):
         load_corpus(CorpusArguments([folder], validation_split="dev"))
 
 
@@ -150,7 +150,7 @@ def test_the_first_part_of_a_data_set_is_an_error(tmp_path: Path, is_streamed: b
     pq.write_table(pa.table({"text": WORDS}), folder / "0000.parquet")
     load = stream_corpus if is_streamed else load_corpus
     with pytest.raises(
-        ValueError, match=r"are in partial-train\. .* Set `corpus_revision` to a revision with the whole"
+        ValueError, match=r"are in partial-train, .* Set `corpus_revision` to a revision with the whole"
     ):
         load(CorpusArguments([str(tmp_path / "set")]))
     folder.rename(tmp_path / "set" / "plain_text" / "train")
@@ -159,7 +159,7 @@ def test_the_first_part_of_a_data_set_is_an_error(tmp_path: Path, is_streamed: b
 
 def test_another_number_of_documents_is_an_error(lines: Path) -> None:
     assert load_corpus(CorpusArguments([str(lines)], corpus_documents=200)).keys() == {"train", "validation"}
-    with pytest.raises(ValueError, match=r"lines.txt has 200 documents, but `corpus_documents` is 8,013,769\."):
+    with pytest.raises(ValueError, match=r"lines.txt must have 8,013,769 documents .* but has 200\."):
         load_corpus(CorpusArguments([str(lines)], corpus_documents=8_013_769))
 
 

@@ -171,7 +171,7 @@ def test_long_documents_are_errors_or_dropped(arguments: DataArguments, caplog: 
     arguments.sequence_length = max(lengths)
     assert load_data(arguments).facts["train"]["left_out_documents"] == 0
     arguments.sequence_length = max(lengths) - 1
-    with pytest.raises(ValueError, match=rf"of \d+ train documents do not fit .*the longest needs {max(lengths)}\."):
+    with pytest.raises(ValueError, match=rf"of \d+ train .* longest has {max(lengths)} tokens\..*` leaves them out"):
         load_data(arguments)
     arguments.drop_long_documents = True
     with caplog.at_level(logging.WARNING):
@@ -231,9 +231,9 @@ def test_arguments_on_the_command_line() -> None:
     ("changes", "message"),
     [
         ({"sequence_length": 0}, "`sequence_length` must be at least 1, but is 0"),
-        ({"sequence_length": 10_000}, r"train split has \d+ tokens, less than one sequence of 10000"),
-        ({"packing": "documents", "sequence_length": 2, "drop_long_documents": True}, "do not fit"),
-        ({"vocab_size": 5000}, r"`vocab_size` \(5000\) is too large for the corpus"),
+        ({"sequence_length": 10_000}, "train split must have at least one sequence of 10000 tokens"),
+        ({"packing": "documents", "sequence_length": 2, "drop_long_documents": True}, "would leave none"),
+        ({"vocab_size": 5000}, r"`vocab_size` must be at most \d+ for this corpus, .* but is 5000"),
         ({"text_column": "body"}, "no column 'body'"),
     ],
 )

@@ -90,7 +90,10 @@ def test_shown_probabilities_multiply_to_the_likelihood_of_the_text(
 
 
 def test_wrong_inputs_are_errors(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
-    for text, message in (("abc", "There is nothing to fill in. Write _"), ("_" * 13, "13 tokens, but at most 12")):
+    for text, message in (
+        ("abc", "The text has nothing to fill in. Write _"),
+        ("_" * 13, "at most 12 tokens, but has 13"),
+    ):
         with pytest.raises(ValueError, match=message):
             collect_steps(tiny_model, tiny_tokenizer, text=text)
     with pytest.raises(ValueError, match=r"`temperature` must be .* but is 0\.0"):
@@ -230,7 +233,7 @@ def test_in_a_browser(url: str) -> None:
         page.get_by_text("Seed 7: 3 tokens").wait_for()
         page.locator("#text textarea").fill("abc")
         page.locator("#start").click()
-        page.get_by_text("There is nothing to fill in").wait_for()
+        page.get_by_text("The text has nothing to fill in").wait_for()
         browser.close()
     assert errors == []
     assert [request for request in requests if not request.startswith((url, "data:", "blob:"))] == []

@@ -290,8 +290,10 @@ def test_random_arguments_of_likelihoods_give_consistent_results_or_are_refused(
 
 
 COLLATOR_ARGUMENTS: dict[str, list | Callable] = {
-    "orders": ["random", "shared", "left_to_right", "fixed"],
+    "orders": ["random", "shared", "left_to_right", "context_first", "fixed"],
     "block_length": [1, 3, 50, 0],
+    "min_context": [0, 2],
+    "max_context": [1, 20],
     "stride": [1, 4],
     "left_to_right_fraction": [0, 0.5, 1, -1],
     "pad_token_id": [0, 3],
@@ -319,7 +321,11 @@ def test_batches_of_random_collators_are_valid_or_refused() -> None:
         size, width = batch["input_ids"].shape
         check_orders("orders", batch["orders"], size, width)
         for row, length in enumerate(lengths):
-            assert batch["labels"][row].tolist() == [*range(length), *[-100] * (width - length)]
+            labels = torch.tensor([*range(length), *[-100] * (width - length)])
+            is_given = (batch["labels"][row] == -100) & (torch.arange(width) < length)
+            assert torch.equal(batch["labels"][row], labels.masked_fill(is_given, -100))
+            assert arguments.get("orders") == "context_first" or not is_given.any()
+            assert batch["orders"][row, : is_given.sum()].tolist() == is_given.nonzero().flatten().tolist()
             assert batch["orders"][row, length:].tolist() == list(range(length, width))
             alone = DataCollatorForAnyOrderLM(**arguments | {"pad_token_id": 0})([features[row]])
             assert torch.equal(alone["orders"][0, :length], batch["orders"][row, :length])

@@ -261,7 +261,8 @@ def test_unknown_settings_suggest_the_nearest_known_name(make: Callable, name: s
             {"stop_strings": "a"},
             "`generate` does not support `stop_strings='a'`. Remove `stop_strings`, or load the model with",
         ),
-        ({"stopping_criteria": []}, "`generate` does not support `stopping_criteria=[]`. Remove `stopping_criteria`"),
+        ({"stopping_criteria": []}, "`generate` does not support `stopping_criteria`. Remove `stopping_criteria`"),
+        ({"assistant_model": random_model()}, "`generate` does not support `assistant_model`. Remove `assist"),
         (
             {"use_cache": False},
             "`generate` does not support `use_cache=False`. Only True is allowed. Remove `use_cache`",

@@ -20,6 +20,7 @@ from eval.judging import Judge, Sample
 from eval.tables import GENERATIVE, generative_table
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import load_tokenizer
+from tests.references import random_encoder
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -67,7 +68,7 @@ def test_perplexity_of_samples(judge: str) -> None:
     assert found["mean"] == pytest.approx(np.mean(expected), rel=1e-5)
     assert found["mean_standard_error"] == pytest.approx(np.std(expected, ddof=1) / 3**0.5, rel=1e-4)
     assert found["pooled"] == pytest.approx(math.exp(np.average(np.log(expected), weights=[3, 1, 11])), rel=1e-5)
-    with pytest.raises(ValueError, match="No sample has two tokens"):
+    with pytest.raises(ValueError, match="needs a sample of at least two tokens"):
         Judge(judge, torch.device("cpu")).perplexity([[1], []], batch_size=2)
 
 
@@ -150,6 +151,20 @@ def test_cell_is_sampled_with_its_settings(
     assert found["num_forward_passes"] == 2 * 3
 
 
+def test_the_samplers_of_sedd_are_for_sedd(
+    model: str, arguments: GenerativeArguments, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+) -> None:
+    options = {"unmasking": "analytic", "steps": [3], "top_p": [], "temperature": [1.0]}
+    with pytest.raises(ValueError, match=r"`unmasking` \(analytic\) needs a SEDD, but .*model predicts no score"):
+        generative([model], replace(arguments, **options))
+    sedd = random_encoder(vocab_size=17, target_injection="sigma", position_encoding="rotary").float()
+    sedd.save_pretrained(tmp_path / "sedd")
+    tiny_tokenizer.save_pretrained(tmp_path / "sedd")
+    (found,) = generative([str(tmp_path / "sedd")], replace(arguments, **options))
+    assert found["cell"]["unmasking"] == "analytic"
+    assert found["num_forward_passes"] <= 3 * 3
+
+
 def test_settings() -> None:
     assert GenerativeArguments(Path("out")).settings() == [(1.0, 1.0), (0.95, 0.9), (0.95, 0.7)]
     assert GenerativeArguments(Path("out"), top_p=[0.9, 1.0], temperature=[0.5]).settings() == [(0.9, 0.5), (1.0, 0.5)]
@@ -225,7 +240,7 @@ def test_bad_input_is_an_error_before_sampling(
 def test_models_that_cannot_be_sampled(model: str, judge: str, arguments: GenerativeArguments) -> None:
     with pytest.raises(ValueError, match="no model 'nowhere'"):
         generative([model, "nowhere"], arguments)
-    with pytest.raises(ValueError, match="is a model of type 'gpt2', not of this package"):
+    with pytest.raises(ValueError, match="is a model of type 'gpt2', not a model of this package"):
         generative([model, judge], arguments)
     assert not arguments.output_dir.exists()
 
@@ -267,5 +282,5 @@ def test_several_processes_are_refused(
 ) -> None:
     monkeypatch.setattr("accelerate.Accelerator.num_processes", 2)
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ValueError, match=r"eval/generative\.py runs in one process"):
+    with pytest.raises(ValueError, match=r"eval/generative\.py must run in one process"):
         generative([model], arguments)

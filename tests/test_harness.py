@@ -19,7 +19,7 @@ from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from eval.harness import AnyOrderLM, main  # noqa: E402
-from tests.references import remove_weight  # noqa: E402
+from tests.references import random_encoder, remove_weight  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -167,9 +167,9 @@ def test_space_before_a_mask_belongs_to_the_completion(folder: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("num_order", "unknown name `num_order`. Did you mean `num_orders`?"),
-        ("context_orders", "unknown name `context_orders`. Did you mean `context_order`?"),
-        ("foo", "unknown name `foo`. Known names are pretrained, tokenizer, context_order, "),
+        ("num_order", "unknown name `num_order`. Remove or correct it. Did you mean `num_orders`?"),
+        ("context_orders", "unknown name `context_orders`. Remove or correct it. Did you mean `context_order`?"),
+        ("foo", "unknown name `foo`. Remove or correct it. Known names are pretrained, tokenizer, context_order, "),
     ],
 )
 def test_unknown_model_args_are_an_error(folder: str, tmp_path: Path, name: str, message: str) -> None:
@@ -193,8 +193,8 @@ def test_arguments_for_every_model_are_ignored(folder: str) -> None:
             "`context_order` must be one of 'left_to_right', 'random', but is 'sorted'",
         ),
         ({"dtype": "nn"}, ("a", "b"), "`dtype` must be a data type of torch .*, but is 'nn'"),
-        ({"num_orders": 2}, ("a", "b"), "`num_orders` must be at least 1, and 1 if neither .* is 'random', but is 2"),
-        ({}, ("a<mask>b<mask>", "c"), r"The context 'a<mask>b<mask>' contains 2 masks\. Only one"),
+        ({"num_orders": 2}, ("a", "b"), r"`num_orders` must be at least 1 .* is 'random'\), but is 2"),
+        ({}, ("a<mask>b<mask>", "c"), r"at most one mask, but 'a<mask>b<mask>' contains 2\."),
         ({}, ("a", ""), "A completion must have 1 to 12 tokens, but one has 0"),
         ({}, ("a", "b" * 13), "A completion must have 1 to 12 tokens, but one has 13"),
     ],
@@ -206,14 +206,20 @@ def test_bad_input(folder: str, options: dict[str, Any], pair: tuple[str, str], 
 
 def test_missing_model_is_an_error_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eval.harness.cli_evaluate", lambda: AnyOrderLM(str(tmp_path)))
-    with pytest.raises(SystemExit, match=rf"^error: The weights of {tmp_path} are missing or damaged"):
+    with pytest.raises(SystemExit, match=rf"^error: The configuration of '{tmp_path}' cannot be used"):
         main()
 
 
 def test_missing_weights_are_an_error(folder: str) -> None:
     remove_weight(Path(folder), "lm_head.bias")
-    with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head\.bias"):
+    with pytest.raises(ValueError, match=r"do not match its configuration: .*lm_head\.bias"):
         AnyOrderLM(folder)
+
+
+def test_other_models_are_refused(tmp_path: Path) -> None:
+    random_encoder().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"scores decoders .* is of type 'mdm_encoder'\. .*Encoders are not supported"):
+        AnyOrderLM(str(tmp_path))
 
 
 def test_generation_is_refused(folder: str) -> None:

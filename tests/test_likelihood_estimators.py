@@ -101,5 +101,5 @@ def test_bad_arguments(settings: dict[str, Any], message: str) -> None:
 
 
 def test_unfinished_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"has no results\.json; finish the run first"):
+    with pytest.raises(ValueError, match=r"has no results\.json, so the run is not finished"):
         measure_run(tmp_path, EstimatorArguments())

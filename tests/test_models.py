@@ -69,10 +69,10 @@ def test_training_can_start_from_an_encoder(tmp_path: Path, vocabulary: dict) ->
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("--num_hidden_layers=2", "`num_hidden_layers` is 2, but the model of .* has 1. Remove the key"),
-        ("--architecture=encoder", "`architecture` is encoder, but the model of .* has decoder"),
-        ("--sequence_length=13", r"`sequence_length` \(13\) is more than `max_position_embeddings` \(12\)"),
-        ("--objective=masked_diffusion", "needs `architecture=encoder`"),
+        ("--num_hidden_layers=2", "`num_hidden_layers` is 2, but is 1 in the model of .*. Remove the key"),
+        ("--architecture=encoder", "`architecture` is encoder, but is decoder in the model of "),
+        ("--sequence_length=13", r"`sequence_length` must be at most `max_position_embeddings` \(12\), but is 13"),
+        ("--objective=masked_diffusion", "set `architecture=encoder`"),
     ],
 )
 def test_keys_that_contradict_the_checkpoint_are_errors(folder: Path, option: str, message: str) -> None:
@@ -92,6 +92,8 @@ def test_models_of_other_types_are_errors(folder: Path) -> None:
 
 def test_the_model_of_a_run_is_found(folder: Path) -> None:
     assert find_model(folder.parent) == find_model(folder) == str(folder)
+    _, data, training = parse_arguments([str(folder.parent / "run.yaml"), f"--init_from={folder.parent}"])
+    assert training.init_from == data.tokenizer == str(folder)
     assert find_model("openai-community/gpt2") == "openai-community/gpt2"
     (folder / "model").mkdir()
     assert find_model(folder) == str(folder)
@@ -100,19 +102,21 @@ def test_the_model_of_a_run_is_found(folder: Path) -> None:
 def test_a_configuration_that_cannot_be_used_is_not_called_missing(folder: Path) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_size": -1}))
-    with pytest.raises(ValueError, match=r"The configuration of '.*model' cannot be used: `hidden_size` must be"):
+    with pytest.raises(ValueError, match=r"The configuration of '.*model' cannot be used\. .*`hidden_size` must be"):
         read_any_config(folder)
 
 
 def test_a_tokenizer_that_does_not_match_is_an_error(folder: Path, vocabulary: dict) -> None:
     other = vocabulary | {"vocab_size": 20, "num_valid_tokens": 20, "mask_token_id": 20}
-    with pytest.raises(ValueError, match=r"The tokenizer has num_valid_tokens=20, but the model of .* has 16"):
+    with pytest.raises(
+        ValueError, match=r"The tokenizer has num_valid_tokens=20, but the model of .* has num_valid_tokens=16"
+    ):
         make_model(AOGPTConfig(**SIZES, **other), str(folder))
 
 
 def test_missing_weights_are_errors(folder: Path, vocabulary: dict) -> None:
     remove_weight(folder, "lm_head.bias")
-    with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head.bias"):
+    with pytest.raises(ValueError, match=r"do not match its configuration: .*lm_head.bias"):
         make_model(AOGPTConfig(**SIZES, **vocabulary), str(folder))
 
 
@@ -121,7 +125,7 @@ def test_unused_weights_are_errors_for_models_of_this_package(folder: Path, tmp_
     for path in (folder, tmp_path):
         weights = load_file(path / "model.safetensors") | {"another_head.weight": torch.zeros(3)}
         save_file(weights, path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"not those of its configuration: .*unexpected_keys.*another_head\.weight"):
+    with pytest.raises(ValueError, match=r"do not match its configuration: .*unexpected_keys.*another_head\.weight"):
         load_pretrained(AutoModel, folder)
     assert load_pretrained(AutoModelForCausalLM, tmp_path).config.n_embd == 8
 

@@ -29,6 +29,7 @@ from training.batches import rows_of_samples
 from training.checkpoints import checkpoints_in, step_of
 from training.export_checkpoint import main as export_checkpoint
 from training.pretrain import Pretraining
+from training.status import StepStatus
 
 ROOT = Path(__file__).parents[1]
 
@@ -227,8 +228,8 @@ def test_a_run_stopped_by_a_signal_is_resumed_bit_for_bit(
 ) -> None:
     step = Pretraining.step
 
-    def interrupted(run: Pretraining, *arguments: Any) -> tuple[float, int]:
-        if run.progress.step == 4:
+    def interrupted(run: Pretraining, *arguments: Any) -> StepStatus:
+        if run.progress.step == 0:
             os.kill(os.getpid(), number)
         return step(run, *arguments)
 
@@ -238,7 +239,7 @@ def test_a_run_stopped_by_a_signal_is_resumed_bit_for_bit(
         train(config, tmp_path)
     assert stopped.value.code == 128 + number
     assert signal.getsignal(number) is before
-    assert (tmp_path / "checkpoint-00000005.safetensors").exists()
+    assert (tmp_path / "checkpoint-00000002.safetensors").exists()  # the signal is read one step later
     assert not (tmp_path / "results.json").exists()
     monkeypatch.undo()
     train(config, tmp_path)
@@ -450,17 +451,36 @@ def test_a_diverged_run_stops_and_keeps_its_checkpoint(
 ) -> None:
     step = Pretraining.step
 
-    def diverged(run: Pretraining, *arguments: Any) -> tuple[float, int]:
+    def diverged(run: Pretraining, *arguments: Any) -> StepStatus:
         if run.progress.step == 5:
             make_infinite(run)
         return step(run, *arguments)
 
     monkeypatch.setattr(Pretraining, "step", diverged)
-    with pytest.raises(SystemExit, match=r"(?s)^error: At step 5, .* samples 60 to 71, which are rows \[\d+, "):
+    with pytest.raises(
+        SystemExit, match=r"(?s)^error: .* at step 5, .* samples 60 to 71, which are .* indices \[\d+, "
+    ):
         train(config, tmp_path, "--save_steps", "1")
     checkpoint = load_file(tmp_path / "checkpoint-00000005.safetensors")
     assert not (tmp_path / "checkpoint-00000006.safetensors").exists()
     assert all(tensor.isfinite().all() for tensor in checkpoint.values())
+
+
+def test_a_diverged_run_writes_no_later_checkpoint(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights of step 4 are updated before its loss is read."""
+    step = Pretraining.step
+
+    def diverged(run: Pretraining, *arguments: Any) -> StepStatus:
+        if run.progress.step == 3:
+            make_gradient_infinite(run)
+        return step(run, *arguments)
+
+    monkeypatch.setattr(Pretraining, "step", diverged)
+    with pytest.raises(SystemExit, match=r"^error: At step 3, "):
+        train(config, tmp_path, "--save_steps=5", "--eval_steps=5")
+    assert list(tmp_path.glob("checkpoint-*")) == []
 
 
 def test_utilization_and_memory_are_reported(finished: Path) -> None:
@@ -471,7 +491,7 @@ def test_utilization_and_memory_are_reported(finished: Path) -> None:
 
 def test_bfloat16_needs_instructions_for_it(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    with pytest.raises(SystemExit, match=r"^error: mixed_precision=bf16 needs a CPU .* --mixed_precision no\.$"):
+    with pytest.raises(SystemExit, match=r"^error: `mixed_precision` is bf16, but this CPU .* --mixed_precision no\.$"):
         train(config, tmp_path / "run", "--mixed_precision=bf16")
     assert not (tmp_path / "run").exists()
 

@@ -104,7 +104,9 @@ def test_clean_blocks_drop_nothing() -> None:
 
 def test_text_that_is_shorter_than_a_block() -> None:
     assert len(cut_into_blocks(documents(3), 1024, "clean")) == 1
-    with pytest.raises(ValueError, match=r"has 6 tokens, .* fills a block of 1024, .* Set `protocol='clean'`"):
+    with pytest.raises(
+        ValueError, match=r"has only 6 tokens\. .* fills a block of 1024 tokens\. Set `protocol` to clean"
+    ):
         cut_into_blocks(documents(3), 1024, "published")
 
 
@@ -164,11 +166,11 @@ def test_every_row_ends_with_end_of_text(data_dir: Path, tiny_tokenizer: PreTrai
         (
             "ptb",
             {"split": "train"},
-            r"/ptb/ptb\.train\.txt, the train split of ptb, does not exist, .* set another `split`",
+            r"/ptb/ptb\.train\.txt \(the train split of ptb\) does not exist, .* set another `split`",
         ),
-        ("lm1b", {"split": "train"}, "lm1b has local files of its test split only, but `split` is 'train'"),
+        ("lm1b", {"split": "train"}, "With `data_dir`, lm1b has only the split 'test', but `split` is 'train'"),
         ("ptb", {"content": ""}, "ptb.test.txt is empty"),
-        ("ptb", {"content": " \n\n"}, "the test split of ptb, contains no text"),
+        ("ptb", {"content": " \n\n"}, r"\(the test split of ptb\) contains no text"),
         ("lambada", {"content": "a b c"}, "cannot be read as json"),
         ("lambada", {"content": '{"body": "a"}\n'}, "no column 'text'"),
     ],
@@ -191,5 +193,5 @@ def test_error_without_a_network_names_the_local_files() -> None:
 def test_unexpected_number_of_rows_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Dataset.from_dict({"sentence": ["a", "b"]})
     monkeypatch.setattr("eval.protocols.load_dataset", lambda *_, **__: rows)
-    with pytest.raises(ValueError, match="has 2 rows, but its test split has 3761"):
+    with pytest.raises(ValueError, match="must have 3761 documents, but 2 were loaded"):
         load_texts("ptb")

@@ -16,7 +16,7 @@ def test_report_has_differences_from_float32() -> None:
     }
     versions = {"torch": "2.13", "transformers": "5.23", "torchao": "0.13"}
     lines = format_report({"run": "names", "sequences": 7, "versions": versions, "variants": variants}).splitlines()
-    assert lines[0].startswith("Bits per byte of the held-out text of names (7 sequences)")
+    assert lines[0].startswith("The table shows bits per byte on the held-out text of names (7 sequences)")
     assert lines[2] == "| weights | megabytes | left to right | random orders |"
     assert lines[4:] == [
         "| float32 | 4.00 | 1.5000 (+0.0000) | 2.0000 (+0.0000) |",

@@ -91,7 +91,7 @@ def test_missing_weights_are_an_error(
 ) -> None:
     monkeypatch.setattr(quantization, "variants", lambda: {"float32": {}})
     remove_weight(run / "model", "lm_head.bias")
-    with pytest.raises(ValueError, match=r"not those of its configuration: .*lm_head\.bias"):
+    with pytest.raises(ValueError, match=r"do not match its configuration: .*lm_head\.bias"):
         measure(run)
 
 
@@ -188,8 +188,8 @@ def test_bad_settings_of_likelihood_estimators(run: Path, settings: dict[str, in
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (None, "has no results.json; finish the run first"),
-        ({"packing": "packed"}, "was trained with `packing=packed`. The report needs `packing=documents`"),
+        (None, "has no results.json, so the run is not finished"),
+        ({"packing": "packed"}, "needs a run with `packing=documents`, but .* was trained with `packing=packed`"),
     ],
 )
 def test_bad_input(run: Path, changes: dict[str, Any] | None, message: str) -> None:

@@ -12,7 +12,7 @@ from common.results import read_finished_run, read_results
 def test_only_finished_runs_have_results(tmp_path: Path) -> None:
     assert read_results(tmp_path) is None
     results = {"arguments": {"packing": "documents", "seed": 1, "tokenizer": None}, "steps": 3}
-    with pytest.raises(ValueError, match=r"has no results\.json; finish the run first"):
+    with pytest.raises(ValueError, match=r"has no results\.json, so the run is not finished"):
         read_finished_run(tmp_path)
     write_json(tmp_path / "results.json", results)
     assert read_results(tmp_path) == results

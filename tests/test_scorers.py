@@ -120,7 +120,7 @@ def test_missing_weights_are_an_error(
     (gpt2 if is_causal else tiny_model).save_pretrained(tmp_path)
     lost = "transformer.h.0.mlp.c_fc.weight" if is_causal else "model.layers.1.mlp.up_proj.weight"
     remove_weight(tmp_path, lost)
-    with pytest.raises(ValueError, match=rf"not those of its configuration: .*{lost}"):
+    with pytest.raises(ValueError, match=rf"do not match its configuration: .*{lost}"):
         load(str(tmp_path))
 
 
@@ -172,7 +172,7 @@ def test_kinds_of_models(encoder: MDMEncoderForMaskedLM, tiny_model: AOGPTForAny
     )
     text = (tmp_path / "vision/config.json").read_text().replace('"bert"', '"vit"')
     (tmp_path / "vision/config.json").write_text(text)
-    with pytest.raises(ValueError, match=r"is a model of type vit, which cannot be scored\. Use an AO-GPT"):
+    with pytest.raises(ValueError, match=r"cannot be evaluated, because it is a model of type vit\. Use an AO-GPT"):
         load_scorer(str(tmp_path / "vision"), *arguments)
 
 
@@ -190,7 +190,7 @@ def test_models_that_attend_to_later_tokens_are_refused(
     torch.manual_seed(0)
     model_class(config_class(**SIZES, initializer_range=0.5)).save_pretrained(tmp_path)
     tiny_tokenizer.save_pretrained(tmp_path)
-    message = rf"\({config_class.model_type}\) is not causal: its predictions depend on later tokens"
+    message = rf"\({config_class.model_type}\) has no perplexity, because it is not causal"
     with pytest.raises(ValueError, match=message):
         load_scorer(str(tmp_path), dtype, torch.device("cpu"), EstimatorSettings())
     with pytest.raises(ValueError, match=message):

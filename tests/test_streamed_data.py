@@ -201,14 +201,14 @@ def test_data_set_with_validation_files(data_set: DataArguments, tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokenizer": None}, "`streaming` needs a `tokenizer`"),
-        ({"packing": "documents"}, "`streaming` needs `packing=packed`, but it is documents"),
+        ({"tokenizer": None}, "`streaming` is set without `tokenizer`"),
+        ({"packing": "documents"}, "With `streaming`, `packing` must be packed, but is documents"),
         ({"shuffle_window": 0}, "`shuffle_window` must be at least 1, but is 0"),
         ({"validation_documents": 0}, "`validation_documents` must be at least 1, but is 0"),
         ({"corpus": ["unicode-names"]}, "'unicode-names' cannot be streamed"),
         ({"corpus_revision": "main"}, "^`corpus_revision` can only be set for a Hub data set"),
         ({"text_column": "body"}, "no column 'body'. Set `text_column` to one of: text"),
-        ({"sequence_length": 9999}, r"validation split has \d+ tokens, less than one sequence of 9999"),
+        ({"sequence_length": 9999}, r"validation split must have at least one sequence of 9999 tokens"),
     ],
 )
 def test_wrong_arguments_are_errors(arguments: DataArguments, changes: dict[str, Any], message: str) -> None:

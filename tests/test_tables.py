@@ -86,7 +86,7 @@ def test_published_results_agree_with_the_model_cards() -> None:
         (
             {"datasets": {"ptb": {"split": "test", "documents": 20, "measures": {"any_order": METRICS}}}},
             1,
-            "20 of the 3761 rows of PTB",
+            "20 of the 3761 documents of PTB",
         ),
     ],
 )
@@ -101,5 +101,5 @@ def test_results_of_other_texts_are_refused(tmp_path: Path) -> None:
     results["datasets"] = {"names": next(iter(results["datasets"].values()))}
     file = tmp_path / "results.json"
     file.write_text(json.dumps(results))
-    with pytest.raises(SystemExit, match="has results for names only, but the tables are for lambada"):
+    with pytest.raises(SystemExit, match="has results only for names, but the tables show lambada"):
         main([str(file)])

@@ -85,7 +85,9 @@ def test_bf16_needs_bfloat16_instructions(monkeypatch: pytest.MonkeyPatch) -> No
     assert (rounded["precision"], exact["precision"]) == ("bf16", "float32")
     assert 0 < abs(rounded["losses"][-1] - exact["losses"][-1]) < 0.05  # blocks are initialized as the identity
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
-    with pytest.raises(SystemExit, match=r"^error: mixed_precision=bf16 needs a CPU with bfloat16 instructions"):
+    with pytest.raises(
+        SystemExit, match=r"^error: `mixed_precision` is bf16, but this CPU has no bfloat16 instructions"
+    ):
         training_speed.main(["--size", "tiny", "--mixed_precision", "bf16"])
 
 

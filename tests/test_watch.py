@@ -92,7 +92,7 @@ def test_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     ("arguments", "message"),
     [
         (["--seconds", "0"], r"error: `seconds` must be positive and finite, but is 0\.0"),
-        (["A SIGN"], r"error: The texts contain no mask\. Write <\|mask\|> for each token"),
+        (["A SIGN"], r"error: The texts contain no mask, .*\. Write <\|mask\|> for each token"),
         (["--num_steps", "0"], "error: `num_steps` must be an integer of at least 1, but is 0"),
     ],
 )
@@ -130,7 +130,7 @@ def test_texts_of_different_lengths_need_a_length(folder: Path) -> None:
     texts = ["<|mask|>", "<|mask|><|mask|>"]
     eos, mask = tokenizer.eos_token_id, tokenizer.mask_token_id
     assert make_inputs(texts, tokenizer, 3).tolist() == [[mask, eos, eos], [mask, mask, eos]]
-    with pytest.raises(ValueError, match=r"different lengths \(1, 2 tokens\)\. Set `length`"):
+    with pytest.raises(ValueError, match=r"the same length, but have 1, 2 tokens\. Set `length`"):
         make_inputs(texts, tokenizer, None)
-    with pytest.raises(ValueError, match=r"`length` \(1\) is less than the longest text \(2 tokens\)"):
+    with pytest.raises(ValueError, match=r"`length` must be at least 2 .*, but is 1"):
         make_inputs(texts, tokenizer, 1)

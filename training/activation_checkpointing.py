@@ -1,11 +1,12 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Activation checkpointing: some activations are recomputed in the backward pass to save memory.
+Activation checkpointing: to save memory, some activations are not kept, but recomputed in the backward pass.
 
-`"selective"` keeps the input of each block and the results of large matrix products and attention. It recomputes norms,
-modulations, gates and activation functions, which are fast but take more than half of the memory. `"full"` keeps only
-the input of each block. Losses and gradients are bit for bit the same as with `"none"`.
+`"selective"` keeps the input of each block and the results of large matrix products and attention. It recomputes the
+results of norms, modulations, gates and activation functions. These operations are fast, but their results take more
+than half of the memory. `"full"` keeps only the input of each block. Losses and gradients are bit for bit the same as
+with `"none"`.
 """
 
 import ctypes
@@ -29,16 +30,16 @@ ATTENTION = tuple(
 
 
 def checkpoint_activations(model: PreTrainedModel, kind: ActivationCheckpointing) -> None:
-    """Set which activations the blocks of `model` recompute in training."""
+    """Make the blocks of `model` recompute activations in training, as `kind` says."""
     if kind == "none":
         return
     arguments: dict[str, Any] = {"use_reentrant": False}
     if kind == "selective":
         policy = _selective_policy(model.config.hidden_size)
-        # torch.compile accepts a function here, but no functools.partial.
+        # torch.compile does not accept a functools.partial here.
         arguments["context_fn"] = lambda: create_selective_checkpoint_contexts(policy)
     model.base_model.register_forward_hook(_release_memory)
-    # Transformers 5.23 renamed the method.
+    # Transformers 5.23 renamed the method from the second name to the first.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable(arguments)
 
@@ -47,7 +48,8 @@ def _selective_policy(hidden_size: int) -> Any:
     def policy(
         context: SelectiveCheckpointContext, operator: torch._ops.OpOverload, *arguments: Any, **_: Any
     ) -> CheckpointPolicy:
-        # Products with few terms, as those of the modulations, are cheap to recompute for the memory that they take.
+        # The results of products with a small inner dimension, such as the modulations, are cheap to recompute for the
+        # memory that they take.
         is_large = operator in PRODUCTS and arguments[-1].shape[0] >= hidden_size
         return CheckpointPolicy.MUST_SAVE if is_large or operator in ATTENTION else CheckpointPolicy.PREFER_RECOMPUTE
 
@@ -61,10 +63,10 @@ def _release_memory(model: PreTrainedModel, *_: Any) -> None:
 
 def release_freed_memory() -> None:
     """
-    Let glibc return freed memory to the system; a no-op with other C libraries.
+    Let glibc return freed memory to the system. With other C libraries, do nothing.
 
-    Otherwise glibc keeps freed tensors of up to 32 MiB between the activations that are still needed, half a gigabyte
-    after the forward pass of AO-GPT small with selective checkpointing.
+    Otherwise, glibc keeps the memory of freed tensors of up to 32 MiB that lie between activations still in use. After
+    the forward pass of AO-GPT small with selective checkpointing, this is half a gigabyte.
     """
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)

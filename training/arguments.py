@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of a run: keys of a YAML file, which `--key value` on the command line overrides."""
+"""Settings of a run. They are read from a YAML file, and `--key value` on the command line overrides them."""
 
 import difflib
 import json
@@ -16,7 +16,7 @@ import yaml
 
 from common.commands import Options, Parser, option
 from common.data import DataArguments
-from common.models import read_config
+from common.models import find_model, read_config
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.data_collator import OrderDistribution
 
@@ -25,7 +25,7 @@ TOKENIZER_FIELDS = {
     *("vocab_size", "num_valid_tokens", "mask_token_id"),
     *("bos_token_id", "eos_token_id", "pad_token_id"),
 }
-# Fields of converted models, which `init_from` keeps.
+# Fields that only converted models set. With `init_from`, the model keeps its values.
 CONVERTED_FIELDS = {"no_rope_layers", "source_config"}
 
 
@@ -39,13 +39,17 @@ def _describe_fields(config_class: type) -> dict[str, str]:
 
 def _architecture_fields() -> Iterator[tuple[str, Any, Any]]:
     """Yield the name, type and dataclass field of each setting of the architecture."""
-    yield "architecture", Literal["decoder", "encoder"], option("decoder", "AO-GPT, or a masked diffusion encoder.")
+    yield (
+        "architecture",
+        Literal["decoder", "encoder"],
+        option("decoder", "decoder: AO-GPT. encoder: a masked diffusion model."),
+    )
     descriptions = _describe_fields(MDMEncoderConfig) | _describe_fields(AOGPTConfig)
     for name, kind in AOGPTConfig.__annotations__.items():
         if name == "max_position_embeddings":
             yield name, int | None, option(None, "Length of the longest sequence; defaults to sequence_length.")
         elif name == "rope_parameters":
-            yield name, str | None, option(None, f"{descriptions[name]} A mapping in YAML, or JSON.")
+            yield name, str | None, option(None, f"{descriptions[name]} Write a mapping in YAML, or JSON.")
         elif name not in TOKENIZER_FIELDS | CONVERTED_FIELDS:
             kind = Literal[MDMEncoderConfig.choices[name]] if name in MDMEncoderConfig.choices else kind
             yield name, kind, option(getattr(AOGPTConfig, name), descriptions.get(name, ""))
@@ -53,60 +57,65 @@ def _architecture_fields() -> Iterator[tuple[str, Any, Any]]:
 
 ModelArguments = make_dataclass("ModelArguments", _architecture_fields())
 ModelArguments.__doc__ = (
-    "The architecture: the fields of `AOGPTConfig` (also those of `MDMEncoderConfig`), with their defaults."
+    "The architecture: the fields of `AOGPTConfig`, which `MDMEncoderConfig` shares, and their defaults."
 )
 
 
 @dataclass
 class TrainingArguments(Options):
-    """Settings of the training. A step is an update of the weights; a batch has the sequences of a step."""
+    """Settings of the training. A step is one update of the weights. A batch consists of the sequences of one step."""
 
-    output_dir: Path | None = option(None, "Folder of the run; defaults to runs/ and the name of the YAML file.")
+    output_dir: Path | None = option(
+        None, "Folder of the run; defaults to runs/NAME, where NAME.yaml is the YAML file."
+    )
     resume: Literal["auto", "never"] = option(
-        "auto", "auto: resume from the newest checkpoint in output_dir. never: remove the checkpoints there first."
+        "auto",
+        "auto: resume from the newest checkpoint in output_dir. never: remove all checkpoints in it, and restart.",
     )
     prepare_only: bool = option(
-        False, "Read, tokenize and cache the corpus, then stop, for instance on a machine without GPUs."
+        False, "Read, tokenize and cache the corpus, then stop. This can be done on a machine without GPUs."
     )
     seed: int = option(0, "Seed of initial weights, data order and token orders.", least=0, below=2**32)
     max_steps: int = option(1000, "Number of training steps.", least=1)
     batch_size: int = option(128, "Number of sequences per step, over all processes.", least=1)
     per_device_batch_size: int | None = option(
         None,
-        "Number of sequences per forward pass and process; gradients are accumulated over the rest of the batch. By "
-        "default, there is no accumulation.",
+        "Number of sequences per forward pass and process. If a batch takes several passes, gradients are accumulated. "
+        "By default, each process computes its part of the batch in one pass.",
         least=1,
     )
     init_from: str | None = option(
-        None, "Folder or Hub name of the initial model. Its architecture is used, and its tokenizer by default."
+        None,
+        "Initial model: its folder, the folder of its run, or its Hub name. The run has the architecture of this model "
+        "and, by default, its tokenizer.",
     )
     objective: Literal["any_order", "masked_diffusion", "score_entropy"] = option(
-        "any_order", "Training loss. A decoder needs any_order; score_entropy needs target_injection=sigma."
+        "any_order", "Training loss. A decoder must use any_order; score_entropy requires target_injection=sigma."
     )
     orders: Literal["random", "left_to_right", "shared", "context_first"] = option(
         "random",
-        "Training orders: random for each sequence, left to right, or one random order for all sequences. "
-        "context_first: a random subset of the positions, from left to right and without loss, then the others in "
-        "random order.",
+        "Training orders. random: an order drawn for each sequence. left_to_right: left to right. shared: one random "
+        "order for all sequences. context_first: first a random subset of the positions (the context) from left to "
+        "right and without loss, then the other positions in random order.",
     )
-    min_context: int | None = option(None, "Least number of positions of orders=context_first; defaults to 0.", least=0)
+    min_context: int | None = option(
+        None, "Smallest number of context positions with orders=context_first; defaults to 0.", least=0
+    )
     max_context: int | None = option(
-        None, "Largest number of positions of orders=context_first; defaults to all but one.", least=1
+        None, "Largest number of context positions with orders=context_first; defaults to all but one.", least=1
     )
-    block_length: int | None = option(None, "Visit contiguous blocks of this length from left to right.", least=1)
-    stride: int | None = option(None, "Visit strided blocks: first positions 0, stride, 2 stride, ...", least=1)
     left_to_right_fraction: float | None = option(
         None,
-        "Fraction of sequences that are left to right instead. Defaults to 0.1 for a decoder with random orders and no "
-        "blocks, and to 0 otherwise.",
+        "Fraction of sequences that are trained left to right, whatever `orders` is. Defaults to 0.1 for a decoder "
+        "with random orders and without blocks, and to 0 otherwise.",
     )
     final_left_to_right_fraction: float | None = option(
-        None, "Final fraction, if the fraction changes linearly during the run or its first left_to_right_steps."
+        None, "If set, left_to_right_fraction changes linearly to this value."
     )
     left_to_right_steps: int | None = option(
         None,
-        "Step at which the fraction reaches final_left_to_right_fraction, and from which it stays there; defaults to "
-        "the last step.",
+        "Step at which the fraction reaches final_left_to_right_fraction; it does not change later. Defaults to the "
+        "last step.",
         least=1,
     )
     learning_rate: float = option(6e-4, "Peak learning rate.")
@@ -115,49 +124,49 @@ class TrainingArguments(Options):
     )
     learning_rate_schedule: Literal["cosine", "warmup_stable_decay"] = option(
         "cosine",
-        "Learning rate after the warm-up. cosine: half a cosine. warmup_stable_decay: the peak, then a linear decay in "
-        "the last decay_steps steps. Such a run can be extended later by a larger max_steps.",
+        "Learning rate after the warm-up. cosine: half a cosine. warmup_stable_decay: the peak until a linear decay in "
+        "the last decay_steps steps; such a run can be extended later with a larger max_steps.",
     )
     decay_steps: int | None = option(
-        None, "Number of steps of the decay of warmup_stable_decay; defaults to a tenth of max_steps.", least=1
+        None, "Number of steps of the decay, with warmup_stable_decay; defaults to a tenth of max_steps.", least=1
     )
     warmup_steps: int = option(100, "Number of steps of linear warm-up.")
     weight_decay: float = option(0.05, "Weight decay of tensors of two or more dimensions.", least=0, below=math.inf)
     adam_beta1: float = option(0.9, "Decay of AdamW's first moment.", least=0, below=1)
     adam_beta2: float = option(0.95, "Decay of AdamW's second moment.", least=0, below=1)
     adam_epsilon: float = option(1e-8, "AdamW's epsilon.", least=0, below=math.inf)
-    max_grad_norm: float = option(1.0, "Norm to which gradients are clipped.")
+    max_grad_norm: float = option(1.0, "Norm to which the gradient is clipped.")
     ema_decay: float = option(0.9999, "Decay of the moving average of the weights.", least=0, below=1)
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
-        None, "Precision of training passes; defaults to that of `accelerate launch`, or no."
+        None, "Precision of training passes; defaults to the setting of `accelerate launch`, or to no."
     )
     dynamo_backend: Literal["no", "eager", "aot_eager", "inductor"] | None = option(
-        None, "Backend of torch.compile; defaults to that of `accelerate launch`, or no."
+        None, "Backend of torch.compile; defaults to the setting of `accelerate launch`, or to no."
     )
     activation_checkpointing: Literal["none", "selective", "full"] = option(
         "none",
-        "Activations to recompute in the backward pass, to save memory. selective: norms, modulations, gates and "
-        "activation functions. full: whole blocks.",
+        "Activations to recompute in the backward pass, to save memory. selective: those of norms, modulations, gates "
+        "and activation functions. full: all activations of a block.",
     )
     dataloader_num_workers: int = option(
-        0, "Number of processes that prepare batches; 0: the training process prepares them.", least=0
+        0, "Number of processes that prepare batches. With 0, the training process prepares the batches.", least=0
     )
-    logging_steps: int = option(10, "Number of steps that each point of the loss curve is a mean over.", least=1)
+    logging_steps: int = option(10, "Number of steps over which each point of the loss curve is a mean.", least=1)
     eval_steps: int = option(500, "Number of steps between evaluations; the last step is always evaluated.", least=1)
     eval_sequences: int | None = option(None, "Number of held-out sequences to evaluate on; defaults to all.", least=1)
     eval_batch_size: int = option(256, "Number of sequences per forward pass and process in evaluations.", least=1)
     save_steps: int = option(500, "Number of steps between checkpoints; the last step is always saved.", least=1)
-    save_total_limit: int = option(2, "Number of checkpoints to keep, besides those of keep_every.", least=1)
+    save_total_limit: int = option(2, "Number of checkpoints to keep, in addition to those of keep_every.", least=1)
     keep_every: int | None = option(
-        None, "Number of steps between checkpoints that are kept forever, in addition to save_total_limit.", least=1
+        None, "Number of steps between checkpoints that are always kept, in addition to save_total_limit.", least=1
     )
-    num_samples: int = option(4, "Number of texts to generate at each evaluation, into samples/.", least=0)
+    num_samples: int = option(4, "Number of texts to generate in each evaluation, for samples/.", least=0)
     tracker: Literal["tensorboard", "wandb", "trackio", "none"] = option(
         "tensorboard", "Experiment tracker; TensorBoard writes to output_dir."
     )
 
 
-# Keys that may change when a run is resumed. They do not affect the result, up to rounding.
+# Keys whose values may change when a run is resumed. Up to rounding, these keys do not affect the trained weights.
 MAY_CHANGE = {
     *("output_dir", "resume", "prepare_only", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
     *("activation_checkpointing", "dataloader_num_workers", "preprocessing_num_workers", "logging_steps", "eval_steps"),
@@ -174,7 +183,10 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
     known = {item.name: item.type for kind in parser.dataclass_types for item in fields(kind)}
     if not argv or argv[0].startswith("-"):
         parser.parse_args(argv)  # --help, or an error
-        raise ValueError("The first argument must be a YAML file: pretrain.py CONFIG.yaml [--key value ...]")
+        given = f"is {argv[0]!r}" if argv else "is missing"
+        raise ValueError(
+            f"The first argument must be a YAML file, but {given}. Usage: pretrain.py CONFIG.yaml [--key value ...]"
+        )
     settings = _read_settings(Path(argv[0]), known)
     *parsed, _, unknown = parser.parse_args_into_dataclasses(
         [argv[0], *_to_options(settings), *argv[1:]], return_remaining_strings=True, look_for_args_file=False
@@ -184,6 +196,7 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
     model, data, training = parsed
     training.output_dir = training.output_dir or Path("runs") / Path(argv[0]).stem
     if training.init_from is not None:
+        training.init_from = find_model(training.init_from)
         _copy_architecture(model, training.init_from, _given_keys(settings, argv))
         data.tokenizer = data.tokenizer or training.init_from
     _set_defaults(model, data, training)
@@ -193,34 +206,35 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
 
 def _read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:
     """
-    Return the keys and values of a YAML file, without those that are null.
+    Return the keys of a YAML file whose values are not null, and these values.
 
-    Values are texts or lists of texts, as on the command line: the types of the keys decide what `no` or 1.10 mean.
+    Values are strings or lists of strings, as on the command line. Thus the type of a key decides what `no` or 1.10
+    means.
     """
     try:
         text = path.read_text(encoding="utf-8")
         settings = yaml.BaseLoader(text).get_single_data()
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read as YAML: {error}") from error
+        raise ValueError(f"{path} cannot be read as YAML. Correct the file. (Cause: {error})") from error
     if not isinstance(settings, dict):
-        raise ValueError(f"{path} must contain lines of the form `key: value`.")
+        raise ValueError(f"{path} must contain lines of the form `key: value`, but contains {settings!r}.")
     for key, value in settings.items():
         if key not in known:
             raise ValueError(_describe_unknown_key(key, known, str(path)))
         if key == "rope_parameters" and isinstance(value, dict):
             settings[key] = value = json.dumps(yaml.safe_load(text)[key])
         if not isinstance(value, str) and not (isinstance(value, list) and known[key] == list[str]):
-            raise ValueError(f"`{key}` must have one value, but is {value!r} in {path}.")
+            raise ValueError(f"`{key}` must have a single value, but is {value!r} in {path}. Give one value.")
         if isinstance(value, str) and value.lower() in (".inf", ".nan"):
             settings[key] = value[1:]  # Python's spelling
     given = {key: value for key, value in settings.items() if value not in ("", "~", "null")}
-    if given.get("validation_files") == []:  # as reports write it; the command line has no empty lists
+    if given.get("validation_files") == []:  # reports contain this value, but the command line has no empty lists
         del given["validation_files"]
     return given
 
 
 def _to_options(settings: dict[str, Any]) -> Iterator[str]:
-    """Yield settings as options of the command line, so that the parser checks types and choices."""
+    """Yield settings as command-line options, so that the parser checks their types and choices."""
     for key, value in settings.items():
         yield from (f"--{key}", *value) if isinstance(value, list) else (f"--{key}={value}",)
 
@@ -232,13 +246,13 @@ def _describe_unknown_key(given: str, known: Iterable[str], place: str) -> str:
 
 
 def _given_keys(settings: dict[str, Any], argv: list[str]) -> set[str]:
-    """Return the keys in the YAML file and on the command line, where they may be given as `--no_KEY`."""
+    """Return the keys given in the YAML file and on the command line. The option `--no_KEY` also counts as KEY."""
     options = {option[2:].partition("=")[0].replace("-", "_") for option in argv if option.startswith("--")}
     return settings.keys() | {key.removeprefix("no_") for key in options}
 
 
 def _copy_architecture(model: ModelArguments, init_from: str, given_keys: set[str]) -> None:
-    """Copy the architecture of a checkpoint. Raise a `ValueError` if a given key contradicts it."""
+    """Copy the architecture of a checkpoint. Raise a `ValueError` if the value of a given key differs from it."""
     config = read_config(init_from)
     for item in fields(model):
         given, actual = getattr(model, item.name), getattr(config, item.name, item.default)
@@ -247,7 +261,7 @@ def _copy_architecture(model: ModelArguments, init_from: str, given_keys: set[st
         elif item.name == "rope_parameters":
             actual = actual and json.dumps(actual)
         if item.name in given_keys and given != actual:
-            raise ValueError(f"`{item.name}` is {given}, but the model of {init_from} has {actual}. Remove the key.")
+            raise ValueError(f"`{item.name}` is {given}, but is {actual} in the model of {init_from}. Remove the key.")
         setattr(model, item.name, actual)
 
 
@@ -265,13 +279,16 @@ def _set_defaults(model: ModelArguments, data: DataArguments, training: Training
 
 
 def _check(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> None:
-    """Raise a `ValueError` if values are not allowed or contradict each other."""
+    """Raise a `ValueError` if a value is not allowed or values contradict each other."""
     if training.prepare_only and data.streaming:
-        raise ValueError("`prepare_only` has no effect with `streaming`, which caches nothing. Remove one of them.")
+        raise ValueError(
+            "`prepare_only` and `streaming` are both set, but a streamed corpus cannot be prepared, because nothing is "
+            "cached. Remove one of the two."
+        )
     if data.sequence_length > model.max_position_embeddings:
         raise ValueError(
-            f"`sequence_length` ({data.sequence_length}) is more than `max_position_embeddings` "
-            f"({model.max_position_embeddings}). Decrease the first, or increase the second."
+            f"`sequence_length` must be at most `max_position_embeddings` ({model.max_position_embeddings}), but is "
+            f"{data.sequence_length}. Decrease the first, or increase the second."
         )
     if training.output_dir.exists() and not training.output_dir.is_dir():
         raise ValueError(f"`output_dir` ({training.output_dir}) is a file. Set it to a folder.")
@@ -307,14 +324,17 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
 
 
 def _check_objective(model: ModelArguments, training: TrainingArguments) -> None:
-    """Raise a `ValueError` if the objective does not fit the architecture or the settings of the orders."""
+    """Raise a `ValueError` if the objective cannot be used with the architecture or the settings of the orders."""
     objective = training.objective
     if objective != "any_order" and model.architecture == "decoder":
-        raise ValueError(f"`objective={objective}` needs `architecture=encoder`. Set `objective` to any_order.")
+        raise ValueError(
+            f"`objective` must be any_order for a decoder, but is {objective}. Set it to any_order, or set "
+            "`architecture=encoder`."
+        )
     if objective == "score_entropy" and model.target_injection != "sigma":
         raise ValueError(
-            "`objective=score_entropy` needs `target_injection=sigma`, because the score depends on the noise level, "
-            f"but it is {model.target_injection}."
+            f"`target_injection` must be sigma for `objective=score_entropy`, but is {model.target_injection}. Set it "
+            "to sigma, because the score depends on the noise level."
         )
     kind = order_settings(training)
     fractions = training.left_to_right_fraction, training.final_left_to_right_fraction
@@ -336,8 +356,8 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
         )
     if objective != "any_order" and (*kind.values(), *fractions) != ("random", None, None, None, None, 0.0, None):
         raise ValueError(
-            f"`objective={objective}` draws masks and no orders. Remove `orders`, `block_length`, `stride` and the "
-            "fractions of left-to-right sequences."
+            f"`objective={objective}` draws masked positions and no orders. Remove `orders`, `block_length`, `stride` "
+            "and the fractions of left-to-right sequences."
         )
 
 
@@ -354,21 +374,30 @@ def build_config(model: ModelArguments, **vocabulary: Any) -> AOGPTConfig | MDME
         try:
             settings["rope_parameters"] = json.loads(settings["rope_parameters"])
         except ValueError as error:
-            raise ValueError(f"`rope_parameters` must be JSON, but is {settings['rope_parameters']!r}.") from error
+            raise ValueError(
+                f"`rope_parameters` must be a mapping in JSON, but is {settings['rope_parameters']!r}. Correct the "
+                "JSON."
+            ) from error
     if settings.pop("architecture") == "decoder":
         return AOGPTConfig(**settings, **vocabulary)
     if vocabulary.get("vocab_size") and vocabulary["vocab_size"] == vocabulary["num_valid_tokens"]:
-        vocabulary["vocab_size"] += 1  # an encoder embeds its mask
+        vocabulary["vocab_size"] += 1  # an encoder has an embedding of the mask token
     return MDMEncoderConfig(**settings, **vocabulary)
 
 
 def accumulation_steps(training: TrainingArguments, num_processes: int) -> int:
-    """Return the forward passes per step in each process. Raise a `ValueError` if they cannot be of equal size."""
+    """
+    Return the number of forward passes per step in each process.
+
+    Raises:
+        ValueError: If the batch cannot be divided into passes of equal size.
+    """
     per_device = training.per_device_batch_size or max(training.batch_size // num_processes, 1)
     if training.batch_size % (num_processes * per_device):
         raise ValueError(
-            f"`batch_size` ({training.batch_size}) must be a multiple of {num_processes * per_device}, the number of "
-            f"processes ({num_processes}) times `per_device_batch_size` ({per_device})."
+            f"`batch_size` must be a multiple of {num_processes * per_device}, the product of the number of processes "
+            f"({num_processes}) and `per_device_batch_size` ({per_device}), but is {training.batch_size}. Change one "
+            "of the three."
         )
     return training.batch_size // (num_processes * per_device)
 
@@ -380,24 +409,24 @@ def to_settings(*arguments: Any) -> dict[str, Any]:
 
 
 def training_arguments(settings: dict[str, Any]) -> TrainingArguments:
-    """Return the training arguments among the settings of a run."""
+    """Return the `TrainingArguments` with the saved settings of a run."""
     return TrainingArguments(
         **{item.name: settings[item.name] for item in fields(TrainingArguments) if item.name in settings}
     )
 
 
 def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Return the saved and the current value of all settings that differ and may affect the result."""
+    """Return the saved and the current value of each setting that has changed and may affect the result."""
     defaults = {
         item.name: item.default for kind in (ModelArguments, DataArguments, TrainingArguments) for item in fields(kind)
     }
-    saved, current = defaults | saved, defaults | current  # a run of an earlier version lacks newer settings
+    saved, current = defaults | saved, defaults | current  # runs of earlier versions do not have all settings
     values = {key: (saved.get(key), current.get(key)) for key in sorted(saved.keys() | current.keys())}
     return {key: (then, now) for key, (then, now) in values.items() if key not in MAY_CHANGE and then != now}
 
 
 def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) -> None:
-    """Raise a `ValueError` that lists all changes of settings, except those of `SCHEDULE`, that affect the result."""
+    """Raise a `ValueError` if settings, except those in `SCHEDULE`, have changed and may affect the result."""
     changed = [
         f"{key}: {then!r} there, {now!r} now"
         for key, (then, now) in changed_settings(saved, current).items()
@@ -405,6 +434,6 @@ def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) 
     ]
     if changed:
         raise ValueError(
-            f"{place} belongs to a run with other settings ({'; '.join(changed)}). Restore them, choose another "
-            "`output_dir`, or replace the old run with `--resume never`."
+            f"{place} belongs to a run with other settings ({'; '.join(changed)}). Restore the old settings, choose "
+            "another `output_dir`, or replace the old run with `--resume never`."
         )

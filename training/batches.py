@@ -1,10 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Batches of a run. Their content depends only on the step and the seed.
+Batches of a run. The content of a batch depends only on the step and the seed.
 
-Step s trains on the samples s * batch_size ... (s + 1) * batch_size - 1. A run can therefore start at any step, and a
-batch has the same sequences and orders for any number of processes, workers and passes.
+All training sequences of a run are numbered in the order of training. These numbers are called samples. Step s trains
+on the samples s * batch_size ... (s + 1) * batch_size - 1. A run can therefore start at any step, and a batch has the
+same sequences and orders for any number of processes, workers and passes.
 """
 
 import multiprocessing
@@ -23,19 +24,19 @@ from torch.utils.data import DataLoader
 from common.sequences import PackedRows
 
 
-@lru_cache(maxsize=2)  # a batch may reach into the next epoch
+@lru_cache(maxsize=2)  # a batch may contain sequences of two epochs
 def epoch_permutation(num_rows: int, seed: int, epoch: int) -> np.ndarray:
-    """Return the order of the rows in an epoch."""
+    """Return a random permutation of `num_rows` indices for an epoch."""
     return np.random.default_rng([seed, epoch]).permutation(num_rows)
 
 
 def rows_of_samples(samples: list[int], num_rows: int, seed: int) -> list[int]:
-    """Return the row of each sample. Every epoch is a new permutation of all rows."""
+    """Return the index of the sequence of each sample. Every epoch is a new permutation of all `num_rows` sequences."""
     return [int(epoch_permutation(num_rows, seed, sample // num_rows)[sample % num_rows]) for sample in samples]
 
 
 class Samples:
-    """Map-style data set from sample numbers to the features of a data collator."""
+    """Map-style data set: from the number of a sample to the features that a data collator takes as input."""
 
     def __init__(self, rows: Dataset | PackedRows, seed: int) -> None:
         if isinstance(rows, PackedRows):
@@ -46,7 +47,7 @@ class Samples:
         self.seed = seed
 
     def row_numbers(self, samples: list[int]) -> list[int]:
-        """Return the row of each sample."""
+        """Return the index of the sequence of each sample."""
         return rows_of_samples(samples, len(self.rows), self.seed)
 
     def __getitems__(self, samples: list[int]) -> list[dict[str, Any]]:
@@ -73,7 +74,7 @@ class Batches:
     Iterator over the collated batches of forward passes, from `Samples` or `StreamedSamples`.
 
     Attributes:
-        position: Position in the stream after the last batch; None for `Samples`.
+        position: Position in the stream from which to resume after the last batch; None for `Samples`.
     """
 
     def __init__(
@@ -100,10 +101,10 @@ class Batches:
 
 def _exit_with_parent(worker: int) -> None:
     """
-    Start a thread that ends a worker when the training process ends, even if that is killed.
+    Start a thread that ends a worker when the training process ends, even if the training process is killed.
 
-    PyTorch's workers check their parent. The parent may be a fork server (the default from Python 3.14 on), which lives
-    as long as its children, so both would outlive the training process.
+    PyTorch's workers end when their parent process ends. From Python 3.14 on, the parent is a fork server by default.
+    The fork server lives as long as its children, so without this thread, both would outlive the training process.
     """
     training_ended = multiprocessing.parent_process().sentinel
 
@@ -116,7 +117,7 @@ def _exit_with_parent(worker: int) -> None:
 
 @dataclass
 class _PositionedCollator:
-    """Data collator that also returns the stream position of the last sample."""
+    """Data collator that also returns the `position` of the last sample, if there is one."""
 
     collator: Callable
 

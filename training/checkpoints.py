@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Checkpoints of a run, and signals that stop it.
+Checkpoints of a run, and handling of the signals that stop a run.
 
-A checkpoint is a safetensors file with the weights, their moving average, AdamW's moments and all losses; everything
-else is JSON in its metadata. Learning rates, data order and random states depend only on step and seed, and are not
-stored.
+A checkpoint is a safetensors file with the weights, the moving averages of the weights, AdamW's moments and all losses.
+All other data of the checkpoint is JSON in the metadata of the file. The learning rate, the order of the data and
+random numbers are not stored, because they depend only on the step and the seed.
 """
 
 import json
@@ -30,7 +30,7 @@ from training.sharding import full_tensor, shard_like
 
 logger = logging.getLogger(__name__)
 
-OptimizerState = dict[nn.Parameter, dict[str, torch.Tensor]]  # by weight, as in `Optimizer.state`
+OptimizerState = dict[nn.Parameter, dict[str, torch.Tensor]]  # the type of `Optimizer.state`
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -38,8 +38,8 @@ class StopRequest:
     """
     Context manager that records SIGTERM (from a scheduler) or SIGINT (Ctrl-C), so that a run can stop between steps.
 
-    A second SIGINT interrupts as usual. Further SIGTERMs are ignored: schedulers and launchers may both send one while
-    the checkpoint is being written.
+    A second SIGINT interrupts the run immediately. Further SIGTERMs do not, because a scheduler and a launcher may both
+    send SIGTERM, and the second one may arrive while the checkpoint is being written.
 
     Attributes:
         signal: Number of the last signal, or 0.
@@ -80,7 +80,7 @@ def save_checkpoint(
     is_milestone: Callable[[int], bool] = lambda step: False,
 ) -> Path:
     """
-    Write `checkpoint-STEP.safetensors` atomically, and then remove all older checkpoints but `keep` - 1.
+    Write `checkpoint-STEP.safetensors` atomically. Then remove all older checkpoints except for the newest `keep` - 1.
 
     Milestones, given by a function of the step, are never removed. If the file cannot be written, for
     instance because the disk is full, older checkpoints are kept.
@@ -93,8 +93,8 @@ def save_checkpoint(
     except (SafetensorError, OSError) as error:
         size = sum(tensor.nbytes for tensor in tensors.values())
         raise OSError(
-            f"{path} could not be written: {error}. It needs {size:,} bytes; {shutil.disk_usage(folder).free:,} are "
-            "free. Older checkpoints are complete. Free disk space, and run the same command again."
+            f"{path} could not be written: {error}. The file needs {size:,} bytes; {shutil.disk_usage(folder).free:,} "
+            "bytes are free. Older checkpoints are intact. Free disk space, and run the same command again."
         ) from error
     older = [other for other in reversed(checkpoints_in(folder)) if other.name < path.name]
     for other in older[keep - 1 :]:
@@ -107,9 +107,9 @@ def load_newest_checkpoint(
     folder: Path, can_continue: Callable[[Checkpoint], bool] = lambda checkpoint: True
 ) -> Checkpoint | None:
     """
-    Return the newest valid checkpoint for which `can_continue` is true, or None.
+    Return the newest valid checkpoint for which `can_continue` returns True, or None.
 
-    Damaged ones are skipped with a warning.
+    Damaged checkpoints are skipped with a warning.
     """
     for path in reversed(checkpoints_in(folder)):
         try:
@@ -135,9 +135,9 @@ def checkpoints_in(folder: Path) -> list[Path]:
 @contextmanager
 def set_old_run_aside(folder: Path) -> Iterator[None]:
     """
-    Context manager that moves an old run to `replaced/` while its replacement is prepared, and then removes it.
+    Context manager that moves an old run to `replaced/` while the block prepares a new run in the same folder.
 
-    After an error, the old run is moved back.
+    After the block, the old run is removed. If the block fails, the old run is moved back.
     """
     aside = folder / "replaced"
     moved = {path: aside / path.name for path in (*checkpoints_in(folder), *folder.glob("results.json"))}
@@ -164,12 +164,12 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path}: {error}") from error
     if _checksum(tensors) != header.get("checksum"):
-        raise ValueError(f"{path}: The checksum is wrong.")
+        raise ValueError(f"The tensors in {path} do not match the checksum in the metadata.")
     return Checkpoint(path, step_of(path), tensors, json.loads(header["state"]))
 
 
 def _checksum(tensors: dict[str, torch.Tensor]) -> str:
-    """Return the CRC-32 of all tensors, because safetensors detects truncated files, but not flipped bits."""
+    """Return the CRC-32 of all tensors. It detects changed bits; safetensors itself detects only truncated files."""
     checksum = 0
     for name in sorted(tensors):
         checksum = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy(), checksum)
@@ -180,9 +180,10 @@ def training_state(
     model: nn.Module, average: dict[str, torch.Tensor], optimizer_state: OptimizerState
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """
-    Yield all tensors that training changes: `weights.NAME`, `average.NAME`, and AdamW's state of each weight.
+    Yield all tensors that training changes, with their names in a checkpoint.
 
-    Sharded tensors are gathered, so all processes must iterate together.
+    For each weight, these are `weights.NAME`, its moving average `average.NAME`, and its state in AdamW. Sharded
+    tensors are gathered, so all processes must iterate together.
     """
     for name, weight in model.named_parameters():
         state = {"weights": weight.detach(), "average": average[name], **optimizer_state.get(weight, {})}
@@ -197,7 +198,7 @@ def load_state(
     average: dict[str, torch.Tensor],
     optimizer_state: OptimizerState,
 ) -> None:
-    """Load the tensors of `training_state` into a model of the same shape, which may be sharded differently."""
+    """Load the tensors of `training_state` into a model with the same shapes. The sharding may be different."""
     for name, weight in model.named_parameters():
         for prefix, tensor in (("weights", weight), ("average", average[name])):
             tensor.copy_(shard_like(tensors[f"{prefix}.{name}"], tensor))

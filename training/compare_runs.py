@@ -5,8 +5,8 @@ Command that compares finished runs of training/pretrain.py.
 
     python training/compare_runs.py RUN RUN ... [--output_dir FOLDER]
 
-It writes runs.png (curves of losses and evaluations), runs.md (a table of settings and results) and runs.json (all
-numbers).
+It writes three files: runs.png shows curves of losses and evaluations, runs.md is a table of settings and results, and
+runs.json contains all numbers.
 """
 
 import sys
@@ -24,7 +24,7 @@ from common.results import ORDER_NAMES, read_finished_run
 from training.arguments import MAY_CHANGE
 from training.report import label_axes, use_log_axis
 
-# Keys of results.json that runs.json contains.
+# Keys of results.json that are copied to runs.json.
 KEYS = (
     *("arguments", "num_parameters", "steps", "tokens", "train_seconds", "loss_curve", "evaluations"),
     *("hardware", "versions"),
@@ -39,17 +39,20 @@ class Arguments:
 
 
 def read_runs(folders: list[Path]) -> dict[str, dict[str, Any]]:
-    """Return the results of runs by the names of their folders. Raise a `ValueError` if they cannot be compared."""
+    """Return the results of runs by the names of their folders. Raise a `ValueError` if the runs are not comparable."""
     runs = {folder.resolve().name: read_finished_run(folder)[0] for folder in folders}
     if len(runs) < len(folders):
-        raise ValueError(f"Two of {', '.join(map(str, folders))} have the same name. Rename a folder.")
+        raise ValueError(
+            f"The names of folders must differ, but two of {', '.join(map(str, folders))} have the same name. Rename "
+            "one."
+        )
     (first, results), *others = runs.items()
     expected = _evaluation_text(results)
     for name, results in others:
         if (text := _evaluation_text(results)) != expected:
             raise ValueError(
-                f"{name} was evaluated on {text}, but {first} on {expected}. Compare runs with the same corpus and the "
-                "same `eval_sequences`."
+                f"All runs must be evaluated on the same text, but {name} was evaluated on {text}, and {first} on "
+                f"{expected}. Compare runs with the same corpus and the same `eval_sequences`."
             )
     return runs
 
@@ -60,14 +63,14 @@ def _evaluation_text(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def differing_settings(runs: dict[str, dict[str, Any]]) -> list[str]:
-    """Return the keys of the settings that affect the result and differ between runs."""
+    """Return the keys of settings that affect the result and that differ between runs."""
     settings = [results["arguments"] for results in runs.values()]
     keys = dict.fromkeys(key for run in settings for key in run if key not in MAY_CHANGE)
     return [key for key in keys if any(run.get(key) != settings[0].get(key) for run in settings)]
 
 
 def comparison(runs: dict[str, dict[str, Any]]) -> str:
-    """Return the text of runs.md. Its rows are sorted by bits per byte in random orders."""
+    """Return the text of runs.md. The runs are sorted by bits per byte in random orders."""
     settings = differing_settings(runs)
     rows = [
         (
@@ -81,14 +84,15 @@ def comparison(runs: dict[str, dict[str, Any]]) -> str:
     parts = [
         "# Comparison of runs",
         "![Losses and held-out bits per byte](runs.png)",
-        f"Bits per byte of {num_bytes:,} held-out bytes, with the moving average of the weights.",
+        f"The table shows bits per byte on {num_bytes:,} held-out bytes. They are computed with the moving averages of "
+        "the weights.",
         markdown_table(["", *(f"`{key}`" for key in settings), *ORDER_NAMES.values()], rows),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def plot_runs(runs: dict[str, dict[str, Any]], path: Path) -> None:
-    """Plot the training loss of each run in its own orders, and held-out bits per byte in both kinds of order."""
+    """Plot the training loss of each run, and its held-out bits per byte left to right and in random orders."""
     figure = Figure(figsize=(13, 4.6), layout="constrained")
     training, *held_out = figure.subplots(1, 3)
     colors = colormaps["tab10"].colors

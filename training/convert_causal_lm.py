@@ -1,21 +1,24 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Command that converts a causal language model into an any-order model, without changing its left-to-right predictions.
+Command that converts a causal language model into an any-order model with the same left-to-right predictions.
 
     python training/convert_causal_lm.py SOURCE OUTPUT_DIR [--target_injection none|adaln] [--start_token TOKEN]
 
 SOURCE is a folder or Hub name of a Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo or GPT-2, or of another model with the
-block of a Llama. The new model has the same weights under the same names. Left to right, it predicts what SOURCE
-predicts after the start token (its beginning-of-text token, or end-of-text if it has none). Other orders are learned by
-further training. Converted rotary models can be exported again, see `export_causal_lm.py`.
+block of a Llama. The converted model has the weights of SOURCE. (The names of the weights stay the same, except those
+of a GPT-2.) Left to right, it predicts what SOURCE predicts for a text that begins with the start token. By default,
+the start token is the beginning-of-text token of SOURCE, or end-of-text if SOURCE has no beginning-of-text token. Other
+orders are learned by further training. Converted models with rotary positions can be exported again (see
+`export_causal_lm.py`).
 
 Target injection:
 
-* `none` (default for rotary models): the rotary positions alone tell a row its target.
-* `adaln`: the target also modulates every block. It has no effect at first: shifts and scales are 0, gates are 1. Such
-  a model cannot be exported.
-* A GPT-2 has learned positions, so it needs `adaln` (its default), `input`, `shared` or `per_layer`.
+* `none` (default for models with rotary positions): only the rotary positions tell a row its target.
+* `adaln`: the target also modulates every block. At first, the modulations have no effect: shifts and scales are 0, and
+  gates are 1. Such a model cannot be exported.
+* A GPT-2 has learned positions. Its target injection must therefore be `adaln` (the default), `input`, `shared` or
+  `per_layer`.
 """
 
 import argparse
@@ -45,7 +48,7 @@ from modeling_aogpt.tokenization import load_tokenizer
 
 INJECTIONS = ("none", "adaln", "input", "shared", "per_layer")
 
-# Settings with the same meaning in the configurations of Transformers and ours.
+# Settings that have the same name and meaning in Transformers and in this package.
 COMMON_SETTINGS = (
     "vocab_size",
     "hidden_size",
@@ -58,7 +61,7 @@ COMMON_SETTINGS = (
     "tie_word_embeddings",
 )
 
-# Settings that the block does not have, with the value at which they have no effect.
+# Settings that this package does not support, and the values at which they have no effect.
 UNSUPPORTED = {
     "clip_qkv": None,
     "attn_logit_softcapping": None,
@@ -71,8 +74,8 @@ UNSUPPORTED = {
     "scale_attn_weights": True,
 }
 
-# GPT-2's name of each module of a block, and ours. Its projections are transposed, and those of queries, keys and
-# values are one.
+# Name of each module of a block in GPT-2, and its names in this package. In GPT-2, weights of projections are
+# transposed, and one projection computes queries, keys and values.
 GPT2_BLOCK = {
     "ln_1": ["input_layernorm"],
     "attn.c_attn": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
@@ -93,9 +96,9 @@ def convert_config(
 
     Args:
         source (`PreTrainedConfig`): Configuration of the causal language model.
-        names (`set` of `str`): Names of its weights, which tell biases and norms.
+        names (`set` of `str`): Names of the weights of the source. They show which biases and norms it has.
         start_token_id (`int`): Token that begins every sequence.
-        target_injection (`str`): As in [`AOGPTConfig`].
+        target_injection (`str`): See [`AOGPTConfig`].
         max_length (`int`, *optional*): Length of the longest sequence; defaults to that of the source.
 
     Raises:
@@ -103,11 +106,14 @@ def convert_config(
     """
     for name, value in UNSUPPORTED.items():
         if getattr(source, name, value) != value:
-            raise ValueError(f"A model with `{name}={getattr(source, name)!r}` cannot be converted.")
+            raise ValueError(
+                f"A model with `{name}={getattr(source, name)!r}` cannot be converted. Convert a model with "
+                f"`{name}={value!r}`."
+            )
     longest = source.max_position_embeddings
     max_length = longest if max_length is None else max_length
     if not 1 <= max_length <= longest:
-        raise ValueError(f"`max_length` must be from 1 to {longest}, the length of the source, but is {max_length}.")
+        raise ValueError(f"`max_length` must be between 1 and {longest} (the limit of SOURCE), but is {max_length}.")
     settings = {name: getattr(source, name) for name in COMMON_SETTINGS if hasattr(source, name)}
     settings |= {
         "max_position_embeddings": max_length,
@@ -133,13 +139,13 @@ def convert_config(
 
 
 def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int) -> dict[str, Any]:
-    """Return the settings of a model with the block of a Llama. The names of its weights tell which parts it has."""
+    """Return the settings of a model with the block of a Llama. The `names` of its weights show which parts it has."""
     window = getattr(source, "sliding_window", None)
     windowed = any(kind != "full_attention" for kind in getattr(source, "layer_types", None) or [])
     if window is not None and window < max_length and (windowed or not getattr(source, "layer_types", None)):
         raise ValueError(
-            f"The model attends to windows of {window} tokens, which cannot be converted for longer sequences. Set "
-            f"`--max_length {window}` or less."
+            f"SOURCE attends only to the last {window} tokens, so it cannot be converted for sequences of {max_length} "
+            f"tokens. Set `--max_length` to {window} or less."
         )
     layer = "model.layers.0."
     has_norm_weight = f"{layer}input_layernorm.weight" in names
@@ -170,24 +176,25 @@ def convert_model(
     seed: int = 0,
 ) -> AOGPTForAnyOrderLM:
     """
-    Return the any-order model of a causal language model, as described above.
+    Convert a causal language model into an any-order model, as described at the top of this file.
 
     Args:
         source (`PreTrainedModel`): The causal language model.
         start_token_id (`int`): Token that begins every sequence.
-        target_injection (`str`, *optional*): As in [`AOGPTConfig`]; defaults to `"none"`, or to `"adaln"` for a GPT-2.
+        target_injection (`str`, *optional*): See [`AOGPTConfig`]; defaults to `"none"`, or to `"adaln"` for a GPT-2.
         max_length (`int`, *optional*): Length of the longest sequence; defaults to that of the source.
-        seed (`int`): Seed of target embeddings.
+        seed (`int`): Seed of the target embeddings, which are random.
 
     Raises:
-        ValueError: If a setting or a weight of the source is not supported, or the new model predicts something else.
+        ValueError: If a setting or a weight of the source is not supported, or if the predictions of the two models
+            differ.
     """
     is_gpt2 = isinstance(source.config, GPT2Config)
     injection = target_injection or ("adaln" if is_gpt2 else "none")
     allowed = INJECTIONS[1:] if is_gpt2 else INJECTIONS[:2]
     if injection not in allowed:
         raise ValueError(
-            f"`target_injection` must be one of {', '.join(allowed)} for this model, but is {injection!r}."
+            f"For this model, `target_injection` must be one of {', '.join(allowed)}, but is {injection!r}."
         )
     weights = source.state_dict()
     config = convert_config(source.config, set(weights), start_token_id, injection, max_length)
@@ -198,8 +205,8 @@ def convert_model(
     missing, unknown = sorted(known - set(tensors)), sorted(set(tensors) - known)
     if missing or unknown:
         raise ValueError(
-            f"A model of type {source.config.model_type!r} cannot be converted: its block is not that of a Llama "
-            f"(missing weights: {missing[:3]}, unknown weights: {unknown[:3]})."
+            f"A model of type {source.config.model_type!r} cannot be converted, because its block is not that of a "
+            f"Llama (missing weights: {missing[:3]}, unknown weights: {unknown[:3]}). Use a model of another type."
         )
     model.load_state_dict(tensors, strict=False)
     model.tie_weights()
@@ -209,7 +216,11 @@ def convert_model(
 
 
 def _gpt2_tensors(weights: dict[str, torch.Tensor], config: AOGPTConfig) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the weights of a GPT-2 under our names. The start takes its first position, so its last is used twice."""
+    """
+    Yield the weights of a GPT-2 under the names of this package.
+
+    The start token takes the first position embedding, so all others move by one, and the last one is used twice.
+    """
     positions = weights["transformer.wpe.weight"][: config.max_position_embeddings]
     yield "model.position_embeddings.weight", torch.cat((positions, positions[-1:]))
     yield "model.embed_tokens.weight", weights["transformer.wte.weight"]
@@ -226,12 +237,12 @@ def _gpt2_tensors(weights: dict[str, torch.Tensor], config: AOGPTConfig) -> Iter
 
 
 def _neutralize_targets(model: AOGPTForAnyOrderLM) -> None:
-    """Set the target injection so that it has no effect, and is trained from the first step on."""
+    """Set the target injection so that it has no effect at first, but gets a gradient from the first step on."""
     for name, module in model.named_modules():
         if isinstance(module, TargetModulation):
             module.proj.weight.zero_()
             module.proj.bias.zero_()
-            gates = module.proj.bias.view(module.num_vectors, -1)[2::3]  # the vectors are shift, scale, gate, twice
+            gates = module.proj.bias.view(module.num_vectors, -1)[2::3]  # shift, scale, gate, shift, scale, gate
             gates.fill_(1.0)
         elif name.endswith("target_embeddings") and model.config.target_injection != "adaln":
             module.weight.zero_()
@@ -239,7 +250,7 @@ def _neutralize_targets(model: AOGPTForAnyOrderLM) -> None:
 
 @torch.no_grad()
 def check_predictions(model: AOGPTForAnyOrderLM, causal: PreTrainedModel) -> None:
-    """Raise a `ValueError` unless both models predict the same left to right, for random tokens."""
+    """Raise a `ValueError` unless the left-to-right predictions of both models are the same on random tokens."""
     config = model.config
     length = min(NUM_CHECKED_TOKENS, config.max_position_embeddings)
     generator = torch.Generator().manual_seed(0)
@@ -251,21 +262,24 @@ def check_predictions(model: AOGPTForAnyOrderLM, causal: PreTrainedModel) -> Non
     difference = (logits - expected).abs().max()
     if not difference <= tolerance:
         raise ValueError(
-            f"The model of type {causal.config.model_type!r} cannot be converted: left to right, logits differ by "
-            f"{difference:.2g}, so it does something that this package does not know."
+            f"A model of type {causal.config.model_type!r} cannot be converted, because it has features that this "
+            f"package does not support: after conversion, left-to-right logits differ by {difference:.2g}. Use a model "
+            "of another type."
         )
 
 
 def find_start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, token: str | None) -> int:
     """
-    Return the id of the start token: `token`, or beginning-of-text, or end-of-text.
+    Return the id of the start token.
+
+    It is `token` if given, or else beginning-of-text, or else end-of-text.
 
     Raises:
-        ValueError: If the tokenizer does not have the token, or there is no special token.
+        ValueError: If `token` is not in the vocabulary, or if the model has neither of the special tokens.
     """
     if token is not None:
         if token not in tokenizer.get_vocab():
-            raise ValueError(f"`start_token` must be a token of the tokenizer, but is {token!r}.")
+            raise ValueError(f"`start_token` must be in the vocabulary of the tokenizer, but is {token!r}.")
         return tokenizer.get_vocab()[token]
     eos = config.eos_token_id[0] if isinstance(config.eos_token_id, list) else config.eos_token_id
     for token_id in (tokenizer.bos_token_id, config.bos_token_id, tokenizer.eos_token_id, eos):
@@ -300,15 +314,15 @@ def convert(
     Args:
         source (`str`): Folder or Hub name.
         output_dir (`Path`): The folder to write. It must be empty or not exist.
-        target_injection (`str`, *optional*): As in [`convert_model`].
-        start_token (`str`, *optional*): As in [`find_start_token`].
-        max_length (`int`, *optional*): As in [`convert_model`].
+        target_injection (`str`, *optional*): See [`convert_model`].
+        start_token (`str`, *optional*): See [`find_start_token`].
+        max_length (`int`, *optional*): See [`convert_model`].
 
     Returns:
         `AOGPTForAnyOrderLM`: The converted model.
 
     Raises:
-        ValueError: If the folder is in use, or as in [`convert_model`], [`find_start_token`] and `load_tokenizer`.
+        ValueError: If the folder is not empty, or if [`convert_model`], [`find_start_token`] or `load_tokenizer` fails.
     """
     check_empty_folder(output_dir)
     read_any_config(source)
@@ -333,14 +347,16 @@ def main() -> None:
     parser.add_argument("source", metavar="SOURCE", help="folder or Hub name of a causal language model")
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="folder to write; must be new or empty")
     parser.add_argument(
-        "--target_injection", choices=INJECTIONS, help="default: none for rotary models, adaln for a GPT-2"
+        "--target_injection",
+        choices=INJECTIONS,
+        help="default: none for models with rotary positions, adaln for a GPT-2",
     )
     parser.add_argument("--start_token", help="token that begins every sequence (default: beginning- or end-of-text)")
     parser.add_argument("--max_length", type=int, help="length of the longest sequence (default: that of SOURCE)")
     arguments = parser.parse_args()
     model = convert(**vars(arguments))
     print(f"Written: {arguments.output_dir}, with {model.num_parameters():,} parameters.")
-    print(f"Train it in any order with --init_from {arguments.output_dir}.")
+    print(f"To train the model in any order, run training/pretrain.py with --init_from {arguments.output_dir}.")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Data collators that draw orders, times and masks.
+Data collators that draw orders, diffusion times and masked positions.
 
-The draws of a sample depend only on the seed and the number of the sample, so they are the same for any number of
-processes, workers and passes.
+The draws of a sample (a numbered sequence of a run) depend only on the seed and the number of the sample. They are
+therefore the same for any number of processes, workers and passes.
 """
 
 import math
@@ -18,24 +18,24 @@ from modeling_aogpt.unmasking import MAX_MASKED_FRACTION
 from training.arguments import TrainingArguments, order_settings
 from training.schedules import left_to_right_steps
 
-# Numbers of independent random streams. The stream of the orders is that of the seed itself.
+# Numbers of independent random streams. Orders are drawn from the stream of the seed itself.
 CHOICES, TIMES, MASKS = -2, -3, -4
 
 
 def uniform_numbers(seed: int, stream: int, samples: torch.LongTensor, count: int) -> torch.Tensor:
-    """Draw float64 numbers in [0, 1), (samples, count)."""
+    """Draw uniform float64 numbers in [0, 1), of shape (samples, count)."""
     return to_uniform(draw_integers(make_streams(int(make_streams(seed, torch.tensor(stream))), samples), count))
 
 
 class OrderDraws:
     """
-    Data collator for the decoder, which draws an order for each sequence.
+    Data collator for the decoder. It draws an order for each sequence.
 
     With `final_left_to_right_fraction`, the fraction of left-to-right sequences changes linearly, during the whole run
     or its first `left_to_right_steps`.
 
     Args:
-        training (`TrainingArguments`): `seed`, `batch_size`, `max_steps`, and the distribution of the orders.
+        training (`TrainingArguments`): Settings: `seed`, `batch_size`, `max_steps`, and the distribution of the orders.
     """
 
     def __init__(self, training: TrainingArguments) -> None:
@@ -51,7 +51,7 @@ class OrderDraws:
         )
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
-        """Return the batch of features with `input_ids` and `order_seed`, the number of the sample."""
+        """Return a batch. Each feature has `input_ids` and `order_seed`, which is the number of the sample."""
         batch = self._first(features)
         if self._last is not None:
             samples, training = _sample_numbers(features), self.training
@@ -64,16 +64,18 @@ class OrderDraws:
 
 class MaskDraws:
     """
-    Data collator for the encoder, which draws a time and a mask for each sequence.
+    Data collator for the encoder. It draws a diffusion time t and the masked positions for each sequence.
 
-    The times of a step are an evenly spaced grid in (0, 1] with a random shift (variational diffusion models, arXiv
-    2107.00630, appendix I.1). Neighbouring sequences get times that are far apart. The objective decides what is masked
-    at time t: `"masked_diffusion"` masks every token with probability t; `"score_entropy"` with probability
-    (1 - eps) t, the log-linear noise of SEDD; `"any_order"` masks the last m positions of an order, where m is t n
-    rounded up.
+    The diffusion times of a step are an evenly spaced grid in (0, 1] with a random shift (variational diffusion models,
+    arXiv 2107.00630, appendix I.1). Neighbouring sequences get diffusion times that are far apart. The objective
+    decides which positions are masked at time t:
+
+    * `"masked_diffusion"` masks every token with probability t.
+    * `"score_entropy"` masks every token with probability (1 - eps) t, the log-linear noise of SEDD.
+    * `"any_order"` masks the last m positions of an order, where m is t n rounded up.
 
     Args:
-        training (`TrainingArguments`): `seed`, `batch_size`, `objective`, and the distribution of the orders.
+        training (`TrainingArguments`): Settings: `seed`, `batch_size`, `objective`, and the distribution of the orders.
     """
 
     def __init__(self, training: TrainingArguments) -> None:
@@ -81,7 +83,7 @@ class MaskDraws:
         self.draw_orders = OrderDraws(training)
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
-        """Return `input_ids` and `is_masked` (batch, n) and `times` (batch,) of features as in [`OrderDraws`]."""
+        """Return `input_ids` and `is_masked` (batch, n), and `times` (batch,). Features are as in [`OrderDraws`]."""
         samples = _sample_numbers(features)
         times = self.draw_times(samples)
         if self.objective == "any_order":
@@ -97,7 +99,7 @@ class MaskDraws:
         return {"input_ids": input_ids, "is_masked": is_masked, "times": times}
 
     def draw_times(self, samples: torch.LongTensor) -> torch.DoubleTensor:
-        """Return the time of each sample, in (0, 1]."""
+        """Return the diffusion time of each sample, in (0, 1]."""
         shifts = uniform_numbers(self.seed, TIMES, samples // self.batch_size, 1)[:, 0]
         indices = samples % self.batch_size * _spreading_factor(self.batch_size) % self.batch_size
         return 1 - (shifts + indices / self.batch_size) % 1
@@ -108,6 +110,6 @@ def _sample_numbers(features: Sequence[Mapping[str, object]]) -> torch.LongTenso
 
 
 def _spreading_factor(size: int) -> int:
-    """Return a factor k, near the golden section of `size`, for which i -> k i mod `size` is a permutation."""
+    """Return a factor k near 0.618 `size` (the golden section) for which i -> k i mod `size` is a permutation."""
     golden = round(size * (math.sqrt(5) - 1) / 2)
     return next(factor for factor in range(max(golden, 1), size + 2) if math.gcd(factor, size) == 1)

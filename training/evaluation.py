@@ -22,24 +22,25 @@ from training.arguments import TrainingArguments
 from training.draws import MaskDraws
 from training.objectives import MaskedDiffusionObjective
 
-SAMPLE_SEED = 20250624  # the same in every evaluation, so that differences between texts are due to training
+SAMPLE_SEED = 20250624  # the same in every evaluation, so that texts differ between evaluations only through training
 
 
 @torch.no_grad()
 def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerator: Accelerator) -> dict[str, Any]:
     """
-    Compute the bits per byte of `eval_sequences` evenly spaced rows, which the processes divide among themselves.
+    Compute the bits per byte of `eval_sequences` evenly spaced sequences. The processes divide the sequences.
 
     Returns:
-        `left_to_right` (decoders only) and `any_order`: the sum of nats of all rows over ln 2 and the sum of their
-        bytes; and the number of `sequences`, `bytes` and `seconds`.
+        A dictionary with the bits per byte `left_to_right` (decoders only) and `any_order`, and the number of
+        `sequences`, `bytes` and `seconds`. Bits per byte are the sum of the nats of all sequences, divided by ln 2 and
+        by the sum of their bytes.
     """
     started = time.perf_counter()
     num_rows = min(training.eval_sequences or len(rows), len(rows))
     is_encoder = isinstance(model, MDMEncoderForMaskedLM)
     kinds = ["any_order"] if is_encoder else list(ORDER_NAMES)
     samples_of_process = range(num_rows)[accelerator.process_index :: accelerator.num_processes]
-    totals = torch.zeros(1 + len(kinds), dtype=torch.float64)  # bytes, then nats of each kind
+    totals = torch.zeros(1 + len(kinds), dtype=torch.float64)  # bytes, then nats for each kind of order
     for first in range(0, len(samples_of_process), training.eval_batch_size):
         samples = samples_of_process[first : first + training.eval_batch_size]
         numbers = [sample * len(rows) // num_rows for sample in samples]
@@ -59,7 +60,7 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
 
 
 def _decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers: list[int]) -> torch.Tensor:
-    """Return the sum of nats left to right, and in random orders that depend only on the numbers of the rows."""
+    """Return the sum of nats left to right, and in random orders that depend only on the numbers of the sequences."""
     features = [{"input_ids": ids, "order_seed": number} for ids, number in zip(sequences, numbers, strict=True)]
     batch = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)(features)
     input_ids, orders = batch["input_ids"].to(model.device), batch["orders"].to(model.device)
@@ -68,7 +69,11 @@ def _decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers
 
 
 def _encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], samples: range, num_rows: int) -> float:
-    """Return an unbiased estimate of the bound (Eq. 7) on the sum of nats, with masks stratified over all rows."""
+    """
+    Return an unbiased estimate of the bound (Eq. 7) on the sum of nats.
+
+    The diffusion times are stratified over all `num_rows` sequences of the evaluation.
+    """
     draws = TrainingArguments(seed=ORDER_SEED, batch_size=num_rows, left_to_right_fraction=0.0)
     features = [{"input_ids": ids, "order_seed": sample} for ids, sample in zip(sequences, samples, strict=True)]
     batch = MaskDraws(draws)(features)
@@ -79,7 +84,7 @@ def _encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], samp
 def write_samples(
     model: Model, tokenizer: PreTrainedTokenizerBase, count: int, length: int, step: int, folder: Path
 ) -> list[str]:
-    """Generate texts of `length` tokens, write them without padding to `folder/samples-STEP.txt`, and return them."""
+    """Generate `count` texts of `length` tokens, and return them. Also write them to `folder/samples-STEP.txt`."""
     generator = torch.Generator(model.device).manual_seed(SAMPLE_SEED)
     sequences = model.generate(num_return_sequences=count, max_length=length, generator=generator)
     texts = [decode(ids, tokenizer) for ids in sequences.tolist()]

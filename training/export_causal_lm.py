@@ -1,14 +1,15 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Command that exports an any-order model as a stock causal language model of Transformers.
+Command that exports an any-order model as a causal language model of Transformers, such as a Llama.
 
     python training/export_causal_lm.py MODEL OUTPUT_DIR
 
-MODEL is a folder or Hub name of a decoder with `target_injection="none"` and a `start_token_id`: a converted model
-(`convert_causal_lm.py`), trained further in any order or not, or one trained from scratch with the block of a Llama,
-Qwen2 or Qwen3. The exported model has the same left-to-right predictions after the start token. It needs no code of
-this package, and works with every engine that knows its architecture.
+MODEL is a folder or Hub name of a decoder with `target_injection="none"` and a `start_token_id`. It is either a
+converted model (`convert_causal_lm.py`), with or without further training, or a model that was trained from scratch
+with the block of a Llama, Qwen2 or Qwen3. For texts that begin with the start token, the exported model has the same
+left-to-right predictions as MODEL. It does not need this package, and works with every inference engine that supports
+its architecture.
 """
 
 import argparse
@@ -35,17 +36,18 @@ def export_config(config: AOGPTConfig) -> PreTrainedConfig:
     Return the configuration of the causal language model.
 
     Raises:
-        ValueError: If no architecture of Transformers is the same left to right.
+        ValueError: If no architecture of Transformers has the same left-to-right predictions.
     """
     if config.model_type != "aogpt" or config.target_injection != "none" or config.position_encoding != "rotary":
         raise ValueError(
-            "Only decoders with rotary positions and `target_injection='none'` can be exported, but the model has "
-            f"position_encoding={config.position_encoding!r} and target_injection={config.target_injection!r}."
+            "Only decoders with `position_encoding='rotary'` and `target_injection='none'` can be exported, but this "
+            f"model has model_type={config.model_type!r}, position_encoding={config.position_encoding!r} and "
+            f"target_injection={config.target_injection!r}. Train a model with the former settings."
         )
     if config.start_token_id is None:
         raise ValueError(
-            "The model has a learned start embedding, which no stock architecture has. Train models to be exported "
-            "with `start_token_id`."
+            "The model has a learned start embedding, so it cannot be exported, because no architecture of "
+            "Transformers has one. Train a model with `start_token_id` set."
         )
     if config.source_config is not None:
         source = {name: value for name, value in config.source_config.items() if name not in SOURCE_FACTS}
@@ -55,7 +57,7 @@ def export_config(config: AOGPTConfig) -> PreTrainedConfig:
 
 
 def _infer_architecture(config: AOGPTConfig) -> str:
-    """Return the model type of Transformers with the same block."""
+    """Return the type of the Transformers model that has the same block."""
     has_llama_block = config.gated_mlp and config.norm == "rmsnorm" and config.norm_weight and not config.lm_head_bias
     biases = config.attention_bias, config.attention_output_bias, config.mlp_bias
     if has_llama_block and not config.no_rope_layers:
@@ -70,9 +72,9 @@ def _infer_architecture(config: AOGPTConfig) -> str:
         if not config.qk_norm and config.attention_bias == config.attention_output_bias:
             return "llama"
     raise ValueError(
-        "The block of the model is not that of a Llama, Qwen2 or Qwen3, so it cannot be exported. These have "
-        "`gated_mlp=True`, `norm='rmsnorm'`, `lm_head_bias=False`, and no biases except those of queries, keys and "
-        "values (Qwen2)."
+        "The model cannot be exported, because its block is not that of a Llama, Qwen2 or Qwen3. Train a model with "
+        "`gated_mlp=True`, `norm='rmsnorm'`, `norm_weight=True`, `lm_head_bias=False`, and without other "
+        "biases."
     )
 
 
@@ -92,7 +94,7 @@ def export_model(model: AOGPTForAnyOrderLM) -> PreTrainedModel:
     Return the causal language model with the weights of `model`.
 
     Raises:
-        ValueError: If it cannot be exported, or would predict something else.
+        ValueError: If `model` cannot be exported, or if the predictions of the two models differ.
     """
     config = export_config(model.config)
     with torch.device("meta"):
@@ -132,7 +134,7 @@ def export(name: str, output_dir: Path) -> PreTrainedModel:
         `PreTrainedModel`: The causal language model.
 
     Raises:
-        ValueError: If the folder is in use, or the model cannot be exported.
+        ValueError: If the folder is not empty, or if the model cannot be exported.
     """
     check_empty_folder(output_dir)
     model = load_model(name, dtype="auto")
@@ -148,12 +150,12 @@ def export(name: str, output_dir: Path) -> PreTrainedModel:
 @one_line_errors()
 def main() -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description="Export an any-order model as a stock causal language model.")
+    parser = argparse.ArgumentParser(description="Export an any-order model as a causal LM of Transformers.")
     parser.add_argument("model", metavar="MODEL", help="folder of an any-order model or a run, or Hub name")
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="folder to write; must be new or empty")
     arguments = parser.parse_args()
     causal = export(find_model(arguments.model), arguments.output_dir)
-    print(f"Written: {arguments.output_dir}, a {type(causal).__name__} with {causal.num_parameters():,} parameters.")
+    print(f"Written: {arguments.output_dir} ({type(causal).__name__}, {causal.num_parameters():,} parameters).")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Command that makes a model folder of a checkpoint of a run, which may still be training.
+Command that makes a model folder from a checkpoint of a training run. The run may still be training.
 
     python training/export_checkpoint.py CHECKPOINT OUTPUT_DIR [--weights ema|live]
 
-CHECKPOINT is a file `checkpoint-STEP.safetensors` in the folder of its run, or this folder, which stands for its newest
-checkpoint. The model folder is like that of a finished run. It needs neither the corpus nor a GPU.
+CHECKPOINT is a file `checkpoint-STEP.safetensors` in the folder of its run, or the folder of a run. In the latter case,
+the newest checkpoint is used. The result is like the model folder of a finished run. The command needs neither the
+corpus nor a GPU.
 """
 
 import argparse
@@ -26,17 +27,23 @@ PREFIXES = {"ema": "average.", "live": "weights."}
 
 
 def find_checkpoint(path: Path) -> Checkpoint:
-    """Return the checkpoint of a file, or the newest one of a run. Raise a `ValueError` if there is none."""
+    """Load a checkpoint file, or the newest checkpoint of a run. Raise a `ValueError` if there is no checkpoint."""
     if path.is_file():
         return load_checkpoint(path)
     checkpoint = load_newest_checkpoint(path)
     if checkpoint is None:
-        raise ValueError(f"{path} is neither a checkpoint nor the folder of a run with a valid checkpoint.")
+        raise ValueError(
+            f"{path} is neither a checkpoint nor the folder of a run with a valid checkpoint. Check the path."
+        )
     return checkpoint
 
 
 def load_weights(checkpoint: Checkpoint, weights: str) -> Model:
-    """Return the model of a checkpoint, with the averaged weights (`"ema"`) or those of its last step (`"live"`)."""
+    """
+    Return the model of a checkpoint.
+
+    `weights` is `"ema"` for the moving averages of the weights, or `"live"` for the weights of the last step.
+    """
     config = dict(checkpoint.metadata["config"])
     with torch.device("meta"):
         blank = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
@@ -52,7 +59,10 @@ def main() -> None:
     parser.add_argument("checkpoint", type=Path, help="checkpoint of a run, or the folder of the run")
     parser.add_argument("output_dir", type=Path, help="new or empty folder for the model")
     parser.add_argument(
-        "--weights", choices=PREFIXES, default="ema", help="averaged weights, or those of the last step"
+        "--weights",
+        choices=PREFIXES,
+        default="ema",
+        help="ema: moving averages of the weights. live: weights of the last step.",
     )
     arguments = parser.parse_args()
     check_empty_folder(arguments.output_dir)

@@ -1,10 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Losses of a language-model head that never hold the logits of all rows.
+Losses of a language-model head that never hold the logits of all positions in memory.
 
-The forward pass computes logits for a chunk of rows at a time, and overwrites them with their gradient. It keeps only
-the gradients of the hidden states and of the head, which the backward pass scales, so nothing is computed twice.
+The forward pass computes the logits of one chunk of positions at a time. It replaces these logits by their gradient,
+and keeps only the gradients of the hidden states and of the head. The backward pass scales these gradients, so nothing
+is computed twice.
 """
 
 import math
@@ -28,22 +29,22 @@ def head_loss(
     num_ids: int | None = None,
 ) -> torch.Tensor:
     """
-    Return the weighted sum over rows of a loss of `logits = head(hidden_states)`, in float32 or float64.
+    Return the weighted sum over N positions of a loss of `logits = head(hidden_states)`, in float32 or float64.
 
-    With V ids and Z = logsumexp(logits), the loss of a row is
+    With V ids and Z = logsumexp(logits), the loss of a position is
 
     * `"cross_entropy"`: Z - logits[target];
-    * `"score_entropy"`: exp(Z) / V - 1 - (logits[target] - log V), the score entropy divided by the true ratio (arXiv
-      2310.16834, section 3.2). logits - log V are the log-probabilities that the ratios imply. If they are normalized
-      (Z = log V), this is the cross-entropy.
+    * `"score_entropy"`: exp(Z) / V - 1 - (logits[target] - log V). This is the score entropy divided by the true ratio
+      of probabilities (arXiv 2310.16834, section 3.2). The model's ratios imply the log-probabilities logits - log V.
+      If these are normalized (Z = log V), the loss is the cross-entropy.
 
     Args:
-        hidden_states (`torch.Tensor` of shape `(rows, hidden_size)`): Inputs of the head.
+        hidden_states (`torch.Tensor` of shape `(N, hidden_size)`): Inputs of the head.
         head (`nn.Linear`): Head, with or without bias.
-        targets (`torch.LongTensor` of shape `(rows,)`): Target id of each row.
-        weights (`torch.Tensor` of shape `(rows,)`): Weight of each row. They get no gradient.
+        targets (`torch.LongTensor` of shape `(N,)`): Target id of each position.
+        weights (`torch.Tensor` of shape `(N,)`): Weight of each position. The weights get no gradient.
         loss (`str`, defaults to `"cross_entropy"`): `"cross_entropy"` or `"score_entropy"`.
-        num_ids (`int`, *optional*): V, if only the first ids of the head are used; defaults to all.
+        num_ids (`int`, *optional*): V. Only the first V ids of the head are used; defaults to all.
     """
     return _HeadLoss.apply(hidden_states, head.weight, head.bias, targets, weights, loss, num_ids or len(head.weight))
 
@@ -71,8 +72,9 @@ class _HeadLoss(torch.autograd.Function):
                 for index, (tensor, needed) in enumerate(zip((hidden_states, weight, bias), needs_grad, strict=True))
             )
             total = torch.zeros((), dtype=exact, device=hidden_states.device)
-            # Gradients are computed in units of about the mean weight, because the loss scale is applied only later and
-            # weights of 1 / rows would underflow in float16. The unit is a power of two, so it does not round.
+            # Gradients are divided by a unit close to the mean weight. Otherwise, weights of 1 / N would underflow in
+            # float16, because the loss scale is applied only in the backward pass. The unit is a power of two, so the
+            # division does not round.
             mean = (weights.to(exact).sum() / max(len(weights), 1)).clamp(min=torch.finfo(exact).tiny)
             unit = mean / mean.frexp().mantissa
             chunk_size = max(LOGITS_PER_CHUNK // num_ids, 1)
@@ -119,7 +121,11 @@ class _HeadLoss(torch.autograd.Function):
 
 
 def _matmul_dtype(hidden_states: torch.Tensor) -> torch.dtype:
-    """Return the dtype in which to multiply the head: that of autocast, or of the states; on a CPU at least float32."""
+    """
+    Return the dtype of the matrix products with the head.
+
+    It is the dtype of autocast if enabled, or else that of `hidden_states`. On a CPU, it is at least float32.
+    """
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
     return torch.promote_types(dtype, torch.float32) if device == "cpu" else dtype

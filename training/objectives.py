@@ -3,9 +3,9 @@
 """
 Training objectives: modules that contain a model and return the loss of a batch, in nats per token.
 
-Objectives have no randomness: orders, times and masks are part of the batch (see training/draws.py). With uniformly
-random orders, all of them but the score entropy are unbiased estimates of the same bound on -log p(x) / n, Eq. 7 of the
-paper, which equals Eq. 1.
+Objectives have no randomness: orders, diffusion times and masked positions are part of the batch (see
+training/draws.py). With uniformly random orders, all objectives except the score entropy are unbiased estimates of the
+same upper bound on -log p(x) / n. It is Eq. 7 of the paper, and equals Eq. 1.
 """
 
 import torch
@@ -19,7 +19,7 @@ from training.head_loss import Loss, head_loss
 
 
 class AnyOrderObjective(nn.Module):
-    """Any-order loss (Eq. 7): the decoder predicts every token given those before it in an order. Mean over labels."""
+    """Mean any-order loss (Eq. 7). The decoder predicts each token given the tokens before it in an order."""
 
     def __init__(self, model: AOGPTForAnyOrderLM) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class AnyOrderObjective(nn.Module):
     def forward(
         self, input_ids: torch.LongTensor, orders: torch.LongTensor, labels: torch.LongTensor | None = None
     ) -> torch.Tensor:
-        """Return the loss of sequences without padding. Arguments have shape (batch, n)."""
+        """Return the loss of sequences without padding. All arguments have shape (batch, n)."""
         output, orders = self.model.forward_by_rank(input_ids, orders, attention_mask=None)
         targets = index_by_rank(input_ids if labels is None else labels, orders).flatten()
         is_label = targets != -100
@@ -43,10 +43,10 @@ class AnyOrderObjective(nn.Module):
 
 class MaskedDiffusionObjective(nn.Module):
     """
-    Masked-diffusion loss (Eq. 1): the encoder predicts every masked token given the others, with weight 1 / t.
+    Masked-diffusion loss (Eq. 1). The encoder predicts the masked tokens given the other tokens, with weight 1 / t.
 
-    It is the masked-diffusion bound if every token is masked independently with probability t. It is the any-order form
-    of the bound if t n tokens are masked, where t n is uniform in 1 ... n.
+    If every token is masked independently with probability t, the expected loss is the masked-diffusion bound. If t n
+    tokens are masked, where t n is uniform in 1 ... n, it is the any-order form of the same bound.
     """
 
     loss: Loss = "cross_entropy"
@@ -65,9 +65,9 @@ class MaskedDiffusionObjective(nn.Module):
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Sequences without padding.
             is_masked (`torch.BoolTensor` of shape `(batch, n)`): Whether each token is masked.
-            times (`torch.DoubleTensor` of shape `(batch,)`): t of each sequence, in (0, 1].
+            times (`torch.DoubleTensor` of shape `(batch,)`): Diffusion time t of each sequence, in (0, 1].
         """
-        rows = is_masked.flatten().nonzero().squeeze(1)  # forces a sync, so it comes before the work of the model
+        rows = is_masked.flatten().nonzero().squeeze(1)  # forces a sync, so it comes before the model's forward pass
         input_ids = prepare_input_ids(self.model, input_ids)
         masked_ids = input_ids.masked_fill(is_masked, self.model.config.mask_token_id)
         output = self.model.model(masked_ids, sigma=self.noise_levels(times))
@@ -82,7 +82,7 @@ class MaskedDiffusionObjective(nn.Module):
         )
 
     def noise_levels(self, times: torch.DoubleTensor) -> torch.Tensor | None:
-        """Return None: a model that uses noise levels then derives them from the fraction of masks."""
+        """Return None. A model that uses noise levels then computes them from the fraction of masked positions."""
         return None
 
 
@@ -90,14 +90,15 @@ class ScoreEntropyObjective(MaskedDiffusionObjective):
     """
     Denoising score entropy of SEDD (arXiv 2310.16834) with the absorbing graph and log-linear noise.
 
-    A token is masked with probability 1 - e^-sigma(t) = (1 - eps) t. At a masked position, the true ratio is
-    r = 1 / (e^sigma - 1) for the masked token and 0 for all others. The model's score is r exp(logits - log V)
-    (`MDMEncoderForMaskedLM.log_score`). The loss of a position,
+    A token is masked with probability 1 - e^-sigma(t) = (1 - eps) t. The model's score of an id estimates the ratio of
+    two probabilities: that of the sequence with this id, and that of the sequence with the mask. At a masked position,
+    the true ratio is r = 1 / (e^sigma - 1) for the id of the original token, and 0 for all other ids. The model's score
+    is r exp(logits - log V) (`MDMEncoderForMaskedLM.log_score`). The loss of a position is
 
-        sigma'(t) (sum of scores - r log score[token] + r log r - r),
+        sigma'(t) (sum of scores - r log score[token] + r log r - r).
 
-    has the common factor sigma'(t) r = 1 / t, which is the weight of Eq. 1. If the scores are normalized, the loss is
-    that of `MaskedDiffusionObjective` with the same masks.
+    All terms have the factor sigma'(t) r = 1 / t, which is the weight of Eq. 1. If the scores are normalized, the loss
+    equals that of `MaskedDiffusionObjective` with the same masked positions.
     """
 
     loss: Loss = "score_entropy"

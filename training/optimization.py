@@ -13,7 +13,7 @@ from training.sharding import full_tensor, local_part
 
 
 def create_optimizer(model: nn.Module, training: TrainingArguments) -> AdamW:
-    """Return an AdamW that applies weight decay to tensors of two or more dimensions, but not to biases and norms."""
+    """Return an AdamW that applies weight decay to tensors of two or more dimensions, so not to biases and norms."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     groups = [
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": training.weight_decay},
@@ -31,22 +31,23 @@ def set_learning_rate(optimizer: AdamW, learning_rate: float) -> None:
 
 class ExponentialMovingAverage:
     """
-    Exponential moving averages of the weights of a model in float32, on its devices and with its sharding.
+    Exponential moving averages of the weights of a model, in float32, with the devices and the sharding of the weights.
 
-    The decay of update u is min(decay, (1 + u) / (10 + u)), as in the released code, so that initial weights lose their
-    influence in short runs, too. (`torch.optim.swa_utils.AveragedModel` discards them at the first update.)
+    The decay of update u is min(decay, (1 + u) / (10 + u)), as in the released code. The initial weights therefore lose
+    their influence even in short runs. (`torch.optim.swa_utils.AveragedModel` is not used, because it discards the
+    initial weights at the first update.)
 
     Args:
         model: The model.
         decay: Largest decay, in [0, 1).
 
     Attributes:
-        weights: The averages by name, as in `model.named_parameters()`.
+        weights: The moving averages by name, as in `model.named_parameters()`.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         if not 0 <= decay < 1:
-            raise ValueError(f"The decay of the moving average must be at least 0 and below 1, but is {decay}.")
+            raise ValueError(f"`decay` must be at least 0 and below 1, but is {decay}.")
         self.weights = {name: weight.detach().to(torch.float32, copy=True) for name, weight in model.named_parameters()}
         first_name = {weight: name for name, weight in model.named_parameters()}
         every_name = model.named_parameters(remove_duplicate=False)  # tied weights have several names
@@ -56,7 +57,7 @@ class ExponentialMovingAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module) -> None:
-        """Move the averages towards the weights of `model`. Must be called after every optimizer step."""
+        """Update the moving averages with the weights of `model`. Must be called after every optimizer step."""
         self.num_updates += 1
         decay = min(self.decay, (1 + self.num_updates) / (10 + self.num_updates))
         averages = [local_part(average) for average in self.weights.values()]
@@ -65,12 +66,13 @@ class ExponentialMovingAverage:
 
     def averaged_model(self, blank: nn.Module) -> nn.Module:
         """
-        Return a frozen model with the averages. All processes must call this together, and each gets a complete model.
+        Return a frozen model whose weights are the moving averages.
 
-        Averages that are not sharded are shared with the model, so the next update changes it.
+        All processes must call this together, and each process gets a complete model. The model uses the same memory as
+        moving averages that are not sharded, so the next update also changes the model.
 
         Args:
-            blank: Model of the same architecture, for instance on the meta device.
+            blank: Model of the same architecture, without weights (on the meta device).
         """
         model = deepcopy(blank).eval().requires_grad_(False)
         full = {name: full_tensor(average) for name, average in self.weights.items()}

@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Command that trains an AO-GPT, or an encoder-only masked diffusion model, from scratch or from a checkpoint.
+Command that trains an AO-GPT or an encoder-only masked diffusion model, from scratch or from a checkpoint.
 
     accelerate launch training/pretrain.py training/configs/quickstart.yaml [--key value ...]
 
-The same command resumes an interrupted run, which then ends with the same weights.
+If a run was interrupted, the same command resumes it. The final weights are the same as without the interruption.
 """
 
 import logging
@@ -15,7 +15,7 @@ import time
 from collections import deque
 from contextlib import nullcontext
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -62,6 +62,7 @@ from training.optimization import ExponentialMovingAverage, create_optimizer, se
 from training.report import loss_curve, write_report
 from training.schedules import first_decay_step, learning_rate_at, num_common_steps
 from training.sharding import full_tensor, keep_float32_gradients
+from training.status import StepStatus
 from training.streamed_data import training_samples
 from training.tracking import flops_per_token, logger_types, start_tracker
 
@@ -77,9 +78,9 @@ class TrainingProgress:
         step: Number of steps so far.
         losses: Loss of every step, in nats per token.
         evaluations: Results of the evaluations.
-        position: Position in the stream of a streamed corpus.
-        train_seconds: Time of all steps.
-        device_seconds: The same, summed over processes, whose number may change when a run is resumed.
+        position: For a streamed corpus, the position in the stream.
+        train_seconds: Duration of all steps.
+        device_seconds: Duration of all steps, summed over processes. (Their number may change when a run is resumed.)
     """
 
     step: int = 0
@@ -96,7 +97,7 @@ def main(argv: list[str]) -> None:
         run = set_up(argv)
     if run is None:
         return
-    with one_line_errors(OSError, FloatingPointError):  # a ValueError is now a bug, not a wrong setting
+    with one_line_errors(OSError, FloatingPointError):  # from here on, a ValueError is a bug, so its traceback is shown
         stop_signal = run.train()
         if not stop_signal:
             run.publish()
@@ -106,7 +107,7 @@ def main(argv: list[str]) -> None:
 
 
 def set_up(argv: list[str]) -> "Pretraining | None":
-    """Return the run of a command line, resumed from its newest checkpoint, or None if there is nothing to train."""
+    """Return the run of a command line, resumed from its newest checkpoint, or None if nothing is left to train."""
     model_arguments, data_arguments, training = parse_arguments(argv)
     settings = to_settings(model_arguments, data_arguments, training)
     accelerator = start_accelerator(
@@ -148,7 +149,7 @@ def _prepare_run(
         logger.info("%s is finished (%d steps), so there is nothing to do.", training.output_dir, results["steps"])
         return None
 
-    with make_folder(training.output_dir):  # may fail, so it comes before the corpus is read
+    with make_folder(training.output_dir):  # before the slow load_data, because it may fail
         with in_turn(accelerator):
             data = load_data(data_arguments)
         check_same_everywhere(corpus=data.facts)
@@ -199,7 +200,12 @@ def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Ch
 
 
 def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
-    """Return a model with random weights, or a checkpoint in float32, whose tokenizer must match that of `config`."""
+    """
+    Return a model with random weights, or the model `init_from` in float32.
+
+    Raises:
+        ValueError: If the vocabulary of `init_from` differs from that in `config`.
+    """
     if init_from is None:
         return MDMEncoderForMaskedLM(config) if isinstance(config, MDMEncoderConfig) else AOGPTForAnyOrderLM(config)
     checkpoint = read_config(init_from)
@@ -207,18 +213,18 @@ def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
         given, expected = getattr(config, name), getattr(checkpoint, name)
         if given != expected:
             raise ValueError(
-                f"The tokenizer has {name}={given}, but the model of {init_from} has {expected}. Use the tokenizer "
-                "that the model was trained with."
+                f"The tokenizer has {name}={given}, but the model of {init_from} has {name}={expected}. Set "
+                "`tokenizer` to the tokenizer with which the model was trained."
             )
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
 
 
 class Pretraining:
     """
-    A training run: model, moving average, optimizer and progress.
+    A training run: model, moving averages of the weights, optimizer and progress.
 
-    Data, orders and learning rate depend only on step and seed, so they have no state. (The position in a stream only
-    avoids reading it from the beginning.)
+    Data, orders and learning rate depend only on step and seed, so they have no state. (The position in a streamed
+    corpus is stored only so that a resumed run does not read the corpus from the beginning.)
     """
 
     def __init__(
@@ -231,22 +237,24 @@ class Pretraining:
     ) -> None:
         self.training, self.data, self.settings, self.accelerator = training, data, settings, accelerator
         self.progress = TrainingProgress()
-        self.gradient_norm = math.nan  # of the last step, before clipping
+        self.logged = TrainingProgress()  # progress at the time of the last call of `log`
+        self.gradient_norm = math.nan  # gradient norm of the last step, before clipping
         set_seed(training.seed)
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
         self.model = make_model(config, training.init_from).to(accelerator.device)
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
         checkpoint_activations(self.model, training.activation_checkpointing)
-        self.blank = deepcopy(self.model).to("meta")  # structure of the averaged model
+        self.blank = deepcopy(self.model).to("meta")  # for `averaged_model`
         self.optimizer = create_optimizer(self.model, training)
         self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)
         keep_float32_gradients(accelerator)
-        # Wrappers for several processes and mixed precision. The weights are those of self.model.
+        # These wrap the objective and the optimizer for several processes and mixed precision. They share the weights
+        # of self.model.
         self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)
-        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # after sharding
+        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # must come after `prepare` has sharded
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Restore the run from a checkpoint. Raise a `ValueError` if the corpus has changed."""
+        """Restore the state of a checkpoint. Raise a `ValueError` if the corpus has changed."""
         saved, current = (
             {f"{name} of the corpus": fact for name, fact in facts.items()}
             for facts in (checkpoint.metadata["corpus"], self.data.facts)
@@ -256,6 +264,7 @@ class Pretraining:
         self.progress = TrainingProgress(
             **checkpoint.metadata["progress"], losses=checkpoint.tensors["losses"].tolist()
         )
+        self.logged = replace(self.progress)
         self.ema.num_updates = self.progress.step
         if self.accelerator.scaler is not None and checkpoint.metadata["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(checkpoint.metadata["scaler"])
@@ -272,7 +281,7 @@ class Pretraining:
             if self.accelerator.is_main_process:
                 self._write_checkpoint({name: tensor.cpu() for name, tensor in state})
             else:
-                deque(state, maxlen=0)  # takes part in gathering sharded tensors
+                deque(state, maxlen=0)  # iterate, because all processes must take part in gathering sharded tensors
 
     def _write_checkpoint(self, tensors: dict[str, torch.Tensor]) -> None:
         progress = asdict(self.progress)
@@ -305,24 +314,31 @@ class Pretraining:
         )
         with bar, StopRequest() as stop:
             batches = self.batches()  # after StopRequest, because workers inherit its signal handlers
+            unread: deque[StepStatus] = deque()
+            stop_signal = 0
             while progress.step < training.max_steps:
-                started = time.perf_counter()
-                loss, stop_signal = self.step(batches, stop)
+                started, num_finished = time.perf_counter(), len(progress.losses)
+                unread.append(self.step(batches, stop))
+                progress.step, progress.position = progress.step + 1, batches.position
+                at_end = progress.step == training.max_steps
+                must_evaluate = progress.step % training.eval_steps == 0 or at_end
+                must_save = progress.step % training.save_steps == 0 or self.is_milestone(progress.step) or at_end
+                # Otherwise, the device is already working on this step while the CPU reads the status of the last one.
+                while len(unread) > 1 or (unread and (must_evaluate or must_save or stop_signal)):
+                    stop_signal = self.finish_step(unread.popleft()) or stop_signal
                 seconds = time.perf_counter() - started
                 progress.train_seconds += seconds
                 progress.device_seconds += seconds * self.accelerator.num_processes
-                progress.losses.append(loss)
-                progress.step, progress.position = progress.step + 1, batches.position
-                bar.set_postfix_str(f"loss {loss:.3f}, {self.tokens_per_second():,.0f} tokens/s", refresh=False)
+                for step in range(num_finished, len(progress.losses)):
+                    if (step + 1) % training.logging_steps == 0 or step + 1 == training.max_steps:
+                        self.log(step)
+                if progress.losses:
+                    speed = f"{self.usage()['tokens_per_second']:,.0f} tokens/s"
+                    bar.set_postfix_str(f"loss {progress.losses[-1]:.3f}, {speed}", refresh=False)
                 bar.update()
-
-                at_end = progress.step == training.max_steps
-                if progress.step % training.logging_steps == 0 or at_end:
-                    self.log()
-                if progress.step % training.eval_steps == 0 or at_end:
+                if must_evaluate:
                     self.evaluate()
-                is_due = progress.step % training.save_steps == 0 or self.is_milestone(progress.step)
-                if is_due or at_end or stop_signal:
+                if must_save or stop_signal:
                     self.save()
                 if stop_signal and not at_end:
                     logger.info("Stopped by signal %d after step %d.", stop_signal, progress.step)
@@ -347,8 +363,8 @@ class Pretraining:
             pin_memory=accelerator.device.type == "cuda",
         )
 
-    def step(self, batches: Batches, stop: StopRequest) -> tuple[float, int]:
-        """Update the weights. Return the loss of the whole batch, and the signal that a process got, or 0."""
+    def step(self, batches: Batches, stop: StopRequest) -> StepStatus:
+        """Update the weights, and return without waiting for the device."""
         training, accelerator = self.training, self.accelerator
         set_learning_rate(self.optimizer, learning_rate_at(self.progress.step, training))
         loss = torch.zeros((), device=accelerator.device)
@@ -361,56 +377,73 @@ class Pretraining:
         norm = accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm)
         norm = full_tensor(torch.as_tensor(norm, device=accelerator.device))
 
-        # The check comes before the update, so that the weights stay finite.
-        status = accelerator.gather(torch.stack([loss, norm, loss.new_tensor(stop.signal)])[None])
-        mean_loss, stop_signal = status[:, 0].mean().item(), int(status[:, 2].max())
-        self.gradient_norm = status[0, 1].item()
-        if not math.isfinite(mean_loss) or (accelerator.scaler is None and not math.isfinite(self.gradient_norm)):
-            samples = range(self.progress.step * training.batch_size, (self.progress.step + 1) * training.batch_size)
-            rows = training_samples(self.data, training.seed).row_numbers(list(samples))
-            raise FloatingPointError(
-                f"At step {self.progress.step}, the loss is {mean_loss} and the norm of its gradient is "
-                f"{self.gradient_norm}. Decrease `learning_rate`, or increase `warmup_steps`. The checkpoints in "
-                f"{training.output_dir} are older. The batch contains samples {samples[0]} to {samples[-1]}, which are "
-                f"rows {rows} of the training data."
-            )
+        status = accelerator.gather(torch.stack([loss, norm, torch.full_like(loss, stop.signal)])[None])
         self.parallel_optimizer.step()
         self.parallel_optimizer.zero_grad()
         self.ema.update(self.model)
-        return mean_loss, stop_signal
+        return StepStatus(self.progress.step, status)
+
+    def finish_step(self, status: StepStatus) -> int:
+        """
+        Record the loss of a step. Return the signal that any process received, or 0.
+
+        Raises:
+            FloatingPointError: If the loss or its gradient is not finite. No checkpoint contains such a step.
+        """
+        training, step = self.training, status.step
+        mean_loss, self.gradient_norm, stop_signal = status.read()
+        if not math.isfinite(mean_loss) or (self.accelerator.scaler is None and not math.isfinite(self.gradient_norm)):
+            samples = range(step * training.batch_size, (step + 1) * training.batch_size)
+            rows = training_samples(self.data, training.seed).row_numbers(list(samples))
+            raise FloatingPointError(
+                f"Loss and gradient must be finite, but at step {step}, the loss is {mean_loss} and the norm of its "
+                f"gradient is {self.gradient_norm}. Decrease `learning_rate`, or increase `warmup_steps`. All "
+                f"checkpoints in {training.output_dir} are from earlier steps. The batch contains samples {samples[0]} "
+                f"to {samples[-1]}, which are the training sequences with the indices {rows}."
+            )
+        self.progress.losses.append(mean_loss)
+        return stop_signal
 
     @property
     def num_tokens(self) -> int:
         """Return the number of training tokens so far, over all processes."""
         return self.progress.step * self.training.batch_size * self.settings["sequence_length"]
 
-    def tokens_per_second(self) -> float:
-        """Return the mean training speed."""
-        return self.num_tokens / self.progress.train_seconds
+    def usage(self, since: TrainingProgress | None = None) -> dict[str, float]:
+        """
+        Return `tokens_per_second` and `peak_memory_gb`.
 
-    def usage(self) -> dict[str, float]:
-        """Return `peak_memory_gb` and, if the peak FLOPS of the device are known, `mfu` (model FLOPs utilization)."""
-        usage = {"peak_memory_gb": peak_memory(self.accelerator.device) / 1e9}
+        If the peak FLOPS of the device are known, also return `mfu` (model FLOPs utilization).
+
+        Args:
+            since: Progress at the start of the steps to measure; defaults to the start of the run.
+        """
+        since, progress = since or TrainingProgress(), self.progress
+        num_tokens = (progress.step - since.step) * self.training.batch_size * self.settings["sequence_length"]
+        usage = {
+            "tokens_per_second": num_tokens / (progress.train_seconds - since.train_seconds),
+            "peak_memory_gb": peak_memory(self.accelerator.device) / 1e9,
+        }
         if self.peak_flops is not None:
-            flops = self.num_tokens * flops_per_token(self.model.config, self.settings["sequence_length"])
-            usage["mfu"] = flops / self.peak_flops / self.progress.device_seconds
+            flops = num_tokens * flops_per_token(self.model.config, self.settings["sequence_length"])
+            usage["mfu"] = flops / self.peak_flops / (progress.device_seconds - since.device_seconds)
         return usage
 
-    def log(self) -> None:
-        """Send the means since the last call to the tracker."""
-        progress = self.progress
-        window = progress.losses[(progress.step - 1) // self.training.logging_steps * self.training.logging_steps :]
+    def log(self, step: int) -> None:
+        """Send the mean loss of the steps since the last call up to `step`, and other numbers, to the tracker."""
+        window = self.progress.losses[step // self.training.logging_steps * self.training.logging_steps :]
         values = {
             "train/loss": sum(window) / len(window),
             "train/gradient_norm": self.gradient_norm,
-            "train/learning_rate": learning_rate_at(progress.step - 1, self.training),
-            "train/tokens_per_second": self.tokens_per_second(),
-            **{f"train/{key}": value for key, value in self.usage().items()},
+            "train/learning_rate": learning_rate_at(step, self.training),
         }
-        self.accelerator.log(values, step=progress.step)
+        if self.progress.step > self.logged.step:
+            values |= {f"train/{key}": value for key, value in self.usage(self.logged).items()}
+        self.logged = replace(self.progress)
+        self.accelerator.log(values, step=step + 1)
 
     def evaluate(self) -> None:
-        """Evaluate the averaged weights, and write samples."""
+        """Evaluate the model with the moving averages of the weights, and write samples."""
         averaged = self.ema.averaged_model(self.blank)
         scores = evaluate(averaged, self.data.validation, self.training, self.accelerator)
         self.progress.evaluations.append({"step": self.progress.step, **scores})
@@ -428,7 +461,7 @@ class Pretraining:
         return write_samples(averaged, self.data.tokenizer, count, length, self.progress.step, folder) if count else []
 
     def publish(self) -> None:
-        """Write the model folder, the figure, the report and, at last, the results."""
+        """Write the model folder, the figure, the report and, last, the results (they mark the run as finished)."""
         averaged = self.ema.averaged_model(self.blank)
         with together(self.accelerator):
             if self.accelerator.is_main_process:
@@ -445,7 +478,6 @@ class Pretraining:
             "sequences": progress.step * training.batch_size,
             "tokens": self.num_tokens,
             "train_seconds": round(progress.train_seconds, 1),
-            "tokens_per_second": round(self.tokens_per_second(), 1),
             **{key: round(value, 4) for key, value in self.usage().items()},
             "loss_curve": loss_curve(progress.losses, training),
             "evaluations": progress.evaluations,

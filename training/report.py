@@ -19,7 +19,7 @@ from training.schedules import learning_rate_at
 
 
 def loss_curve(losses: list[float], training: TrainingArguments) -> dict[str, list[float]]:
-    """Return the mean loss of every `logging_steps` steps, and the number and learning rate of their last step."""
+    """Return the mean loss of each interval of `logging_steps` steps, and the learning rate of its last step."""
     window = training.logging_steps
     ends = [*range(window, len(losses), window), len(losses)]
     return {
@@ -30,7 +30,7 @@ def loss_curve(losses: list[float], training: TrainingArguments) -> dict[str, li
 
 
 def write_report(results: dict[str, Any], samples: list[str], folder: Path) -> None:
-    """Write `loss.png`, `report.md` and, at last, `results.json`, which marks the run as finished."""
+    """Write `loss.png` and `report.md`. Write `results.json` last, because this file marks the run as finished."""
     plot_run(results, folder / "loss.png")
     write_text(folder / "report.md", _format_report(results, samples, folder.name))
     write_json(folder / "results.json", results)
@@ -53,9 +53,13 @@ def _format_report(results: dict[str, Any], samples: list[str], name: str) -> st
         markdown_table(["", ""], summary.items()),
         "![Training loss and held-out bits per byte](loss.png)",
         "## Held-out text",
-        "Bits per byte, with the moving average of the weights.",
+        "The table shows bits per byte, computed with the moving averages of the weights.",
         _evaluation_table(results["evaluations"]),
-        *(["## Samples", "Unconditional samples with the moving average of the weights."] if samples else []),
+        *(
+            ["## Samples", "These texts were generated without a prompt, with the moving averages of the weights."]
+            if samples
+            else []
+        ),
         *(_code_block(text) for text in samples),
         "## Data",
         _code_block(json.dumps(results["corpus"], indent=1, ensure_ascii=False), "json"),
@@ -77,7 +81,7 @@ def _evaluation_table(evaluations: list[dict[str, Any]]) -> str:
 
 
 def _code_block(text: str, language: str = "text") -> str:
-    """Return a Markdown code block whose fence does not occur in the text."""
+    """Return a Markdown code block. Its fence is long enough not to occur in the text."""
     fence = "```"
     while fence in text:
         fence += "`"
@@ -85,13 +89,13 @@ def _code_block(text: str, language: str = "text") -> str:
 
 
 def plot_run(results: dict[str, Any], path: Path) -> None:
-    """Plot the training loss, and held-out bits per byte in both kinds of order."""
+    """Plot the training loss, and held-out bits per byte left to right and in random orders."""
     figure = Figure(figsize=(9, 4), layout="constrained")
     training, held_out = figure.subplots(1, 2)
     curve, evaluations = results["loss_curve"], results["evaluations"]
     training.plot(curve["step"], curve["loss"], color=GREY, linewidth=1.2)
     label_axes(training, "Training loss", "nats per token", results["steps"])
-    use_log_axis(training)  # the loss falls most in the first steps
+    use_log_axis(training)  # on a linear axis, the large loss of the first steps would hide later changes
 
     for key, color in (("any_order", ORANGE), ("left_to_right", BLUE)):
         if key in evaluations[-1]:  # encoders are not evaluated left to right
@@ -104,7 +108,7 @@ def plot_run(results: dict[str, Any], path: Path) -> None:
 
 
 def label_axes(axes: Axes, title: str, unit: str, num_steps: int) -> None:
-    """Label axes that show values over the steps of a run."""
+    """Label axes that plot values against the steps of a run."""
     axes.set(xlabel="step", ylabel=unit, xlim=(0, num_steps))
     style_axes(axes, title)
 

@@ -11,9 +11,9 @@ def learning_rate_at(step: int, training: TrainingArguments) -> float:
     """
     Return the learning rate of a step in 0 ... `max_steps` - 1.
 
-    It rises linearly to the peak, which it reaches at step `warmup_steps`. Then it falls to the final rate, which it
-    would reach at step `max_steps`: along half a cosine (`"cosine"`), or linearly during the last `decay_steps` steps,
-    until which it stays at the peak (`"warmup_stable_decay"`).
+    The learning rate rises linearly and reaches the peak at step `warmup_steps`. With `"cosine"`, it then falls along
+    half a cosine. With `"warmup_stable_decay"`, it stays at the peak, and falls linearly in the last `decay_steps`
+    steps. In both cases, it would reach `final_learning_rate` at step `max_steps`.
     """
     peak, final, warmup_steps = training.learning_rate, training.final_learning_rate, training.warmup_steps
     if step < warmup_steps:
@@ -26,19 +26,19 @@ def learning_rate_at(step: int, training: TrainingArguments) -> float:
 
 
 def first_decay_step(training: TrainingArguments) -> int | None:
-    """Return the step from which the learning rate depends on `max_steps`, or None for a cosine."""
+    """Return the first step whose learning rate depends on `max_steps`, or None for a cosine."""
     if training.learning_rate_schedule == "warmup_stable_decay":
         return training.max_steps - training.decay_steps
     return None
 
 
 def left_to_right_steps(training: TrainingArguments) -> int:
-    """Return the step at which the left-to-right fraction reaches its final value, by default the last one."""
+    """Return the step at which the left-to-right fraction reaches its final value, by default the last step."""
     return training.left_to_right_steps or max(training.max_steps - 1, 1)
 
 
 def num_common_steps(one: TrainingArguments, other: TrainingArguments) -> int:
-    """Return the number of first steps in which two runs have the same learning rates and left-to-right fractions."""
+    """Return the number of steps for which the learning rates and left-to-right fractions of two runs are the same."""
     num_steps = min(one.max_steps, other.max_steps)
     return next((step for step in range(num_steps) if _values_at(step, one) != _values_at(step, other)), num_steps)
 

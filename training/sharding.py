@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Functions for tensors that FSDP2 shards over processes. Other tensors are returned unchanged."""
+"""Functions for tensors that FSDP2 shards over processes. They also accept tensors that are not sharded."""
 
 import torch
 from accelerate import Accelerator
@@ -11,10 +11,10 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 def keep_float32_gradients(accelerator: Accelerator) -> None:
     """
-    Let FSDP2 with mixed precision round only the weights to 16 bits. Must be called before `Accelerator.prepare`.
+    Make FSDP2 with mixed precision round only the weights to 16 bits. Must be called before `Accelerator.prepare`.
 
-    Accelerate's policy also rounds the inputs and outputs of modules, such as times and losses, and accumulates
-    gradients over passes and processes in 16 bits.
+    Accelerate's default policy also rounds the inputs and outputs of modules, such as diffusion times and losses, and
+    accumulates gradients over passes and processes in 16 bits.
     """
     if accelerator.distributed_type == DistributedType.FSDP and accelerator.mixed_precision != "no":
         plugin = accelerator.state.fsdp_plugin
@@ -24,7 +24,7 @@ def keep_float32_gradients(accelerator: Accelerator) -> None:
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the shard of this process, which shares its memory with `tensor`."""
+    """Return the shard of `tensor` that this process holds, without copying it."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -38,5 +38,5 @@ def shard_like(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
     tensor = tensor.to(local_part(model).device, copy=True)
     if not isinstance(model, DTensor) or tensor.dim() != model.dim():  # AdamW's step is a scalar
         return tensor
-    # Without communication: every process has the complete tensor, and keeps its shard.
+    # src_data_rank=None avoids communication: every process has the complete tensor, and keeps its shard.
     return distribute_tensor(tensor, model.device_mesh, model.placements, src_data_rank=None)

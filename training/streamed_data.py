@@ -3,9 +3,10 @@
 """
 Training data that is read, tokenized and packed during training.
 
-Every epoch visits the files in a new random order. The documents of all files and epochs are joined and cut into
-sequences, so no tokens are lost between them. Sequences are shuffled in windows of `window_size`. The sequence of a
-sample depends only on the corpus, the seed and the number of the sample; a `Position` tells where to start reading.
+Every epoch reads the files in a new random order. The documents of all files and epochs are joined and cut into
+sequences, so no tokens are lost at the end of a file or epoch. Sequences are shuffled in windows of `window_size`. A
+sample is a numbered sequence of a run. It depends only on the corpus, the seed and its number. A `Position` says where
+in the corpus to start reading.
 """
 
 from collections import deque
@@ -29,7 +30,7 @@ DOCUMENTS_PER_BATCH = 256  # the tokenizer encodes a batch in parallel
 @dataclass(frozen=True)
 class Position:
     """
-    Position of a token in the stream, stored in checkpoints. It is independent of the version of `datasets`.
+    Position of a token in the stream. It is stored in checkpoints, and does not depend on the version of `datasets`.
 
     Attributes:
         window: Number of the window that starts with the token.
@@ -52,8 +53,8 @@ class Stream:
     Corpus that is read as a stream.
 
     Attributes:
-        shards: Documents. The shards are files.
-        text_column: Column with their text.
+        shards: Data set of documents. Each shard is a file.
+        text_column: Column with the text of the documents.
         tokenizer: Tokenizer.
         sequence_length: Number of tokens per sequence.
         window_size: Number of sequences that are shuffled together.
@@ -69,7 +70,7 @@ class Stream:
 
     def batches(self, seed: int, start: Position) -> Iterator[tuple[Position, list[int]]]:
         """
-        Yield batches of documents as (position, ids) without end, beginning with the batch at `start`.
+        Yield an endless sequence of batches of documents as (position, ids). The first batch is the one at `start`.
 
         Raises:
             ValueError: If all documents of an epoch are held out.
@@ -87,15 +88,18 @@ class Stream:
                 first_batch = 0
             first_shard = 0
             if is_empty:
-                raise ValueError("All documents are held out. Decrease `validation_documents`, or add documents.")
+                raise ValueError(
+                    "All documents are held out, so none are left for training. Decrease `validation_documents`, or "
+                    "add documents."
+                )
 
     def encode(self, texts: list[str | None]) -> list[int]:
-        """Return the ids of joined documents, each followed by end-of-text. Skip empty and held-out ones."""
+        """Return the ids of joined documents, each followed by end-of-text. Skip empty and held-out documents."""
         texts = [text for text in texts if text and not (self.held_out and sha256(text) in self.held_out)]
         return list(chain.from_iterable(encode_batch(texts, self.tokenizer, False)["input_ids"])) if texts else []
 
     def sequences(self, seed: int, start: Position) -> Iterator[tuple[np.ndarray, Position]]:
-        """Yield sequences, each with the position after it."""
+        """Yield pairs of a sequence and the position of the token after it."""
         unused: deque[tuple[Position, int]] = deque()  # positions and lengths of batches whose tokens are not all used
 
         def documents() -> Iterator[dict[str, list[int]]]:
@@ -115,20 +119,23 @@ class Stream:
 
 class StreamedSamples:
     """
-    Data set from sample numbers, which must increase, to the features of a data collator.
+    Data set: from the number of a sample to the features that a data collator takes as input.
 
-    For each sample of a window, one sequence of the next window is read. Two windows are held in memory.
+    Samples must be read in increasing order.
+
+    Whenever a sample of a window is taken, one sequence of the next window is read. Two windows are held in memory.
 
     Args:
         stream: The corpus.
         seed: Seed of the order of files and sequences.
-        position: Position of the window of the first sample, or of an earlier one; defaults to the beginning.
+        position: Position of the window that contains the first sample, or of an earlier window; defaults to the
+            beginning.
     """
 
     def __init__(self, stream: Stream, seed: int, position: dict[str, int] | None = None) -> None:
         self.stream, self.seed = stream, seed
         start = Position(**position or {})
-        self._unread: Iterator[tuple[np.ndarray, Position]] | None = None  # opened on first use, in a worker
+        self._unread: Iterator[tuple[np.ndarray, Position]] | None = None  # created on first use, inside a worker
         # Sequences and positions of the current window and of the next one, which begins at `start`.
         self._sequences: list[np.ndarray] = []
         self._position = replace(start, window=start.window - 1)
@@ -136,7 +143,7 @@ class StreamedSamples:
         self._next_position = self._end = start
 
     def row_numbers(self, samples: list[int]) -> list[int]:
-        """Return the index in the stream of the sequence of each sample."""
+        """Return, for each sample, the index of its sequence in the stream."""
         size = self.stream.window_size
         rows = rows_of_samples(samples, size, self.seed)
         return [sample // size * size + row for sample, row in zip(samples, rows, strict=True)]
@@ -163,7 +170,7 @@ class StreamedSamples:
 
 
 def training_samples(data: Data, seed: int, position: dict[str, int] | None = None) -> Samples | StreamedSamples:
-    """Return the data set of a run. `position` is the stream position of the last batch, if the corpus is streamed."""
+    """Return the data set of a run. For a streamed corpus, `position` is where to resume reading."""
     arguments = data.arguments
     if not arguments.streaming:
         return Samples(data.train, seed)

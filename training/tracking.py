@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Experiment trackers, through Accelerate, and the number of operations of a training step."""
+"""Start of experiment trackers through Accelerate, and the number of operations of a training step."""
 
 import hashlib
 from importlib.util import find_spec
@@ -18,7 +18,8 @@ def logger_types(tracker: str) -> list[str]:
         return []
     if find_spec(tracker) is None:
         raise ValueError(
-            f"`tracker` is {tracker}, which is not installed. Run `pip install {tracker}`, or set another one, or none."
+            f"`tracker` is {tracker}, but the package {tracker} is not installed. Run `pip install {tracker}`, or set "
+            "`tracker` to another tracker or to none."
         )
     return [tracker]
 
@@ -27,29 +28,29 @@ def start_tracker(
     accelerator: Accelerator, tracker: str, output_dir: Path, settings: dict[str, Any], step: int
 ) -> None:
     """
-    Start to track a run, or resume after `step` steps.
+    Start to track a run, or continue to track a run that is resumed after `step` steps.
 
-    TensorBoard writes to `output_dir / "tensorboard"`. The other trackers identify the run by its folder.
+    TensorBoard writes to `output_dir / "tensorboard"`. The other trackers identify the run by `output_dir`.
     """
     run_id = hashlib.sha256(str(output_dir.resolve()).encode()).hexdigest()[:16]
     options = {
-        "tensorboard": {"purge_step": step + 1, "flush_secs": 30},  # later steps are logged again
+        "tensorboard": {"purge_step": step + 1, "flush_secs": 30},  # remove later steps, which will be logged again
         "wandb": {"name": output_dir.name, "id": run_id, "resume": "allow", "dir": str(output_dir)},
         "trackio": {"name": output_dir.name, "resume": "allow"},
     }
     if tracker == "tensorboard":
-        accelerator.init_trackers("tensorboard", init_kwargs=options)  # settings would become more folders
+        accelerator.init_trackers("tensorboard", init_kwargs=options)  # with `config`, it would create more folders
     elif tracker != "none":
         accelerator.init_trackers("aogpt", config=settings, init_kwargs=options)
 
 
 def flops_per_token(config: AOGPTConfig | MDMEncoderConfig, length: int) -> float:
     """
-    Return the number of operations per token of a training step, in the matrix products that are necessary.
+    Return the number of floating-point operations per token of a training step.
 
-    These are 6 for each weight of the blocks and the head, and the products of attention, half as many if it is causal.
-    Modulations are not counted, since they can be computed once per position instead of once per row; nor is
-    recomputation.
+    Counted are 6 operations for each weight of the blocks and the head, and the matrix products of attention. Causal
+    attention counts half. Recomputation is not counted. Modulations are not counted either, because they can be
+    computed once per target position instead of once per row.
     """
     layers, width = config.num_hidden_layers, config.hidden_size
     weights = layers * (4 * width**2 + 2 * width * config.intermediate_size) + width * config.vocab_size

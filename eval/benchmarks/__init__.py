@@ -1,3 +1,3 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Benchmarks of the code of this project."""
+"""Measurements of the code of this project: speed, memory, estimators, and resumed runs."""

@@ -1,9 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Contenders of `speed.py`: the decoder, ablations of the decoder, and other samplers.
+Contenders (samplers to time) for `speed.py`: the decoder, ablations of the decoder, and other samplers.
 
-The ablations are implemented here, so the package needs no switches for them.
+The ablations are implemented here, so that the package does not need options to switch parts of it off.
 """
 
 import importlib
@@ -32,8 +32,9 @@ class Contender:
 
     Attributes:
         generate: Function that generates sequences.
-        one_step_only: Whether `generate` runs one of `num_steps` equal steps, so that its time has to be multiplied.
-        one_by_one: Whether each step generates one token, so that there are as many steps as tokens.
+        one_step_only: Whether `generate` runs only one of `num_steps` equal steps. If so, its time is multiplied by
+            `num_steps`.
+        one_by_one: Whether each step generates exactly one token, so that there are as many steps as tokens.
     """
 
     generate: Generate
@@ -42,7 +43,7 @@ class Contender:
 
 
 class _WithoutCache(CachedDecodingState):
-    """Decoding state that computes all known rows again in every pass."""
+    """Decoding state without a cache: every pass computes all rows of the context again."""
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         self.num_cached.zero_()
@@ -50,10 +51,10 @@ class _WithoutCache(CachedDecodingState):
 
 
 class ConcatenatingCache(AnyOrderCache):
-    """Cache that copies old and new entries to new memory, as Transformers' `DynamicCache` does."""
+    """Cache whose update copies old and new entries to new memory, as Transformers' `DynamicCache` does."""
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add the keys and values of a layer, and return a copy of all visible ones."""
+        """Add the keys and values of a layer, and return a copy of all keys and values up to and including these."""
         num_old = self._num_visible - keys.shape[2]
         stored = super().update(keys, values, layer_idx)
         return tuple(
@@ -68,7 +69,7 @@ class _WithConcatenation(CachedDecodingState):
 
 
 class _WithoutTable(CachedDecodingState):
-    """Decoding state that projects the modulations of the targets in every pass."""
+    """Decoding state that computes the modulations of the targets in every pass, instead of looking them up."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -77,12 +78,12 @@ class _WithoutTable(CachedDecodingState):
 
 @contextmanager
 def _use_decoding_state(model: AOGPTForAnyOrderLM, decoding_state_class: type[CachedDecodingState]) -> Iterator[None]:
-    """Set another decoding state for generations of the model."""
+    """Make the model use another class of decoding state in `generate`."""
     model.decoding_state_class = decoding_state_class
     try:
         yield
     finally:
-        del model.decoding_state_class  # restores the attribute of the class
+        del model.decoding_state_class  # uncovers the attribute of the class again
 
 
 @contextmanager
@@ -110,13 +111,13 @@ def _compute_whole_last_layer(model: AOGPTForAnyOrderLM) -> Iterator[None]:
 
 
 def _sort_vocabulary(ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
-    """Sort the vocabulary for every token, as top-p does. With p = 1 the scores do not change."""
+    """Sort the vocabulary for every token, as top-p does. The result is not used, so scores do not change."""
     TopPLogitsWarper(1.0)(ids, scores.double())
     return scores
 
 
 def make_decoder(model: AOGPTForAnyOrderLM, **arguments: Any) -> Generate:
-    """Return the `generate` of a decoder with a fixed number of tokens per step."""
+    """Return a function that generates with a decoder, with the same number of tokens in each step."""
 
     def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
         return model.generate(
@@ -133,7 +134,7 @@ def make_decoder(model: AOGPTForAnyOrderLM, **arguments: Any) -> Generate:
 def _ablate(
     context: Callable[[AOGPTForAnyOrderLM], AbstractContextManager],
 ) -> Callable[[AOGPTForAnyOrderLM], Generate]:
-    """Return a function that makes the `generate` of a decoder inside of `context(model)`."""
+    """Return a function that maps a decoder to a function that generates inside of `context(model)`."""
 
     def make(model: AOGPTForAnyOrderLM) -> Generate:
         generate = make_decoder(model)
@@ -148,9 +149,15 @@ def _ablate(
 
 
 def make_encoder(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
-    """Return an encoder with the decoder's blocks. A step is a forward pass over all positions, without the head."""
+    """
+    Return an encoder with the same sizes as the decoder.
+
+    A step is a forward pass over all positions, without the head.
+    """
     shared = {name: getattr(config, name) for name in AOGPTConfig.__annotations__}
-    shared["vocab_size"] = max(config.vocab_size, config.mask_token_id + 1)  # an encoder embeds the mask
+    shared["vocab_size"] = max(
+        config.vocab_size, config.mask_token_id + 1
+    )  # an encoder has an embedding of the mask token
     model = MDMEncoderForMaskedLM(MDMEncoderConfig(**shared)).eval().to(device, dtype)
 
     @torch.no_grad()
@@ -162,14 +169,18 @@ def make_encoder(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) 
 
 
 def make_causal_lm(name: str, length: int, device: torch.device, dtype: torch.dtype) -> Contender:
-    """Return a causal language model: a model type of Transformers with random weights, or a folder or Hub name."""
+    """
+    Return a contender that generates with a causal language model.
+
+    `name` is a model type of Transformers (random weights), or the folder or Hub name of a model.
+    """
     if name in CONFIG_MAPPING:
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](), dtype=dtype)
     else:
         model = load_pretrained(AutoModelForCausalLM, name, dtype=dtype)
     longest = longest_sequence(model.config) or length
     if length > longest:
-        raise ValueError(f"`length` is {length}, but {name} supports at most {longest} tokens. Decrease `length`.")
+        raise ValueError(f"`length` must be at most {longest} for {name}, but is {length}. Decrease `length`.")
     model = model.eval().to(device)
 
     def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
@@ -189,17 +200,17 @@ def make_causal_lm(name: str, length: int, device: torch.device, dtype: torch.dt
 
 def make_compared(name: str, config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
     """
-    Return the sampler of a user's `module:function`.
+    Return a contender with the sampler of a user. `name` is `module:function`.
 
-    The function is called with the other arguments, and returns a callable as `Generate`.
+    The function is called with `config`, `device` and `dtype`, and returns a callable of the type `Generate`.
     """
     module_name, _, function_name = name.partition(":")
     try:
         make = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
-            f"`compare` ({name!r}) cannot be imported: {error}. Set it to module:function, with the module's folder in "
-            "PYTHONPATH."
+            f"`compare` ({name!r}) cannot be imported. Set it to module:function, and add the folder of the module to "
+            f"PYTHONPATH. (Cause: {error})"
         ) from error
     return Contender(make(config, device, dtype))
 
@@ -209,7 +220,7 @@ ABLATIONS: dict[str, Callable[[AOGPTForAnyOrderLM], Generate]] = {
     "concatenated-cache": _ablate(partial(_use_decoding_state, decoding_state_class=_WithConcatenation)),
     "no-modulation-table": _ablate(partial(_use_decoding_state, decoding_state_class=_WithoutTable)),
     "whole-last-layer": _ablate(_compute_whole_last_layer),
-    # Matrix products on a CPU are PyTorch's default ones, and weights are not packed.
+    # On a CPU, use PyTorch's default matrix products, and do not pack the weights for oneDNN.
     "plain-products": _ablate(lambda model: torch.backends.mkldnn.flags(enabled=False)),
     "sorted-vocabulary": lambda model: make_decoder(model, logits_processor=LogitsProcessorList([_sort_vocabulary])),
 }

@@ -5,10 +5,11 @@ Comparison of any-order training from a left-to-right model with any-order train
 
     python eval/benchmarks/from_causal.py [--config FILE] [--seeds 0 1 2] [--runs_dir DIR] [--output_dir DIR]
 
-For each seed, it trains a small Llama left to right (first phase), exports it as a stock `LlamaForCausalLM`, converts
-that back, and trains it in random orders, 10 % of sequences left to right (second phase). It is compared with models
-that are trained by the same recipe on as many tokens as both phases have together. Each phase has the `max_steps` of
-the YAML file. Finished runs are kept, and interrupted ones are resumed. Writes results.json, report.md and curves.png.
+For each seed, the command trains a small Llama left to right (first phase). It exports the Llama as a
+`LlamaForCausalLM` of Transformers, and converts it back into an any-order model. It trains this model in random orders,
+with 10 % of the sequences left to right (second phase). Each phase has the `max_steps` of the YAML file. The result is
+compared with models that are trained with the same recipe on as many tokens as both phases have together. Finished runs
+are not repeated, and interrupted runs are resumed. The command writes results.json, report.md and curves.png.
 """
 
 import math
@@ -37,7 +38,7 @@ from training.convert_causal_lm import convert
 from training.export_causal_lm import export
 
 ROOT = Path(__file__).parents[2]
-# Keys of the measures, and their names in the report.
+# Kinds of bits per byte: key in results.json, and name in the report.
 MEASURES = {**ORDER_NAMES, "infilling": "a random half, given the other"}
 ANY_ORDER = ("--orders=random", "--left_to_right_fraction=0.1")
 LEFT_TO_RIGHT = ("--orders=left_to_right",)
@@ -47,13 +48,13 @@ FIRST_PHASE = "left-to-right"
 @dataclass(frozen=True)
 class Run:
     """
-    Training run of the second phase, or of both phases together.
+    A training run. It is either the second phase, or a run that is as long as both phases together.
 
     Attributes:
         title: Name in the report.
         options: Options of training/pretrain.py.
         color: Color in the figure.
-        is_continued: Whether it starts from the converted model of the first phase.
+        is_continued: Whether the run starts from the converted model of the first phase.
     """
 
     title: str
@@ -85,7 +86,7 @@ class Arguments(Options):
 
 
 def train(argv: list[str]) -> None:
-    """Run training/pretrain.py in a new process, and exit if it was stopped or failed."""
+    """Run training/pretrain.py in a new process. If it was stopped or failed, exit with the same status."""
     status = subprocess.run([sys.executable, str(ROOT / "training" / "pretrain.py"), *argv]).returncode
     if status:
         sys.exit(status)
@@ -106,21 +107,21 @@ def train_all(arguments: Arguments, seed: int) -> Path:
     if not converted.exists():
         convert(str(stock), converted)
     for name, run in RUNS.items():
-        if run.is_continued:  # another seed, since the same one would repeat the data of the first phase
+        if run.is_continued:  # needs another seed; the same seed would repeat the data of the first phase
             train_run(name, f"--seed={1000 + seed}", f"--init_from={converted}", *run.options)
         else:
             train_run(name, f"--seed={seed}", f"--max_steps={2 * steps}", *run.options)
     if not (folder / "exported").exists():
-        export(str(folder / "converted" / "model"), folder / "exported")  # fails if the predictions differ
+        export(str(folder / "converted" / "model"), folder / "exported")  # raises an error if predictions differ
     return folder
 
 
 @torch.no_grad()
 def infilling_nats(model: AOGPTForAnyOrderLM, input_ids: torch.LongTensor) -> float:
     """
-    Return the negative log-likelihood of each half of the tokens of each row given its other half, in nats.
+    Divide the tokens of each sequence into two random halves, and predict each half given the other.
 
-    The halves are random, and their tokens are predicted in random order. Every token is predicted once.
+    Return the sum of the negative log-likelihoods in nats. The tokens of a half are predicted in random order.
     """
     generator = torch.Generator().manual_seed(ORDER_SEED)
     shape = input_ids.shape
@@ -133,7 +134,7 @@ def infilling_nats(model: AOGPTForAnyOrderLM, input_ids: torch.LongTensor) -> fl
 
 
 def measure_infilling(folder: Path) -> float:
-    """Return the bits per byte of `infilling_nats` over the sequences that the run was evaluated on."""
+    """Convert `infilling_nats` to bits per byte, over the sequences on which the run was evaluated."""
     results, data = read_finished_run(folder)
     rows, num_rows = load_data(data).validation, results["evaluations"][-1]["sequences"]
     rows = rows[[number * len(rows) // num_rows for number in range(num_rows)]]
@@ -144,7 +145,7 @@ def measure_infilling(folder: Path) -> float:
 
 
 def summarize_run(folder: Path) -> dict[str, Any]:
-    """Return the sizes, evaluations and final bits per byte of a run."""
+    """Return the number of parameters and tokens, the evaluations, and the final bits per byte of a run."""
     results, _ = read_finished_run(folder)
     keys = ("num_parameters", "tokens", "train_seconds", "evaluations")
     final = {measure: results["evaluations"][-1][measure] for measure in ORDER_NAMES}
@@ -152,7 +153,7 @@ def summarize_run(folder: Path) -> dict[str, Any]:
 
 
 def collect_results(folders: dict[int, Path], command: str) -> dict[str, Any]:
-    """Return the results of all runs of each seed, and for each run the mean and standard error over seeds."""
+    """Return the results of all runs for each seed, and the mean and standard error of each run over the seeds."""
     first, _ = read_finished_run(folders[min(folders)] / FIRST_PHASE)
     seeds = {
         seed: {name: summarize_run(folder / name) for name in (FIRST_PHASE, *RUNS)} for seed, folder in folders.items()
@@ -177,7 +178,7 @@ def collect_results(folders: dict[int, Path], command: str) -> dict[str, Any]:
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float | None]:
-    """Return the mean of values and its standard error, or None for a single value."""
+    """Return the mean of values, and its standard error (None for a single value)."""
     error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
     return statistics.fmean(values), error
 
@@ -200,25 +201,28 @@ def format_report(results: dict[str, Any]) -> str:
 
 ![Held-out bits per byte during training](curves.png)
 
-Bits per byte of {held_out["bytes"]:,} held-out bytes ({held_out["sequences"]} sequences of {length} tokens), with the
-moving average of the weights: mean and standard error over {len(results["seeds"])} seeds. Lower is better.
+The table shows bits per byte on {held_out["bytes"]:,} held-out bytes ({held_out["sequences"]} sequences of {length}
+tokens), computed with the moving averages of the weights. The values are means and standard errors over
+{len(results["seeds"])} seeds. Lower is better.
 
 {markdown_table(["training", "parameters", "tokens", *MEASURES.values()], rows, "lrrrrr")}
 
 Written by `{results["command"]}`.
 
-* The first phase trains a Llama left to right. It is exported as a stock `LlamaForCausalLM` and converted back, then
-  trained on as many tokens again, in random orders with 10 % of sequences left to right. The other models are trained
-  on as many tokens in all. *With adaLN*, the target position also modulates every block, as in the paper.
+* The first phase trains a Llama left to right. The Llama is exported as a `LlamaForCausalLM` of Transformers, and
+  converted back. In the second phase, it is trained on the same number of tokens again, in random orders with 10 % of
+  the sequences left to right. The total number of training tokens is the same for the other models. *With adaLN*, the
+  target position also modulates every block, as in the paper.
 * All runs have the same recipe, which was not tuned for any of them. In the second phase, the learning rate starts
-  again with a warm-up, and the data are in a new order, so some of them are seen twice. Runs from random weights see no
-  sequence twice.
-* The last column predicts each half of the tokens of a sequence, chosen at random, given the other half.
+  again with a warm-up. The data is in a new order, so some sequences are used in both phases. Runs from random weights
+  use no sequence twice.
+* For the last column, the tokens of a sequence are divided into two random halves, and each half is predicted given the
+  other.
 """
 
 
 def plot_curves(results: dict[str, Any], path: Path) -> None:
-    """Plot the held-out bits per byte over the training tokens: the mean over seeds, and each seed."""
+    """Plot held-out bits per byte against the number of training tokens, for each seed and as a mean over seeds."""
     figure = Figure(figsize=(10, 4.4), layout="constrained")
     for axes, (measure, title) in zip(figure.subplots(1, 2), ORDER_NAMES.items(), strict=True):
         for name, run in RUNS.items():
@@ -239,7 +243,11 @@ def _first_phase_tokens(results: dict[str, Any]) -> int:
 
 
 def _curve(runs: dict[str, Any], name: str, measure: str) -> tuple[list[float], list[float]]:
-    """Return million tokens and bits per byte of the evaluations of a run, after those of the first phase if any."""
+    """
+    Return the training tokens (in millions) and the bits per byte at each evaluation of a run.
+
+    If the run continues the first phase, the evaluations of the first phase are included.
+    """
     points, offset = [], 0
     for part in (FIRST_PHASE, name) if RUNS[name].is_continued else (name,):
         evaluations, tokens = runs[part]["evaluations"], runs[part]["tokens"]
@@ -253,7 +261,7 @@ def _curve(runs: dict[str, Any], name: str, measure: str) -> tuple[list[float], 
 def main(argv: list[str]) -> None:
     """Run the command."""
     (arguments,) = Parser(Arguments).parse(argv)
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)  # fails before the runs, which take minutes
+    arguments.output_dir.mkdir(parents=True, exist_ok=True)  # if this fails, it fails before the long runs
     folders = {seed: train_all(arguments, seed) for seed in arguments.seeds}
     results = collect_results(folders, shlex.join(["python", "eval/benchmarks/from_causal.py", *argv]))
     plot_curves(results, arguments.output_dir / "curves.png")

@@ -1,12 +1,12 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Kill and resume training runs repeatedly, and compare them with an uninterrupted run.
+Command that kills and resumes training runs repeatedly, and compares them with an uninterrupted run.
 
     python eval/benchmarks/kill_and_resume.py [--runs 5] [--kills 8] [--num_processes 1] [--output_dir DIR]
 
-All losses, the final weights, their moving average and the optimizer's state must be the same, bit for bit. Writes
-resume.json and resume.png. Exits with status 1 if anything differs.
+All losses, the final weights, the moving averages of the weights and the optimizer's state must be the same, bit for
+bit. The command writes resume.json and resume.png. If anything differs, it exits with status 1.
 """
 
 import math
@@ -38,7 +38,7 @@ from common.results import read_results
 from training import pretrain
 from training.checkpoints import checkpoints_in
 
-# A run of a few seconds on a short text. It saves often, so that many kills interrupt saving.
+# The run takes a few seconds on a short text. It saves checkpoints often, so that many kills happen during saving.
 ROOT = Path(__file__).parents[2]
 NUM_STEPS = 100
 RECIPE = [
@@ -47,30 +47,30 @@ RECIPE = [
     *(f"--max_steps={NUM_STEPS}", "--warmup_steps=5", "--batch_size=32", "--hidden_size=64", "--num_hidden_layers=2"),
     *("--save_steps=4", "--eval_steps=25", "--dataloader_num_workers=1"),
 ]
-MAX_DELAY = 0.03  # seconds; about the time of a step and its checkpoint
+MAX_DELAY = 0.03  # seconds from a step to the kill; about the duration of a step and its checkpoint
 
 
 @dataclass
 class Arguments(Options):
     """Options of eval/benchmarks/kill_and_resume.py."""
 
-    runs: int = option(5, "Runs to kill.", least=1)
-    kills: int = option(8, "Kills of each run.", least=1, below=NUM_STEPS + 1)
-    num_processes: int = option(1, "Processes of each run. All of them are killed.", least=1)
-    seed: int = option(0, "Seed of the times of the kills.")
+    runs: int = option(5, "Number of runs to kill.", least=1)
+    kills: int = option(8, "Number of times that each run is killed.", least=1, below=NUM_STEPS + 1)
+    num_processes: int = option(1, "Number of processes of each run. A kill ends all of them.", least=1)
+    seed: int = option(0, "Seed from which the moments of the kills are drawn.")
     output_dir: Path = option(Path("docs/results/resume"), "Folder for resume.json and resume.png.")
 
 
 @dataclass
 class Attempt:
-    """A start of a run until it ends or is killed, with the loss of each step."""
+    """One part of a run, from a start until the run ends or is killed, with the loss of each step."""
 
     losses: dict[int, float]
     killed: bool
 
 
 def record_and_train(argv: list[str], log: Path, environment: dict[str, str]) -> None:
-    """Run training/pretrain.py in this process, and append every loss to `log` when it is computed."""
+    """Run training/pretrain.py in this process. Append each loss to `log` as soon as it is computed."""
     os.environ.update(environment)
     with open(log.with_suffix(f".{os.environ.get('RANK', '0')}.stderr"), "a") as file:
         os.dup2(file.fileno(), sys.stderr.fileno())
@@ -88,13 +88,17 @@ def record_and_train(argv: list[str], log: Path, environment: dict[str, str]) ->
 
 
 def read_losses(log: Path) -> dict[int, float]:
-    """Return the losses in a log by step, without an incomplete last line."""
+    """Return the losses in a log by step. An incomplete last line is ignored."""
     lines = [line.split() for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
     return {int(step): float.fromhex(loss) for step, loss in lines}
 
 
 class Trainer:
-    """Launcher of runs in new processes, which are forked from a server that has imported the training code."""
+    """
+    Launcher of runs in new processes.
+
+    The processes are forked from a server process that has already imported the training code, so they start quickly.
+    """
 
     def __init__(self, argv: list[str], num_processes: int = 1) -> None:
         self.argv, self.num_processes = argv, num_processes
@@ -102,7 +106,11 @@ class Trainer:
         self.context.set_forkserver_preload(["training.pretrain"])
 
     def attempt(self, output_dir: Path, kill_after: tuple[int, float] | None = None) -> Attempt:
-        """Start or resume a run until it ends, or `kill -9` it at `kill_after`: a step, and seconds after this step."""
+        """
+        Start or resume a run, and wait until it ends, or kill it with `kill -9`.
+
+        `kill_after` is a step, and the number of seconds after this step at which to kill the run.
+        """
         output_dir.mkdir(parents=True, exist_ok=True)
         log = output_dir.with_suffix(".losses")
         log.write_text("")
@@ -113,7 +121,7 @@ class Trainer:
                 time.sleep(seconds)
                 break
             if any(process.exitcode for process in processes):
-                break  # as in launchers: if one process fails, the others are killed
+                break  # one process failed, so the others are killed, as launchers do
             time.sleep(0.002)
         killed = any(process.is_alive() for process in processes) and not any(process.exitcode for process in processes)
         children = [child for process in processes for child in _find_children(process.pid)]
@@ -122,9 +130,9 @@ class Trainer:
             process.join()
         _, remaining = psutil.wait_procs(children, timeout=60)
         if remaining:
-            raise RuntimeError(f"Processes of the run remain after it was killed: {remaining}.")
+            raise RuntimeError(f"After the run was killed, processes of it are still running: {remaining}. End them.")
         if not killed and any(process.exitcode for process in processes):
-            raise RuntimeError(f"The run failed. See {log.with_suffix('.0.stderr')}.")
+            raise RuntimeError(f"The run failed. See its error message in {log.with_suffix('.0.stderr')}.")
         return Attempt(read_losses(log), killed)
 
     def _start(self, argv: list[str], log: Path) -> list[ForkServerProcess]:
@@ -147,7 +155,7 @@ class Trainer:
 
 
 def _find_children(pid: int) -> list[psutil.Process]:
-    """Return all descendants of a process, or an empty list if it has ended."""
+    """Return all descendants of a process, or an empty list if the process has ended."""
     try:
         return psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
@@ -155,7 +163,7 @@ def _find_children(pid: int) -> list[psutil.Process]:
 
 
 def run_with_kills(trainer: Trainer, output_dir: Path, kills: int, num_steps: int, seed: int) -> list[Attempt]:
-    """Kill a run of `num_steps` steps at a random time in each of `kills` equal parts, and then let it finish."""
+    """Divide a run into `kills` equal parts, kill it at a random moment in each part, and then let it finish."""
     rng = random.Random(seed)
     borders = [num_steps * part // kills for part in range(kills + 1)]
     attempts = [
@@ -166,7 +174,7 @@ def run_with_kills(trainer: Trainer, output_dir: Path, kills: int, num_steps: in
 
 
 def find_differences(expected: Path, actual: Path) -> list[str]:
-    """Return the names of all tensors and results in which two finished runs differ, bit for bit."""
+    """Return the names of all tensors and results that are not the same, bit for bit, in two finished runs."""
     states = [load_file(checkpoints_in(folder)[-1]) for folder in (expected, actual)]
     results = [read_results(folder) for folder in (expected, actual)]
     names = sorted(states[0].keys() | states[1].keys())
@@ -185,12 +193,12 @@ def _have_same_bits(name: str, one: dict[str, torch.Tensor], other: dict[str, to
 
 
 def find_wrong_losses(expected: dict[int, float], attempts: list[Attempt]) -> list[int]:
-    """Return the steps at which any attempt, even one that was killed before it saved, computed another loss."""
+    """Return the steps at which an attempt, even one that was killed before it saved, computed a different loss."""
     return sorted({step for attempt in attempts for step, loss in attempt.losses.items() if loss != expected[step]})
 
 
 def plot(expected: dict[int, float], runs: list[list[Attempt]], path: Path) -> None:
-    """Plot the losses of all attempts and of the uninterrupted run, and the progress of the runs."""
+    """Plot the losses of all runs, and the progress of the killed runs."""
     figure = Figure(figsize=(9, 4), layout="constrained")
     losses, progress = figure.subplots(1, 2)
     losses.plot(list(expected), list(expected.values()), color="#c8c8c8", linewidth=5, label="uninterrupted")
@@ -253,7 +261,7 @@ def main(argv: list[str]) -> int:
     }
     plot(expected, runs, arguments.output_dir / "resume.png")
     write_json(arguments.output_dir / "resume.json", results)
-    print(f"{results['kills']} kills in {len(runs)} runs; all identical: {results['identical']}")
+    print(f"{results['kills']} kills in {len(runs)} runs; all runs identical: {results['identical']}")
     return 0 if results["identical"] else 1
 
 

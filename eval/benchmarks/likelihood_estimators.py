@@ -1,14 +1,14 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Number of rows that estimators of the context-order ensemble (Eq. 4) need for one standard error.
+Number of rows that estimators of the context-order ensemble (Eq. 4) need to reach the same standard error.
 
     python eval/benchmarks/likelihood_estimators.py RUN --length 64 --output_dir docs/results/likelihood
 
-RUN is a finished run of training/pretrain.py, whose held-out text is scored. The error is that of the log-likelihood of
-a given sequence, and all estimators score the same sequences. The squared error is inversely proportional to the number
-of rows, so rows x squared error compares estimators independently of the number of draws. Writes RUN-LENGTH.json, and
-report.md and report.png with the results of all such files in the folder.
+RUN is a finished run of training/pretrain.py. All estimators score the same sequences of its held-out text. The
+standard error is that of the log-likelihood of one sequence. Its square is inversely proportional to the number of
+rows, so the product rows x squared error compares estimators independently of the number of draws. The command writes
+RUN-LENGTH.json. It also writes report.md and report.png with the results of all such files in the folder.
 """
 
 import json
@@ -38,14 +38,14 @@ from modeling_aogpt.validation import check_choice, check_even
 
 ROWS_PER_PASS, SEQUENCES_PER_CALL = 4096, 8  # larger passes are not faster on a CPU
 
-# Recorded settings of a run, with which a similar model can be trained.
+# Settings of the run to record, so that a similar model can be trained.
 TRAINING = (
     *("corpus", "packing", "sequence_length", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
     *("target_embedding_size", "position_encoding", "batch_size", "max_steps"),
 )
-KEYS = ("run", "length", "ensemble_size", "estimators", "comparison")  # of the results
+KEYS = ("run", "length", "ensemble_size", "estimators", "comparison")  # required keys of RUN-LENGTH.json
 COLORS = {"all ranks": GREY, "random ranks": GREEN, "masked diffusion": ORANGE, "random contexts": BLUE}
-BASELINE = "one context order"  # scores without an ensemble
+BASELINE = "one context order"  # the log-likelihood without an ensemble
 
 
 @dataclass
@@ -53,18 +53,20 @@ class EstimatorArguments(Options):
     """Options of eval/benchmarks/likelihood_estimators.py."""
 
     length: int | None = option(
-        None, "Number of tokens at the start of each held-out sequence to score. Defaults to all of them."
+        None, "Number of tokens to score at the start of each held-out sequence. Defaults to all tokens."
     )
-    ensemble_size: int = option(64, "Orders M of each context.", least=2)
-    num_sequences: int = option(32, "Held-out sequences.", least=1)
+    ensemble_size: int = option(64, "Number M of orders of each context.", least=2)
+    num_sequences: int = option(32, "Number of held-out sequences to score.", least=1)
     num_exact: int | None = option(
-        None, "Sequences to compute all ranks for, which takes many rows. Defaults to all of them.", least=0
+        None, "Number of sequences for which to compute all ranks (slow). Defaults to all sequences.", least=0
     )
-    num_exact_orders: int = option(2, "Orders to compute all ranks for.", least=2)
-    num_draws: int = option(16, "Even number of draws of the other estimators.", least=2)
-    estimators: list[str] = option(list(COLORS), f"Estimators to measure: {', '.join(map(repr, COLORS))}.")
+    num_exact_orders: int = option(2, "Number of orders for which to compute all ranks.", least=2)
+    num_draws: int = option(16, "Number of random draws of the other estimators; must be even.", least=2)
+    estimators: list[str] = option(list(COLORS), f"Estimators to compare: {', '.join(map(repr, COLORS))}.")
     seed: int = option(0, "Seed of the estimators.")
-    output_dir: Path | None = option(None, "Folder for the results and the report. Defaults to printing them only.")
+    output_dir: Path | None = option(
+        None, "Folder for the results and the report. By default, results are only printed."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,20 +80,24 @@ class EstimatorArguments(Options):
 
 
 def count_rows_of_all_ranks(length: int, ensemble_size: int) -> int:
-    """Return the rows of an order: its own, and M - 1 permutations of every context of at least two tokens."""
+    """
+    Return the number of rows that all ranks of one order take.
+
+    These are the rows of the order itself, and those of M - 1 permutations of each context of at least two tokens.
+    """
     return length + (ensemble_size - 1) * sum(rank + 1 for rank in range(2, length))
 
 
 def count_rows_of_whole_passes(length: int, ensemble_size: int) -> int:
-    """Return the rows of the authors' evaluation: n (M - 1) + 1 passes of n + 1 rows each."""
+    """Return the number of rows of the authors' evaluation, which takes n (M - 1) + 1 passes of n + 1 rows each."""
     return (length + 1) * (length * (ensemble_size - 1) + 1)
 
 
 def measure(model: AOGPTForAnyOrderLM, sequences: torch.LongTensor, arguments: EstimatorArguments) -> dict[str, Any]:
-    """Return the log-likelihoods, squared errors and number of rows of every estimator."""
+    """Return the log-likelihoods, the squared standard errors and the number of rows of each estimator."""
     m, draws = arguments.ensemble_size, arguments.num_draws
     num_exact = len(sequences) if arguments.num_exact is None else arguments.num_exact
-    num_orders = draws * m // 2  # half as many rows as the draws
+    num_orders = draws * m // 2  # the orders take half as many rows as the draws
     estimators: dict[str, tuple[int, Callable[..., LogLikelihoodOutput], dict[str, Any]]] = {
         BASELINE: (len(sequences), model.log_likelihood, {"num_orders": num_orders}),
         "all ranks": (num_exact, model.log_likelihood, {"num_orders": arguments.num_exact_orders}),
@@ -131,9 +137,10 @@ def measure(model: AOGPTForAnyOrderLM, sequences: torch.LongTensor, arguments: E
 
 def compare(results: dict[str, Any], length: int, ensemble_size: int) -> dict[str, Any]:
     """
-    Return rows x squared error of each estimator relative to all ranks, and its difference in standard errors.
+    Compare each estimator with the estimator "all ranks": its rows x squared error, and the difference of the results.
 
-    If all ranks were not computed, their variance is taken to be that of single orders without an ensemble.
+    The difference is in standard errors. If "all ranks" was not computed, its variance is assumed to be that of single
+    orders without an ensemble.
     """
     single = _cost(results[BASELINE]) / length
     rows_of_all_ranks = count_rows_of_all_ranks(length, ensemble_size)
@@ -159,12 +166,12 @@ def compare(results: dict[str, Any], length: int, ensemble_size: int) -> dict[st
 
 
 def _cost(estimate: dict[str, Any]) -> float:
-    """Return rows x squared error."""
+    """Return the number of rows per sequence times the squared standard error."""
     return estimate["rows_per_sequence"] * fmean(estimate["squared_errors"])
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Return the difference in standard errors, over the sequences that both estimators scored."""
+    """Return the difference of two estimates, in standard errors, over the sequences that both estimators scored."""
     count = min(one["sequences"], other["sequences"])
     sums = [sum(estimate["log_likelihoods"][:count]) for estimate in (one, other)]
     variance = sum(sum(estimate["squared_errors"][:count]) for estimate in (one, other))
@@ -172,7 +179,7 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 def measure_run(run_dir: Path, arguments: EstimatorArguments) -> dict[str, Any]:
-    """Measure the estimators with the model and the held-out text of a run."""
+    """Compare the estimators with the model and the held-out text of a run."""
     results, data = read_finished_run(run_dir)
     rows = load_data(data).validation
     length = data.sequence_length if arguments.length is None else arguments.length
@@ -196,7 +203,7 @@ def measure_run(run_dir: Path, arguments: EstimatorArguments) -> dict[str, Any]:
 
 
 def write_report(folder: Path) -> None:
-    """Write report.md and report.png with all results in a folder."""
+    """Write report.md and report.png with the results of all JSON files in a folder."""
     files = sorted(folder.glob("*.json"))
     results = [read_json(file, KEYS, "eval/benchmarks/likelihood_estimators.py") for file in files]
     results.sort(key=lambda result: result["length"])
@@ -224,17 +231,18 @@ def _format_report(results: list[dict[str, Any]]) -> str:
     header = ("text", "n", "M", "estimator", "rows per sequence", "standard error", "times fewer rows", "difference")
     return f"""{markdown_table(header, rows, "lrrlrrrr")}
 
-* Estimators: see docs/likelihood.md.
-* Standard error: in nats per token.
-* Times fewer rows: rows x squared error of all ranks, divided by that of the estimator. In brackets, all ranks were not
-  computed. Then their rows are counted, and their variance is taken to be that of one order without an ensemble.
-* Difference: from all ranks, in standard errors of the sum over the sequences that both estimators scored.
-* The authors' design computes a whole pass for every context, which takes about twice the rows of all ranks.
+* docs/likelihood.md describes the estimators. The standard error is in nats per token.
+* "Times fewer rows" is the product rows x squared error of "all ranks", divided by the same product of the estimator.
+  If the value is in brackets, "all ranks" was not computed. Its rows were counted, and its variance was assumed to be
+  that of one order without an ensemble.
+* "Difference" is the difference from the result of "all ranks", in standard errors. It is taken over the sum of the
+  sequences that both estimators scored.
+* The authors' evaluation computes a whole pass for each context. It takes about twice as many rows as "all ranks".
 """
 
 
 def _plot(results: list[dict[str, Any]], path: Path) -> None:
-    """Plot standard error against rows, with a panel for each result."""
+    """Plot the standard error against the number of rows, with a panel for each JSON file."""
     figure = Figure(figsize=(4.2 * len(results) + 0.6, 4.2), layout="constrained")
     for axes, result in zip(figure.subplots(1, len(results), squeeze=False)[0], results, strict=True):
         names = [name for name in result["estimators"] if name in COLORS]

@@ -5,8 +5,8 @@ Report on a small model of names: bits per byte compared with compressors, infil
 
     python eval/benchmarks/quickstart_report.py RUN [--output_dir DIR]
 
-RUN is a finished run of training/pretrain.py with one document per sequence, such as runs/quickstart. Writes
-report.json, quickstart.md and quickstart.png to --output_dir (by default the folder of the run), and prints
+RUN is a finished run of training/pretrain.py with one document per sequence, such as runs/quickstart. The command
+writes report.json, quickstart.md and quickstart.png to --output_dir (by default the folder of the run), and prints
 quickstart.md.
 """
 
@@ -57,14 +57,17 @@ BASELINES = {"xz_after_training": "xz, after the training names", "xz": "xz", "z
 class Arguments:
     """Options of eval/benchmarks/quickstart_report.py."""
 
-    output_dir: Path | None = option(None, "Folder for the report. Defaults to that of the run.")
+    output_dir: Path | None = option(None, "Folder for the report. Defaults to the folder of the run.")
 
 
 def make_report(run: Path) -> dict[str, Any]:
     """Return all results and examples of a finished run."""
     results, arguments = read_finished_run(run)
     if arguments.packing != "documents":
-        raise ValueError(f"{run} was trained with `packing={arguments.packing}`. The report needs `packing=documents`.")
+        raise ValueError(
+            f"The report needs a run with `packing=documents`, but {run} was trained with "
+            f"`packing={arguments.packing}`. Use another run."
+        )
     data = load_data(arguments)
     model = load_pretrained(AOGPTForAnyOrderLM, run / "model").eval()
     sequences = data.validation["input_ids"][:]
@@ -94,7 +97,11 @@ def make_report(run: Path) -> dict[str, Any]:
 
 
 def _score_model(model: AOGPTForAnyOrderLM, data: Data) -> dict[str, float | None]:
-    """Return the bits per byte of the held-out documents, left to right and in the random orders used in training."""
+    """
+    Return bits per byte on the held-out documents, left to right and in random orders.
+
+    The random orders are those of the evaluations during training.
+    """
     rows = data.validation.to_list()
     num_bytes = np.array([row["num_bytes"] for row in rows])
     bits = {}
@@ -109,13 +116,14 @@ def compression_bits_per_byte(training_documents: Iterable[str], held_out_docume
     """
     Return the compressed size of the held-out documents in bits per byte.
 
-    `zlib` (level 9) and `xz` (preset 9, extreme) compress the held-out documents only. `xz_after_training` is the
-    increase in size if they are appended to the training documents, of which xz uses the last 64 MiB. As for a model,
-    each document counts its UTF-8 bytes and a newline.
+    `zlib` (level 9) and `xz` (preset 9, extreme) compress only the held-out documents. For `xz_after_training`, xz
+    compresses the training documents, with and without the held-out documents after them. The result is the difference
+    in size. (xz uses only the last 64 MiB of text.) As for a model, the bytes of a document are its UTF-8 bytes and a
+    newline.
     """
     training, held_out = _join(training_documents), _join(held_out_documents)
     if not held_out:
-        raise ValueError("There are no held-out documents to compress.")
+        raise ValueError("There are no held-out documents to compress. Increase `validation_fraction`.")
     sizes = {
         "zlib": len(zlib.compress(held_out, 9)),
         "xz": _xz_size(held_out),
@@ -155,27 +163,28 @@ def to_markdown(report: dict[str, Any]) -> str:
     samples = [f"- {make_printable(example['text'])} ({example['kind']})" for example in report["samples"]["examples"]]
     parts = [
         "# Report on the quickstart's model",
-        f"{run['num_parameters'] / 1e6:.1f} million parameters. {run['steps']} steps, "
-        f"{run['tokens'] / 1e6:.1f} million tokens, {run['train_seconds'] / 60:.1f} minutes on "
-        f"{run['hardware']['device_name']} with {run['hardware']['num_threads']} CPU thread(s). "
-        f"{documents['train']} training names, {documents['held_out']} held-out names "
-        f"({documents['held_out_left_out']} more are longer than a sequence and not used).",
+        f"The model has {run['num_parameters'] / 1e6:.1f} million parameters. It was trained for {run['steps']} steps "
+        f"({run['tokens'] / 1e6:.1f} million tokens), which took {run['train_seconds'] / 60:.1f} minutes on "
+        f"{run['hardware']['device_name']} with {run['hardware']['num_threads']} CPU thread(s). There are "
+        f"{documents['train']} training names and {documents['held_out']} held-out names. "
+        f"({documents['held_out_left_out']} more held-out names are longer than a sequence and were not used.)",
         "![Loss, bits per byte, infills and samples](quickstart.png)",
         markdown_table(["held-out names", "bits per byte"], rows, "lr"),
-        "What the model generates, by whether it is a real name:",
+        "The next table shows how many of the generated texts are real names:",
         markdown_table(
             ["generated", "the original", "another held-out name", "a training name", "not a name"], kinds, "lrrrr"
         ),
-        "Held-out names with masked words (an underscore per token), and the model's infills in bold:",
+        "The following are held-out names with masked words (one underscore per token). The words that the model "
+        "filled in are bold:",
         "\n".join(infills),
-        "Names generated by the model:",
+        "The following names were generated by the model:",
         "\n".join(samples),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def mark_generated(words: list[tuple[str, bool]]) -> str:
-    """Return the text of words as Markdown, with generated words in bold and spaces as generated."""
+    """Return the text of words as Markdown, with generated words in bold. Spaces are those that the model generated."""
     text = ""
     for is_generated, group in groupby(words, key=itemgetter(1)):
         part = make_printable("".join(word for word, _ in group))

@@ -1,6 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""The shortest time that a generation can take on a machine, from its operations and bytes, and its memory."""
+"""
+The shortest time that a generation can take on a machine, and the memory that it takes.
+
+The time is computed from the operations of the generation and the bytes that it reads.
+"""
 
 import multiprocessing
 import threading
@@ -17,7 +21,8 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.decoding_state import MIN_PASSES_TO_PACK, CachedDecodingState
 from modeling_aogpt.devices import Linear
 
-# The fewest steps with which a CPU packs the weights. Packed weights add the same to the peak of every length.
+# The smallest number of steps for which a CPU packs the weights (for oneDNN). With it, packed weights add the same
+# number of bytes to the peak for every length.
 NUM_STEPS = MIN_PASSES_TO_PACK
 
 
@@ -26,7 +31,7 @@ NUM_STEPS = MIN_PASSES_TO_PACK
 
 @dataclass
 class Machine:
-    """The highest measured rates of large matrix products and of reading weights."""
+    """The highest measured rates of two kinds of work: large matrix products, and reading weights."""
 
     flop_per_second: float
     bytes_per_second: float
@@ -35,14 +40,16 @@ class Machine:
 @torch.no_grad()
 def measure_machine(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Machine:
     """
-    Time the product of many rows with an MLP weight, and of one row with as many weights as the model's blocks have.
+    Measure the rates of a machine with two kinds of matrix product.
 
-    On an accelerator, products are large and many are queued, so that launching them takes no noticeable time.
+    The first multiplies many vectors by one MLP weight (limited by computation). The second multiplies one vector by
+    matrices that are together as large as all blocks of the model (limited by reading). On an accelerator, the matrices
+    are large and many products are queued, so that the time to launch kernels does not matter.
     """
     is_cpu = device.type == "cpu"
     num_rows, num_calls = (512, 1) if is_cpu else (2**14, 16)
     width, inner = config.hidden_size, config.intermediate_size
-    num_layers = 3 * config.num_hidden_layers  # two of the MLP; the projections of attention are as large as a third
+    num_layers = 3 * config.num_hidden_layers  # the MLP has two matrices; the four of attention are as large as a third
     sizes = [inner] * num_layers if is_cpu else [inner * num_layers]
     layers = [Linear(width, size, bias=False, device=device, dtype=dtype) for size in sizes]
     mlp_layer = Linear(width, inner, bias=False, device=device, dtype=dtype)
@@ -58,7 +65,7 @@ def measure_machine(config: AOGPTConfig, device: torch.device, dtype: torch.dtyp
 
 
 def best_time(function: Callable[[], object], device: torch.device, num_calls: int, repeats: int = 10) -> float:
-    """Return the seconds per call in the fastest of `repeats` rounds of `num_calls` calls."""
+    """Run `repeats` rounds of `num_calls` calls, and return the seconds per call in the fastest round."""
     times = []
     for _ in range(repeats):
         synchronize(device)
@@ -71,29 +78,29 @@ def best_time(function: Callable[[], object], device: torch.device, num_calls: i
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for the queued work of an accelerator."""
+    """Wait until an accelerator has finished its queued work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
 
 
 @dataclass
 class Work:
-    """Floating-point operations and bytes of a whole generation with a cache."""
+    """Number of floating-point operations of a whole generation with a cache, and number of bytes that it reads."""
 
     flop: float
     bytes: float
 
     def seconds(self, machine: Machine) -> float:
-        """Return the time of all operations or of reading all weights and caches, whichever is longer."""
+        """Return the time of all operations, or the time to read all weights and caches, whichever is longer."""
         return max(self.flop / machine.flop_per_second, self.bytes / machine.bytes_per_second)
 
 
 def count_work(config: AOGPTConfig, batch_size: int, length: int, num_steps: int, dtype: torch.dtype) -> Work:
     """
-    Count the work of a generation of `num_steps` T equal steps of g = n / T tokens.
+    Count the work of a generation of T = `num_steps` equal steps, each of g = n / T tokens.
 
-    A pass queries g positions, and adds g - 1 tokens of the previous step to the cache. (The first query adds the
-    last token.) These are about 2 n - T rows in all, each of which attends to n / 2 others on average.
+    A pass queries g positions. It also adds g - 1 tokens of the previous step to the cache. (The row of the first query
+    adds the remaining token.) All passes together have about 2 n - T rows. On average, a row attends to n / 2 others.
     """
     num_passes = min(num_steps, length)
     width, inner, num_layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
@@ -103,7 +110,9 @@ def count_work(config: AOGPTConfig, batch_size: int, length: int, num_steps: int
     layer = 4 * width**2 + 2 * width * inner
     attention = 2 * width * length / 2
     flop = 2 * batch_size * (length + num_entering) * num_layers * (layer + attention)
-    flop -= 2 * batch_size * num_entering * (layer + attention - keys_and_values)  # in the last layer
+    flop -= (
+        2 * batch_size * num_entering * (layer + attention - keys_and_values)
+    )  # in the last layer, these need no more
     head = width * config.vocab_size
     flop += 2 * batch_size * length * head
 
@@ -117,10 +126,10 @@ def count_work(config: AOGPTConfig, batch_size: int, length: int, num_steps: int
 
 def measure_memory(config: AOGPTConfig, lengths: list[int], device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
     """
-    Return the memory of a generation of one sequence for each length, measured in a process of its own.
+    Return the memory of a generation of one sequence for each length. Each length is measured in a new process.
 
-    `cache_bytes` are the keys and values, `modulation_bytes` the modulation table. `peak_bytes` is the increase of the
-    memory of the process (on CUDA: of allocated memory) during the generation.
+    `cache_bytes` is the size of the keys and values, and `modulation_bytes` the size of the modulation table.
+    `peak_bytes` is the increase of the memory of the process (on CUDA: of allocated memory) during the generation.
     """
     context = multiprocessing.get_context("spawn")
     measured = []
@@ -134,12 +143,12 @@ def measure_memory(config: AOGPTConfig, lengths: list[int], device: str, dtype: 
 def measure_length(
     sizes: dict[str, Any], length: int, device_name: str, dtype: torch.dtype, threads: int
 ) -> dict[str, Any]:
-    """Return the memory of a generation of one sequence, see `measure_memory`."""
+    """Return the memory of a generation of one sequence (see `measure_memory`)."""
     torch.set_num_threads(threads)
     device = torch.device(device_name)
     config = AOGPTConfig(**(sizes | {"max_position_embeddings": length}))
     model = AOGPTForAnyOrderLM(config).eval().to(device, dtype)
-    model.generate(max_length=min(length, 2))  # loads what is loaded once per process
+    model.generate(max_length=min(length, 2))  # loads libraries that are loaded once per process
     held = {}
 
     class Observed(CachedDecodingState):
@@ -155,7 +164,11 @@ def measure_length(
 
 
 class PeakMemory:
-    """Context manager that measures the peak increase of memory: sampled every 2 ms, or by CUDA's allocator."""
+    """
+    Context manager that measures the peak increase of memory.
+
+    On CUDA, the allocator reports the peak. Otherwise, the memory of the process is sampled every 2 ms.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device

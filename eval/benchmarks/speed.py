@@ -6,9 +6,9 @@ Time and memory of generation: the decoder, ablations of the decoder, an encoder
     python eval/benchmarks/speed.py [--steps 32 128 1023] [--batch_size 1 8] [--ablations all] [--causal_lm gpt2]
         [--output_dir DIR]
 
-Weights are random unless --model is given, which does not change times. The best time of `repeats` runs counts. With
---output_dir, writes speed.json, speed.md, speed.png (Figure 5 of the paper) and, with --memory_lengths, memory.png.
-They are written after every measurement, so an interrupted run keeps its results.
+Without --model, weights are random. This does not affect the time. Each result is the best time of `--repeats` runs.
+With --output_dir, the command writes speed.json, speed.md, speed.png (like Figure 5 of the paper) and, with
+--memory_lengths, memory.png. The files are updated after every measurement, so an interrupted run keeps its results.
 """
 
 import platform
@@ -40,7 +40,7 @@ SIZES = {
 }
 SIZES["tiny"]["max_position_embeddings"] = 64
 
-# Steps that are timed together on an accelerator, if one step of many is timed.
+# Number of calls that are timed together on an accelerator, if a contender runs only one step per call.
 QUEUED_STEPS = 16
 
 
@@ -52,39 +52,42 @@ class SpeedArguments(Options):
     size: Literal["tiny", "small", "medium"] = option(
         "small", "Model size: the paper's small and medium, or a tiny one."
     )
-    length: int | None = option(None, "Tokens in a sequence. Defaults to the model's maximum.")
+    length: int | None = option(None, "Number of tokens in a sequence. Defaults to the model's maximum.")
     steps: list[int] = option([16, 32, 64, 128], "Numbers of steps.", least=1)
     batch_size: list[int] = option([1], "Numbers of sequences that are generated at once.", least=1)
     ablations: list[str] = option(["no-cache"], f"Ablations of the decoder: {', '.join(ABLATIONS)}; or all, or none.")
-    encoder: bool = option(True, "Time an encoder of the same blocks, by one forward pass.")
-    causal_lm: str | None = option(None, "Model type of Transformers (random weights), folder or Hub name to time.")
-    compare: str | None = option(None, "module:function of another sampler to time, see `make_compared`.")
-    memory_lengths: list[int] = option([], "Lengths to measure the memory at, such as 1024 2048 4096 8192.", least=1)
-    repeats: int = option(2, "Runs of each measurement. The best one counts.", least=1)
+    encoder: bool = option(True, "Also time an encoder of the same size, by one forward pass.")
+    causal_lm: str | None = option(None, "Also time a causal LM: model type (random weights), folder or Hub name.")
+    compare: str | None = option(None, "Also time the sampler module:function (see `make_compared`).")
+    memory_lengths: list[int] = option([], "Lengths at which to measure memory, such as 1024 2048 4096 8192.", least=1)
+    repeats: int = option(2, "Number of runs of each measurement. The best time is the result.", least=1)
     limit_seconds: float = option(60.0, "Leave out contenders that are expected to take longer than this.")
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
     device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")
     compile: str | None = option(None, "Mode of torch.compile for the decoder: default, reduce-overhead, ...")
-    threads: int | None = option(None, "CPU threads. Defaults to PyTorch's choice.", least=1)
+    threads: int | None = option(None, "Number of CPU threads. Defaults to PyTorch's choice.", least=1)
     output_dir: Path | None = option(None, "Folder for speed.json, speed.md and the pictures.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.model is not None and self.size != SpeedArguments.size:
-            raise ValueError(f"`size` ({self.size}) has no effect with `model` ({self.model}). Remove one.")
+            raise ValueError(f"`size` ({self.size}) has no effect with `model` ({self.model}). Remove one of the two.")
         if self.ablations == ["all"]:
             cpu_only = () if self.device.startswith("cpu") else ("plain-products",)
             self.ablations = [name for name in ABLATIONS if name not in cpu_only]
         elif self.ablations == ["none"]:
             self.ablations = []
         if unknown := sorted(set(self.ablations) - ABLATIONS.keys()):
-            raise ValueError(f"`ablations` must be some of {', '.join(ABLATIONS)}, or all, or none, but has {unknown}.")
+            raise ValueError(
+                f"`ablations` must be among {', '.join(ABLATIONS)}, or be all or none, but contains "
+                f"{', '.join(unknown)}. Remove the unknown names."
+            )
 
 
 def measure(
     arguments: SpeedArguments, command: str, save: Callable[[dict[str, Any]], None] = lambda report: None
 ) -> dict[str, Any]:
-    """Measure everything, and return the report. `save` is called with it after every measurement."""
+    """Make all measurements, and return the report. After each measurement, `save` is called with the report so far."""
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     device, dtype = _find_device(arguments.device), getattr(torch, arguments.dtype)
@@ -118,18 +121,20 @@ def measure(
     if arguments.memory_lengths:
         config = model.config
         del model, contenders
-        torch.cuda.empty_cache()  # the memory is measured in other processes
+        torch.cuda.empty_cache()  # other processes, which measure the memory, need the space
         report["memory"] = measure_memory(config, arguments.memory_lengths, arguments.device, dtype)
         save(report)
     return report
 
 
 def _find_device(name: str) -> torch.device:
-    """Return a device of this machine. Raise a `ValueError` if it does not exist."""
+    """Return a device of this machine. Raise a `ValueError` if there is no such device."""
     try:
         return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:  # an AssertionError if torch was built without CUDA
-        raise ValueError(f"`device` ({name}) does not exist: {error}") from error
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises an AssertionError
+        raise ValueError(
+            f"`device` ({name}) does not exist. Set it to cpu or an accelerator. (Cause: {error})"
+        ) from error
 
 
 def _make_contenders(
@@ -148,14 +153,20 @@ def _make_contenders(
         try:
             model.model.compile(mode=arguments.compile)
         except RuntimeError as error:
-            raise ValueError(f"`compile` ({arguments.compile}) cannot be used: {error}") from error
+            raise ValueError(
+                f"`compile` ({arguments.compile}) cannot be used. Set it to a mode of torch.compile. (Cause: {error})"
+            ) from error
     return contenders
 
 
 def time_contenders(
     contenders: dict[str, Contender], arguments: SpeedArguments, length: int, device: torch.device
 ) -> Iterator[dict[str, Any]]:
-    """Yield one measurement per batch size, steps and contender, interleaved so that background load affects all."""
+    """
+    Yield one measurement for each batch size, number of steps and contender.
+
+    The runs of the contenders are interleaved, so that other load on the machine affects all contenders equally.
+    """
     for batch_size in arguments.batch_size:
         seconds_per_step = dict.fromkeys(contenders, 0.0)
         for num_steps in sorted(set(arguments.steps)):
@@ -164,7 +175,8 @@ def time_contenders(
                 is_short = seconds_per_step[name] * num_steps <= arguments.limit_seconds or contender.one_step_only
                 if name == "decoder" or (is_short and (num_steps >= length - 1 or not contender.one_by_one)):
                     included[name] = contender
-            # A few tokens warm a CPU up. Accelerators and torch.compile load and compile kernels for every shape.
+            # A CPU needs only a few tokens to warm up. Accelerators and torch.compile load or compile kernels for every
+            # shape, so they need a complete generation.
             needs_full_warm_up = arguments.compile is not None or device.type != "cpu"
             for contender in included.values():
                 warm_up = (length, num_steps) if needs_full_warm_up else (min(length, 8), 1)
@@ -188,7 +200,7 @@ def time_contenders(
 
 
 def _time_generation(contender: Contender, batch_size: int, length: int, num_steps: int, device: torch.device) -> float:
-    # The steps of a generation are queued on an accelerator, so a single step must be timed in a queue, too.
+    # An accelerator queues the steps of a generation. For a fair comparison, several single steps are queued, too.
     calls = QUEUED_STEPS if contender.one_step_only and device.type != "cpu" else 1
     synchronize(device)
     start = time.perf_counter()

@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Reports of `speed.py`: a table, time against steps (Figure 5 of the paper), and memory against length.
+Reports of `speed.py`: a table, a plot of time against steps (like Figure 5 of the paper), and a plot of memory.
 
     python eval/benchmarks/speed_report.py SPEED.json [SPEED.json ...] --output_dir FOLDER
 
-The command draws several reports of one machine in one picture, speed.png.
+The command draws several reports of the same machine in one picture, speed.png.
 """
 
 import sys
@@ -61,10 +61,11 @@ def to_markdown(report: dict[str, Any]) -> str:
     ]
     parts = [
         "# Speed of generation",
-        f"{report['num_parameters'] / 1e6:.1f} million parameters, {report['length']} tokens, {report['dtype']}. "
-        f"{hardware}; {packages}. Large matrix products reach {machine['flop_per_second'] / 1e9:.0f} GFLOP/s, and "
-        f"weights are read at {machine['bytes_per_second'] / 1e9:.1f} GB/s. The floor is the shortest time in which "
-        "the machine can do the decoder's operations or read its weights and cache at these rates.",
+        f"The model has {report['num_parameters'] / 1e6:.1f} million parameters and generates {report['length']} "
+        f"tokens in {report['dtype']}. Machine and libraries: {hardware}; {packages}. On this machine, large matrix "
+        f"products reach {machine['flop_per_second'] / 1e9:.0f} GFLOP/s, and weights are read at "
+        f"{machine['bytes_per_second'] / 1e9:.1f} GB/s. The floor is the time that the decoder's operations take at "
+        "this speed, or the time to read its weights and cache, whichever is longer.",
         f"```bash\n{report['command']}\n```",
         markdown_table(
             ["batch", "steps", "contender", "seconds", "relative to floor", "relative to decoder"], rows, "rrlrrr"
@@ -74,7 +75,7 @@ def to_markdown(report: dict[str, Any]) -> str:
         sizes = ("cache_bytes", "modulation_bytes", "peak_bytes")
         rows = [(str(row["length"]), *(f"{row[name] / 1e6:.1f}" for name in sizes)) for row in memory]
         parts += [
-            "Memory of a generation of one sequence in MB, in addition to the weights:",
+            "The next table shows the memory of a generation of one sequence in MB, in addition to the weights:",
             markdown_table(["tokens", "keys and values", "modulation table", "peak"], rows, "rrrr"),
         ]
     return "\n\n".join(parts)
@@ -85,7 +86,7 @@ def _label(point: dict[str, Any]) -> str:
 
 
 def _plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
-    """Plot time against steps, with a panel for each batch size."""
+    """Plot time against the number of steps, with a panel for each batch size."""
     batch_sizes = sorted({point["batch_size"] for point in points})
     figure = Figure(figsize=(1.2 + 4.3 * len(batch_sizes), 4), layout="constrained")
     all_axes = figure.subplots(1, len(batch_sizes), squeeze=False, sharey=True)[0]
@@ -113,7 +114,7 @@ def _plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
 
 
 def _plot_memory(memory: list[dict[str, Any]], path: Path) -> None:
-    """Plot the memory of a generation against its length."""
+    """Plot the memory of a generation against the number of tokens."""
     memory = sorted(memory, key=lambda row: row["length"])
     lengths = [row["length"] for row in memory]
     figure = Figure(figsize=(5.5, 4), layout="constrained")
@@ -151,7 +152,10 @@ def main(argv: list[str]) -> None:
     reports = [read_json(path, keys, "eval/benchmarks/speed.py") for path in others.reports]
     settings = sorted({", ".join(map(str, (*r["hardware"].values(), r["length"], r["dtype"]))) for r in reports})
     if len(settings) != 1:
-        raise ValueError(f"The reports must be of one machine, length and dtype, but are of {'; of '.join(settings)}.")
+        raise ValueError(
+            "All reports must come from the same machine, length and dtype, but they come from: "
+            f"{'; '.join(settings)}. Draw them in separate pictures."
+        )
     points = [point for report in reports for point in report["points"]]
     _plot_speed(points, reports[0]["length"], arguments.output_dir / "speed.png")
 

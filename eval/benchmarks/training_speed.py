@@ -5,9 +5,9 @@ Time and memory of a training step of AO-GPT small on the CPU, compared with a p
 
     python eval/benchmarks/training_speed.py [--batch_size 3] [--mixed_precision bf16] [--output_dir DIR]
 
-Every implementation is measured in a process of its own. A step computes loss and gradients, clips them, and updates
-the weights and their moving average. The first step does not count. The memory is the peak of the process, which
-includes the weights, their average and AdamW's moments.
+Each implementation is measured in a new process. A step computes the loss and the gradients, clips the gradients, and
+updates the weights and their moving averages. The first step is not counted. The memory is the peak memory of the
+process. It includes the weights, their moving averages and AdamW's moments.
 """
 
 import json
@@ -37,7 +37,7 @@ from training.optimization import ExponentialMovingAverage, create_optimizer
 from training.tracking import flops_per_token
 
 CPU = torch.device("cpu")
-# Implementations: name in the table, and activation checkpointing (None for the plain implementation).
+# Key: name of an implementation in the table. Value: activation checkpointing, or None for the plain implementation.
 KINDS: dict[str, ActivationCheckpointing | None] = {
     "plain": None,
     "ours": "none",
@@ -55,12 +55,12 @@ CONDITION_SIZE = 128
 class Arguments(Options):
     """Options of eval/benchmarks/training_speed.py."""
 
-    size: Literal["small", "tiny"] = option("small", "Model size: the paper's small one, or a tiny one.")
-    batch_size: int = option(3, "Sequences in a step.", least=1)
-    length: int | None = option(None, "Tokens in a sequence. Defaults to the model's maximum.", least=1)
-    steps: int = option(2, "Training steps. The first one does not count, unless it is the only one.", least=1)
+    size: Literal["small", "tiny"] = option("small", "Model size. small: as in the paper. tiny: for tests.")
+    batch_size: int = option(3, "Number of sequences in a step.", least=1)
+    length: int | None = option(None, "Number of tokens in a sequence. Defaults to the model's maximum.", least=1)
+    steps: int = option(2, "Number of training steps. If there are several, the first is not counted.", least=1)
     mixed_precision: Literal["no", "bf16"] = option(
-        "no", "no: float32. bf16: autocast to bfloat16, which needs a CPU with bfloat16 instructions."
+        "no", "no: float32. bf16: autocast to bfloat16 (needs a CPU with bfloat16 instructions)."
     )
     output_dir: Path = option(Path("docs/results/training_speed"), "Folder for results.json and README.md.")
 
@@ -101,8 +101,9 @@ class PlainAOGPT(nn.Module):
     """
     A plain implementation of AO-GPT, with the same design as the released code.
 
-    It computes n + 1 rows and discards the last one, computes conditions and modulations for every row of every
-    sequence in every layer, and stores all logits in one float32 tensor. Attention is PyTorch's fused one.
+    It computes n + 1 rows and discards the output of the last row. It computes conditions and modulations for every row
+    of every sequence in every layer. It stores all logits in one float32 tensor. Like this package, it uses PyTorch's
+    fused attention.
     """
 
     def __init__(self, layers: int, width: int, heads: int, length: int, vocab_size: int) -> None:
@@ -134,7 +135,7 @@ class PlainAOGPT(nn.Module):
 
 
 def make_step(kind: str, size: dict[str, int], mixed_precision: str) -> Callable[..., float]:
-    """Return a function that runs a training step of an implementation on ids and orders, and returns the loss."""
+    """Return a function that runs a training step of an implementation on (ids, orders), and returns the loss."""
     recipe = TrainingArguments()
     if kind == "plain":
         compute_loss = model = PlainAOGPT(**size)
@@ -184,7 +185,7 @@ def _make_config(size: dict[str, int]) -> AOGPTConfig:
 
 
 def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
-    """Measure an implementation in this process."""
+    """Measure time and memory of an implementation in this process."""
     torch.manual_seed(0)
     size, batch_size, length = SIZES[arguments.size], arguments.batch_size, arguments.length
     step = make_step(kind, size, arguments.mixed_precision)
@@ -212,7 +213,7 @@ def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
 
 
 def measure_in_own_process(kind: str, argv: list[str]) -> dict[str, Any]:
-    """Measure an implementation in a new process."""
+    """Measure time and memory of an implementation in a new process."""
     command = [sys.executable, __file__, *argv, "--measure", kind]
     finished = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     return json.loads(finished.stdout.splitlines()[-1])
@@ -246,16 +247,16 @@ def format_report(results: dict[str, Any]) -> str:
 
 Written by `{results["command"]}`.
 
-* Measured with torch {results["versions"]["torch"]} on {results["threads"]} threads.
+* The measurement used torch {results["versions"]["torch"]} with {results["threads"]} threads.
 * The model has {size["layers"]} layers of width {size["width"]}, {size["length"]} positions
   and {size["vocab_size"]} ids.
-* Each row was measured in a process of its own. The first step does not count, unless it is the only one.
-* Peak memory is that of the whole process. It includes {results["state_bytes"] / 1e9:.2f} GB of weights, averages,
-  gradients and AdamW's moments in float32.
-* *plain* (`PlainAOGPT`) has the design of the released code: n + 1 rows, all logits in float32, the modulations of
-  every row, and updates tensor by tensor. *ours* is the step of `training/pretrain.py`. *selective* and *full* are
-  values of `--activation_checkpointing`.
-* Utilization is relative to the highest measured speed of float32 matrix products, {speed}. It counts only the
+* Each line of the table was measured in a new process. If a process ran several steps, the first one was not counted.
+* Peak memory is that of the whole process. It includes {results["state_bytes"] / 1e9:.2f} GB for the weights, their
+  moving averages, the gradients and AdamW's moments in float32.
+* *plain* (`PlainAOGPT`) has the design of the released code: it computes n + 1 rows, stores all logits in float32,
+  computes the modulations of every row, and its optimizer updates one tensor at a time. *ours* is the training step of
+  `training/pretrain.py`. *selective* and *full* are values of `--activation_checkpointing`.
+* Utilization is relative to the highest measured speed of float32 matrix products, {speed}. It counts only the matrix
   products that every implementation needs, without recomputation and modulations.
 """
 
@@ -273,7 +274,7 @@ def main(argv: list[str]) -> None:
         return
 
     size = SIZES[arguments.size]
-    with make_folder(arguments.output_dir):  # fails before the measurements, which take minutes
+    with make_folder(arguments.output_dir):  # if this fails, it fails before the long measurements
         runs = [measure_in_own_process(kind, argv) for kind in tqdm(KINDS, unit="process")]
     speed = max(run["product_speed"] for run in runs)
     for run in runs:

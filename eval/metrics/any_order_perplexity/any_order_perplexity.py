@@ -11,22 +11,22 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 _DESCRIPTION = """\
-Perplexity of texts under a language model that predicts tokens in any order: exp of -log p(x | order) per token, left
-to right or averaged over random orders. The average of -log p(x | order) is the any-order loss, and thus the
-masked-diffusion bound."""
+Perplexity of texts under a language model that predicts tokens in any order. It is exp(-log p(x | order) / number of
+tokens), for the left-to-right order or averaged over random orders. The mean of -log p(x | order) over random orders is
+the any-order loss, which equals the masked-diffusion bound."""
 
 _KWARGS_DESCRIPTION = """
 Args:
-    predictions (list of str): Texts, which are scored independently.
-    model_id (str): Name or folder of an AO-GPT, sigma-GPT or masked diffusion encoder, with its tokenizer.
+    predictions (list of str): Texts. They are scored independently.
+    model_id (str): Name or folder of an AO-GPT, sigma-GPT or masked diffusion encoder with a tokenizer.
     orders (str): "random" (default) or "left_to_right".
-    num_orders (int): Number of random orders to average over (default: 1).
+    num_orders (int): Number of random orders over which -log p(x | order) is averaged (default: 1).
     add_end_of_text (bool): Append the end-of-text token to each text (default: True).
     batch_size (int): Number of texts that are scored at once (default: 16).
-    seed (int): Seed of the random orders, which also depend on the batch size (default: 0).
+    seed (int): Seed of the random orders (default: 0). The orders also depend on the batch size.
     device (str): Defaults to "cuda" if available, else "cpu".
-    trust_remote_code (bool): Allow code from the model's folder or repository to run. Required unless the package
-        modeling_aogpt was imported before (default: False).
+    trust_remote_code (bool): Whether code from the model's folder or repository may run (default: False). Must be True
+        unless the package modeling_aogpt was imported before.
 
 Returns:
     perplexities (list of float): Perplexity per token of each text.

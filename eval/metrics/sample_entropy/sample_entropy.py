@@ -10,13 +10,13 @@ import datasets
 import evaluate
 
 _DESCRIPTION = """\
-Diversity of samples. The unigram entropy of a sample, in nats, is the entropy of its token frequencies. It is low if
-the sample repeats itself, as samples at low temperatures do. distinct-n is the number of different n-grams divided by
-the number of all n-grams, over all samples."""
+Diversity of samples. The unigram entropy of a sample, in nats, is the entropy of its token frequencies. The entropy is
+low if the sample is repetitive, as samples at low temperatures are. distinct-n is the number of different n-grams in
+all samples, divided by the number of all n-grams in all samples."""
 
 _KWARGS_DESCRIPTION = """
 Args:
-    predictions: Samples, each a list of token ids, or a text, whose tokens are its words.
+    predictions: Samples. Each sample is a list of token ids, or a text; the tokens of a text are its words.
     max_n (int): Largest n of distinct-n (default: 3).
 
 Returns:
@@ -37,13 +37,13 @@ Li et al., A Diversity-Promoting Objective Function for Neural Conversation Mode
 
 
 def unigram_entropy(tokens: Sequence[Hashable]) -> float:
-    """Return the entropy of the token frequencies of a sample in nats; 0 for an empty sample."""
+    """Return the entropy of the token frequencies of a sample, in nats. The entropy of an empty sample is 0."""
     frequencies = [count / len(tokens) for count in Counter(tokens).values()]
     return -math.fsum(frequency * math.log(frequency) for frequency in frequencies) + 0.0  # turns -0.0 into 0.0
 
 
 def distinct(samples: Sequence[Sequence[Hashable]], n: int) -> float:
-    """Return the fraction of different n-grams among all n-grams of the samples; NaN if there are none."""
+    """Return the fraction of different n-grams among all n-grams of the samples, or NaN if there are no n-grams."""
     ngrams = [tuple(tokens[start : start + n]) for tokens in samples for start in range(len(tokens) - n + 1)]
     return len(set(ngrams)) / len(ngrams) if ngrams else math.nan
 

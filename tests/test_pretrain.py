@@ -478,7 +478,7 @@ def test_a_diverged_run_writes_no_later_checkpoint(
         return step(run, *arguments)
 
     monkeypatch.setattr(Pretraining, "step", diverged)
-    with pytest.raises(SystemExit, match=r"^error: At step 3, "):
+    with pytest.raises(SystemExit, match=r"^error: Loss and gradient must be finite, but at step 3, "):
         train(config, tmp_path, "--save_steps=5", "--eval_steps=5")
     assert list(tmp_path.glob("checkpoint-*")) == []
 

@@ -98,6 +98,10 @@ class TrainingArguments(Options):
         "order for all sequences. context_first: first a random subset of the positions (the context) from left to "
         "right and without loss, then the other positions in random order.",
     )
+    block_length: int | None = option(None, "Predict contiguous blocks of this length from left to right.", least=1)
+    stride: int | None = option(
+        None, "Predict strided blocks: positions 0, stride, 2 stride, ..., then 1, stride + 1, ...", least=1
+    )
     min_context: int | None = option(
         None, "Smallest number of context positions with orders=context_first; defaults to 0.", least=0
     )

@@ -48,6 +48,19 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextmanager
+def new_folder(path: Path) -> Iterator[None]:
+    """Make a folder, and remove it if the block ends with an error and the folder is new and empty."""
+    is_new = not path.exists()
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if is_new and not any(path.iterdir()):
+            path.rmdir()
+        raise
+
+
 def remove_incomplete(folder: Path) -> None:
     """Remove the temporary files and folders of processes that were killed while writing to `folder`."""
     for path in folder.glob(".*.incomplete"):

@@ -24,7 +24,24 @@ def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfi
     try:
         return AutoConfig.from_pretrained(name_or_path, **options)
     except (OSError, ValueError) as error:
-        raise ValueError(f"There is no model {str(name_or_path)!r}, on the Hub or as a folder: {error}") from error
+        hint = f" Did you mean {name_or_path}/model?" if Path(name_or_path, "model").is_dir() else ""
+        raise ValueError(
+            f"There is no model {str(name_or_path)!r}, on the Hub or as a folder: {error}{hint}"
+        ) from error
+
+
+def find_model(name_or_path: str) -> str:
+    """Return the model of a finished run, given its folder, or else the name of a model unchanged."""
+    folder = Path(name_or_path)
+    is_run = (folder / "tokenizer").is_dir() and not (folder / "config.json").exists()
+    if (folder / "model" / "config.json").is_file():
+        return str(folder / "model")
+    if is_run:
+        raise ValueError(
+            f"The run in {folder} is not finished, so it has no model. Make one of its newest checkpoint with "
+            f"`python training/export_checkpoint.py {folder} OUTPUT_DIR`."
+        )
+    return name_or_path
 
 
 def read_config(name_or_path: str | Path, **options: Any) -> AOGPTConfig:

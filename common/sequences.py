@@ -186,17 +186,29 @@ class PackedRows:
 
 
 def pad(
-    documents: Dataset, sequence_length: int, end_of_text: int, split: str, drop_long_documents: bool = False
+    documents: Dataset, sequence_length: int, end_of_text: int, split: str, drop_long_documents: bool | None = None
 ) -> tuple[Dataset, dict[str, int]]:
-    """Return one sequence per document, padded with end-of-text, and the number of documents left out."""
+    """
+    Return one sequence per document, padded with end-of-text, and the number of documents left out.
+
+    Raises:
+        ValueError: If a document is too long and `drop_long_documents` is not true (None: the command lacks this
+            option), or if all are too long.
+    """
     fitting = documents.filter(lambda num_tokens: num_tokens <= sequence_length, input_columns="num_tokens")
     left_out = len(documents) - len(fitting)
     if left_out and (not drop_long_documents or not len(fitting)):
-        longest = int(documents.with_format("numpy")["num_tokens"][:].max())
+        sizes = documents.with_format("numpy")["num_tokens"][:]
+        needed = (
+            f"the shortest needs {sizes.min()}, the longest {sizes.max()}"
+            if drop_long_documents
+            else (f"the longest needs {sizes.max()}")
+        )
+        can_drop = drop_long_documents is False and len(fitting) > 0
         raise ValueError(
-            f"{left_out} of {len(documents)} {split} documents do not fit into `sequence_length` ({sequence_length}) "
-            f"with end-of-text; the longest needs {longest}. Increase it, or set `drop_long_documents` or "
-            "`packing=packed`."
+            f"{'All' if not len(fitting) else f'{left_out} of'} {len(documents)} {split} documents do not fit into "
+            f"sequences of {sequence_length} tokens with end-of-text; {needed}. Increase this length, if the model "
+            f"allows it, or set {'`drop_long_documents` or ' if can_drop else ''}`packing=packed`."
         )
     if left_out:
         logger.warning("%s: %d of %d documents are too long and are left out.", split, left_out, len(documents))

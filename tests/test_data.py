@@ -217,7 +217,10 @@ def test_arguments_on_the_command_line() -> None:
     [
         ({"sequence_length": 0}, "`sequence_length` must be at least 1, but is 0"),
         ({"sequence_length": 10_000}, r"train split has \d+ tokens, less than one sequence of 10000"),
-        ({"packing": "documents", "sequence_length": 2, "drop_long_documents": True}, "do not fit"),
+        (
+            {"packing": "documents", "sequence_length": 2, "drop_long_documents": True},
+            r"All \d+ train documents do not fit into sequences of 2 .* the shortest needs .*, or set `packing=packed`",
+        ),
         ({"vocab_size": 5000}, r"`vocab_size` \(5000\) is too large for the corpus"),
         ({"text_column": "body"}, "no column 'body'"),
     ],

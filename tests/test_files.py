@@ -1,12 +1,12 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
 import pytest
 
-from common.files import atomic_file, atomic_folder, read_json, remove_incomplete, write_json, write_text
+from common.files import atomic_file, atomic_folder, new_folder, read_json, remove_incomplete, write_json, write_text
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -101,3 +101,16 @@ def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None
     (tmp_path / "kept").write_text("")
     remove_incomplete(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_new_folder_is_removed_after_an_error_if_it_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "old").mkdir()
+    for name, content, remains in (("new", None, False), ("old", None, True), ("filled", "text", True)):
+        with suppress(ValueError), new_folder(tmp_path / name):
+            if content:
+                (tmp_path / name / "file").write_text(content)
+            raise ValueError
+        assert (tmp_path / name).exists() == remains
+    with new_folder(tmp_path / "new"):
+        pass
+    assert (tmp_path / "new").is_dir()

@@ -16,7 +16,7 @@ import yaml
 
 from common.commands import Options, Parser, option
 from common.data import DataArguments
-from common.models import read_config
+from common.models import find_model, read_config
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.data_collator import OrderDistribution
 
@@ -25,6 +25,8 @@ TOKENIZER_FIELDS = {
     *("vocab_size", "num_valid_tokens", "mask_token_id"),
     *("bos_token_id", "eos_token_id", "pad_token_id"),
 }
+# Names that other programs use.
+SHORT_NAMES = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size", "steps": "max_steps"}
 # Fields of converted models, which `init_from` keeps.
 CONVERTED_FIELDS = {"no_rope_layers", "source_config"}
 
@@ -78,7 +80,9 @@ class TrainingArguments(Options):
         least=1,
     )
     init_from: str | None = option(
-        None, "Folder or Hub name of the initial model. Its architecture is used, and its tokenizer by default."
+        None,
+        "Folder or Hub name of the initial model, or folder of a finished run. Its architecture is used, and by "
+        "default its tokenizer and its longest sequence.",
     )
     objective: Literal["any_order", "masked_diffusion", "score_entropy"] = option(
         "any_order", "Training loss. A decoder needs any_order; score_entropy needs target_injection=sigma."
@@ -177,8 +181,12 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
     model, data, training = parsed
     training.output_dir = training.output_dir or Path("runs") / Path(argv[0]).stem
     if training.init_from is not None:
-        _copy_architecture(model, training.init_from, _given_keys(settings, argv))
+        training.init_from = find_model(training.init_from)
+        given = _given_keys(settings, argv)
+        _copy_architecture(model, training.init_from, given)
         data.tokenizer = data.tokenizer or training.init_from
+        if "sequence_length" not in given:
+            data.sequence_length = model.max_position_embeddings
     _set_defaults(model, data, training)
     _check(model, data, training)
     return model, data, training
@@ -220,7 +228,7 @@ def _to_options(settings: dict[str, Any]) -> Iterator[str]:
 
 def _describe_unknown_key(given: str, known: Iterable[str], place: str) -> str:
     key = given.lstrip("-").partition("=")[0].replace("-", "_")
-    nearest = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)[0]
+    nearest = SHORT_NAMES.get(key) or difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)[0]
     return f"Unknown key {given!r} in {place}. Did you mean {nearest!r}? `pretrain.py --help` lists all keys."
 
 
@@ -264,7 +272,12 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
     if data.sequence_length > model.max_position_embeddings:
         raise ValueError(
             f"`sequence_length` ({data.sequence_length}) is more than `max_position_embeddings` "
-            f"({model.max_position_embeddings}). Decrease the first, or increase the second."
+            f"({model.max_position_embeddings}). Decrease the first"
+            + (
+                ", or increase the second."
+                if training.init_from is None
+                else f" for the model of {training.init_from}."
+            )
         )
     if training.output_dir.exists() and not training.output_dir.is_dir():
         raise ValueError(f"`output_dir` ({training.output_dir}) is a file. Set it to a folder.")

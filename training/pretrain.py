@@ -26,7 +26,7 @@ from transformers import AutoModel
 
 from common.commands import one_line_errors, progress_bar
 from common.data import Data, DataArguments, load_data
-from common.files import atomic_folder, remove_incomplete
+from common.files import atomic_folder, new_folder, remove_incomplete
 from common.hardware import check_precision, hardware, peak_flops, peak_memory, versions
 from common.models import Model, load_pretrained, read_config, save_model
 from common.processes import check_same_everywhere, in_turn, start_accelerator, together
@@ -120,6 +120,9 @@ def set_up(argv: list[str]) -> "Pretraining | None":
     accelerator.gradient_accumulation_steps = accumulation_steps(training, accelerator.num_processes)
     logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
 
+    if training.init_from is not None:
+        rate = training.learning_rate
+        logger.info("Peak learning rate: %g. Continued training usually needs less than training from scratch.", rate)
     if training.prepare_only:
         with in_turn(accelerator):
             logger.info("Prepared: %s.", load_data(data_arguments).facts)
@@ -149,8 +152,7 @@ def _prepare_run(
         logger.info("%s is finished (%d steps), so there is nothing to do.", training.output_dir, results["steps"])
         return None
 
-    with in_turn(accelerator):
-        training.output_dir.mkdir(parents=True, exist_ok=True)  # may fail, so it comes before the corpus is read
+    with in_turn(accelerator), new_folder(training.output_dir):  # may fail, so it comes before the corpus is read
         data = load_data(data_arguments)
     check_same_everywhere(corpus=data.facts)
     run = Pretraining(model_arguments, training, data, settings, accelerator)
@@ -335,10 +337,12 @@ class Pretraining:
                     self.evaluate()
                 if must_save or stop_signal:
                     self.save()
-                if stop_signal and not at_end:
-                    logger.info("Stopped by signal %d after step %d.", stop_signal, progress.step)
-                    return stop_signal
-        return 0
+                if stop_signal:
+                    break
+        if progress.step == training.max_steps:
+            return 0
+        logger.info("Stopped after step %d, with a checkpoint. The same command continues.", progress.step)
+        return stop_signal
 
     def batches(self) -> Batches:
         """Return the batches of the remaining forward passes of this process."""

@@ -159,7 +159,9 @@ class PackedRows:
     """
 
     def __init__(self, documents: Dataset, sequence_length: int) -> None:
-        self.documents, self.sequence_length = documents.flatten_indices(), sequence_length
+        if documents._indices is not None:  # of selected or filtered documents
+            documents = documents.flatten_indices()
+        self.documents, self.sequence_length = documents, sequence_length
         chunks = self.documents.data.column("input_ids").chunks
         self._parts = [chunk.flatten().to_numpy() for chunk in chunks]  # without a copy
         self._ends = np.cumsum([len(part) for part in self._parts], dtype=np.int64)

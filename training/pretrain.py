@@ -120,6 +120,9 @@ def set_up(argv: list[str]) -> "Pretraining | None":
     accelerator.gradient_accumulation_steps = accumulation_steps(training, accelerator.num_processes)
     logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
 
+    if training.init_from is not None:
+        rate = training.learning_rate
+        logger.info("Peak learning rate: %g. Continued training usually needs less than training from scratch.", rate)
     if training.prepare_only:
         with in_turn(accelerator):
             logger.info("Prepared: %s.", load_data(data_arguments).facts)
@@ -341,10 +344,12 @@ class Pretraining:
                     self.evaluate()
                 if must_save or stop_signal:
                     self.save()
-                if stop_signal and not at_end:
-                    logger.info("Stopped by signal %d after step %d.", stop_signal, progress.step)
-                    return stop_signal
-        return 0
+                if stop_signal:
+                    break
+        if progress.step == training.max_steps:
+            return 0
+        logger.info("Stopped after step %d, with a checkpoint. The same command continues.", progress.step)
+        return stop_signal
 
     def batches(self) -> Batches:
         """Return the batches of the remaining forward passes of this process."""

@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: quickstart findings from-causal test test-quantization test-transformers test-lowest lint format clean
+.PHONY: quickstart findings from-causal sudoku test test-quantization test-transformers test-lowest lint format clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
@@ -28,6 +28,14 @@ findings: $(INSTALLED)
 # training that starts from random weights.
 from-causal: $(INSTALLED)
 	$(BIN)/python eval/benchmarks/from_causal.py
+
+# Train a model that solves Sudoku in any order, and a left-to-right rival, and let both solve held-out puzzles.
+SUDOKU := runs/sudoku
+
+sudoku: $(INSTALLED)
+	$(BIN)/python training/pretrain.py training/configs/sudoku.yaml --output_dir $(SUDOKU)/any-order
+	$(BIN)/python training/pretrain.py training/configs/sudoku_left_to_right.yaml --output_dir $(SUDOKU)/left-to-right
+	$(BIN)/python eval/sudoku.py $(SUDOKU)/any-order $(SUDOKU)/left-to-right --output_dir $(SUDOKU)/results
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2

@@ -20,10 +20,23 @@ Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
 
 
 def find_model(name_or_path: str | Path) -> str:
-    """Return the folder of the model of a training run. If `name_or_path` is not the folder of a run, return it."""
+    """
+    Return the folder of the model of a training run. If `name_or_path` is not the folder of a run, return it.
+
+    Raises:
+        ValueError: If the run is not finished.
+    """
     folder = Path(name_or_path)
-    is_run = (folder / "model" / "config.json").is_file() and not (folder / "config.json").exists()
-    return str(folder / "model" if is_run else name_or_path)
+    if (folder / "config.json").exists():
+        return str(name_or_path)
+    if (folder / "model" / "config.json").is_file():
+        return str(folder / "model")
+    if (folder / "tokenizer").is_dir():
+        raise ValueError(
+            f"The run in {folder} is not finished, so it has no model. Make a model of its newest checkpoint with "
+            f"`python training/export_checkpoint.py {folder} OUTPUT_DIR`."
+        )
+    return str(name_or_path)
 
 
 def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfig:

@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
+import psutil
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
@@ -48,13 +49,25 @@ def must_use_cpu() -> bool:
 
 def use_all_cores(accelerator: Accelerator) -> None:
     """
-    Divide the CPU cores among the processes, if `accelerate launch` has set OMP_NUM_THREADS=1.
+    Divide the CPU cores among the processes, if `accelerate launch` has set OMP_NUM_THREADS=1 on its own.
 
-    Otherwise, the number of threads is not changed.
+    The number of threads does not change if the user has set it, or if the processes have no launcher.
     """
-    launched = "ACCELERATE_MIXED_PRECISION" in os.environ
-    if accelerator.device.type == "cpu" and launched and os.environ.get("OMP_NUM_THREADS") == "1":
+    launched = "ACCELERATE_MIXED_PRECISION" in os.environ and os.environ.get("OMP_NUM_THREADS") == "1"
+    if accelerator.device.type == "cpu" and launched and not _has_user_set_threads():
         torch.set_num_threads(max(num_cores() // accelerator.num_processes, 1))
+
+
+def _has_user_set_threads() -> bool:
+    """Return whether the launcher, which is the parent process, was told the number of threads."""
+    try:
+        launcher = psutil.Process(os.getppid())
+        options = (argument.replace("-", "_") for argument in launcher.cmdline())
+        return "OMP_NUM_THREADS" in launcher.environ() or any(
+            "num_cpu_threads_per_process" in given for given in options
+        )
+    except psutil.Error:
+        return False
 
 
 @contextmanager

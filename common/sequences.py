@@ -189,7 +189,9 @@ class PackedRows:
     """
 
     def __init__(self, documents: Dataset, sequence_length: int) -> None:
-        self.documents, self.sequence_length = documents.flatten_indices(), sequence_length
+        if documents._indices is not None:  # of selected or filtered documents
+            documents = documents.flatten_indices()
+        self.documents, self.sequence_length = documents, sequence_length
         chunks = self.documents.data.column("input_ids").chunks
         self._parts = [chunk.flatten().to_numpy() for chunk in chunks]  # without a copy
         self._ends = np.cumsum([len(part) for part in self._parts], dtype=np.int64)
@@ -228,16 +230,16 @@ def pad(
     fitting = documents.filter(lambda num_tokens: num_tokens <= sequence_length, input_columns="num_tokens")
     left_out = len(documents) - len(fitting)
     if left_out and (not drop_long_documents or not len(fitting)):
-        longest = int(documents.with_format("numpy")["num_tokens"][:].max())
+        sizes = documents.with_format("numpy")["num_tokens"][:]
         hints = {
             None: "",
-            False: " `drop_long_documents` leaves them out.",
-            True: " `drop_long_documents` would leave none.",
+            False: " `drop_long_documents` leaves them out." if len(fitting) else "",
+            True: f" `drop_long_documents` would leave none: the shortest has {sizes.min()} tokens.",
         }
         raise ValueError(
             f"{left_out} of {len(documents)} {split} documents, with end-of-text, are longer than `sequence_length` "
-            f"({sequence_length}); the longest has {longest} tokens. Increase `sequence_length` if the model supports "
-            f"longer sequences, or set `packing=packed`.{hints[drop_long_documents]}"
+            f"({sequence_length}); the longest has {sizes.max()} tokens. Increase `sequence_length` if the model "
+            f"supports longer sequences, or set `packing=packed`.{hints[drop_long_documents]}"
         )
     if left_out:
         logger.warning("%s: %d of %d documents are too long and are left out.", split, left_out, len(documents))
@@ -251,7 +253,11 @@ def pad(
     )
     if "num_prompt_tokens" in rows.column_names:
         rows = rows.map(
-            lambda ids, number: {"labels": [-100] * number + ids[number:]},
+            lambda ids, numbers: {
+                "labels": [[-100] * number + list(row[number:]) for row, number in zip(ids, numbers, strict=True)]
+            },
+            batched=True,
             input_columns=["input_ids", "num_prompt_tokens"],
+            desc="Labelling",
         )
     return rows, {"left_out_documents": left_out}

@@ -283,7 +283,8 @@ def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitectur
     if not isinstance(sizes, dict) or not isinstance(graph, dict) or not ENCODER_SETTINGS.keys() <= sizes.keys():
         raise ValueError(
             f"{source}/config.json is not the configuration of a SEDD or RADD. It must have an entry `graph`, and an "
-            f"entry `model` with {', '.join(ENCODER_SETTINGS)}."
+            f"entry `model` with {', '.join(ENCODER_SETTINGS)}. (training/convert_causal_lm.py converts a Llama, Qwen "
+            "or GPT-2.)"
         )
     if graph.get("type") != "absorb":
         raise ValueError(

@@ -40,6 +40,8 @@ from .decoding_state import CachedDecodingState
 from .devices import Linear, without_cudnn_attention
 from .generation import AnyOrderGenerationMixin
 from .generation_config import AnyOrderGenerationConfig
+from .head_loss import head_loss
+from .infilling import AnyOrderInfillingMixin
 from .likelihood import AnyOrderLikelihoodMixin
 from .orders import (
     group_orders,
@@ -242,7 +244,16 @@ def embed_targets(target_embeddings: nn.Embedding, length: int, device: torch.de
 
 def modulate(hidden_states: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     """Return `hidden_states * (1 + scale) + shift`."""
-    return torch.addcmul(hidden_states + shift, hidden_states, scale)
+    return add_product(hidden_states + shift, hidden_states, scale)
+
+
+def add_product(total: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Return `total + one * other`."""
+    device = total.device.type
+    if not torch.is_autocast_enabled(device):
+        return torch.addcmul(total, one, other)
+    with torch.autocast(device, enabled=False):  # on GPUs, it would first copy all arguments to float32, and keep them
+        return torch.addcmul(total, one, other)
 
 
 class AOGPTBlock(GradientCheckpointingLayer):
@@ -312,9 +323,9 @@ class AOGPTBlock(GradientCheckpointingLayer):
         shift, scale, *others = self.modulation(conditions, targets, modulations)
         gate, mlp_shift, mlp_scale, mlp_gate = (vectors[:, kept] for vectors in others)
         attention_output = self.self_attn(modulate(self.input_layernorm(hidden_states), shift, scale), **arguments)[0]
-        hidden_states = torch.addcmul(hidden_states[:, kept], gate, attention_output)
+        hidden_states = add_product(hidden_states[:, kept], gate, attention_output)
         mlp_output = self.mlp(modulate(self.post_attention_layernorm(hidden_states), mlp_shift, mlp_scale))
-        return torch.addcmul(hidden_states, mlp_gate, mlp_output)
+        return add_product(hidden_states, mlp_gate, mlp_output)
 
 
 # ------------------------------------------------------------------------------------------------------------ models
@@ -594,6 +605,29 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
 
+    def compute_loss_of_states(
+        self,
+        hidden_states: torch.Tensor,
+        labels: torch.LongTensor,
+        num_items_in_batch: torch.Tensor | int | None = None,
+    ) -> torch.Tensor:
+        """
+        Return the loss of `compute_loss` without the logits of all rows.
+
+        Args:
+            hidden_states (`torch.Tensor` of shape `(batch, n, hidden_size)`): Inputs of the head.
+            labels (`torch.LongTensor` of shape `(batch, n)`): Labels, aligned with `hidden_states`.
+            num_items_in_batch (`torch.Tensor` or `int`, *optional*): Divide the sum by this number instead.
+        """
+        device = self.lm_head.weight.device
+        labels = labels.flatten().to(device)
+        is_label = labels != -100
+        count = is_label.sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+        count = count.to(device) if isinstance(count, torch.Tensor) else count
+        states = hidden_states.flatten(0, 1).to(device)
+        loss = head_loss(states, self.lm_head, labels.masked_fill(~is_label, 0), is_label / count)
+        return loss.to(hidden_states.device)
+
     def make_masked_lm_output(
         self,
         logits: torch.Tensor,
@@ -631,7 +665,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         )
 
 
-class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelihoodMixin):
+class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfillingMixin, AnyOrderLikelihoodMixin):
     """
     AO-GPT with a language-model head. It predicts every token given the tokens before it in a given order.
 
@@ -690,6 +724,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
         orders: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         labels: torch.LongTensor | None = None,
+        skip_logits: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
         """
@@ -703,6 +738,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
                 does not change the logits of tokens and is not counted in positions.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position (not shifted).
                 -100 and padding are ignored.
+            skip_logits (`bool`, defaults to `False`): Return the loss without the logits. This needs `labels`. The loss
+                is then computed from some rows at a time, which saves most of the memory of training.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
@@ -715,11 +752,17 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderLikelih
         """
         check_forward_arguments(self, kwargs)
         output, orders = self.forward_by_rank(input_ids, orders, attention_mask, **kwargs)
-        logits = self.apply_head(index_by_position(output.last_hidden_state, orders))
         if labels is not None:
             labels = prepare_labels(self, labels, input_ids, attention_mask)
+        loss, logits = None, None
+        if skip_logits and labels is not None and type(self.lm_head) in (nn.Linear, Linear):
+            labels = index_by_rank(labels, orders)
+            loss = self.compute_loss_of_states(output.last_hidden_state, labels, kwargs.get("num_items_in_batch"))
+        else:
+            logits = self.apply_head(index_by_position(output.last_hidden_state, orders))
+            loss = None if labels is None else self.compute_loss(logits, labels, **kwargs)
         return MaskedLMOutput(
-            loss=None if labels is None else self.compute_loss(logits, labels, **kwargs),
+            loss=loss,
             logits=logits,
             hidden_states=output.hidden_states,
             attentions=output.attentions,

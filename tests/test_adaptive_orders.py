@@ -311,7 +311,10 @@ def test_log_probabilities_equal_full_forwards(make: Callable, order: str, argum
     [
         ({"window": 3}, r"`window` has no effect without an adaptive `order` .* or an adaptive `unmasking`"),
         ({"window": 0, "order": "margin"}, "`window` must be an integer of at least 1, but is 0"),
-        ({"block_length": 2, "stride": 2}, r"`block_length` \(2\) and `stride` \(2\) cannot be combined .* Remove one"),
+        (
+            {"block_length": 2, "stride": 2},
+            r"`block_length` \(2\) and `stride` \(2\) cannot be combined",
+        ),
         (
             {"block_length": 2, "order": torch.arange(12)[None]},
             "`block_length` and `stride` cannot be combined with an `order` tensor",

@@ -89,7 +89,12 @@ def test_dependent_defaults(config: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "nearest"),
-    [("learnin_rate", "learning_rate"), ("num_layers", "num_hidden_layers"), ("warmup-step", "warmup_steps")],
+    [
+        ("learnin_rate", "learning_rate"),
+        ("lr", "learning_rate"),
+        ("num_layers", "num_hidden_layers"),
+        ("warmup-step", "warmup_steps"),
+    ],
 )
 def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, nearest: str) -> None:
     with pytest.raises(ValueError, match=rf"Unknown key '--{key}=1' in the command line\. Did you mean '{nearest}'"):
@@ -235,8 +240,23 @@ def test_architecture_is_that_of_the_initial_model(config: Path, tmp_path: Path)
     ):
         with pytest.raises(ValueError, match=f"but is {actual} in the model of .*. Remove the key"):
             parse_arguments([*start, option])
+    with pytest.raises(ValueError, match=r"`sequence_length` \(65\) .* \(64\)\. Decrease the first for the model of "):
+        parse_arguments([*start, "--sequence_length=65"])
     with pytest.raises(ValueError, match="`hidden_size` is 768, but"):
         parse_arguments([*add_lines(config, "hidden_size: 768"), start[1]])
+
+
+def test_the_initial_model_may_be_a_finished_run_and_gives_the_length(tmp_path: Path) -> None:
+    config, run = tmp_path / "minimal.yaml", tmp_path / "run"
+    config.write_text("corpus: a.txt")
+    (run / "tokenizer").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"is not finished, .* training/export_checkpoint.py .*run OUTPUT_DIR`"):
+        parse_arguments([str(config), f"--init_from={run}"])
+    AOGPTConfig(max_position_embeddings=16).save_pretrained(run / "model")
+    _, data, training = parse_arguments([str(config), f"--init_from={run}"])
+    assert (training.init_from, data.tokenizer) == (str(run / "model"), str(run / "model"))
+    assert data.sequence_length == 16
+    assert parse_arguments([str(config), f"--init_from={run}", "--sequence_length=8"])[1].sequence_length == 8
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from common.commands import Parser
 from common.corpora import first_texts, hash_file, load_corpus
 from common.data import Data, DataArguments, load_data
+from common.sequences import PackedRows
 from common.tokenization import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -144,12 +145,15 @@ def test_parallel_tokenization_gives_the_same_data_and_is_cached(
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.arrow")} == cached
 
 
-def test_packed_rows_are_views_of_16_bits_per_token(arguments: DataArguments) -> None:
+def test_packed_rows_are_views_of_16_bits_per_token(arguments: DataArguments, tmp_path: Path) -> None:
     train = load_data(arguments).train
     for part, chunk in zip(train._parts, train.documents.data.column("input_ids").chunks, strict=True):
         assert part.dtype == np.uint16
         assert part.base is not None  # memory-mapped
         assert len(part) == len(chunk.flatten())
+    cached = sorted((tmp_path / "cache").rglob("*"))
+    PackedRows(train.documents, 16)
+    assert sorted((tmp_path / "cache").rglob("*")) == cached  # it copies nothing
     copy = pickle.loads(pickle.dumps(train))
     assert np.array_equal(copy[[3, 0]]["input_ids"], train[[3, 0]]["input_ids"])
     assert len(pickle.dumps(train)) < 20_000
@@ -232,7 +236,10 @@ def test_arguments_on_the_command_line() -> None:
     [
         ({"sequence_length": 0}, "`sequence_length` must be at least 1, but is 0"),
         ({"sequence_length": 10_000}, "train split must have at least one sequence of 10000 tokens"),
-        ({"packing": "documents", "sequence_length": 2, "drop_long_documents": True}, "would leave none"),
+        (
+            {"packing": "documents", "sequence_length": 2, "drop_long_documents": True},
+            r"would leave none: the shortest has \d+ tokens",
+        ),
         ({"vocab_size": 5000}, r"`vocab_size` must be at most \d+ for this corpus, .* but is 5000"),
         ({"text_column": "body"}, "no column 'body'"),
     ],

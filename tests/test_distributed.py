@@ -27,11 +27,13 @@ SELECTIVE = "--activation_checkpointing=selective"
 
 # FSDP2 runs on CPUs, but Accelerate uses it on accelerators only. Its state is therefore changed after it is made.
 FSDP2_ON_CPUS = """
+import os
 import sys
 import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin, PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
+from modeling_aogpt import head_loss
 from training.pretrain import Pretraining, main
 
 bf16 = "--mixed_precision=bf16" in sys.argv
@@ -47,6 +49,9 @@ def check_precision(module, arguments, batch, loss):
     assert (loss.dtype, batch["times"].dtype) == (torch.float32, torch.float64)
 
 def checked(run):
+    is_compiled = os.environ.get("ACCELERATE_DYNAMO_BACKEND") is not None
+    assert all((layer._compiled_call_impl is not None) == is_compiled for layer in run.model.model.layers)
+    assert hasattr(head_loss.differentiate_chunk, "_torchdynamo_orig_callable") == is_compiled
     if run.settings["architecture"] == "encoder":
         run.objective.register_forward_hook(check_precision, with_kwargs=True)
     tensors = [*run.model.parameters(), *run.ema.weights.values()]
@@ -78,20 +83,20 @@ def single(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def run(*command: str) -> subprocess.CompletedProcess:
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-m", *command],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | environment,
         capture_output=True,
         text=True,
         timeout=500,
     )
 
 
-def run_fsdp2(folder: Path, config: Path, out: Path, *options: str) -> None:
+def run_fsdp2(folder: Path, config: Path, out: Path, *options: str, **environment: str) -> None:
     (folder / "fsdp2_on_cpus.py").write_text(FSDP2_ON_CPUS)
     launch = ("torch.distributed.run", "--standalone", "--nproc_per_node=2", str(folder / "fsdp2_on_cpus.py"))
-    done = run(*launch, str(config), f"--output_dir={out}", *options)
+    done = run(*launch, str(config), f"--output_dir={out}", *options, **environment)
     assert done.returncode == 0, done.stderr
 
 
@@ -125,11 +130,14 @@ def test_sharded_run_equals_that_of_one_process_which_can_resume_it(config: Path
     assert_close_training(single, tmp_path / "resumed")
 
 
-def test_sharded_run_can_resume_that_of_one_process(config: Path, single: Path, tmp_path: Path) -> None:
+def test_sharded_run_with_compiled_blocks_can_resume_that_of_one_process(
+    config: Path, single: Path, tmp_path: Path
+) -> None:
     (tmp_path / "resumed").mkdir()
     name = "checkpoint-00000003.safetensors"
     (tmp_path / "resumed" / name).write_bytes((single / name).read_bytes())
-    run_fsdp2(tmp_path, config, tmp_path / "resumed")
+    compiled = {"ACCELERATE_DYNAMO_BACKEND": "aot_eager", "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION": "true"}
+    run_fsdp2(tmp_path, config, tmp_path / "resumed", **compiled)
     assert torch.equal(losses(tmp_path / "resumed")[:3], losses(single)[:3])
     assert len(losses(tmp_path / "resumed")) == STEPS
     assert_close_training(single, tmp_path / "resumed")

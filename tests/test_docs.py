@@ -97,6 +97,12 @@ def check_likelihood(names: dict[str, Any]) -> None:
     assert torch.equal(names["infill"].token_log_likelihood != 0, is_masked)
 
 
+def check_infilling(names: dict[str, Any]) -> None:
+    assert names["output"].sequences.shape == names["filled"].shape == (1, 16)
+    assert 1 <= int(names["output"].lengths) <= 6
+    assert not (names["filled"] == names["tokenizer"].mask_token_id).any()
+
+
 def check_training(names: dict[str, Any]) -> None:
     assert (names["batch"]["orders"][:, :4] < 4).all()
     trained = [name for name, weight in names["tuned"].named_parameters() if weight.grad is not None]
@@ -119,6 +125,7 @@ CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
     "training.md": check_training,
     "evaluation.md": check_evaluation,
     "design.md": check_design,
+    "infilling.md": check_infilling,
 }
 
 

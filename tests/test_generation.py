@@ -274,7 +274,7 @@ def test_bfloat16_log_probabilities_are_near_the_likelihood(autocast: bool, enco
         ),
         (
             {"inputs": torch.tensor([[1, 2, 11]]), "max_length": 2},
-            "`max_length` (2) is less than the length of `inputs` (3). Increase it, or set `max_new_tokens`",
+            "`max_length` (2) is less than the length of `inputs` (3). Increase `max_length`, or set",
         ),
         (
             {"max_length": 13},
@@ -425,7 +425,7 @@ def test_a_mask_id_that_was_changed_to_text_is_an_error(mask_token_id: object) -
 
 
 def test_ids_of_another_mask_are_errors_that_name_the_mask() -> None:
-    message = "contains the id 12, .* The mask of this model has the id 11; use a tokenizer"
+    message = r"contains the id 12, .* The mask of this model has the id 11\. Use a tokenizer"
     with pytest.raises(ValueError, match=message):
         random_model().generate(torch.tensor([[1, 12]]), max_new_tokens=1)
 

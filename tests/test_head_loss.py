@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from training import head_loss as module
-from training.head_loss import Loss, head_loss
+from modeling_aogpt import head_loss as module
+from modeling_aogpt.head_loss import Loss, head_loss
 
 
 def plain_loss(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tensor, loss: Loss) -> torch.Tensor:
@@ -21,10 +21,13 @@ def plain_loss(logits: torch.Tensor, targets: torch.Tensor, weights: torch.Tenso
 @pytest.mark.parametrize("loss", ["cross_entropy", "score_entropy"])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("num_ids", [None, 9])
+@pytest.mark.parametrize("width", [11, 16])
 def test_values_and_gradients_equal_those_with_all_logits(
-    monkeypatch: pytest.MonkeyPatch, loss: Loss, bias: bool, num_ids: int | None
+    monkeypatch: pytest.MonkeyPatch, loss: Loss, bias: bool, num_ids: int | None, width: int
 ) -> None:
-    monkeypatch.setattr(module, "LOGITS_PER_CHUNK", 3 * 11)  # chunks of 3, 3, 3 and 1 rows
+    """Products have a padded width of 16."""
+    monkeypatch.setitem(module.LOGITS_PER_CHUNK, "cpu", 3 * width)  # chunks of 3, 3, 3 and 1 rows
+    monkeypatch.setitem(module.WIDTH_MULTIPLE, "cpu", width)
     torch.manual_seed(0)
     head = nn.Linear(5, 11, bias=bias).double()
     hidden_states = torch.randn(10, 5, dtype=torch.float64, requires_grad=True)

@@ -43,6 +43,11 @@ def test_accelerate_accepts_the_file(name: str) -> None:
     assert (config.num_processes > 1) == (kind is not DistributedType.NO)
     options = vars(launch_command_parser().parse_args(["script.py"]))
     assert set(config.fsdp_config) <= options.keys()  # unknown keys are ignored here
+    compiled = {} if config.use_cpu else {"dynamo_backend": "INDUCTOR"}
+    if kind is DistributedType.FSDP:
+        compiled["dynamo_use_regional_compilation"] = True
+    assert config.dynamo_config == compiled
+    assert set(config.dynamo_config) <= options.keys()
     if kind is DistributedType.FSDP:
         assert config.fsdp_config["fsdp_version"] == 2
         assert AOGPTPreTrainedModel._no_split_modules  # needed by TRANSFORMER_BASED_WRAP

@@ -212,7 +212,7 @@ def test_each_sequence_has_its_own_noise_level(masked_ids: torch.LongTensor) -> 
         (
             "sedd",
             [1.0],
-            r"`sigma` must have one noise level per sequence, shape \(3,\), but has shape \(1,\)",
+            r"`sigma` must have one noise level per sequence, that is, shape \(3,\), but has shape \(1,\)",
         ),
         ("sedd", [[1.0]] * 3, r"shape \(3,\), but has shape \(3, 1\)"),
         ("sedd", [1.0, 0.0, 1.0], r"`sigma` must be positive and finite, but is \[1.0, 0.0, 1.0\]"),

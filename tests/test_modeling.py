@@ -6,13 +6,16 @@ import math
 import re
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from packaging.version import Version
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, MDMEncoderForMaskedLM
+from modeling_aogpt.head_loss import LOGITS_PER_CHUNK
 from modeling_aogpt.orders import random_orders
 from modeling_aogpt.rows import branch_rows
 from tests.references import random_encoder, random_model
@@ -243,6 +246,72 @@ def test_loss_is_the_mean_over_labels_or_divided_by_num_items_in_batch(
     torch.testing.assert_close(output.loss, expected)
     total = model(ids, orders, labels=labels, num_items_in_batch=torch.tensor(7)).loss
     torch.testing.assert_close(total, expected * (labels != -100).sum() / 7)
+
+
+@pytest.mark.parametrize("count", [None, 7, torch.tensor(7)])
+def test_the_loss_without_logits_is_the_same(
+    ids: torch.LongTensor, orders: torch.LongTensor, count: torch.Tensor | int | None
+) -> None:
+    attention_mask = torch.ones_like(ids)
+    attention_mask[0, -2:] = 0
+    labels, gradients = ids.masked_fill(ids > 6, -100), []
+    for skip_logits in (False, True):
+        model = random_model()
+        options = {"attention_mask": attention_mask, "labels": labels, "num_items_in_batch": count}
+        output = model(ids, orders, skip_logits=skip_logits, **options)
+        assert (output.logits is None) == skip_logits
+        gradients.append([output.loss, *torch.autograd.grad(output.loss, list(model.parameters()))])
+    torch.testing.assert_close(*gradients)
+    assert model(ids, orders, skip_logits=True).logits is not None  # there is nothing else to return
+
+
+def test_no_tensor_of_all_logits_is_made_without_logits() -> None:
+    class Largest(TorchDispatchMode):
+        size = 0
+
+        def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+            output = function(*args, **(kwargs or {}))
+            if isinstance(output, torch.Tensor):
+                self.size = max(self.size, output.numel())
+            return output
+
+    sizes = []
+    ids = torch.zeros(4, 64, dtype=torch.long)
+    model = random_model(vocab_size=3000, num_valid_tokens=3000, mask_token_id=3000, max_position_embeddings=64)
+    for skip_logits in (False, True):
+        with pytest.MonkeyPatch.context() as patch, Largest() as largest:
+            patch.setitem(LOGITS_PER_CHUNK, "cpu", 3000 * 16)
+            model(ids, labels=ids, skip_logits=skip_logits).loss.backward()
+        sizes.append(largest.size)
+    assert sizes[0] == 4 * 64 * 3000
+    assert sizes[1] <= 3000 * model.config.hidden_size
+
+
+def test_a_head_of_another_kind_is_called(ids: torch.LongTensor) -> None:
+    """It may have adapters or quantized weights."""
+
+    class Scaled(torch.nn.Linear):
+        def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+            return 2 * super().forward(hidden_states)
+
+    model = random_model()
+    model.lm_head.__class__ = Scaled
+    output = model(ids, labels=ids, skip_logits=True)
+    assert torch.equal(output.loss, model(ids, labels=ids).loss)
+
+
+def test_gates_are_not_promoted_to_float32_by_autocast(ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    addcmul = torch.addcmul
+
+    def record(*tensors: torch.Tensor) -> torch.Tensor:
+        seen.append((torch.is_autocast_enabled("cpu"), tensors[2].dtype))
+        return addcmul(*tensors)
+
+    monkeypatch.setattr(torch, "addcmul", record)
+    with torch.autocast("cpu", torch.bfloat16):
+        random_model().float()(ids)
+    assert set(seen) == {(False, torch.bfloat16)}  # scales, and outputs of attention and MLP
 
 
 @variants

@@ -157,7 +157,7 @@ def test_a_fraction_of_sequences_has_no_context() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"min_context": 2}, "`min_context` has no effect without `orders='context_first'`. Remove it."),
+        ({"min_context": 2}, "`min_context` has no effect without `orders='context_first'`. Set `orders`, or remove"),
         ({"orders": "shared", "max_context": 2}, "`max_context` has no effect without"),
         ({"orders": "context_first", "max_context": 0}, "`max_context` must be an integer of at least 1, but is 0"),
         (

@@ -129,7 +129,7 @@ def test_given_and_computed_orders_are_used_with_padding_moved_last() -> None:
         (
             {"orders": "uniform"},
             r"`context_orders` must be one of 'left_to_right', 'random', a \(batch, n\) tensor or a function that "
-            "returns one, but is 'uniform'",
+            "returns such a tensor, but is 'uniform'",
         ),
         (
             {"orders": [2, 0, 1]},
@@ -139,12 +139,12 @@ def test_given_and_computed_orders_are_used_with_padding_moved_last() -> None:
         ({"orders": "random", "stride": 1.5}, "`stride` must be an integer of at least 1, but is 1.5"),
         (
             {"orders": "random", "block_length": 2, "stride": 3},
-            r"`block_length` \(2\) and `stride` \(3\) cannot be combined .* Remove one",
+            r"`block_length` \(2\) and `stride` \(3\) cannot be combined, .* Remove one",
         ),
         (
             {"orders": torch.arange(7).expand(50, 7), "block_length": 2},
-            "`block_length` and `stride` need orders given by name, but `context_orders` is not a name. "
-            "Remove them, or set `context_orders='random'`",
+            "`block_length` and `stride` need orders given by name, but `context_orders` has type Tensor. "
+            "Remove `block_length` and `stride`, or set `context_orders='random'`",
         ),
         ({"orders": random_orders, "stride": 2}, "need orders given by name"),
     ],

@@ -224,7 +224,12 @@ def test_a_run_is_resumed_after_the_disk_was_full(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_stopped_by_a_signal_is_resumed_bit_for_bit(
-    config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    config: Path,
+    finished: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
 ) -> None:
     step = Pretraining.step
 
@@ -235,9 +240,10 @@ def test_a_run_stopped_by_a_signal_is_resumed_bit_for_bit(
 
     before = signal.getsignal(number)
     monkeypatch.setattr(Pretraining, "step", interrupted)
-    with pytest.raises(SystemExit) as stopped:
+    with caplog.at_level(logging.INFO), pytest.raises(SystemExit) as stopped:
         train(config, tmp_path)
     assert stopped.value.code == 128 + number
+    assert "Stopped after step 2, with a checkpoint. The same command continues." in caplog.text
     assert signal.getsignal(number) is before
     assert (tmp_path / "checkpoint-00000002.safetensors").exists()  # the signal is read one step later
     assert not (tmp_path / "results.json").exists()
@@ -281,6 +287,12 @@ def test_other_settings_are_errors_before_the_corpus_is_loaded(
     )
     with pytest.raises(SystemExit, match=r"^error: .*checkpoint-00000006.safetensors belongs .*seed: 0 there, 1 now"):
         train(config, tmp_path, "--seed", "1")
+
+
+def test_a_run_that_cannot_start_leaves_no_folder(config: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"^error: There is no file"):
+        train(config, tmp_path / "new", "--corpus=missing.txt")
+    assert not (tmp_path / "new").exists()
 
 
 def test_another_corpus_is_an_error(config: Path, finished: Path, tmp_path: Path) -> None:
@@ -478,7 +490,7 @@ def test_a_diverged_run_writes_no_later_checkpoint(
         return step(run, *arguments)
 
     monkeypatch.setattr(Pretraining, "step", diverged)
-    with pytest.raises(SystemExit, match=r"^error: At step 3, "):
+    with pytest.raises(SystemExit, match=r"^error: Loss and gradient must be finite, but at step 3, "):
         train(config, tmp_path, "--save_steps=5", "--eval_steps=5")
     assert list(tmp_path.glob("checkpoint-*")) == []
 
@@ -517,12 +529,16 @@ def test_an_encoder_is_trained_and_resumed_bit_for_bit(
     assert AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / "model").config.target_injection == target_injection
 
 
-def test_fine_tuning_starts_from_the_averages_of_another_run(config: Path, finished: Path, tmp_path: Path) -> None:
+def test_fine_tuning_starts_from_the_averages_of_another_run(
+    config: Path, finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     lines = [line for line in config.read_text().splitlines() if not line.startswith("vocab_size")]
     tuning = config.with_name("tuning.yaml")
     tuning.write_text("\n".join(lines))
-    option = f"--init_from={finished / 'model'}"
-    train(tuning, tmp_path, option, "--final_left_to_right_fraction=0.5", "--learning_rate=0.001")
+    option = f"--init_from={finished}"
+    with caplog.at_level(logging.INFO):
+        train(tuning, tmp_path, option, "--final_left_to_right_fraction=0.5", "--learning_rate=0.001")
+    assert "Peak learning rate: 0.001. Continued training usually needs less" in caplog.text
     last, first = results(finished)["evaluations"][-1], results(tmp_path)["evaluations"][-1]
     assert first["any_order"] < last["any_order"] + 0.05  # about the last result of the other run
     assert results(tmp_path)["arguments"]["tokenizer"] == str(finished / "model")

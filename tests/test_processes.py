@@ -29,6 +29,9 @@ for accelerator in MACHINES:
     accelerator.is_local_main_process = accelerator.local_process_index == 0
 
 
+LAUNCHED = {"ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "1"}  # `accelerate launch` sets both
+
+
 class Threads:
     """Substitute for `torch.distributed` in four threads."""
 
@@ -142,17 +145,26 @@ def test_values_that_differ_between_machines_are_errors(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("environment", "device", "expected"),
+    ("environment", "launcher", "device", "expected"),
     [
-        ({"ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "1"}, "cpu", [4]),  # `accelerate launch` sets both
-        ({"ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "3"}, "cpu", []),
-        ({"OMP_NUM_THREADS": "1"}, "cpu", []),
-        ({"ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "1"}, "cuda", []),
+        (LAUNCHED, ({}, []), "cpu", [4]),
+        (LAUNCHED, ({"OMP_NUM_THREADS": "1"}, []), "cpu", []),
+        (LAUNCHED, ({}, ["launch", "--num_cpu_threads_per_process", "1", "pretrain.py"]), "cpu", []),
+        (LAUNCHED, ({}, ["launch", "--num-cpu-threads-per-process=1", "pretrain.py"]), "cpu", []),
+        (LAUNCHED | {"OMP_NUM_THREADS": "3"}, ({}, []), "cpu", []),
+        ({"OMP_NUM_THREADS": "1"}, ({}, []), "cpu", []),
+        (LAUNCHED, ({}, []), "cuda", []),
     ],
 )
 def test_processes_of_a_launcher_use_all_cores(
-    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], device: str, expected: list[int]
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    launcher: tuple[dict[str, str], list[str]],
+    device: str,
+    expected: list[int],
 ) -> None:
+    parent = SimpleNamespace(environ=lambda: launcher[0], cmdline=lambda: launcher[1])
+    monkeypatch.setattr(processes.psutil, "Process", lambda number: parent)
     for name in ("ACCELERATE_MIXED_PRECISION", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():

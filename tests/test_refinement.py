@@ -191,7 +191,7 @@ def test_too_long_refine_length_is_refused_before_the_first_pass(monkeypatch: py
         ({"refine_rounds": -1}, "`refine_rounds` must be an integer of at least 0, but is -1"),
         (
             {"refine_rounds": 1, "refine_length": 13},
-            r"`refine_length` \(13\) is more than the 12 generated tokens of a sequence. Decrease it",
+            r"`refine_length` \(13\) is more than the 12 generated tokens of a sequence. Decrease `refine_length`",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training with the Trainer of Transformers."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ ROWS = [{"input_ids": [3, 1, 4, 1, 5, 9, 2, 6][: 4 + index % 5], "order_seed": i
 COLLATOR = DataCollatorForAnyOrderLM(pad_token_id=0)
 
 
-def train(model: AOGPTForAnyOrderLM, folder: Path, **arguments: object) -> list[float]:
+def train(model: AOGPTForAnyOrderLM, folder: Path, collator: Callable = COLLATOR, **arguments: object) -> list[float]:
     """Train a model and return the loss of each step."""
     arguments = TrainingArguments(
         folder,
@@ -27,7 +28,7 @@ def train(model: AOGPTForAnyOrderLM, folder: Path, **arguments: object) -> list[
         remove_unused_columns=False,
         **arguments,
     )
-    trainer = Trainer(model.float(), arguments, train_dataset=ROWS, data_collator=COLLATOR)
+    trainer = Trainer(model.float(), arguments, train_dataset=ROWS, data_collator=collator)
     trainer.train()
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
@@ -45,6 +46,15 @@ def test_gradient_accumulation_gives_the_losses_of_one_batch(tmp_path: Path) -> 
     one = train(random_model(), tmp_path, max_steps=3, per_device_train_batch_size=16)
     four = train(random_model(), tmp_path, max_steps=3, per_device_train_batch_size=4, gradient_accumulation_steps=4)
     torch.testing.assert_close(torch.tensor(four), torch.tensor(one), rtol=1e-3, atol=1e-3)
+
+
+def test_the_trainer_needs_no_logits(tmp_path: Path) -> None:
+    def collate(features: list[dict]) -> dict:
+        return COLLATOR(features) | {"skip_logits": True}
+
+    expected = train(random_model(), tmp_path, max_steps=3, per_device_train_batch_size=16)
+    losses = train(random_model(), tmp_path, collate, max_steps=3, per_device_train_batch_size=16)
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=1e-4, atol=1e-4)
 
 
 def test_lora_trains_only_its_adapters(tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ TOKENIZER_FIELDS = {
     *("vocab_size", "num_valid_tokens", "mask_token_id"),
     *("bos_token_id", "eos_token_id", "pad_token_id"),
 }
+# Names that other programs use.
+SHORT_NAMES = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size", "steps": "max_steps"}
 # Fields that only converted models set. With `init_from`, the model keeps its values.
 CONVERTED_FIELDS = {"no_rope_layers", "source_config"}
 
@@ -87,7 +89,7 @@ class TrainingArguments(Options):
     init_from: str | None = option(
         None,
         "Initial model: its folder, the folder of its run, or its Hub name. The run has the architecture of this model "
-        "and, by default, its tokenizer.",
+        "and, by default, its tokenizer and its longest sequence.",
     )
     objective: Literal["any_order", "masked_diffusion", "score_entropy"] = option(
         "any_order", "Training loss. A decoder must use any_order; score_entropy requires target_injection=sigma."
@@ -97,6 +99,10 @@ class TrainingArguments(Options):
         "Training orders. random: an order drawn for each sequence. left_to_right: left to right. shared: one random "
         "order for all sequences. context_first: first a random subset of the positions (the context) from left to "
         "right and without loss, then the other positions in random order.",
+    )
+    block_length: int | None = option(None, "Predict contiguous blocks of this length from left to right.", least=1)
+    stride: int | None = option(
+        None, "Predict strided blocks: positions 0, stride, 2 stride, ..., then 1, stride + 1, ...", least=1
     )
     min_context: int | None = option(
         None, "Smallest number of context positions with orders=context_first; defaults to 0.", least=0
@@ -197,8 +203,11 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
     training.output_dir = training.output_dir or Path("runs") / Path(argv[0]).stem
     if training.init_from is not None:
         training.init_from = find_model(training.init_from)
-        _copy_architecture(model, training.init_from, _given_keys(settings, argv))
+        given = _given_keys(settings, argv)
+        _copy_architecture(model, training.init_from, given)
         data.tokenizer = data.tokenizer or training.init_from
+        if "sequence_length" not in given:
+            data.sequence_length = model.max_position_embeddings
     _set_defaults(model, data, training)
     _check(model, data, training)
     return model, data, training
@@ -241,7 +250,7 @@ def _to_options(settings: dict[str, Any]) -> Iterator[str]:
 
 def _describe_unknown_key(given: str, known: Iterable[str], place: str) -> str:
     key = given.lstrip("-").partition("=")[0].replace("-", "_")
-    nearest = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)[0]
+    nearest = SHORT_NAMES.get(key) or difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)[0]
     return f"Unknown key {given!r} in {place}. Did you mean {nearest!r}? `pretrain.py --help` lists all keys."
 
 
@@ -288,7 +297,12 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
     if data.sequence_length > model.max_position_embeddings:
         raise ValueError(
             f"`sequence_length` must be at most `max_position_embeddings` ({model.max_position_embeddings}), but is "
-            f"{data.sequence_length}. Decrease the first, or increase the second."
+            f"{data.sequence_length}. Decrease the first"
+            + (
+                ", or increase the second."
+                if training.init_from is None
+                else f" for the model of {training.init_from}."
+            )
         )
     if training.output_dir.exists() and not training.output_dir.is_dir():
         raise ValueError(f"`output_dir` ({training.output_dir}) is a file. Set it to a folder.")

@@ -9,13 +9,22 @@ same upper bound on -log p(x) / n. It is Eq. 7 of the paper, and equals Eq. 1.
 """
 
 import torch
+from accelerate import Accelerator
+from accelerate.utils import DynamoBackend
 from torch import nn
 
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
-from modeling_aogpt.orders import index_by_rank
+from modeling_aogpt import head_loss as module
+from modeling_aogpt.head_loss import Loss, head_loss
 from modeling_aogpt.unmasking import log_linear_noise
 from modeling_aogpt.validation import prepare_input_ids
-from training.head_loss import Loss, head_loss
+
+
+def compile_head_loss(accelerator: Accelerator) -> None:
+    """Compile the loss of the head if only blocks are compiled. Otherwise, it is part of the graph of the model."""
+    plugin = accelerator.state.dynamo_plugin
+    if plugin.backend != DynamoBackend.NO and plugin.use_regional_compilation:
+        module.differentiate_chunk = torch.compile(module.differentiate_chunk, **plugin.to_kwargs())
 
 
 class AnyOrderObjective(nn.Module):
@@ -29,16 +38,9 @@ class AnyOrderObjective(nn.Module):
     def forward(
         self, input_ids: torch.LongTensor, orders: torch.LongTensor, labels: torch.LongTensor | None = None
     ) -> torch.Tensor:
-        """Return the loss of sequences without padding. All arguments have shape (batch, n)."""
-        output, orders = self.model.forward_by_rank(input_ids, orders, attention_mask=None)
-        targets = index_by_rank(input_ids if labels is None else labels, orders).flatten()
-        is_label = targets != -100
-        return head_loss(
-            output.last_hidden_state.flatten(0, 1),
-            self.model.lm_head,
-            targets.masked_fill(~is_label, 0),
-            is_label / is_label.sum().clamp(min=1),
-        )
+        """Return the loss of sequences without padding. Arguments have shape (batch, n)."""
+        labels = input_ids if labels is None else labels
+        return self.model(input_ids, orders, labels=labels, skip_logits=True).loss
 
 
 class MaskedDiffusionObjective(nn.Module):

@@ -57,7 +57,7 @@ from training.checkpoints import (
 )
 from training.draws import MaskDraws, OrderDraws
 from training.evaluation import evaluate, write_samples
-from training.objectives import OBJECTIVES
+from training.objectives import OBJECTIVES, compile_head_loss
 from training.optimization import ExponentialMovingAverage, create_optimizer, set_learning_rate
 from training.report import loss_curve, write_report
 from training.schedules import first_decay_step, learning_rate_at, num_common_steps
@@ -120,6 +120,9 @@ def set_up(argv: list[str]) -> "Pretraining | None":
     accelerator.gradient_accumulation_steps = accumulation_steps(training, accelerator.num_processes)
     logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
 
+    if training.init_from is not None:
+        rate = training.learning_rate
+        logger.info("Peak learning rate: %g. Continued training usually needs less than training from scratch.", rate)
     if training.prepare_only:
         with in_turn(accelerator):
             logger.info("Prepared: %s.", load_data(data_arguments).facts)
@@ -248,6 +251,7 @@ class Pretraining:
         self.optimizer = create_optimizer(self.model, training)
         self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)
         keep_float32_gradients(accelerator)
+        compile_head_loss(accelerator)
         # These wrap the objective and the optimizer for several processes and mixed precision. They share the weights
         # of self.model.
         self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)
@@ -340,10 +344,12 @@ class Pretraining:
                     self.evaluate()
                 if must_save or stop_signal:
                     self.save()
-                if stop_signal and not at_end:
-                    logger.info("Stopped by signal %d after step %d.", stop_signal, progress.step)
-                    return stop_signal
-        return 0
+                if stop_signal:
+                    break
+        if progress.step == training.max_steps:
+            return 0
+        logger.info("Stopped after step %d, with a checkpoint. The same command continues.", progress.step)
+        return stop_signal
 
     def batches(self) -> Batches:
         """Return the batches of the remaining forward passes of this process."""

@@ -191,7 +191,7 @@ def format_report(results: dict[str, Any]) -> str:
         (
             titles[name],
             f"{runs[name]['num_parameters'] / 1e6:.2f} M",
-            f"{runs[name]['tokens'] / 1e6:.2f} M",
+            f"{_curve(runs, name, 'any_order')[0][-1]:.2f} M",
             *(with_error(*scores[measure], 3) for measure in MEASURES),
         )
         for name, scores in results["mean_and_standard_error"].items()
@@ -231,15 +231,12 @@ def plot_curves(results: dict[str, Any], path: Path) -> None:
                 axes.plot(tokens, values, color=run.color, linewidth=0.7, alpha=0.4)
             means = [statistics.fmean(values) for values in zip(*(values for _, values in curves), strict=True)]
             axes.plot(curves[0][0], means, color=run.color, marker="o", markersize=3.5, label=run.title)
-        axes.axvline(_first_phase_tokens(results) / 1e6, color="black", linewidth=0.8, linestyle=":")
+        end_of_first_phase = curves[0][0][-1] / 2
+        axes.axvline(end_of_first_phase, color="black", linewidth=0.8, linestyle=":")
         axes.set(xlabel="million training tokens", ylabel="bits per byte")
         style_axes(axes, f"Held-out text, {title}")
     figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
     save_figure(figure, path)
-
-
-def _first_phase_tokens(results: dict[str, Any]) -> int:
-    return next(iter(results["seeds"].values()))[FIRST_PHASE]["tokens"]
 
 
 def _curve(runs: dict[str, Any], name: str, measure: str) -> tuple[list[float], list[float]]:
@@ -249,7 +246,8 @@ def _curve(runs: dict[str, Any], name: str, measure: str) -> tuple[list[float], 
     If the run continues the first phase, the evaluations of the first phase are included.
     """
     points, offset = [], 0
-    for part in (FIRST_PHASE, name) if RUNS[name].is_continued else (name,):
+    is_continued = name in RUNS and RUNS[name].is_continued
+    for part in (FIRST_PHASE, name) if is_continued else (name,):
         evaluations, tokens = runs[part]["evaluations"], runs[part]["tokens"]
         per_step = tokens / evaluations[-1]["step"]
         points += [((offset + scores["step"] * per_step) / 1e6, scores[measure]) for scores in evaluations]

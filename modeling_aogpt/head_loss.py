@@ -15,7 +15,10 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-LOGITS_PER_CHUNK = 2**25  # 128 MiB of float32
+# On an accelerator, a product needs some thousand rows to be efficient, and 1 GiB of float32 is affordable.
+LOGITS_PER_CHUNK = {"cpu": 2**25, "accelerator": 2**28}
+# On an accelerator, products are far slower if their width is odd.
+WIDTH_MULTIPLE = {"cpu": 1, "accelerator": 64}
 
 Loss = Literal["cross_entropy", "score_entropy"]
 
@@ -63,9 +66,12 @@ class _HeadLoss(torch.autograd.Function):
     ) -> torch.Tensor:
         dtype = _matmul_dtype(hidden_states)
         exact = torch.promote_types(dtype, torch.float32)
+        kind = "cpu" if hidden_states.device.type == "cpu" else "accelerator"
+        num_rows = len(weight)
+        padding = -num_rows % WIDTH_MULTIPLE[kind]
         with torch.autocast(hidden_states.device.type, enabled=False):
-            table = weight[:num_ids].to(dtype)
-            offsets = None if bias is None else bias[:num_ids].to(dtype)
+            table = nn.functional.pad(weight.to(dtype), (0, 0, 0, padding))
+            offsets = None if bias is None else nn.functional.pad(bias.to(dtype), (0, padding))
             needs_grad = ctx.needs_input_grad[:3]
             grad_hidden, grad_weight, grad_bias = (
                 torch.zeros_like(tensor, dtype=exact if index else None) if needed else None
@@ -77,34 +83,19 @@ class _HeadLoss(torch.autograd.Function):
             # division does not round.
             mean = (weights.to(exact).sum() / max(len(weights), 1)).clamp(min=torch.finfo(exact).tiny)
             unit = mean / mean.frexp().mantissa
-            chunk_size = max(LOGITS_PER_CHUNK // num_ids, 1)
+            chunk_size = max(LOGITS_PER_CHUNK[kind] // len(table), 1)
             for first in range(0, len(targets), chunk_size):
                 chunk = slice(first, first + chunk_size)
                 states, ids, scale = hidden_states[chunk].to(dtype), targets[chunk, None], weights[chunk].to(exact)
-                logits = nn.functional.linear(states, table, offsets).to(exact)
-                target_logits = logits.gather(1, ids)[:, 0]
-                largest = logits.amax(dim=-1)
-                sums = logits.sub_(largest[:, None]).exp_().sum(dim=-1)  # overwrites the logits
-                log_sums = sums.log() + largest
-                if loss == "cross_entropy":
-                    losses, factors = log_sums - target_logits, sums.reciprocal()
-                else:
-                    log_ids = math.log(num_ids)
-                    losses = (log_sums - log_ids).exp() - 1 - (target_logits - log_ids)
-                    factors = (largest - log_ids).exp()
-                total += (losses * scale).sum()
-                if not any(needs_grad):
-                    continue
-                scale = scale / unit
-                grad_logits = logits.mul_((factors * scale)[:, None])
-                grad_logits.scatter_add_(1, ids, -scale[:, None])
-                grad_logits = grad_logits.to(dtype)
+                logits = nn.functional.linear(states, table, offsets)
+                chunk_total, grad_logits = differentiate_chunk(logits, ids, scale, unit, loss, num_ids, any(needs_grad))
+                total += chunk_total
                 if grad_hidden is not None:
                     grad_hidden[chunk] = grad_logits @ table
                 if grad_weight is not None:
-                    grad_weight[:num_ids] += grad_logits.t() @ states
+                    grad_weight += (grad_logits.t() @ states)[:num_rows]
                 if grad_bias is not None:
-                    grad_bias[:num_ids] += grad_logits.sum(dim=0)
+                    grad_bias += grad_logits.sum(dim=0)[:num_rows]
         ctx.save_for_backward(unit, grad_hidden, grad_weight, grad_bias)
         ctx.dtypes = [tensor if tensor is None else tensor.dtype for tensor in (hidden_states, weight, bias)]
         return total
@@ -118,6 +109,50 @@ class _HeadLoss(torch.autograd.Function):
             for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
         )
         return *gradients, None, None, None, None
+
+
+def differentiate_chunk(
+    logits: torch.Tensor,
+    ids: torch.LongTensor,
+    scale: torch.Tensor,
+    unit: torch.Tensor,
+    loss: Loss,
+    num_ids: int,
+    needs_grad: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """
+    Return the weighted loss of a chunk of rows, and its gradient for the logits, divided by `unit`, in their dtype.
+
+    Args:
+        logits (`torch.Tensor` of shape `(rows, width)`): Logits, which are overwritten. Those from `num_ids` on are
+            ignored.
+        ids (`torch.LongTensor` of shape `(rows, 1)`): Target id of each row.
+        scale (`torch.Tensor` of shape `(rows,)`): Weight of each row.
+        unit (`torch.Tensor`): Unit of the gradient.
+        loss (`str`): As in [`head_loss`].
+        num_ids (`int`): As in [`head_loss`].
+        needs_grad (`bool`): Whether to compute the gradient.
+    """
+    dtype, logits = logits.dtype, logits.to(scale.dtype)
+    if logits.shape[1] > num_ids:
+        logits[:, num_ids:] = -math.inf
+    target_logits = logits.gather(1, ids)[:, 0]
+    largest = logits.amax(dim=-1)
+    sums = logits.sub_(largest[:, None]).exp_().sum(dim=-1)  # overwrites the logits
+    log_sums = sums.log() + largest
+    if loss == "cross_entropy":
+        losses, factors = log_sums - target_logits, sums.reciprocal()
+    else:
+        log_ids = math.log(num_ids)
+        losses = (log_sums - log_ids).exp() - 1 - (target_logits - log_ids)
+        factors = (largest - log_ids).exp()
+    total = (losses * scale).sum()
+    if not needs_grad:
+        return total, None
+    scale = scale / unit
+    grad_logits = logits.mul_((factors * scale)[:, None])
+    grad_logits.scatter_add_(1, ids, -scale[:, None])
+    return total, grad_logits.to(dtype)
 
 
 def _matmul_dtype(hidden_states: torch.Tensor) -> torch.dtype:

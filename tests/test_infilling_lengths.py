@@ -1,0 +1,105 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Holes of unknown length."""
+
+import pytest
+import torch
+
+from modeling_aogpt import AOGPTForAnyOrderLM
+from tests.references import conditional, random_model, seeded
+
+MASK, EOS = 11, 0
+
+
+@pytest.fixture
+def model() -> AOGPTForAnyOrderLM:
+    model = random_model()
+    model.config.eos_token_id = EOS
+    return model
+
+
+def log_likelihood_of_visible(model: AOGPTForAnyOrderLM, row: list[int]) -> float:
+    """Return the log-likelihood of the tokens of a row that are no masks, from left to right, by full passes."""
+    context, total = (), 0.0
+    for position, token in enumerate(row):
+        if token != MASK:
+            total += conditional(model, context, position, len(row))[token].log().item()
+            context += ((position, token),)
+    return total
+
+
+def test_log_probabilities_of_lengths_follow_from_bayes_rule(model: AOGPTForAnyOrderLM) -> None:
+    output = model.infill(torch.tensor([3, 1, MASK, 4, 5]), lengths=[1, 2, 4])
+    expected = [log_likelihood_of_visible(model, [3, 1, *[MASK] * length, 4, 5]) for length in (1, 2, 4)]
+    assert output.candidates.tolist() == [[1], [2], [4]]
+    torch.testing.assert_close(output.log_probs, torch.tensor(expected, dtype=torch.float64).log_softmax(0))
+    assert output.log_probs.exp().sum().item() == pytest.approx(1)
+
+
+def test_padding_is_part_of_the_text(model: AOGPTForAnyOrderLM) -> None:
+    """It ends the text, so a longer hole leaves less of it."""
+    output = model.infill(torch.tensor([[MASK, 4, 5]]), lengths=[1, 3], padded_length=7)
+    expected = [
+        log_likelihood_of_visible(model, row)
+        for row in ([MASK, 4, 5, EOS, EOS, EOS, EOS], [MASK, MASK, MASK, 4, 5, EOS, EOS])
+    ]
+    torch.testing.assert_close(output.log_probs, torch.tensor(expected, dtype=torch.float64).log_softmax(0))
+    assert output.sequences.shape == (1, 7)
+
+
+def test_lengths_of_several_holes_are_chosen_together(model: AOGPTForAnyOrderLM) -> None:
+    ids = torch.tensor([3, MASK, 4, 5, MASK])
+    output = model.infill(ids, lengths=[[1, 3], [2, 4]])
+    rows = [[3, *[MASK] * one, 4, 5, *[MASK] * other] for one, other in ((1, 2), (1, 4), (3, 2), (3, 4))]
+    expected = torch.tensor([log_likelihood_of_visible(model, row) for row in rows], dtype=torch.float64)
+    assert output.candidates.tolist() == [[1, 2], [1, 4], [3, 2], [3, 4]]
+    torch.testing.assert_close(output.log_probs, expected.log_softmax(0))
+    assert output.lengths.tolist() == output.candidates[expected.argmax()].tolist()
+    assert model.infill(ids, lengths=[1, 2]).candidates.tolist() == [[1, 1], [1, 2], [2, 1], [2, 2]]
+
+
+def test_the_likeliest_length_is_filled_in(model: AOGPTForAnyOrderLM) -> None:
+    ids = torch.tensor([3, 1, MASK, 4, 5])
+    output = model.infill(ids, lengths=[1, 2, 3, 4], num_return_sequences=3, order="random", generator=seeded())
+    length = int(output.log_probs.argmax()) + 1
+    assert output.lengths.tolist() == [length]
+    masked = torch.tensor([[3, 1, *[MASK] * length, 4, 5]])
+    expected = model.generate(masked, num_return_sequences=3, order="random", generator=seeded())
+    assert torch.equal(output.sequences, expected)
+
+
+def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> None:
+    ids = torch.tensor([3, 1, MASK, 4, 5])
+    assert model.infill(ids, lengths=range(6, 20)).candidates.flatten().tolist() == [6, 7, 8]
+    assert model.infill(ids, lengths=range(1, 20), padded_length=6).candidates.flatten().tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("ids", "arguments", "message"),
+    [
+        ([3, 1], {}, r"`input_ids` has no hole. Put the mask token \(id 11\) where text is missing"),
+        ([3, MASK, MASK, 1], {}, "Two masks are adjacent. Put one mask for each hole"),
+        ([MASK], {}, "There is no text around the hole"),
+        ([[3, MASK], [3, MASK]], {}, r"must be one text, a tensor \(n,\) or \(1, n\), but has shape \(2, 2\)"),
+        ([3, MASK], {"lengths": [0, 1]}, "`lengths` must be an integer of at least 1, but is 0"),
+        ([3, MASK], {"lengths": []}, "`lengths` must be numbers of tokens, or a list of them for each of the 1 holes"),
+        ([3, MASK], {"lengths": [[1], [2]]}, "for each of the 1 holes"),
+        ([3, MASK], {"lengths": [12]}, "The text has 1 tokens, and none of the `lengths` fits: .* it may have 12"),
+        ([3, MASK], {"padded_length": 1}, "none of the `lengths` fits: with the holes, it may have 1"),
+        (
+            [MASK, 3, MASK, 3, MASK, 3, MASK, 3],
+            {"lengths": [[1] * 9] * 4},
+            "There are more than 4096 combinations of `lengths`. Give fewer lengths",
+        ),
+        ([3, MASK], {"seed": 1}, "`generate` takes no `seed`"),
+    ],
+)
+def test_wrong_arguments_are_errors(model: AOGPTForAnyOrderLM, ids: list, arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        model.infill(torch.tensor(ids), **arguments)
+
+
+def test_padding_needs_an_end_of_text(model: AOGPTForAnyOrderLM) -> None:
+    model.config.eos_token_id = None
+    with pytest.raises(ValueError, match=r"`padded_length` needs `config.eos_token_id`"):
+        model.infill(torch.tensor([3, MASK]), padded_length=8)

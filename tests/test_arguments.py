@@ -240,7 +240,9 @@ def test_architecture_is_that_of_the_initial_model(config: Path, tmp_path: Path)
     ):
         with pytest.raises(ValueError, match=f"but is {actual} in the model of .*. Remove the key"):
             parse_arguments([*start, option])
-    with pytest.raises(ValueError, match=r"`sequence_length` \(65\) .* \(64\)\. Decrease the first for the model of "):
+    with pytest.raises(
+        ValueError, match=r"`sequence_length` .* \(64\), but is 65\. Decrease the first for the model of "
+    ):
         parse_arguments([*start, "--sequence_length=65"])
     with pytest.raises(ValueError, match="`hidden_size` is 768, but"):
         parse_arguments([*add_lines(config, "hidden_size: 768"), start[1]])

@@ -73,8 +73,6 @@ class CorpusArguments(Options):
     sample_by: SampleBy = option(
         "line", "Part of a plain text file that is one document; `document` means a whole file."
     )
-    text_column: str = option("text", "Column with the documents; does not apply to plain text.")
-    sample_by: SampleBy = option("line", "Unit of plain text that makes a document; `document` is a whole file.")
     preprocessing_num_workers: int | None = option(
         None,
         "Number of processes that filter and tokenize; by default, one process with several threads.",

@@ -52,7 +52,9 @@ class GenerativeArguments(Options):
     output_dir: Path = field(metadata={"help": "Folder for samples and results."})
     steps: list[int] = option(list(GENERATIVE_STEPS), "Numbers of generation steps.")
     top_p: list[float] = option([], "Values of top-p, combined with all temperatures. Defaults to 1.")
-    temperature: list[float] = option([], "Temperatures. Defaults to 1; if `top_p` is not set either, to Table 1.")
+    temperature: list[float] = option(
+        [], "Temperatures. Defaults to 1. If `top_p` is not set either, the pairs of Table 1 are used."
+    )
     top_p_rule: Literal["inclusive", "exclusive"] = option(
         "inclusive",
         "Whether the token at which the cumulative probability reaches top-p is kept (inclusive) or not (exclusive, "

@@ -105,7 +105,10 @@ def evaluate_run(folder: Path, arguments: SudokuArguments) -> tuple[dict[str, An
     corpus = results["arguments"]["corpus"][0]
     prefix, _, rest = corpus.partition("-")
     if prefix != "sudoku" or rest.split("-")[0] not in map(str, sudoku.BOXES):
-        raise ValueError(f"{folder} was trained on {corpus!r}. Use a run on a Sudoku corpus, such as 'sudoku-6'.")
+        raise ValueError(
+            f"A run must be trained on a Sudoku corpus, such as 'sudoku-6', but {folder} was trained on {corpus!r}. "
+            "Use another run."
+        )
     size, has_puzzles = int(rest.split("-")[0]), rest.endswith("puzzles")
     puzzles = Puzzles(size, sudoku.held_out_puzzles(size, arguments.num_puzzles, arguments.num_clues))
     model, tokenizer = load_model(folder / "model", dtype=torch.float32), load_tokenizer(folder / "model")
@@ -140,7 +143,10 @@ def encode_after_puzzles(puzzles: Puzzles, tokenizer: PreTrainedTokenizerBase) -
 def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> torch.LongTensor:
     ids = tokenizer(texts)["input_ids"]
     if any(len(row) != len(text) for row, text in zip(ids, texts, strict=True)):
-        raise ValueError("The tokenizer joins characters. Train the model with `vocab_size` 257.")
+        raise ValueError(
+            "Each cell must be one token, but the tokenizer merges several characters into one token. Train the model "
+            "with `vocab_size` 257."
+        )
     return torch.tensor(ids)
 
 
@@ -302,7 +308,7 @@ def main(argv: list[str]) -> None:
     evaluated = [evaluate_run(folder, arguments) for folder in others.runs]
     runs = [run for run, _ in evaluated]
     if len({run["size"] for run in runs}) > 1:
-        raise ValueError("The runs have grids of different sizes. Evaluate them one by one.")
+        raise ValueError("All runs must have grids of the same size, but they differ. Evaluate the runs one by one.")
     pairs = sudoku.held_out_puzzles(runs[0]["size"], arguments.num_puzzles, arguments.num_clues)
     results = {
         "num_puzzles": arguments.num_puzzles,

@@ -69,7 +69,7 @@ def test_puzzles_are_encoded_with_masks() -> None:
         assert given == [str(digit) for digit in puzzle if digit]
         assert TOKENIZER.decode(with_puzzle[:17]) == sudoku.to_text(puzzle) + "="
         assert (with_puzzle[17:] == MASK).all()
-    with pytest.raises(ValueError, match="The tokenizer joins characters"):
+    with pytest.raises(ValueError, match="the tokenizer merges several characters"):
         encode_in_place(PUZZLES, train_tokenizer(["1234"] * 20, 259))
 
 

@@ -1,17 +1,17 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Results of a training step, copied to the CPU while the device is already working on the next one."""
+"""Results of a training step. They are copied to the CPU while the device already computes the next step."""
 
 import torch
 
 
 class StepStatus:
     """
-    Loss, gradient norm and stop signal of a step, of all processes.
+    Loss, gradient norm and stop signal of a training step in all processes.
 
     Args:
         step: Index of the step.
-        values: Loss, norm and signal (processes, 3), on the device.
+        values: Tensor (processes, 3) on the device, with the loss, the gradient norm and the signal of each process.
     """
 
     def __init__(self, step: int, values: torch.Tensor) -> None:
@@ -25,7 +25,7 @@ class StepStatus:
             self._copied.record()
 
     def read(self) -> tuple[float, float, int]:
-        """Wait for the step, and return the mean loss, the norm of the gradient, and the signal of a process, or 0."""
+        """Wait for the step. Return the mean loss, the gradient norm, and the signal that a process received, or 0."""
         if self._copied is not None:
             self._copied.synchronize()
         losses, norms, signals = self._values.cpu().unbind(1)

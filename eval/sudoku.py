@@ -28,7 +28,7 @@ from common.files import write_json, write_text
 from common.hardware import versions
 from common.models import Model, load_model
 from common.reports import BLUE, GREY, ORANGE, markdown_table, save_animation, save_figure, style_axes
-from common.results import read_results
+from common.results import read_finished_run
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.tokenization import load_tokenizer
 
@@ -101,11 +101,7 @@ class Puzzles:
 
 def evaluate_run(folder: Path, arguments: SudokuArguments) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Return the results of a run, and the puzzle to show."""
-    results = read_results(folder)
-    if results is None:
-        raise ValueError(
-            f"{folder} has no results.json, so the run is not finished. Finish the run with training/pretrain.py."
-        )
+    results, _ = read_finished_run(folder)
     corpus = results["arguments"]["corpus"][0]
     prefix, _, rest = corpus.partition("-")
     if prefix != "sudoku" or rest.split("-")[0] not in map(str, sudoku.BOXES):

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 
 from common.commands import Options, Parser, one_line_errors, option
 from common.data import load_data
-from common.files import write_json, write_text
+from common.files import make_folder, write_json, write_text
 from common.models import load_model
 from common.reports import BLUE, GREEN, GREY, ORANGE, markdown_table, save_figure, style_axes, with_error
 from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
@@ -259,8 +259,8 @@ def _curve(runs: dict[str, Any], name: str, measure: str) -> tuple[list[float], 
 def main(argv: list[str]) -> None:
     """Run the command."""
     (arguments,) = Parser(Arguments).parse(argv)
-    arguments.output_dir.mkdir(parents=True, exist_ok=True)  # if this fails, it fails before the long runs
-    folders = {seed: train_all(arguments, seed) for seed in arguments.seeds}
+    with make_folder(arguments.output_dir):  # if this fails, it fails before the long runs
+        folders = {seed: train_all(arguments, seed) for seed in arguments.seeds}
     results = collect_results(folders, shlex.join(["python", "eval/benchmarks/from_causal.py", *argv]))
     plot_curves(results, arguments.output_dir / "curves.png")
     write_text(arguments.output_dir / "report.md", format_report(results))

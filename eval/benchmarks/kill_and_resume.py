@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
-from typing import Any
 
 import psutil
 import torch
@@ -37,6 +36,7 @@ from common.reports import save_figure, style_axes
 from common.results import read_results
 from training import pretrain
 from training.checkpoints import checkpoints_in
+from training.status import StepStatus
 
 # The run takes a few seconds on a short text. It saves checkpoints often, so that many kills happen during saving.
 ROOT = Path(__file__).parents[2]
@@ -74,16 +74,16 @@ def record_and_train(argv: list[str], log: Path, environment: dict[str, str]) ->
     os.environ.update(environment)
     with open(log.with_suffix(f".{os.environ.get('RANK', '0')}.stderr"), "a") as file:
         os.dup2(file.fileno(), sys.stderr.fileno())
-    step = pretrain.Pretraining.step
+    finish_step = pretrain.Pretraining.finish_step
 
-    def record_step(run: pretrain.Pretraining, *arguments: Any) -> tuple[float, int]:
-        loss, stop_signal = step(run, *arguments)
+    def record_step(run: pretrain.Pretraining, status: StepStatus) -> int:
+        stop_signal = finish_step(run, status)
         if run.accelerator.is_main_process:
             with log.open("a") as file:
-                file.write(f"{run.progress.step} {loss.hex()}\n")
-        return loss, stop_signal
+                file.write(f"{status.step} {run.progress.losses[-1].hex()}\n")
+        return stop_signal
 
-    pretrain.Pretraining.step = record_step
+    pretrain.Pretraining.finish_step = record_step
     pretrain.main(argv)
 
 

@@ -230,7 +230,7 @@ def _check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
     is_whole = name in BUILT_IN or is_hub_name(name)
     others = [*arguments.corpus[1:], *([] if is_streamed else arguments.validation_files)]
     if is_whole and others:
-        raise ValueError(f"The corpus {name!r} cannot be combined with {' '.join(others)}. Remove one of the two.")
+        raise ValueError(f"The corpus {name!r} cannot be combined with {', '.join(others)}. Use {name!r} alone.")
     if name in BUILT_IN and is_streamed:
         raise ValueError(
             f"The built-in corpus {name!r} cannot be streamed. Remove `streaming`, or set `corpus` to files or a Hub "

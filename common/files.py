@@ -57,7 +57,7 @@ def make_folder(path: Path) -> Iterator[None]:
         yield
     except BaseException:
         for folder in new:
-            with suppress(OSError):  # it has content
+            with suppress(OSError):  # the folder is not empty
                 folder.rmdir()
         raise
 

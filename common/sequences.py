@@ -237,9 +237,9 @@ def pad(
             True: f" `drop_long_documents` would leave none: the shortest has {sizes.min()} tokens.",
         }
         raise ValueError(
-            f"{left_out} of {len(documents)} {split} documents, with end-of-text, are longer than `sequence_length` "
-            f"({sequence_length}); the longest has {sizes.max()} tokens. Increase `sequence_length` if the model "
-            f"supports longer sequences, or set `packing=packed`.{hints[drop_long_documents]}"
+            f"{left_out} of {len(documents)} {split} documents are longer than `sequence_length` "
+            f"({sequence_length}), counting end-of-text; the longest has {sizes.max()} tokens. Increase "
+            f"`sequence_length` if the model supports longer sequences, or set `packing=packed`.{hints[drop_long_documents]}"
         )
     if left_out:
         logger.warning("%s: %d of %d documents are too long and are left out.", split, left_out, len(documents))

@@ -113,7 +113,7 @@ class LengthFinder:
         return ids + [self.model.config.eos_token_id] * (self.padded_length - len(ids))
 
     def is_restored(self, gap: Gap, length: int) -> bool:
-        """Return whether the gap is filled in as in the original, by the likeliest tokens."""
+        """Return whether `length` masks in the gap, filled in with the likeliest tokens, give the original text."""
         ids = self.pad(gap.with_masks(length, self.model.config.mask_token_id))
         return self.model.generate(torch.tensor([ids]), **GREEDY)[0].tolist() == self.pad(gap.ids)
 

@@ -57,9 +57,9 @@ if all cells are right. Intervals (95 %, Wilson) are over puzzles.
 
 {decodings}
 
-Cells are filled in one at a time: first those of which the model is most certain (by confidence, margin or entropy),
-at random, or left to right; with a threshold, all cells of which it is certain at once. A model that was trained left
-to right reads the puzzle and writes the whole grid after it.
+Cells are filled in one at a time, in one of three kinds of orders: the cell of which the model is most certain first
+(by confidence, margin or entropy), random, or left to right. With a threshold, each step fills in all cells of which
+the model is certain enough. A model that was trained left to right reads the puzzle, and then writes the whole grid.
 
 {runs}
 
@@ -182,7 +182,7 @@ def decode(
 
 
 def random_order(is_masked: torch.BoolTensor, seed: int) -> torch.LongTensor:
-    """Return orders (batch, n) of the given positions from left to right, and then of the masks at random."""
+    """Return orders (batch, n): the unmasked positions from left to right, then the masks in random order."""
     keys = torch.rand(is_masked.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     positions = torch.arange(is_masked.shape[1]) - is_masked.shape[1]
     return torch.where(is_masked, keys, positions.double()).argsort(dim=1)

@@ -153,8 +153,8 @@ def read_zero_shot_measurements(
     scored = results.get("weights")
     if None not in (scored, weights) and scored != weights:
         raise ValueError(
-            f"{path} contains results of other weights, which {results.get('model')} had when it was evaluated. "
-            "Evaluate the model to publish with eval/zero_shot.py, and pass these `--results`."
+            f"{path} was measured with other weights ({results.get('model')}) than those to be published. Run "
+            "eval/zero_shot.py on the model that you want to publish, and pass its results file as `--results`."
         )
     return [
         Measurement(

@@ -462,7 +462,7 @@ class CachedDecodingState(DecodingState):
         """
         Run the rows of `ranks` (batch, rows), and return the hidden states of rows at which `is_query` is True.
 
-        `num_context` (batch,) is the number of ranks whose tokens the rows can see, including drafts.
+        The rows can see the tokens of the first `num_context` ranks, (batch,). Speculative decoding counts drafts too.
         """
         parts = [
             self._run_pass(part, num_context, is_query_of_part)
@@ -517,7 +517,7 @@ class CachedDecodingState(DecodingState):
     def _pack_weights_in_time(self, is_query: torch.BoolTensor) -> None:
         """Pack the weights if enough passes are expected. Assume that later passes have as many queries as this one."""
         dtype = self.model.lm_head.weight.dtype
-        if self._is_packed or not gains_from_packing(dtype, int(is_query.sum())):  # later passes have no more rows
+        if self._is_packed or not gains_from_packing(dtype, int(is_query.sum())):  # no later pass has more rows
             return
         num_remaining = int((self.num_masked / is_query.sum(dim=1).clamp(min=1)).max())
         if self.num_forward_passes + num_remaining >= MIN_PASSES_TO_PACK:

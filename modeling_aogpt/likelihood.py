@@ -259,11 +259,11 @@ class AnyOrderLikelihoodMixin:
         num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
         max_targets, max_context = int(num_targets.max()), int(num_context.max())
         is_context_random = context_source.is_random or ensemble_size > 1
-        # Orders of the targets that share a pass also share the order of the context. If the order of the context is
-        # random, each order of the targets takes its own pass, so that the results are independent. Otherwise, a pass
-        # has at most as many target rows as context rows. With more target rows, most of the attention would be
-        # computed between rows of different orders, which do not attend to each other. A pass also has at most
-        # `rows_per_pass` rows, which limits the size of its attention mask.
+        # Several orders of the targets can be scored in one pass, with the same order of the context. If the order of
+        # the context is random, each order of the targets takes its own pass, so that the results are independent.
+        # Otherwise, a pass has at most as many target rows as context rows. With more target rows, most of the
+        # attention would be computed between rows of different orders, which do not attend to each other. A pass also
+        # has at most `rows_per_pass` rows, which limits the size of its attention mask.
         max_target_rows = 0 if is_context_random else min(max_context, rows_per_pass - max_context)
         orders_per_pass = max(1, max_target_rows // max(1, max_targets))
         totals, per_token = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)

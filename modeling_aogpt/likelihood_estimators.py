@@ -7,7 +7,7 @@ The ensemble over context orders (Eq. 4) is p_ens(x_i | context), the mean of p(
 permutations of the context. The current order of the context is always one of them. The ensemble gain is log p_ens -
 log p, summed over ranks, where p is the probability for the current order.
 
-If the gain is not computed at all ranks, it is estimated from randomly drawn ranks or contexts. The log-likelihood of
+If the gain is computed only at some ranks, it is estimated from randomly drawn ranks or contexts. The log-likelihood of
 the order itself is always computed exactly, since it takes only n rows. The large variation of log p between tokens
 thus adds no sampling error. A context of fewer than two tokens has only one order, so its gain is 0.
 """

@@ -552,8 +552,8 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
 
         Returns:
             `MaskedLMOutput` with `logits` (batch, n, vocab_size) and `loss`. At masked positions, the softmax of the
-            logits is the predicted distribution q_{0|t}(. | x_t) over ids of text (Eq. 5). At unmasked positions, it
-            gives the known token probability 1. The loss is the mean cross-entropy over labels in nats.
+            logits is the predicted distribution q_{0|t}(. | x_t) over ids of text (Eq. 5). At unmasked positions,
+            the given token has probability 1. The loss is the mean cross-entropy over labels in nats.
 
         Raises:
             ValueError: If an id is out of range, if a sequence is too long, if a label differs from an unmasked token,

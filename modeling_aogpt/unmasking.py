@@ -148,8 +148,8 @@ class UnmaskingRule:
     """
     Rule that decides how many candidates a step unmasks.
 
-    A rule first plans a number of ranks for each step. It can then choose among the candidates, the masked ranks that
-    the model predicted in the step, with the help of these predictions.
+    A rule first plans how many ranks each step predicts. The masked ranks that the model predicted in a step are the
+    candidates of the step. The rule can use the predictions to choose the candidates that are unmasked.
     """
 
     is_adaptive = False  # whether the number of unmasked ranks depends on predictions

@@ -179,8 +179,8 @@ def check_text_ids(model: PreTrainedModel, name: str, ids: torch.LongTensor, als
         elif given >= config.num_valid_tokens and name != "labels":
             hint = f" The mask of this model has the id {config.mask_token_id}. Use a tokenizer with the same mask."
         raise ValueError(
-            f"`{name}` contains the id {given}, but ids of text go from 0 to {config.num_valid_tokens - 1} "
-            f"(config.num_valid_tokens).{hint}"
+            f"`{name}` contains the id {given}, but ids of text must be at least 0 and below "
+            f"{config.num_valid_tokens} (config.num_valid_tokens).{hint}"
         )
 
 

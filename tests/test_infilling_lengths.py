@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Holes of unknown length."""
+"""Gaps of unknown length."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def test_log_probabilities_of_lengths_follow_from_bayes_rule(model: AOGPTForAnyO
 
 
 def test_padding_is_part_of_the_text(model: AOGPTForAnyOrderLM) -> None:
-    """It ends the text, so a longer hole leaves less of it."""
+    """It ends the text, so a longer gap leaves less of it."""
     output = model.infill(torch.tensor([[MASK, 4, 5]]), lengths=[1, 3], padded_length=7)
     expected = [
         log_likelihood_of_visible(model, row)
@@ -77,15 +77,15 @@ def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> N
 @pytest.mark.parametrize(
     ("ids", "arguments", "message"),
     [
-        ([3, 1], {}, r"`input_ids` has no hole. Put the mask token \(id 11\) where text is missing"),
-        ([3, MASK, MASK, 1], {}, "Two masks are adjacent. Put one mask for each hole"),
-        ([MASK], {}, "There is no text around the hole"),
+        ([3, 1], {}, r"`input_ids` has no gap. Put the mask token \(id 11\) where text is missing"),
+        ([3, MASK, MASK, 1], {}, "Two masks are adjacent. Put one mask for each gap"),
+        ([MASK], {}, "There is no text around the gap"),
         ([[3, MASK], [3, MASK]], {}, r"must be one text, a tensor \(n,\) or \(1, n\), but has shape \(2, 2\)"),
         ([3, MASK], {"lengths": [0, 1]}, "`lengths` must be an integer of at least 1, but is 0"),
-        ([3, MASK], {"lengths": []}, "`lengths` must be numbers of tokens, or a list of them for each of the 1 holes"),
-        ([3, MASK], {"lengths": [[1], [2]]}, "for each of the 1 holes"),
+        ([3, MASK], {"lengths": []}, "`lengths` must be numbers of tokens, or a list of them for each of the 1 gaps"),
+        ([3, MASK], {"lengths": [[1], [2]]}, "for each of the 1 gaps"),
         ([3, MASK], {"lengths": [12]}, "The text has 1 tokens, and none of the `lengths` fits: .* it may have 12"),
-        ([3, MASK], {"padded_length": 1}, "none of the `lengths` fits: with the holes, it may have 1"),
+        ([3, MASK], {"padded_length": 1}, "none of the `lengths` fits: with the gaps, it may have 1"),
         (
             [MASK, 3, MASK, 3, MASK, 3, MASK, 3],
             {"lengths": [[1] * 9] * 4},

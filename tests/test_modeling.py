@@ -440,7 +440,7 @@ def test_device_map_dtype_and_meta_device_work(tmp_path: Path, ids: torch.LongTe
     [
         ({"input_ids": torch.zeros(1, 13, dtype=torch.long)}, "13 tokens per sequence, but this model takes 1 to 12"),
         ({"input_ids": torch.zeros(1, 0, dtype=torch.long)}, "0 tokens per sequence"),
-        ({"input_ids": torch.tensor([[0, 12]])}, "`input_ids` contains the id 12, but ids of text go from 0 to 10"),
+        ({"input_ids": torch.tensor([[0, 12]])}, "`input_ids` contains the id 12, but .* at least 0 and below 11"),
         ({"input_ids": torch.tensor([[0, -1]])}, "`input_ids` contains the id -1, but"),
         (
             {"input_ids": torch.tensor([[0, 11]])},
@@ -471,7 +471,7 @@ def test_labels_that_are_not_text_are_errors(label: int) -> None:
         is_masked_lm = isinstance(model, AOGPTForMaskedLM | MDMEncoderForMaskedLM)
         ids = torch.tensor([[1, 13 if is_masked_lm else 2, 3]])
         assert model(ids, labels=torch.tensor([[1, 2, -100]])).loss.isfinite()
-        with pytest.raises(ValueError, match=f"`labels` contains the id {label}, but ids of text go from 0 to 12"):
+        with pytest.raises(ValueError, match=rf"`labels` contains the id {label}, but .* at least 0 and below 13"):
             model(ids, labels=torch.tensor([[1, label, -100]]))
 
 

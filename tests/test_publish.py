@@ -311,7 +311,7 @@ def test_results_of_another_model_are_an_error(run: Path, staged: Path, tmp_path
     for other, message in (
         ({"model_type": "gpt2"}, r"belongs to another model \("),
         ({"num_parameters": 1}, r"belongs to another model \("),
-        (other_weights, "contains results of other weights, which another had when it was evaluated"),
+        (other_weights, "was measured with other weights"),
     ):
         path.write_text(json.dumps(results | other | {"arguments": {}, "datasets": datasets}))
         with pytest.raises(ValueError, match=message):

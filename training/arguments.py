@@ -178,7 +178,8 @@ MAY_CHANGE = {
     *("activation_checkpointing", "dataloader_num_workers", "preprocessing_num_workers", "logging_steps", "eval_steps"),
     *("eval_sequences", "eval_batch_size", "save_steps", "save_total_limit", "keep_every", "num_samples", "tracker"),
 }
-# Keys that may change when a run is resumed if no value of a step so far changes with them (see schedules.py).
+# Keys that may change when a run is resumed, if the learning rates and left-to-right fractions of all finished steps
+# stay the same (see schedules.py).
 SCHEDULE = {"max_steps", "decay_steps"}
 
 

@@ -5,11 +5,12 @@ Comparison of any-order training from a left-to-right model with any-order train
 
     python eval/benchmarks/from_causal.py [--config FILE] [--seeds 0 1 2] [--runs_dir DIR] [--output_dir DIR]
 
-For each seed, the command trains a small Llama left to right (first phase). It exports the Llama as a
-`LlamaForCausalLM` of Transformers, and converts it back into an any-order model. It trains this model in random orders,
-with 10 % of the sequences left to right (second phase). Each phase has the `max_steps` of the YAML file. The result is
-compared with models that are trained with the same recipe on as many tokens as both phases have together. Finished runs
-are not repeated, and interrupted runs are resumed. The command writes results.json, report.md and curves.png.
+For each seed, the command trains a small model with the blocks of a Llama left to right (first phase). It exports the
+model as a `LlamaForCausalLM` of Transformers, and converts the `LlamaForCausalLM` into an any-order model. It trains
+this model in random orders, with 10 % of the sequences left to right (second phase). Each phase has the `max_steps` of
+the YAML file. The result is compared with models that are trained with the same recipe on as many tokens as both phases
+have together. Finished runs are not repeated, and interrupted runs are resumed. The command writes results.json,
+report.md and curves.png.
 """
 
 import math

@@ -235,7 +235,7 @@ def _format_report(results: list[dict[str, Any]]) -> str:
 * "Times fewer rows" is the product rows x squared error of "all ranks", divided by the same product of the estimator.
   If the value is in brackets, "all ranks" was not computed. Its rows were counted, and its variance was assumed to be
   that of one order without an ensemble.
-* "Difference" is the difference from the result of "all ranks", in standard errors. It is taken over the sum of the
+* "Difference" is the difference from the result of "all ranks", in standard errors. Both results are summed over the
   sequences that both estimators scored.
 * The authors' evaluation computes a whole pass for each context. It takes about twice as many rows as "all ranks".
 """

@@ -239,7 +239,8 @@ def pad(
         raise ValueError(
             f"{left_out} of {len(documents)} {split} documents are longer than `sequence_length` "
             f"({sequence_length}), counting end-of-text; the longest has {sizes.max()} tokens. Increase "
-            f"`sequence_length` if the model supports longer sequences, or set `packing=packed`.{hints[drop_long_documents]}"
+            "`sequence_length` if the model supports longer sequences, or set `packing=packed`."
+            + hints[drop_long_documents]
         )
     if left_out:
         logger.warning("%s: %d of %d documents are too long and are left out.", split, left_out, len(documents))

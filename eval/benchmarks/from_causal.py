@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from matplotlib.figure import Figure
 
 from common.commands import Options, Parser, one_line_errors, option
@@ -96,12 +95,12 @@ def train(argv: list[str]) -> None:
 def train_all(arguments: Arguments, seed: int) -> Path:
     """Train and convert all models of a seed, and return their folder."""
     folder = arguments.runs_dir / f"seed-{seed}"
-    steps = int(yaml.safe_load(arguments.config.read_text(encoding="utf-8"))["max_steps"])
 
     def train_run(name: str, *options: str) -> None:
         train([str(arguments.config), f"--output_dir={folder / name}", *options])
 
     train_run(FIRST_PHASE, f"--seed={seed}", *LEFT_TO_RIGHT)
+    steps = read_finished_run(folder / FIRST_PHASE)[0]["steps"]
     stock, converted = folder / "llama", folder / "any-order"
     if not stock.exists():
         export(str(folder / FIRST_PHASE / "model"), stock)

@@ -216,7 +216,7 @@ GENERATE: dict[str, dict[str, Any]] = {
     "confidence": {"order": "confidence"},
     "margin, window": {"order": "margin", "window": 3},
     "entropy bound": {"unmasking": "entropy_bound", "entropy_bound": 1.0},
-    "threshold": {"unmasking": "threshold", "threshold": 0.2},
+    "threshold": {"unmasking": "threshold", "threshold": 0.95},
     "truncated": {"top_k": 5, "top_p": 0.9, "temperature": 0.7},
     "truncated as released": {"top_p": 0.9, "top_p_rule": "exclusive"},
     "refined": {"refine_rounds": 2, "refine_length": 2, "num_steps": 3},

@@ -49,7 +49,6 @@ WRONG = [
     ("eval/zero_shot.py nowhere", "Set either `text_file` or `datasets`"),
     ("eval/zero_shot.py gpt2 --text-file text.txt", "The weights of gpt2 are missing or damaged"),
     ("eval/zero_shot.py nowhere --text-file text.txt --output_dir text.txt", r"`output_dir` \(text.txt\) is a file"),
-    ("eval/benchmarks/from_causal.py --config none.yaml", "none.yaml"),
     ("eval/benchmarks/from_causal.py --seeds 0 -1", "`seeds` must be at least 0, but is -1"),
     ("eval/benchmarks/from_causal.py --output_dir text.txt", "text.txt"),
     ("eval/benchmarks/from_causal.py --nothing 1", None),

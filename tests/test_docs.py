@@ -217,7 +217,7 @@ def test_measured_results_are_listed_with_their_commands() -> None:
     assert {name for name, _, _ in rows} == {path.name for path in results.iterdir() if path.is_dir()}
     for name, link, description in rows:
         assert (results / link).is_file()
-        commands = re.findall(r"`(?:make (\w+)|python (\S+\.py))", description)
+        commands = re.findall(r"`(?:make ([\w-]+)|python (\S+\.py))", description)
         assert commands, name
         for target, script in commands:
             assert (ROOT / script).is_file() if script else f"\n{target}:" in (ROOT / "Makefile").read_text(), name

@@ -93,8 +93,8 @@ def load_data(arguments: DataArguments) -> Data:
     arguments.check_bounds()
     if arguments.prompt_end is not None and (arguments.packing != "documents" or not arguments.prompt_end):
         raise ValueError(
-            f"`prompt_end` ({arguments.prompt_end!r}) must not be empty and needs `packing=documents`, but the packing "
-            f"is {arguments.packing}."
+            f"`prompt_end` must be text, with `packing=documents`, but is {arguments.prompt_end!r}, with "
+            f"`packing={arguments.packing}`. Set both, or remove `prompt_end`."
         )
     if arguments.streaming:
         return _open_stream(arguments)
@@ -124,7 +124,7 @@ def _open_stream(arguments: DataArguments) -> Data:
         )
     if arguments.packing != "packed":
         raise ValueError(
-            f"With `streaming`, `packing` must be packed, but is {arguments.packing}. Change one of the two options."
+            f"`streaming` needs `packing=packed`, but `packing={arguments.packing}` is set. Change one of the options."
         )
     if arguments.validation_files and arguments.validation_split is not None:
         raise ValueError(

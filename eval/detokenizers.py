@@ -31,7 +31,7 @@ PTB = (
     (" n't", "n't"),
     (" \n ", "\n"),
     ("\\/", "/"),
-    *[(" N ", " 1 ")] * 10,  # repeated, because in " N N ", both matches need the middle space, so one pass finds one
+    *[(" N ", " 1 ")] * 10,  # repeated: a pass replaces only one N of " N N ", whose middle space is shared
     ("$ 1", "$1"),
     ("# 1", "#1"),
     ("<unk>", "?"),

@@ -325,7 +325,10 @@ def read_checkpoint(source: Path) -> dict[str, Any]:
         ) from error
     for part in ("model", "model_args"):
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(part), dict):
-            raise ValueError(f"{source} is not a released AO-GPT or sigma-GPT file: it has no dictionary {part!r}.")
+            raise ValueError(
+                f"{source} is not a released AO-GPT or sigma-GPT file: it has no dictionary {part!r}. Pass a .pt file "
+                "of Cauthyyy/AO-GPT-MDM."
+            )
     return checkpoint
 
 

@@ -565,7 +565,7 @@ class CompiledBuffers(NamedTuple):
         return buffers
 
     def keep(self, model: PreTrainedModel) -> None:
-        """Store the buffers for the next generation of `model`."""
+        """Keep the buffers, so that the next call of `model.generate` can reuse them."""
         _COMPILED_BUFFERS[model.model] = self
 
 

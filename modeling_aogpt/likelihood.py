@@ -349,7 +349,8 @@ def make_order_source(
     """
     Return the source of the orders of a likelihood.
 
-    If `orders` is None, orders are left to right, or random with several orders or blocks.
+    If `orders` is None, the order is left to right. If also `num_orders` is above 1, or `block_length` or `stride` is
+    set, the orders are random.
 
     Raises:
         ValueError: If `num_orders` is above 1 but the order is always the same, unless `allow_repeats`.

@@ -836,7 +836,7 @@ class StartRowCache:
         self.cache = cache
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the keys and values of all rows but the first. Return those of the first row and of all stored rows."""
+        """Cache the keys and values of all rows but the first. Return the first row, followed by the whole cache."""
         stored_keys, stored_values = self.cache.update(keys[:, :, 1:], values[:, :, 1:], layer_idx)
         return torch.cat((keys[:, :, :1], stored_keys), dim=2), torch.cat((values[:, :, :1], stored_values), dim=2)
 

@@ -202,7 +202,7 @@ def test_data_set_with_validation_files(data_set: DataArguments, tmp_path: Path)
     ("changes", "message"),
     [
         ({"tokenizer": None}, "`streaming` is set without `tokenizer`"),
-        ({"packing": "documents"}, "With `streaming`, `packing` must be packed, but is documents"),
+        ({"packing": "documents"}, "`streaming` needs `packing=packed`, but `packing=documents` is set"),
         ({"shuffle_window": 0}, "`shuffle_window` must be at least 1, but is 0"),
         ({"validation_documents": 0}, "`validation_documents` must be at least 1, but is 0"),
         ({"corpus": ["unicode-names"]}, "'unicode-names' cannot be streamed"),

@@ -218,8 +218,8 @@ def _read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:
     """
     Return the keys of a YAML file whose values are not null, and these values.
 
-    Values are strings or lists of strings, as on the command line. Thus the type of a key decides what `no` or 1.10
-    means.
+    The values stay strings or lists of strings, as on the command line. The type of the setting then decides whether
+    `no` is False or text, and whether 1.10 is a number or text.
     """
     try:
         text = path.read_text(encoding="utf-8")

@@ -60,7 +60,11 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
 
 
 def _decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers: list[int]) -> torch.Tensor:
-    """Return the sum of nats left to right, and in random orders that depend only on the numbers of the sequences."""
+    """
+    Return two sums of nats: left to right, and in random orders.
+
+    `numbers` are the indices of the sequences. The random order of a sequence depends only on its index.
+    """
     features = [{"input_ids": ids, "order_seed": number} for ids, number in zip(sequences, numbers, strict=True)]
     batch = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)(features)
     input_ids, orders = batch["input_ids"].to(model.device), batch["orders"].to(model.device)

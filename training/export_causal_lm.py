@@ -42,7 +42,7 @@ def export_config(config: AOGPTConfig) -> PreTrainedConfig:
         raise ValueError(
             "Only decoders with `position_encoding='rotary'` and `target_injection='none'` can be exported, but this "
             f"model has model_type={config.model_type!r}, position_encoding={config.position_encoding!r} and "
-            f"target_injection={config.target_injection!r}. Train a model with the former settings."
+            f"target_injection={config.target_injection!r}. To export a model, train it with these two settings."
         )
     if config.start_token_id is None:
         raise ValueError(

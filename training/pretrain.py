@@ -436,7 +436,7 @@ class Pretraining:
         return usage
 
     def log(self, step: int) -> None:
-        """Send the mean loss of the steps since the last call up to `step`, and other numbers, to the tracker."""
+        """Send the mean loss of the latest steps, up to and including `step`, and other numbers to the tracker."""
         window = self.progress.losses[step // self.training.logging_steps * self.training.logging_steps :]
         values = {
             "train/loss": sum(window) / len(window),

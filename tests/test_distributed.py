@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from accelerate import FullyShardedDataParallelPlugin
+from accelerate import FullyShardedDataParallelPlugin, accelerator
 from accelerate.utils import DistributedType
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -130,6 +130,10 @@ def test_sharded_run_equals_that_of_one_process_which_can_resume_it(config: Path
     assert_close_training(single, tmp_path / "resumed")
 
 
+@pytest.mark.skipif(
+    not hasattr(accelerator, "compile_regions_fsdp2"),
+    reason="Accelerate does not compile sharded blocks",
+)
 def test_sharded_run_with_compiled_blocks_can_resume_that_of_one_process(
     config: Path, single: Path, tmp_path: Path
 ) -> None:

@@ -97,6 +97,7 @@ def export_model(model: AOGPTForAnyOrderLM) -> PreTrainedModel:
         ValueError: If `model` cannot be exported, or if the predictions of the two models differ.
     """
     config = export_config(model.config)
+    config.dtype = model.dtype  # from_config sets it only in newer versions of Transformers
     with torch.device("meta"):
         causal = AutoModelForCausalLM.from_config(config, dtype=model.dtype)
     causal.to_empty(device="cpu")

@@ -40,8 +40,8 @@ from transformers import (
 from transformers.utils import cached_file
 
 from common.commands import one_line_errors
-from common.files import atomic_folder, check_empty_folder
-from common.models import load_pretrained, read_any_config
+from common.files import check_empty_folder
+from common.models import load_pretrained, read_any_config, save_model
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.modeling_aogpt import TargetModulation
 from modeling_aogpt.tokenization import load_tokenizer
@@ -333,10 +333,7 @@ def convert(
     model.config.num_valid_tokens = model.config.mask_token_id = tokenizer.mask_token_id
     model.config.source_config |= read_source_facts(source)
     model.config.validate()
-    tokenizer.model_max_length = model.config.max_position_embeddings
-    with atomic_folder(output_dir) as folder:
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+    save_model(model, tokenizer, output_dir)
     return model
 
 

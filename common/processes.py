@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Helpers for runs that use several processes, on one or several machines."""
 
+import atexit
 import os
 import sys
 from collections.abc import Iterator
@@ -37,7 +38,20 @@ def start_accelerator(**options: Any) -> Accelerator:
             "set RANK, LOCAL_RANK and WORLD_SIZE."
         )
     use_all_cores(accelerator)
+    atexit.register(close_process_groups)
     return accelerator
+
+
+def close_process_groups() -> None:
+    """
+    Close the connections between the processes.
+
+    If a thread of Gloo frees the tensors of the last collective while Python exits, it aborts the process. The last
+    collective is that of `together`, and the threads of its group end here.
+    """
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+    _patient_group.cache_clear()
 
 
 def must_use_cpu() -> bool:

@@ -27,8 +27,10 @@ SELECTIVE = "--activation_checkpointing=selective"
 
 # FSDP2 runs on CPUs, but Accelerate uses it on accelerators only. Its state is therefore changed after it is made.
 FSDP2_ON_CPUS = """
+import atexit
 import os
 import sys
+from pathlib import Path
 import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin, PartialState
 from accelerate.utils import DistributedType
@@ -44,6 +46,14 @@ state.fsdp_plugin = FullyShardedDataParallelPlugin(
 )
 state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
 train = Pretraining.train
+
+def check_threads():
+    names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+    if sum("gloo_tcp" in name for name in names) > 1:  # PyTorch keeps the group that shards the parameters
+        print("Threads of other process groups are still running:", *names, file=sys.stderr)
+        os._exit(1)
+
+atexit.register(check_threads)  # runs after the functions that are registered later
 
 def check_precision(module, arguments, batch, loss):
     assert (loss.dtype, batch["times"].dtype) == (torch.float32, torch.float64)

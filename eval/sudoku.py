@@ -40,7 +40,7 @@ DECODINGS: dict[str, dict[str, Any]] = {
     "margin": {"order": "margin"},
     "entropy": {"order": "entropy"},
     "threshold 0.9": {"unmasking": "threshold", "threshold": 0.9},
-    "confidence, refined": {"order": "confidence", "refine_rounds": 4},
+    "confidence, refined": {"order": "confidence", "refine_rounds": 4, "refine_selection": "least_likely"},
     "confidence, sampled": {"order": "confidence", "do_sample": True},
     "random": {"order": "random"},
     "random, sampled": {"order": "random", "do_sample": True},
@@ -81,8 +81,8 @@ Cells are filled in one at a time, in one of three kinds of orders: the cell of 
 (by confidence, margin or entropy), random, or left to right. With a threshold, each step fills in all cells of which
 the model is certain enough. Digits are the likeliest ones. "Sampled" digits are drawn with temperature 1 instead.
 "Speculative" draws them from the same distribution as "random, sampled", in fewer passes. "Refined" means that four
-times, a third of the cells is masked and filled in again: neighbouring cells, which are chosen at random. A model that
-was trained left to right reads the puzzle, and then writes the whole grid.
+times, the third of the cells that had the lowest probabilities is masked and filled in again. A model that was trained
+left to right reads the puzzle, and then writes the whole grid.
 
 {recipes}
 

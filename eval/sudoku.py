@@ -1,13 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Fraction of held-out Sudoku puzzles that models solve, by the order in which they fill in the cells.
+Fraction of held-out puzzles that models solve, by the order in which they fill in the missing tokens.
 
     python eval/sudoku.py RUN [RUN ...] [--num_puzzles N] [--output_dir DIR]
 
-A RUN is a finished run of a decoder or an encoder on a Sudoku corpus. Runs whose folders differ only in `-SEED` at the
-end of their names are seeds of one recipe. Writes results.json, sudoku.md, a chart next to a solved puzzle
-(sudoku.png), and the steps of its solution (sudoku.gif).
+A RUN is a finished run of a decoder or an encoder on a corpus of Sudoku or of path-star graphs. Runs whose folders
+differ only in `-SEED` at the end of their names are seeds of one recipe. Writes results.json, sudoku.md or
+path-star.md, and a chart (.png). For Sudoku, the chart is next to a solved puzzle, and sudoku.gif shows its steps.
 """
 
 import math
@@ -26,6 +26,7 @@ from transformers import PreTrainedTokenizerBase
 
 from common import sudoku
 from common.commands import Options, Parser, one_line_errors, option
+from common.corpora import TEST_PUZZLES
 from common.files import write_json, write_text
 from common.hardware import versions
 from common.models import Model, load_model
@@ -33,8 +34,8 @@ from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_
 from common.results import read_finished_run
 from modeling_aogpt.tokenization import load_tokenizer
 
-# Arguments of `generate` by name. Unless they contain others, cells are filled in one at a time, with the likeliest
-# digits. In the order "random", the clues come from left to right, as in training.
+# Arguments of `generate` by name. Unless they contain others, tokens are filled in one at a time, and are the likeliest
+# # tokens. In the order "random", the given tokens come from left to right, as in training.
 DECODINGS: dict[str, dict[str, Any]] = {
     "confidence": {"order": "confidence"},
     "margin": {"order": "margin"},
@@ -65,27 +66,37 @@ RECIPE = (
 SHOWN = "confidence"  # decoding of the puzzle in the picture
 INK = "#22262a"
 COLORS = (BLUE, GREEN, ORANGE, RED, GREY)  # of the recipes
-SUMMARY = """# Sudoku
+# What the puzzles of each task are, by the prefix of the corpus.
+TASKS = {
+    "sudoku": "Sudoku puzzles ({clues}), each with a unique solution. Their grids differ from\n"
+    "all training grids by more than the names of the digits",
+    "path-star": "[path-star graphs](https://arxiv.org/abs/2403.06963). A text lists the edges\n"
+    "of a graph, then the first and the last node of a path. The nodes of the path are missing. The corpus does not\n"
+    "contain these graphs",
+}
 
-{num_puzzles} held-out puzzles ({clues}; {mean_clues:.1f} clues on average), each with a unique solution. Their grids
-differ from all training grids by more than the names of the digits. A puzzle is solved if all cells are right.
+SUMMARY = """# {title}
 
-![Solved puzzles, and one solution](sudoku.png)
+{num_puzzles} held-out {task}. On average, {missing:.1f} tokens are missing. A puzzle is
+solved if all of them are right.
+
+![Solved puzzles]({name}.png)
 
 {decodings}
 
 "solved" is the mean over the seeds, and "seeds" is the range over them. The interval (95 %, Wilson) is over puzzles: it
 is that of one run that solves as many puzzles as the mean.
 
-Cells are filled in one at a time, in one of three kinds of orders: the cell of which the model is most certain first
-(by confidence, margin or entropy), random, or left to right. With a threshold, each step fills in all cells of which
-the model is certain enough. Digits are the likeliest ones. "Sampled" digits are drawn with temperature 1 instead.
+Tokens are filled in one at a time, in one of three kinds of orders: the token of which the model is most certain first
+(by confidence, margin or entropy), random, or left to right. With a threshold, each step fills in all tokens of which
+the model is certain enough. Tokens are the likeliest ones. "Sampled" tokens are drawn with temperature 1 instead.
 "Speculative" draws them from the same distribution as "random, sampled", in fewer passes. "Refined" means that four
-times, the third of the cells that had the lowest probabilities is masked and filled in again. A model that was trained
-left to right reads the puzzle, and then writes the whole grid.
+times, the third of the tokens that had the lowest probabilities is masked and filled in again. A model that was trained
+left to right reads the puzzle, and then writes the solution.
 
 {recipes}
-
+"""
+SOLUTION = """
 The steps of a solution:
 
 ![Steps of a solution](sudoku.gif)
@@ -93,49 +104,56 @@ The steps of a solution:
 
 
 @dataclass
-class SudokuArguments(Options):
+class PuzzleArguments(Options):
     """Options of eval/sudoku.py."""
 
     num_puzzles: int = option(500, "Number of puzzles.", least=1)
-    num_clues: int | None = option(None, "Number of clues; by default, puzzles are minimal.", least=1)
-    seed: int = option(0, "Seed of random orders and sampled digits.")
-    output_dir: Path = option(
-        Path("runs/sudoku/results"), "Folder for results.json, sudoku.md, sudoku.png, sudoku.gif."
+    num_clues: int | None = option(
+        None, "Number of clues of Sudoku puzzles; by default, the puzzles are minimal.", least=1
     )
+    seed: int = option(0, "Seed of random orders and sampled tokens.")
+    output_dir: Path = option(Path("runs/puzzles"), "Folder for results.json, the report and pictures.")
 
 
 # ----------------------------------------------------------------------------------------------------------- decoding
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Return the settings, the grid size and the cost of a finished run."""
+    """Return the settings and the cost of a finished run."""
     results, _ = read_finished_run(folder)
     corpus = results["arguments"]["corpus"][0]
-    prefix, _, size = corpus.removesuffix("-puzzles").partition("-")
-    if prefix != "sudoku" or size not in map(str, sudoku.BOXES):
+    if corpus not in TEST_PUZZLES:
         raise ValueError(
-            f"A run must be trained on a Sudoku corpus, such as 'sudoku-6', but {folder} was trained on {corpus!r}. "
-            "Use another run."
+            f"A run must be trained on one of {', '.join(TEST_PUZZLES)}, but {folder} was trained on {corpus!r}. Use "
+            "another run."
         )
     cost = {name: results[name] for name in ("num_parameters", "steps", "tokens", "train_seconds")}
-    return {"run": str(folder), "size": int(size), "arguments": results["arguments"], **cost}
+    return {"run": str(folder), "arguments": results["arguments"], **cost}
 
 
-def solve(run: dict[str, Any], arguments: SudokuArguments) -> dict[str, Any]:
+def solve(run: dict[str, Any], options: PuzzleArguments) -> dict[str, Any]:
     """Return the results of each decoding, and the puzzle to show."""
     settings, folder = run["arguments"], Path(run["run"]) / "model"
-    has_puzzles = settings["prompt_end"] is not None
-    texts = sudoku.held_out_texts(run["size"], has_puzzles, arguments.num_puzzles, arguments.num_clues)
+    texts = make_puzzles(settings["corpus"][0], options)
     model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
-    inputs, solutions = encode(texts, tokenizer, None if has_puzzles else settings["sequence_length"])
+    padded_length = settings["sequence_length"] if settings["prompt_end"] is None else None
+    inputs, solutions = encode(texts, tokenizer, padded_length)
     measured, shown = {}, None
     for name in decodings_of(settings):
-        measured[name], is_solved, steps = decode(model, inputs, solutions, name, arguments.seed)
+        measured[name], is_solved, steps = decode(model, inputs, solutions, name, options.seed)
         print(f"{run['run']} {name}: {int(is_solved.sum())} of {len(texts)} puzzles", flush=True)
         if name == SHOWN and is_solved.any():
             number = int(is_solved.long().argmax())
-            shown = {"size": run["size"], "solution": texts[number][1], "steps": steps[number].tolist()}
+            shown = {"solution": texts[number][1], "steps": steps[number].tolist()}
     return {"decodings": measured, "shown": shown}
+
+
+def make_puzzles(corpus: str, options: PuzzleArguments) -> list[tuple[str, str]]:
+    """Return the held-out puzzles of a corpus."""
+    if not corpus.startswith("sudoku") and options.num_clues is not None:
+        raise ValueError(f"`num_clues` can only be set for Sudoku, but the corpus is {corpus!r}. Remove it.")
+    clues = {"num_clues": options.num_clues} if corpus.startswith("sudoku") else {}
+    return TEST_PUZZLES[corpus](count=options.num_puzzles, **clues)
 
 
 def decodings_of(arguments: dict[str, Any]) -> list[str]:
@@ -270,9 +288,13 @@ def make_report(results: dict[str, Any]) -> str:
     ]
     columns = ["recipe", "corpus", "architecture", "orders", "seeds", "parameters", "steps", "tokens", "minutes"]
     return SUMMARY.format(
+        title=results["puzzles"],
+        name=results["task"],
         num_puzzles=results["num_puzzles"],
-        clues="minimal" if results["num_clues"] is None else f"with {results['num_clues']} clues",
-        mean_clues=results["mean_clues"],
+        task=TASKS[results["task"]].format(
+            clues=f"{results['num_clues']} clues" if results["num_clues"] else "minimal"
+        ),
+        missing=results["mean_missing"],
         decodings=markdown_table(
             ["recipe", "order", "solved", "seeds", "interval", "passes per puzzle", "ms per puzzle"],
             decodings,
@@ -283,10 +305,11 @@ def make_report(results: dict[str, Any]) -> str:
 
 
 def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Path) -> None:
-    """Draw a chart of the fractions, next to the solution that is shown."""
+    """Draw a chart of the fractions, next to the solution of a Sudoku that is shown."""
     names = [name for name in DECODINGS if any(name in summary for summary in results["summary"].values())]
     figure = Figure(figsize=(10, 1.5 + 0.35 * len(names)), layout="constrained")
-    chart, board = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    grid = figure.add_gridspec(1, 2, width_ratios=(1.25, 1))
+    chart = figure.add_subplot(grid[0] if shown else grid[:])
     height = 0.85 / len(results["summary"])
     for number, (recipe, summary) in enumerate(results["summary"].items()):
         color = COLORS[number % len(COLORS)]
@@ -304,9 +327,9 @@ def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Pa
     chart.set_xlim(0, 1.15)
     chart.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     chart.legend(frameon=False, fontsize=8, loc="lower right")
-    style_axes(chart, f"Solved {results['size']} x {results['size']} puzzles, by decoding order")
-    board.set_axis_off()
+    style_axes(chart, f"Solved puzzles ({results['puzzles']}), by decoding order")
     if shown is not None:
+        board = figure.add_subplot(grid[1])
         draw_board(board, shown, last_step=max(shown["steps"]))
         board.set_title("The order that the model chose", loc="left", fontsize=11)
     save_figure(figure, path)
@@ -314,7 +337,7 @@ def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Pa
 
 def draw_board(axes: Axes, shown: dict[str, Any], last_step: int) -> None:
     """Draw the cells that are filled in up to a step: clues in black, others by step, with its number."""
-    size, steps = shown["size"], shown["steps"]
+    size, steps = math.isqrt(len(shown["solution"])), shown["steps"]
     height, width = sudoku.BOXES[size]
     axes.clear()
     axes.set(xlim=(-0.1, size + 0.1), ylim=(size + 0.1, -0.1), aspect="equal")
@@ -344,33 +367,36 @@ def animate(shown: dict[str, Any], path: Path) -> None:
 @one_line_errors()
 def main(argv: list[str]) -> None:
     """Run the command."""
-    parser = Parser(SudokuArguments)
-    parser.add_argument("runs", nargs="+", type=Path, help="Folders of finished runs on a Sudoku corpus.")
-    arguments, others = parser.parse(argv)
+    parser = Parser(PuzzleArguments)
+    parser.add_argument("runs", nargs="+", type=Path, help="Folders of finished runs on a corpus of puzzles.")
+    options, others = parser.parse(argv)
     runs = [read_run(folder) for folder in others.runs]
-    if len({run["size"] for run in runs}) > 1:
-        raise ValueError("All runs must have grids of the same size, but they differ. Evaluate the runs one by one.")
+    puzzles, *different = {run["arguments"]["corpus"][0].removesuffix("-puzzles") for run in runs}
+    if different:
+        raise ValueError(f"All runs must solve the same puzzles, but these are {puzzles}, {', '.join(different)}.")
     recipes = group_by_recipe(runs)
     for run in runs:
-        run |= solve(run, arguments)
-    shown = next((run["shown"] for run in runs if run["shown"]), None)
-    puzzles = sudoku.held_out_texts(runs[0]["size"], False, arguments.num_puzzles, arguments.num_clues)
+        run |= solve(run, options)
+    task = next(task for task in TASKS if puzzles.startswith(task))
     results = {
-        "size": runs[0]["size"],
-        "num_puzzles": arguments.num_puzzles,
-        "num_clues": arguments.num_clues,
-        "mean_clues": fmean(len(puzzle) - puzzle.count("_") for puzzle, _ in puzzles),
+        "task": task,
+        "puzzles": puzzles,
+        "num_puzzles": options.num_puzzles,
+        "num_clues": options.num_clues,
+        "mean_missing": fmean(text.count("_") for text, _ in make_puzzles(puzzles, options)),
         "num_threads": torch.get_num_threads(),
-        "summary": {name: summarize(group, arguments.num_puzzles) for name, group in recipes.items()},
+        "summary": {name: summarize(group, options.num_puzzles) for name, group in recipes.items()},
         "runs": recipes,
         "versions": versions(),
     }
-    folder, report = arguments.output_dir, make_report(results)
-    plot_results(results, shown, folder / "sudoku.png")
+    folder, report = options.output_dir, make_report(results)
+    shown = next((run["shown"] for run in runs if run["shown"]), None) if task == "sudoku" else None
+    plot_results(results, shown, folder / f"{task}.png")
     if shown is not None:
         animate(shown, folder / "sudoku.gif")
+        report += SOLUTION
     write_json(folder / "results.json", results)
-    write_text(folder / "sudoku.md", report)
+    write_text(folder / f"{task}.md", report)
     print(report)
 
 

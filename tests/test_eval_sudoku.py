@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from common import sudoku
+from common import path_star, sudoku
 from common.files import read_json
 from common.tokenization import train_tokenizer
 from eval.sudoku import (
@@ -132,7 +132,7 @@ def test_seeds_of_a_recipe_are_one_row() -> None:
     summary = {name: summarize(runs, num_puzzles=10) for name, runs in recipes.items()}
     assert summary["any"]["margin"]["seeds"] == [0.5, 0.75]
     assert summary["any"]["margin"]["interval"] == wilson_interval(0.625, 10)
-    facts = {"num_puzzles": 10, "num_clues": None, "mean_clues": 5.0}
+    facts = {"task": "sudoku", "puzzles": "sudoku-4", "num_puzzles": 10, "num_clues": None, "mean_missing": 5.0}
     report = make_report({"summary": summary, "runs": recipes, **facts})
     assert "| any | margin | 62.5% | 50.0% to 75.0% |" in report
     assert "| any-1 | margin | 0.0% |  |" in report
@@ -174,16 +174,31 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     assert list(summary["any"]) == list(DECODINGS)
     assert list(summary["encoder"]) == [name for name in DECODINGS if "speculative" not in name]
     assert summary["rival"]["left to right"]["passes_per_puzzle"] == 16
-    missing = 16 - results["mean_clues"]
+    missing = results["mean_missing"]
     assert summary["any"]["margin"]["passes_per_puzzle"] == summary["encoder"]["random"]["passes_per_puzzle"] == missing
     assert missing < summary["any"]["confidence, refined"]["passes_per_puzzle"] <= missing + 4 * (missing // 3)
-    assert "4 held-out puzzles (minimal; " in (out / "sudoku.md").read_text()
+    assert "4 held-out Sudoku puzzles (minimal), each" in (out / "sudoku.md").read_text()
     assert Image.open(out / "sudoku.png").width > 1000
     with pytest.raises(SystemExit, match=r"error: .*rival"):
         main([str(tmp_path / "rival.yaml")])
 
 
+@pytest.mark.usefixtures("datasets_cache")
+def test_path_star_graphs_are_puzzles_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(path_star, "NUM_DRAWN", 40)
+    lines = 'corpus: path-star-2-5\nsequence_length: 36\nprompt_end: "="\n'
+    (tmp_path / "star.yaml").write_text(TINY + lines)
+    train(tmp_path / "star.yaml", tmp_path / "star")
+    main([str(tmp_path / "star"), "--num_puzzles", "3", "--output_dir", str(tmp_path / "out")])
+    report = (tmp_path / "out" / "path-star.md").read_text()
+    assert "3 held-out [path-star graphs]" in report
+    assert "On average, 5.0 tokens are missing" in report
+    assert Image.open(tmp_path / "out" / "path-star.png").width > 1000
+    with pytest.raises(SystemExit, match="`num_clues` can only be set for Sudoku"):
+        main([str(tmp_path / "star"), "--num_clues", "3"])
+
+
 def test_the_animation_shows_a_step_per_frame(tmp_path: Path) -> None:
-    animate({"size": 4, "solution": TEXTS[0][1], "steps": [-1, 0, 1, 2] * 4}, tmp_path / "steps.gif")
+    animate({"solution": TEXTS[0][1], "steps": [-1, 0, 1, 2] * 4}, tmp_path / "steps.gif")
     image = Image.open(tmp_path / "steps.gif")
     assert image.n_frames == 4

@@ -22,8 +22,14 @@ from .decoding_state import EncoderDecodingState
 from .devices import Linear, warn_if_slow
 from .generation import AnyOrderGenerationMixin
 from .generation_config import AnyOrderGenerationConfig
-from .likelihood import LogLikelihoodOutput, make_order_source
-from .likelihood_estimators import ROWS_PER_PASS, diffusion_bound, token_log_probs
+from .likelihood import (
+    ROWS_PER_PASS,
+    LogLikelihoodOutput,
+    Scorer,
+    average_orders,
+    diffusion_bound,
+    make_order_source,
+)
 from .modeling_aogpt import (
     AOGPTAttention,
     AOGPTBlock,
@@ -41,9 +47,7 @@ from .modeling_aogpt import (
 from .orders import Orders, OrderSource, group_orders, token_mask, token_positions
 from .unmasking import log_linear_noise
 from .validation import (
-    check_finite,
     check_forward_arguments,
-    check_integer,
     prepare_input_ids,
     prepare_targets,
     should_validate,
@@ -223,31 +227,8 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
 # ------------------------------------------------------------------------------------------------------- likelihoods
 
 
-class MaskedScorer:
-    """
-    Scorer that computes log-probabilities of masked tokens given the unmasked tokens.
-
-    Args:
-        model (`MDMEncoderForMaskedLM`): The encoder.
-        input_ids (`torch.LongTensor` of shape `(batch, n)`): The sequences.
-        is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding.
-        rows_per_pass (`int`): Largest number of rows in a forward pass.
-
-    Attributes:
-        num_rows (`int`): Number of rows computed so far.
-    """
-
-    def __init__(
-        self,
-        model: "MDMEncoderForMaskedLM",
-        input_ids: torch.LongTensor,
-        is_token: torch.BoolTensor,
-        rows_per_pass: int,
-    ) -> None:
-        check_integer("rows_per_pass", rows_per_pass)
-        self.model, self.input_ids, self.is_token = model, input_ids, is_token
-        self.sequences_per_pass = max(1, rows_per_pass // input_ids.shape[1])
-        self.num_rows = 0
+class MaskedScorer(Scorer):
+    """Scorer of an encoder, for masked tokens given the unmasked tokens."""
 
     def score(
         self, is_masked: torch.BoolTensor, is_scored: torch.BoolTensor, sigma: torch.Tensor | None = None
@@ -262,19 +243,16 @@ class MaskedScorer:
                 a noise level. Defaults to the level that matches the fraction of masked tokens.
         """
         scores = torch.zeros(is_masked.shape, dtype=torch.float64, device=is_masked.device)
-        config = self.model.config
         active = is_scored.any(dim=-1).nonzero().squeeze(1)
-        for selected in active.split(self.sequences_per_pass):
+        for selected in active.split(max(1, self.rows_per_pass // is_scored.shape[1])):
             ids, is_selected = self.input_ids[selected], is_scored[selected]
             self.num_rows += ids.numel()
             hidden_states = self.model.model(
-                ids.masked_fill(is_masked[selected], config.mask_token_id),
+                ids.masked_fill(is_masked[selected], self.model.config.mask_token_id),
                 attention_mask=self.is_token[selected],
                 sigma=None if sigma is None else sigma[selected],
             ).last_hidden_state
-            log_probs = token_log_probs(
-                self.model.apply_head, hidden_states[is_selected], ids[is_selected], config.num_valid_tokens
-            )
+            log_probs = self.score_rows(hidden_states[is_selected], ids[is_selected])
             scores[selected] = torch.zeros_like(scores[selected]).masked_scatter(is_selected, log_probs)
         return scores
 
@@ -336,8 +314,6 @@ class EncoderLikelihoodMixin:
             ValueError: If an argument is not allowed, or if a result is not finite.
 
         Examples:
-            >>> from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
-
             >>> config = MDMEncoderConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
             >>> model, input_ids = MDMEncoderForMaskedLM(config), torch.tensor([[5, 6, 7]])
             >>> bound = model.log_likelihood(input_ids, num_times=8)
@@ -346,15 +322,19 @@ class EncoderLikelihoodMixin:
             (24, 9)
         """
         input_ids = prepare_input_ids(self, input_ids, attention_mask)
-        is_token = token_mask(input_ids, attention_mask)
-        scorer = MaskedScorer(self, input_ids, is_token, rows_per_pass)
+        scorer = MaskedScorer(self, input_ids, attention_mask, rows_per_pass)
         source = self._make_source(orders, num_orders, block_length, stride, num_times, masking)
         if source is not None:
-            return self._score_along_orders(scorer, is_token, source, num_orders, generator)
+            return self._score_along_orders(scorer, scorer.is_token, source, num_orders, generator)
         takes_sigma = self.config.target_injection == "sigma"
         masking = masking or ("bernoulli" if takes_sigma else "fixed_count")
         uses_time = takes_sigma and masking == "bernoulli"
-        return self._estimate_bound(scorer, is_token, num_times, masking, generator, uses_time)
+
+        def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
+            return scorer.score(is_masked, is_masked, log_linear_noise(times) if uses_time else None)
+
+        num_times = NUM_TIMES if num_times is None else num_times
+        return diffusion_bound(scorer, score, scorer.is_token, num_times, masking, generator)
 
     @suggest_arguments
     @torch.no_grad()
@@ -405,8 +385,6 @@ class EncoderLikelihoodMixin:
                 allowed, or if a result is not finite.
 
         Examples:
-            >>> from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
-
             >>> config = MDMEncoderConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
             >>> model = MDMEncoderForMaskedLM(config)
             >>> output = model.conditional_log_likelihood(torch.tensor([[5, 6, 7]]), targets=torch.tensor([[0, 1, 0]]))
@@ -417,11 +395,16 @@ class EncoderLikelihoodMixin:
         is_known = is_target | is_context
         input_ids = prepare_input_ids(self, input_ids.masked_fill(~is_known, 0))
         input_ids = input_ids.masked_fill(~is_known, self.config.mask_token_id)
-        scorer = MaskedScorer(self, input_ids, token_mask(input_ids, attention_mask), rows_per_pass)
+        scorer = MaskedScorer(self, input_ids, attention_mask, rows_per_pass)
         source = self._make_source(orders, num_orders, block_length, stride, num_times, masking)
         if source is not None:
             return self._score_along_orders(scorer, is_target, source, num_orders, generator)
-        return self._estimate_bound(scorer, is_target, num_times, masking or "fixed_count", generator, uses_time=False)
+
+        def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
+            return scorer.score(is_masked, is_masked)
+
+        num_times = NUM_TIMES if num_times is None else num_times
+        return diffusion_bound(scorer, score, is_target, num_times, masking or "fixed_count", generator)
 
     def _make_source(
         self,
@@ -443,31 +426,6 @@ class EncoderLikelihoodMixin:
             )
         return make_order_source(orders, num_orders, block_length, stride)
 
-    def _estimate_bound(
-        self,
-        scorer: MaskedScorer,
-        is_target: torch.BoolTensor,
-        num_times: int | None,
-        masking: str,
-        generator: torch.Generator | None,
-        uses_time: bool,
-    ) -> LogLikelihoodOutput:
-        """
-        Estimate the masked-diffusion bound.
-
-        If `uses_time` is True, the model gets the noise level of each diffusion time. Otherwise, a model that takes the
-        noise level gets the level that matches the fraction of masked tokens.
-        """
-
-        def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
-            return scorer.score(is_masked, is_masked, log_linear_noise(times) if uses_time else None)
-
-        num_times = NUM_TIMES if num_times is None else num_times
-        per_token, standard_error = diffusion_bound(score, is_target, num_times, masking, generator)
-        log_likelihood = per_token.sum(dim=-1)
-        check_finite(log_likelihood, self.dtype)
-        return LogLikelihoodOutput(log_likelihood, per_token, standard_error, num_rows=scorer.num_rows)
-
     def _score_along_orders(
         self,
         scorer: MaskedScorer,
@@ -488,9 +446,7 @@ class EncoderLikelihoodMixin:
                 per_token += scores / num_orders
                 total += scores.sum(dim=-1)
             totals.append(total)
-        totals = torch.stack(totals)
-        check_finite(totals, self.dtype)
-        return LogLikelihoodOutput.from_orders(per_token, totals, source.is_random, scorer.num_rows)
+        return average_orders(scorer, per_token, totals, source.is_random)
 
 
 class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGenerationMixin, EncoderLikelihoodMixin):

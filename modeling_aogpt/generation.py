@@ -299,7 +299,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
 
     def _has_no_mask(self, inputs: torch.LongTensor | None) -> bool:
         """Return whether `inputs` are given and contain no mask."""
-        check_mask_token(self)
+        check_mask_token(self.config)
         return isinstance(inputs, torch.Tensor) and not (inputs == self.config.mask_token_id).any()
 
     def _warn_if_padded(self, inputs: torch.LongTensor) -> None:

@@ -288,24 +288,7 @@ class AOGPTBlock(GradientCheckpointingLayer):
         kept: slice = slice(None),
         **kwargs: Unpack[TransformersKwargs],
     ) -> torch.Tensor:
-        """
-        Return the hidden states of the rows selected by `kept`.
-
-        Args:
-            hidden_states (`torch.Tensor` of shape `(batch, rows, hidden_size)`): Input of the block.
-            conditions (`torch.Tensor` of shape `(n, target_embedding_size)`, *optional*): Inputs of the modulation, one
-                for each value of `targets`.
-            targets (`torch.LongTensor` of shape `(batch, rows)`): Target position of each row.
-            rotations (pair of `Rotation`, *optional*): Rotations of attention queries (by target) and of keys (by
-                token).
-            attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True where a row
-                attends to a slot.
-            past_key_values (`Cache`, *optional*): The key-value cache.
-            modulations (`torch.Tensor` of shape `(n, 6 * hidden_size)`, *optional*): Result of
-                [`TargetModulation.tabulate`], used instead of `conditions`.
-            kept (`slice`): Rows to return.
-            kwargs: Arguments of the attention function.
-        """
+        """Return the hidden states of the rows selected by `kept` (see [`AOGPTStack.run_layers`])."""
         arguments = {
             "rotations": rotations,
             "attention_mask": attention_mask,
@@ -398,9 +381,8 @@ class AOGPTStack(AOGPTPreTrainedModel):
         self,
         hidden_states: torch.Tensor,
         targets: torch.LongTensor,
-        conditions: torch.Tensor | None,
-        added: torch.Tensor | None,
-        rotations: tuple[Rotation, Rotation] | None,
+        rotary_indices: tuple[torch.LongTensor, torch.LongTensor],
+        conditions: torch.Tensor | None = None,
         modulations: tuple[torch.Tensor, ...] | None = None,
         kept: slice = slice(None),
         **kwargs: Any,
@@ -410,17 +392,25 @@ class AOGPTStack(AOGPTPreTrainedModel):
 
         Args:
             hidden_states (`torch.Tensor` of shape `(batch, rows, hidden_size)`): Embeddings of the rows.
-            targets (`torch.LongTensor` of shape `(batch, rows)`): Index of each row into `conditions`.
+            targets (`torch.LongTensor` of shape `(batch, rows)`): Target position of each row, or its index into
+                `conditions`.
+            rotary_indices (pair of `torch.LongTensor` of shape `(batch, rows)`): Rotary position index of each
+                attention query and of each key.
             conditions (`torch.Tensor` of shape `(n, target_embedding_size)`, *optional*): Inputs of the modulation.
-            added (`torch.Tensor` of shape `(batch, rows, hidden_size)`, *optional*): Target embedding of each row,
-                added to the input of the first layer, or of every layer with `target_injection="shared"`.
-            rotations (pair of `Rotation`, *optional*): Rotations of attention queries (by target) and of keys (by
-                token).
+                Computed from the target embeddings by default.
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`AOGPTModel.tabulate_modulations`], used
                 instead of `conditions`.
             kept (`slice`): Rows to return. For the other rows, the last layer computes only keys and values.
             kwargs: Further arguments of [`AOGPTBlock`].
         """
+        rotations, added = None, None
+        if self.config.position_encoding == "rotary":
+            frequencies = compute_frequencies(self.config, targets.device)
+            rotations = tuple(compute_rotation(indices, *frequencies) for indices in rotary_indices)
+        if self.modulation is None and self.target_embeddings is not None:
+            added = self.target_embeddings(targets)
+        elif self.modulation is not None and modulations is None and conditions is None:
+            conditions = embed_targets(self.target_embeddings, self.config.max_position_embeddings, targets.device)
         for layer_idx, layer in enumerate(self.layers):
             if added is not None and (layer_idx == 0 or self.config.target_injection == "shared"):
                 hidden_states = hidden_states + added
@@ -532,24 +522,13 @@ class AOGPTModel(AOGPTStack):
                 f"`num_kept` ({num_kept}) is less than the number of rows ({positions.shape[1]}), but there is no "
                 "`attention_mask`. Pass a mask, because the default causal attention needs all rows."
             )
-        hidden_states = self._embed(input_ids, positions)
-        rotations, conditions, added = None, None, None
-        if self.config.position_encoding == "rotary":
-            frequencies = compute_frequencies(self.config, positions.device)
+        hidden_states = self.run_layers(
+            self._embed(input_ids, positions),
+            target_positions,
             # Attention queries are rotated by target - 1, and keys by the token's position. Both indices are shifted by
             # 1, because the start row has position -1, but the start token of a Llama has the index 0.
-            rotations = tuple(compute_rotation(indices, *frequencies) for indices in (target_positions, positions + 1))
-        if self.modulation is None and self.target_embeddings is not None:
-            added = self.target_embeddings(target_positions)
-        elif self.modulation is not None and modulations is None:
-            conditions = embed_targets(self.target_embeddings, self.config.max_position_embeddings, positions.device)
-        hidden_states = self.run_layers(
-            hidden_states,
-            target_positions,
-            conditions,
-            added,
-            rotations,
-            modulations,
+            rotary_indices=(target_positions, positions + 1),
+            modulations=modulations,
             kept=slice(None) if num_kept is None else slice(-num_kept, None),
             attention_mask=attention_mask,
             past_key_values=past_key_values,
@@ -595,12 +574,8 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         """
         Return the mean cross-entropy over labels other than -100, in at least float32.
 
-        Args:
-            logits (`torch.Tensor` of shape `(batch, n, vocab_size)`): Logits, aligned with `labels`.
-            labels (`torch.LongTensor` of shape `(batch, n)`): Labels.
-            num_items_in_batch (`torch.Tensor` or `int`, *optional*): Number to divide the sum of cross-entropies by,
-                instead of the number of labels.
-            kwargs: Other arguments of `forward`, which are ignored.
+        `logits` (batch, n, vocab_size) and `labels` (batch, n) are aligned. If `num_items_in_batch` is given, the sum
+        of cross-entropies is divided by it instead of the number of labels. Other arguments are ignored.
         """
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
@@ -611,14 +586,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         labels: torch.LongTensor,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
-        """
-        Return the loss of `compute_loss` without the logits of all rows.
-
-        Args:
-            hidden_states (`torch.Tensor` of shape `(batch, n, hidden_size)`): Inputs of the head.
-            labels (`torch.LongTensor` of shape `(batch, n)`): Labels, aligned with `hidden_states`.
-            num_items_in_batch (`torch.Tensor` or `int`, *optional*): Divide the sum by this number instead.
-        """
+        """Return the same loss as `compute_loss`, but compute logits from `hidden_states`, for some rows at a time."""
         device = self.lm_head.weight.device
         labels = labels.flatten().to(device)
         is_label = labels != -100

@@ -17,7 +17,7 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from .configuration_mdm_encoder import MDMEncoderConfig
+from .configuration_aogpt import MDMEncoderConfig
 from .decoding_state import EncoderDecodingState
 from .devices import Linear, warn_if_slow
 from .generation import AnyOrderGenerationMixin
@@ -37,9 +37,6 @@ from .modeling_aogpt import (
     AOGPTStack,
     AOGPTWithHead,
     TargetModulation,
-    compute_frequencies,
-    compute_rotation,
-    embed_targets,
     has_padding,
     make_norm,
     make_target_embeddings,
@@ -161,22 +158,14 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         hidden_states = self.embed_tokens(input_ids)
         if self.position_embeddings is not None:
             hidden_states = hidden_states + self.position_embeddings(positions)
-        rotations, conditions, added, targets = None, None, None, positions
-        if self.config.position_encoding == "rotary":
-            rotations = (compute_rotation(positions, *compute_frequencies(self.config, positions.device)),) * 2
+        targets, conditions = positions, None
         sigma = self._prepare_sigma(sigma, input_ids, attention_mask)
-        if sigma is not None:
-            # All rows of a sequence share a condition. `targets` therefore holds indices of sequences. With "adaln", it
-            # holds positions.
+        if sigma is not None:  # all rows of a sequence share a condition, so their `targets` are its index
             conditions = F.silu(self.sigma_embedding(sigma))
             targets = torch.arange(len(sigma), device=sigma.device)[:, None].expand_as(input_ids)
-        elif self.modulation is not None:
-            conditions = embed_targets(self.target_embeddings, self.config.max_position_embeddings, input_ids.device)
-        elif self.target_embeddings is not None:
-            added = self.target_embeddings(positions)
         mask = self._prepare_mask(input_ids, attention_mask)
         hidden_states = self.run_layers(
-            hidden_states, targets, conditions, added, rotations, attention_mask=mask, **kwargs
+            hidden_states, targets, (positions, positions), conditions, attention_mask=mask, **kwargs
         )
         return BaseModelOutput(last_hidden_state=hidden_states)
 

@@ -6,8 +6,7 @@ import os
 
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase
 
-from .configuration_aogpt import AOGPTConfig
-from .configuration_mdm_encoder import MDMEncoderConfig
+from .configuration_aogpt import AOGPTConfig, MDMEncoderConfig
 
 # `lstrip` makes the blank before a mask part of the mask, because tokens of words also contain the blank before the
 # word. Filling in "LETTER <|mask|> WITH" therefore leaves one blank between the words.

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import TransformersKwargs
 
 # Arguments that every `forward` must accept, because Transformers' trainer, pipelines and tokenizers or PEFT may pass
@@ -66,10 +66,23 @@ def check_choice(name: str, value: object, allowed: Iterable[str], alternative: 
         raise ValueError(f"`{name}` must be one of {choices}, but is {value!r}.")
 
 
-def check_integer(name: str, value: object, least: int = 1) -> None:
-    """Raise a `ValueError` unless `value` is an integer of at least `least`."""
-    if not is_integer(value) or value < least:
-        raise ValueError(f"`{name}` must be an integer of at least {least}, but is {value!r}.")
+def check_integer(name: str, value: object, least: int = 1, most: int | None = None) -> None:
+    """Raise a `ValueError` unless `value` is an integer of at least `least` and, if given, at most `most`."""
+    if not is_integer(value) or value < least or (most is not None and value > most):
+        allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"`{name}` must be an integer {allowed}, but is {value!r}.")
+
+
+def check_positive(name: str, value: object) -> None:
+    """Raise a `ValueError` unless `value` is a positive, finite number."""
+    if not is_number(value) or not 0 < value < float("inf"):
+        raise ValueError(f"`{name}` must be positive and finite, but is {value!r}.")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise a `ValueError` unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"`{name}` must be True or False, but is {value!r}.")
 
 
 def check_even(name: str, value: object) -> None:
@@ -184,13 +197,12 @@ def check_text_ids(model: PreTrainedModel, name: str, ids: torch.LongTensor, als
         )
 
 
-def check_mask_token(model: PreTrainedModel) -> None:
-    """Raise a `ValueError` if `config.mask_token_id` was changed to a value that is not above the ids of text."""
-    mask, num_valid = model.config.mask_token_id, model.config.num_valid_tokens
-    if not is_integer(mask) or mask < num_valid:
+def check_mask_token(config: PreTrainedConfig) -> None:
+    """Raise a `ValueError` if the mask id of a model configuration is not above the ids of text."""
+    if not is_integer(config.mask_token_id) or config.mask_token_id < config.num_valid_tokens:
         raise ValueError(
-            f"config.mask_token_id must be an integer of at least {num_valid} (config.num_valid_tokens), since lower "
-            f"ids are text, but is {mask!r}."
+            f"`mask_token_id` must be at least `num_valid_tokens` ({config.num_valid_tokens}), since lower ids are "
+            f"text, but is {config.mask_token_id!r}."
         )
 
 
@@ -217,7 +229,7 @@ def prepare_input_ids(
             "(config.max_position_embeddings). Truncate or split the text, or use a model for longer sequences."
         )
     if allow_mask:
-        check_mask_token(model)
+        check_mask_token(model.config)
     input_ids = input_ids.long()
     if attention_mask is not None:
         input_ids = input_ids.masked_fill(attention_mask == 0, 0)

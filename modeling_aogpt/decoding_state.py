@@ -260,40 +260,27 @@ class DecodingState:
         ids = index_by_position(self.ids, self.orders)
         return ids.masked_fill(self.is_masked(), self.model.config.mask_token_id)
 
-    def visible_ids(self, sequences: torch.LongTensor, num_visible: torch.LongTensor | None = None) -> torch.LongTensor:
+    def visible_ids(self, sequences: torch.LongTensor, num_visible: torch.LongTensor) -> torch.LongTensor:
         """
         Return the ids (queries, n) that each query can see, by position.
 
-        Other positions, including padding, have the mask id.
-
-        Args:
-            sequences (`torch.LongTensor` of shape `(queries,)`): Index of the sequence of each query.
-            num_visible (`torch.LongTensor` of shape `(queries,)`, *optional*): Number of ranks that each query can see.
-                Defaults to all unmasked ranks.
+        Other positions, including padding, have the mask id. `sequences` (queries,) is the sequence of each query, and
+        `num_visible` (queries,) the number of ranks that the query can see.
         """
         ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
-        if num_visible is None:
-            num_visible = to_device(self.num_context, ranks.device)[sequences]
         ids = self.ids[sequences].masked_fill(ranks >= num_visible[:, None], self.model.config.mask_token_id)
         return index_by_position(ids, self.orders[sequences])
 
     def visible_prefix(
-        self, sequences: torch.LongTensor, num_visible: torch.LongTensor | None = None
+        self, sequences: torch.LongTensor, num_visible: torch.LongTensor
     ) -> tuple[torch.LongTensor, torch.LongTensor]:
         """
-        Return the ids (queries, n) that each query can see, and the number (queries,) of leading visible positions.
+        Return the ids (queries, n) that each query can see, and the number (queries,) of ids before the first mask.
 
-        The ids are indexed by position without padding, and invisible positions have the mask id. The number counts the
-        positions before the first invisible position.
-
-        Args:
-            sequences (`torch.LongTensor` of shape `(queries,)`): Index of the sequence of each query.
-            num_visible (`torch.LongTensor` of shape `(queries,)`, *optional*): As in [`visible_ids`].
+        The arguments and ids are those of [`visible_ids`], but padding is left out, and masks at the end replace it.
         """
         length, mask = self.ids.shape[1], self.model.config.mask_token_id
         ranks = torch.arange(length, device=self.ids.device)
-        if num_visible is None:
-            num_visible = to_device(self.num_context, ranks.device)[sequences]
         # Invisible ranks are written to a column that is cut off.
         positions = self.positions[sequences].masked_fill(ranks >= num_visible[:, None], length)
         text = self.ids.new_full((len(sequences), length + 1), mask).scatter(1, positions, self.ids[sequences])
@@ -373,15 +360,8 @@ class CachedDecodingState(DecodingState):
     queried rank is part of this chain, so it stays in the cache.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        ids: torch.LongTensor,
-        orders: torch.LongTensor,
-        blocks: torch.LongTensor,
-        is_padding: torch.BoolTensor,
-    ) -> None:
-        super().__init__(model, ids, orders, blocks, is_padding)
+    def __init__(self, model: PreTrainedModel, ids: torch.LongTensor, *arguments: torch.Tensor) -> None:
+        super().__init__(model, ids, *arguments)
         self.num_cached = torch.zeros_like(self.num_context)
         self._is_compiled = is_compiled(model.model)
         self._is_packed = ids.device.type != "cpu"  # weights are packed on CPUs only
@@ -584,15 +564,15 @@ def allow_many_graphs() -> AbstractContextManager:
 class EncoderDecodingState(DecodingState):
     """Decoding state of an encoder, which recomputes whole sequences for every query and has no cache."""
 
-    def query(self, num_queries: torch.LongTensor, sigma: torch.Tensor | None = None) -> QueryResult:
+    def query(self, num_queries: torch.LongTensor, sigma: float | None = None) -> QueryResult:
         """
         Predict the next `num_queries[b]` masked ranks of each sequence b, each given all unmasked tokens.
 
         Args:
             num_queries (`torch.LongTensor` of shape `(batch,)`): Number of queries of each sequence. The model does not
                 run on sequences without queries.
-            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence, for models that take a
-                noise level (SEDD). Defaults to the level that matches the fraction of masked tokens.
+            sigma (`float`, *optional*): Noise level, for models that take a noise level (SEDD). Defaults to the level
+                that matches the fraction of masked tokens of each sequence.
         """
         device = self.ids.device
         is_active = num_queries > 0
@@ -600,9 +580,8 @@ class EncoderDecodingState(DecodingState):
         is_token = self.ranks_between(torch.zeros_like(self.num_tokens), self.num_tokens)
         is_token = index_by_position(is_token, self.orders)[active]
         ids = self.sequences()[active].masked_fill(~is_token, 0)
-        hidden_states = self.model.model(
-            ids, attention_mask=is_token, sigma=None if sigma is None else sigma[active]
-        ).last_hidden_state
+        levels = None if sigma is None else torch.full(active.shape, sigma, dtype=torch.float64, device=device)
+        hidden_states = self.model.model(ids, attention_mask=is_token, sigma=levels).last_hidden_state
         self.num_forward_passes += 1
         self.num_rows += ids.numel()
 

@@ -22,14 +22,7 @@ from transformers.utils import ModelOutput, logging
 from .decoding_state import DecodingState, raise_not_finite
 from .devices import draw_uniform, to_device, warn_if_slow
 from .generation_config import AnyOrderGenerationConfig
-from .orders import (
-    block_indices,
-    group_orders,
-    index_by_position,
-    left_to_right_orders,
-    random_orders,
-    token_positions,
-)
+from .orders import OrderSource, block_indices, index_by_position, token_positions
 from .sampling import TokenSampler, make_processors, make_warpers, reads_prefix
 from .speculative import ModelDrafts, PromptLookupDrafts, SpeculativeSampler
 from .unmasking import (
@@ -45,7 +38,6 @@ from .validation import (
     check_aligned,
     check_batch,
     check_mask_token,
-    check_orders,
     is_integer,
     prepare_input_ids,
 )
@@ -204,8 +196,13 @@ class AnyOrderGenerationMixin(GenerationMixin):
         ids, is_padding = self._prepare_inputs(inputs, attention_mask, config)
         eos, pad_token_id = self._resolve_eos(config)
         blocks = block_indices(token_positions(~is_padding), config.block_length, config.stride)
-        orders = self._draw_orders(config, ids, blocks, generator)
-        state = self.decoding_state_class(self, ids, orders, blocks, is_padding)
+        source = OrderSource(
+            "left_to_right" if config.is_adaptive else config.order,
+            *(config.block_length, config.stride),
+            name="order",
+            expected=f", one order for each of `num_return_sequences` ({config.num_return_sequences}) per input",
+        )
+        state = self.decoding_state_class(self, ids, source.draw(~is_padding, generator), blocks, is_padding)
         progress = GenerationProgress(state, streamer, config.output_history, will_refine=config.refine_rounds > 0)
         if config.refine_rounds:
             check_refine_length(state, config.refine_length)
@@ -220,7 +217,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         sampler = self._make_sampler(state, config, eos, logits_processor, generator)
         step = sampler.run(0, after_step)
         for _ in range(config.refine_rounds):
-            orders = self._draw_orders(config, ids, blocks, generator)
+            orders = source.draw(~is_padding, generator)
             state.remask(draw_refined_positions(state, config.refine_length, generator), orders)
             step = sampler.run(step, after_step)
         progress.finish()
@@ -238,9 +235,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
     ) -> ParallelSampler | SpeculativeSampler:
         if not isinstance(logits_processor, list | tuple | None):
             raise TypeError(f"`logits_processor` must be a list, but has type {type(logits_processor).__name__}.")
-        processors = make_processors(
-            config.repetition_penalty, config.no_repeat_ngram_size, config.bad_words_ids, config.suppress_tokens, eos
-        )
+        processors = make_processors(config, eos)
         processors.extend(logits_processor or [])
         has_prefix = config.is_left_to_right and config.unmasks_one_by_one
         for name in (type(processor).__name__ for processor in processors if reads_prefix(processor)):
@@ -394,23 +389,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
             )
         repeats = config.num_return_sequences
         return ids.repeat_interleave(repeats, dim=0), is_padding.repeat_interleave(repeats, dim=0)
-
-    def _draw_orders(
-        self,
-        config: AnyOrderGenerationConfig,
-        ids: torch.LongTensor,
-        blocks: torch.LongTensor,
-        generator: torch.Generator | None,
-    ) -> torch.LongTensor:
-        if isinstance(config.order, torch.Tensor):
-            expected = f", one order for each of `num_return_sequences` ({config.num_return_sequences}) per input"
-            check_orders("order", config.order, *ids.shape, expected=expected)
-            return config.order.to(ids.device, torch.long)
-        if config.order == "random":
-            orders = random_orders(*ids.shape, generator=generator, device=ids.device)
-        else:  # also for adaptive orders, with candidates from the left
-            orders = left_to_right_orders(*ids.shape, device=ids.device)
-        return group_orders(orders, blocks)
 
     def adjust_generation_fn(
         self,

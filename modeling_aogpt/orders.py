@@ -107,7 +107,7 @@ def token_positions(is_token: torch.BoolTensor) -> torch.LongTensor:
 
 class OrderSource:
     """
-    Source of orders for likelihoods: a given tensor, a named distribution or a function.
+    Source of orders: a given tensor, a named distribution or a function.
 
     Args:
         orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`): A tensor of orders, `"left_to_right"`,
@@ -117,6 +117,7 @@ class OrderSource:
             another, from left to right. The named order applies within each block.
         stride (`int`, *optional*): Like `block_length`, but with strided blocks (see [`block_indices`]).
         name (`str`): Name of the argument, used in error messages.
+        expected (`str`): Explanation of the required shape of a tensor, appended to it in the error message.
 
     Attributes:
         is_random (`bool`): Whether each call of [`draw`] may return different orders, as with `"random"` or a function.
@@ -124,9 +125,15 @@ class OrderSource:
     """
 
     def __init__(
-        self, orders: Orders, block_length: int | None = None, stride: int | None = None, name: str = "orders"
+        self,
+        orders: Orders,
+        block_length: int | None = None,
+        stride: int | None = None,
+        name: str = "orders",
+        expected: str = "",
     ) -> None:
-        self.orders, self.block_length, self.stride, self.name = orders, block_length, stride, name
+        self.orders, self.block_length, self.stride = orders, block_length, stride
+        self.name, self.expected = name, expected
         check_blocks(block_length, stride)
         is_name = isinstance(orders, str)
         if is_name:
@@ -156,7 +163,7 @@ class OrderSource:
         if not isinstance(self.orders, str):
             is_given = isinstance(self.orders, torch.Tensor)
             orders = self.orders if is_given else self.orders(batch_size, length, generator=generator)
-            check_orders(self.name, orders, batch_size, length)
+            check_orders(self.name, orders, batch_size, length, self.expected)
             orders = orders.to(device, torch.long)
         elif self.orders == "random":
             orders = random_orders(batch_size, length, generator=generator, device=device)

@@ -10,6 +10,7 @@ candidates come first. `ParallelSampler` runs the steps.
 
 import math
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 
@@ -144,12 +145,27 @@ CERTAINTY_MEASURES = {"confidence": confidence, "margin": margin, "entropy": neg
 # ------------------------------------------------------------------------------------------------------------- rules
 
 
+class Candidates(NamedTuple):
+    """
+    Masked ranks that the model predicted in a step, in order of preference.
+
+    Attributes:
+        is_candidate (`torch.BoolTensor` of shape `(batch, columns)`): True at candidates.
+        num_planned (`torch.LongTensor` of shape `(batch,)`): Number of ranks that the rule planned for this step.
+        measures (`dict` of `torch.Tensor` of shape `(batch, columns)`): Results of [`UnmaskingRule.measure`].
+    """
+
+    is_candidate: torch.BoolTensor
+    num_planned: torch.LongTensor
+    measures: dict[str, torch.Tensor]
+
+
 class UnmaskingRule:
     """
-    Rule that decides how many candidates a step unmasks.
+    Rule that decides which candidates a step unmasks.
 
-    A rule first plans how many ranks each step predicts. The masked ranks that the model predicted in a step are the
-    candidates of the step. The rule can use the predictions to choose the candidates that are unmasked.
+    A rule first plans how many ranks each step unmasks. It can then use the predictions of a step to choose other
+    candidates, or another number of them.
     """
 
     is_adaptive = False  # whether the number of unmasked ranks depends on predictions
@@ -167,25 +183,11 @@ class UnmaskingRule:
         """Return the measures of each prediction that `select` needs (see `MeasureFunction`)."""
         return {}
 
-    def select(
-        self,
-        step: int,
-        is_candidate: torch.BoolTensor,
-        num_planned: torch.LongTensor,
-        measures: dict[str, torch.Tensor],
-    ) -> torch.BoolTensor:
-        """
-        Return a boolean tensor (batch, columns) that is True at the candidates to unmask.
-
-        Args:
-            step (`int`): Index of the step.
-            is_candidate (`torch.BoolTensor` of shape `(batch, columns)`): True at candidates. The columns are in order
-                of preference.
-            num_planned (`torch.LongTensor` of shape `(batch,)`): Number of ranks that [`steps`] planned for this step.
-            measures (`dict` of `torch.Tensor` of shape `(batch, columns)`): Results of [`measure`].
-        """
-        columns = torch.arange(is_candidate.shape[1], device=is_candidate.device)
-        return columns < to_device(num_planned, columns.device)[:, None]
+    def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
+        """Return a boolean tensor (batch, columns) that is True at the candidates to unmask: the first planned ones."""
+        device = candidates.is_candidate.device
+        columns = torch.arange(candidates.is_candidate.shape[1], device=device)
+        return columns < to_device(candidates.num_planned, device)[:, None]
 
 
 class ScheduledUnmasking(UnmaskingRule):
@@ -243,19 +245,13 @@ class EntropyBoundUnmasking(AdaptiveUnmasking):
         """Return the entropy of each prediction in nats."""
         return {"entropy": -negative_entropy(probabilities)}
 
-    def select(
-        self,
-        step: int,
-        is_candidate: torch.BoolTensor,
-        num_planned: torch.LongTensor,
-        measures: dict[str, torch.Tensor],
-    ) -> torch.BoolTensor:
+    def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
         """Return a boolean tensor (batch, columns) that is True at the leading candidates within the bound."""
-        entropies = measures["entropy"]
+        entropies = candidates.measures["entropy"]
         total_correlation_bound = entropies.cumsum(dim=1) - entropies.cummax(dim=1).values
         is_selected = total_correlation_bound <= self.bound + 1e-12  # 0 for a single position, up to rounding
         is_selected[:, 0] = True
-        return is_candidate & is_selected
+        return candidates.is_candidate & is_selected
 
 
 class ThresholdUnmasking(AdaptiveUnmasking):
@@ -274,14 +270,9 @@ class ThresholdUnmasking(AdaptiveUnmasking):
         """Return the probability of the likeliest token of each prediction."""
         return {"confidence": confidence(probabilities)}
 
-    def select(
-        self,
-        step: int,
-        is_candidate: torch.BoolTensor,
-        num_planned: torch.LongTensor,
-        measures: dict[str, torch.Tensor],
-    ) -> torch.BoolTensor:
+    def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
         """Return a boolean tensor (batch, columns), True at candidates that reach the threshold, else at the first."""
+        is_candidate, measures = candidates.is_candidate, candidates.measures
         is_selected = is_candidate & (measures["confidence"] >= self.threshold)
         is_selected[:, 0] |= is_candidate[:, 0] & ~is_selected.any(dim=1)
         return is_selected
@@ -323,26 +314,20 @@ class ScoreUnmasking(UnmaskingRule):
         """Return the log of the score summed over tokens, without the factor that depends only on the noise level."""
         return {"log_total": logits.double().logsumexp(dim=-1) - math.log(self.num_tokens)}
 
-    def select(
-        self,
-        step: int,
-        is_candidate: torch.BoolTensor,
-        num_planned: torch.LongTensor,
-        measures: dict[str, torch.Tensor],
-    ) -> torch.BoolTensor:
+    def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
         """Draw the candidates to unmask at random."""
         if step == len(self.times) - 1:
-            return is_candidate
+            return candidates.is_candidate
         time, next_time = self.times[step].item(), self.times[step + 1].item()
         sigma, next_sigma = self.noise_level(step), self.noise_level(step + 1)
-        total_score = measures["log_total"].exp() / math.expm1(sigma)
+        total_score = candidates.measures["log_total"].exp() / math.expm1(sigma)
         if self.unmasking == "euler":
             rate = MAX_MASKED_FRACTION / (1 - MAX_MASKED_FRACTION * time)
             probability = (time - next_time) * rate * total_score
         else:
             probability = math.expm1(sigma - next_sigma) * total_score
         draws = draw_uniform(*probability.shape, generator=self.generator, device=probability.device)
-        return is_candidate & (draws < probability)
+        return candidates.is_candidate & (draws < probability)
 
 
 # ----------------------------------------------------------------------------------------------------------- sampler
@@ -390,7 +375,8 @@ class ParallelSampler:
             num_queries = num_planned if blocks is None else self._count_candidates(num_planned, blocks)
             if not num_queries.any():
                 continue  # nothing to unmask in this step, so no forward pass
-            result = self._query(num_queries, self.rule.noise_level(step))
+            sigma = self.rule.noise_level(step)
+            result = state.query(num_queries) if sigma is None else state.query(num_queries, sigma)
             sampled = self.sampler.sample(result, self._measure if self.needs_measures else None)
             if self.needs_measures:
                 num_unmasked = self._commit_selected(result, sampled, num_queries, num_planned, step, first_step)
@@ -400,12 +386,6 @@ class ParallelSampler:
             if num_unmasked.any():
                 after_step()
         return first_step + step + 1
-
-    def _query(self, num_queries: torch.LongTensor, sigma: float | None) -> QueryResult:
-        if sigma is None:
-            return self.state.query(num_queries)
-        levels = torch.full(num_queries.shape, sigma, dtype=torch.float64, device=self.state.ids.device)
-        return self.state.query(num_queries, sigma=levels)
 
     def _measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
         values = self.rule.measure(logits, probabilities)
@@ -449,7 +429,7 @@ class ParallelSampler:
         preference = self._sort_candidates(queries, result, sampled)
         preferred = queries.gather(1, preference)
         measures = {name: values[preferred] for name, values in sampled.measures.items()}
-        is_selected = self.rule.select(step, preferred >= 0, num_planned, measures)
+        is_selected = self.rule.select(step, Candidates(preferred >= 0, num_planned, measures))
         front = (~is_selected).long().argsort(dim=1, stable=True)
         self._move_candidates(preference.gather(1, front), num_queries)
 

@@ -176,19 +176,19 @@ class AnyOrderLikelihoodMixin:
                 )
         source = make_order_source(orders, num_orders, block_length, stride, allow_repeats=ensemble_size > 1)
         warn_if_slow(self)
-        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass)
+        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
         samples_contexts = num_ranks is not None and source.is_uniform
         no_context, totals, per_token = torch.zeros_like(scorer.num_tokens), [], 0.0
         for _ in range(num_orders):
             drawn = source.draw(scorer.is_token, generator)
             scores = scorer.score(drawn, chain(no_context, scorer.num_tokens, drawn.shape[1]))
             if ensemble_size > 1 and not samples_contexts:
-                gain, draws = ensemble_gain_along_orders(scorer, drawn, scores, ensemble_size, num_ranks, generator)
+                gain, draws = ensemble_gain_along_orders(scorer, drawn, scores, ensemble_size, num_ranks)
                 scores = scores + gain
             totals.append(scores.sum(dim=-1))
             per_token = per_token + index_by_position(scores, drawn) / num_orders
         if samples_contexts:
-            gain, draws = ensemble_gain_of_random_orders(scorer, ensemble_size, num_ranks, generator)
+            gain, draws = ensemble_gain_of_random_orders(scorer, ensemble_size, num_ranks)
             per_token = per_token + gain
         output = average_orders(scorer, per_token, totals, source.is_random or ensemble_size > 1)
         if num_ranks is None:
@@ -267,7 +267,8 @@ class AnyOrderLikelihoodMixin:
         context_source = OrderSource(context_orders, name="context_orders")
         is_target, is_context = prepare_targets(input_ids, targets, context, attention_mask)
         warn_if_slow(self)
-        scorer = RowScorer(self, input_ids.masked_fill(~(is_target | is_context), 0), attention_mask, rows_per_pass)
+        known_ids = input_ids.masked_fill(~(is_target | is_context), 0)
+        scorer = RowScorer(self, known_ids, attention_mask, rows_per_pass, generator)
         num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
         max_targets, max_context = int(num_targets.max()), int(num_context.max())
         is_context_random = context_source.is_random or ensemble_size > 1
@@ -287,9 +288,8 @@ class AnyOrderLikelihoodMixin:
                 drawn = source.draw(scorer.is_token, generator)
                 parts.append(group_orders(drawn, (~is_target).long())[:, :max_targets])
             order, branches = join_branches(parts, num_context, num_targets)
-            scores = ensemble_log_probs(
-                scorer.score(order, branches), scorer, order, num_context, branches, ensemble_size, generator
-            )
+            scores = scorer.score(order, branches)
+            scores = scorer.extend_ensemble(scores, order, num_context, branches, ensemble_size)
             scores = scores.masked_fill(branches < 0, 0.0)
             totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
             per_token.scatter_add_(1, order, scores / num_orders)
@@ -335,17 +335,17 @@ class AnyOrderLikelihoodMixin:
         """
         check_integer("ensemble_size", ensemble_size)
         warn_if_slow(self)
-        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass)
+        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
 
         def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
             drawn = random_orders(*input_ids.shape, generator=generator, device=input_ids.device)
             drawn = group_orders(drawn, torch.where(scorer.is_token, is_masked.long(), 2))
             num_context = scorer.num_tokens - is_masked.sum(dim=-1)
             branches = parallel_queries(num_context, scorer.num_tokens, drawn.shape[1])
-            scores, _ = score_permutations(scorer, drawn, num_context, branches, ensemble_size, generator)
+            scores, _ = scorer.score_permutations(drawn, num_context, branches, ensemble_size)
             return index_by_position(scores, drawn)
 
-        return diffusion_bound(scorer, score, scorer.is_token, num_times, masking, generator)
+        return diffusion_bound(scorer, score, scorer.is_token, num_times, masking)
 
 
 # -------------------------------------------------------------------------------------------------- orders and branches
@@ -436,6 +436,7 @@ class Scorer:
         input_ids (`torch.LongTensor` of shape `(batch, n)`): The sequences.
         attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding.
         rows_per_pass (`int`): Largest number of rows in a forward pass.
+        generator (`torch.Generator`, *optional*): Source of randomness.
 
     Attributes:
         is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding.
@@ -448,9 +449,11 @@ class Scorer:
         input_ids: torch.LongTensor,
         attention_mask: torch.Tensor | None,
         rows_per_pass: int,
+        generator: torch.Generator | None,
     ) -> None:
         check_integer("rows_per_pass", rows_per_pass)
-        self.model, self.input_ids, self.rows_per_pass, self.num_rows = model, input_ids, rows_per_pass, 0
+        self.model, self.input_ids, self.rows_per_pass, self.generator = model, input_ids, rows_per_pass, generator
+        self.num_rows = 0
         self.is_token = token_mask(input_ids, attention_mask)
 
     def score_rows(self, hidden_states: torch.Tensor, ids: torch.LongTensor) -> torch.Tensor:
@@ -467,8 +470,10 @@ class RowScorer(Scorer):
         input_ids: torch.LongTensor,
         attention_mask: torch.Tensor | None,
         rows_per_pass: int,
+        generator: torch.Generator | None,
     ) -> None:
-        super().__init__(model, prepare_input_ids(model, input_ids, attention_mask), attention_mask, rows_per_pass)
+        input_ids = prepare_input_ids(model, input_ids, attention_mask)
+        super().__init__(model, input_ids, attention_mask, rows_per_pass, generator)
         self.num_tokens = self.is_token.sum(dim=-1)
         self.positions = token_positions(self.is_token)
 
@@ -509,6 +514,44 @@ class RowScorer(Scorer):
         scores[is_scored] = self.score_rows(hidden_states[is_scored], ids[is_scored])
         return scores
 
+    def score_permutations(
+        self, order: torch.LongTensor, num_context: torch.LongTensor, branches: torch.LongTensor, num_permutations: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Score tokens under random permutations of the context: return log(mean of p) and mean of log p, (batch, rows).
+
+        `order` and `branches` are as in [`score`], for one copy of the batch. The context of a sequence is its first
+        `num_context` (batch,) rows.
+        """
+        log_sum = torch.full(order.shape, -torch.inf, dtype=torch.float64, device=order.device)
+        sum_of_logs = torch.zeros_like(log_sum)
+        copies = max(1, self.rows_per_pass // max(1, order.numel()))
+        for start in range(0, num_permutations, copies):
+            number = min(copies, num_permutations - start)
+            permuted = [permute_context(order, num_context, self.generator) for _ in range(number)]
+            scores = self.score(torch.cat(permuted), branches.repeat(number, 1)).view(number, *order.shape)
+            log_sum = torch.logaddexp(log_sum, scores.logsumexp(dim=0))
+            sum_of_logs += scores.sum(dim=0)
+        return log_sum - math.log(num_permutations), sum_of_logs / num_permutations
+
+    def extend_ensemble(
+        self,
+        scores: torch.Tensor,
+        order: torch.LongTensor,
+        num_context: torch.LongTensor,
+        branches: torch.LongTensor,
+        ensemble_size: int,
+    ) -> torch.Tensor:
+        """
+        Return log p_ens (batch, rows) of an ensemble of `ensemble_size` orders of the context.
+
+        These are the current order, for which log p is given as `scores`, and random permutations of the context.
+        """
+        if ensemble_size == 1:
+            return scores
+        others, _ = self.score_permutations(order, num_context, branches, ensemble_size - 1)
+        return torch.logaddexp(scores, others + math.log(ensemble_size - 1)) - math.log(ensemble_size)
+
 
 # ---------------------------------------------------------------------------------------- ensembles of context orders
 
@@ -520,51 +563,6 @@ def permute_context(
     ranks = torch.arange(order.shape[1], device=order.device).double()
     keys = draw_uniform(*order.shape, generator=generator, device=order.device)
     return index_by_rank(order, torch.where(ranks < num_context[:, None], keys, 1 + ranks).argsort(dim=-1))
-
-
-def score_permutations(
-    scorer: RowScorer,
-    order: torch.LongTensor,
-    num_context: torch.LongTensor,
-    branches: torch.LongTensor,
-    num_permutations: int,
-    generator: torch.Generator | None,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    Score tokens under random permutations of the context: return log(mean of p) and mean of log p, both (batch, rows).
-
-    `order` and `branches` are as in [`RowScorer.score`], for one copy of the batch.
-    """
-    log_sum = torch.full(order.shape, -torch.inf, dtype=torch.float64, device=order.device)
-    sum_of_logs = torch.zeros_like(log_sum)
-    copies = max(1, scorer.rows_per_pass // max(1, order.numel()))
-    for start in range(0, num_permutations, copies):
-        number = min(copies, num_permutations - start)
-        permuted = [permute_context(order, num_context, generator) for _ in range(number)]
-        scores = scorer.score(torch.cat(permuted), branches.repeat(number, 1)).view(number, *order.shape)
-        log_sum = torch.logaddexp(log_sum, scores.logsumexp(dim=0))
-        sum_of_logs += scores.sum(dim=0)
-    return log_sum - math.log(num_permutations), sum_of_logs / num_permutations
-
-
-def ensemble_log_probs(
-    scores: torch.Tensor,
-    scorer: RowScorer,
-    order: torch.LongTensor,
-    num_context: torch.LongTensor,
-    branches: torch.LongTensor,
-    ensemble_size: int,
-    generator: torch.Generator | None,
-) -> torch.Tensor:
-    """
-    Return log p_ens (batch, rows) of an ensemble of `ensemble_size` orders of the context.
-
-    These are the current order, for which log p is given as `scores`, and random permutations of the context.
-    """
-    if ensemble_size == 1:
-        return scores
-    others, _ = score_permutations(scorer, order, num_context, branches, ensemble_size - 1, generator)
-    return torch.logaddexp(scores, others + math.log(ensemble_size - 1)) - math.log(ensemble_size)
 
 
 def draw_context_sizes(
@@ -580,12 +578,7 @@ def draw_context_sizes(
 
 
 def ensemble_gain_along_orders(
-    scorer: RowScorer,
-    orders: torch.LongTensor,
-    scores: torch.Tensor,
-    ensemble_size: int,
-    num_ranks: int | None,
-    generator: torch.Generator | None,
+    scorer: RowScorer, orders: torch.LongTensor, scores: torch.Tensor, ensemble_size: int, num_ranks: int | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Compute the ensemble gain at all ranks of given orders, or estimate the gain without bias from random ranks.
@@ -598,7 +591,6 @@ def ensemble_gain_along_orders(
         scores (`torch.Tensor` of shape `(batch, n)`): Log-probability of each token under these orders, by rank.
         ensemble_size (`int`): Size M of the ensemble.
         num_ranks (`int`, *optional*): Number of random ranks. By default, all ranks are used.
-        generator (`torch.Generator`, *optional*): Source of randomness.
 
     Returns:
         The gain (batch, n) by rank, and one estimate of its sum over ranks for each drawn rank, (draws, batch). The
@@ -610,13 +602,13 @@ def ensemble_gain_along_orders(
         all_ranks = range(MIN_ENSEMBLE_CONTEXT, int(num_tokens.max()))
         ranks, weights = [torch.full_like(num_tokens, rank) for rank in all_ranks], torch.ones_like(num_tokens).double()
     else:
-        ranks = draw_context_sizes(num_gaining, num_ranks, generator)
+        ranks = draw_context_sizes(num_gaining, num_ranks, scorer.generator)
         weights = num_gaining.double() / num_ranks
     gain, draws = torch.zeros_like(scores), []
     for rank in ranks:
         branches = chain(rank, torch.where(rank < num_tokens, rank + 1, 0), length)
         current = scores.masked_fill(branches < 0, 0.0)
-        ensemble = ensemble_log_probs(current, scorer, orders, rank, branches, ensemble_size, generator)
+        ensemble = scorer.extend_ensemble(current, orders, rank, branches, ensemble_size)
         gain_at_rank = (ensemble - current).masked_fill(branches < 0, 0.0) * weights[:, None]
         gain += gain_at_rank
         draws.append(gain_at_rank.sum(dim=-1) * len(ranks))
@@ -624,7 +616,7 @@ def ensemble_gain_along_orders(
 
 
 def ensemble_gain_of_random_orders(
-    scorer: RowScorer, ensemble_size: int, num_draws: int, generator: torch.Generator | None
+    scorer: RowScorer, ensemble_size: int, num_draws: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
     Estimate the mean ensemble gain over all orders without bias, from random contexts as in masked diffusion (Eq. 2).
@@ -640,11 +632,11 @@ def ensemble_gain_of_random_orders(
     num_tokens, (batch_size, length) = scorer.num_tokens, scorer.input_ids.shape
     num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)
     gain, draws = torch.zeros(batch_size, length, dtype=torch.float64, device=num_tokens.device), []
-    for num_context in draw_context_sizes(num_gaining, num_draws, generator):
-        orders = random_orders(batch_size, length, generator=generator, device=num_tokens.device)
+    for num_context in draw_context_sizes(num_gaining, num_draws, scorer.generator):
+        orders = random_orders(batch_size, length, generator=scorer.generator, device=num_tokens.device)
         orders = group_orders(orders, (~scorer.is_token).long())
         branches = parallel_queries(num_context, torch.where(num_gaining > 0, num_tokens, 0), length)
-        ensemble, single = score_permutations(scorer, orders, num_context, branches, ensemble_size, generator)
+        ensemble, single = scorer.score_permutations(orders, num_context, branches, ensemble_size)
         weights = num_gaining.double() / (num_tokens - num_context).clamp(min=1)
         gain_of_draw = (ensemble - single) * weights[:, None]
         gain += index_by_position(gain_of_draw, orders) / num_draws
@@ -705,7 +697,6 @@ def diffusion_bound(
     is_target: torch.BoolTensor,
     num_times: int,
     masking: str,
-    generator: torch.Generator | None,
 ) -> LogLikelihoodOutput:
     """
     Estimate the masked-diffusion bound on the log-likelihood (Eq. 1) from stratified random diffusion times.
@@ -722,14 +713,13 @@ def diffusion_bound(
         num_times (`int`): Number of diffusion times. It must be even, since two times are drawn in each stratum.
         masking (`str`): With `"bernoulli"`, each target is masked with probability t, conditioned on at least one
             target being masked (Eq. 1). With `"fixed_count"`, exactly ceil(t n) of n targets are masked (Eq. 2).
-        generator (`torch.Generator`, *optional*): Source of randomness.
     """
     check_even("num_times", num_times)
     check_choice("masking", masking, MASKINGS)
     per_token = torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
     draws = []
-    for times in 1 - draw_stratified(num_times, len(is_target), generator, is_target.device):
-        is_masked, weights = draw_masks(is_target, times, masking, generator)
+    for times in 1 - draw_stratified(num_times, len(is_target), scorer.generator, is_target.device):
+        is_masked, weights = draw_masks(is_target, times, masking, scorer.generator)
         scores = score(is_masked, times) * weights[:, None]
         per_token += scores / num_times
         draws.append(scores.sum(dim=-1))

@@ -41,7 +41,7 @@ from .modeling_aogpt import (
     make_norm,
     make_target_embeddings,
 )
-from .orders import Orders, OrderSource, group_orders, token_mask, token_positions
+from .orders import Orders, group_orders, token_mask, token_positions
 from .unmasking import log_linear_noise
 from .validation import (
     check_forward_arguments,
@@ -311,19 +311,11 @@ class EncoderLikelihoodMixin:
             (24, 9)
         """
         input_ids = prepare_input_ids(self, input_ids, attention_mask)
-        scorer = MaskedScorer(self, input_ids, attention_mask, rows_per_pass)
-        source = self._make_source(orders, num_orders, block_length, stride, num_times, masking)
-        if source is not None:
-            return self._score_along_orders(scorer, scorer.is_token, source, num_orders, generator)
-        takes_sigma = self.config.target_injection == "sigma"
-        masking = masking or ("bernoulli" if takes_sigma else "fixed_count")
-        uses_time = takes_sigma and masking == "bernoulli"
-
-        def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
-            return scorer.score(is_masked, is_masked, log_linear_noise(times) if uses_time else None)
-
-        num_times = NUM_TIMES if num_times is None else num_times
-        return diffusion_bound(scorer, score, scorer.is_token, num_times, masking, generator)
+        scorer = MaskedScorer(self, input_ids, attention_mask, rows_per_pass, generator)
+        uses_time = self.config.target_injection == "sigma" and masking in (None, "bernoulli")
+        return self._estimate(
+            scorer, scorer.is_token, orders, num_orders, block_length, stride, num_times, masking, uses_time
+        )
 
     @suggest_arguments
     @torch.no_grad()
@@ -384,53 +376,49 @@ class EncoderLikelihoodMixin:
         is_known = is_target | is_context
         input_ids = prepare_input_ids(self, input_ids.masked_fill(~is_known, 0))
         input_ids = input_ids.masked_fill(~is_known, self.config.mask_token_id)
-        scorer = MaskedScorer(self, input_ids, attention_mask, rows_per_pass)
-        source = self._make_source(orders, num_orders, block_length, stride, num_times, masking)
-        if source is not None:
-            return self._score_along_orders(scorer, is_target, source, num_orders, generator)
+        scorer = MaskedScorer(self, input_ids, attention_mask, rows_per_pass, generator)
+        return self._estimate(scorer, is_target, orders, num_orders, block_length, stride, num_times, masking)
 
-        def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
-            return scorer.score(is_masked, is_masked)
-
-        num_times = NUM_TIMES if num_times is None else num_times
-        return diffusion_bound(scorer, score, is_target, num_times, masking or "fixed_count", generator)
-
-    def _make_source(
+    def _estimate(
         self,
+        scorer: MaskedScorer,
+        is_target: torch.BoolTensor,
         orders: Orders | None,
         num_orders: int,
         block_length: int | None,
         stride: int | None,
         num_times: int | None,
         masking: str | None,
-    ) -> OrderSource | None:
-        """Return the source of orders, or None for the masked-diffusion bound, which uses no orders."""
+        uses_time: bool = False,
+    ) -> LogLikelihoodOutput:
+        """
+        Estimate the log-likelihood of targets: the masked-diffusion bound (Eq. 1), or the mean over orders (Eq. 7).
+
+        If `uses_time` is True, the model gets the noise level of each diffusion time. Otherwise, a model that takes the
+        noise level gets the level that matches the fraction of masked tokens.
+        """
         warn_if_slow(self)
         if orders is None and num_orders == 1 and block_length is None and stride is None:
-            return None
+
+            def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
+                return scorer.score(is_masked, is_masked, log_linear_noise(times) if uses_time else None)
+
+            num_times = NUM_TIMES if num_times is None else num_times
+            masking = masking or ("bernoulli" if uses_time else "fixed_count")
+            return diffusion_bound(scorer, score, is_target, num_times, masking)
         if num_times is not None or masking is not None:
             raise ValueError(
                 "`num_times` and `masking` apply only to the masked-diffusion bound, which uses no orders. Remove "
                 "`num_times` and `masking`, or remove `orders`, `num_orders`, `block_length` and `stride`."
             )
-        return make_order_source(orders, num_orders, block_length, stride)
-
-    def _score_along_orders(
-        self,
-        scorer: MaskedScorer,
-        is_target: torch.BoolTensor,
-        source: OrderSource,
-        num_orders: int,
-        generator: torch.Generator | None,
-    ) -> LogLikelihoodOutput:
-        """Compute the mean over orders of log p(targets | order), predicting one target after another (Eq. 7)."""
+        source = make_order_source(orders, num_orders, block_length, stride)
         per_token = torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
         totals = []
         for _ in range(num_orders):
-            drawn = group_orders(source.draw(scorer.is_token, generator), (~is_target).long())
+            drawn = group_orders(source.draw(scorer.is_token, scorer.generator), (~is_target).long())
             ranks = drawn.argsort(dim=-1)
             total = torch.zeros_like(per_token[:, 0])
-            for rank in range(int(is_target.sum(dim=-1).max())):
+            for rank in range(int(is_target.sum(dim=-1).max())):  # predict one target after another
                 scores = scorer.score((ranks >= rank) & is_target, (ranks == rank) & is_target)
                 per_token += scores / num_orders
                 total += scores.sum(dim=-1)

@@ -164,15 +164,10 @@ class DecodingState:
         step: int,
     ) -> None:
         """
-        Fill tokens in.
+        Fill in `tokens` (queries,) at `indices`, which must be the next masked ranks of each sequence.
 
-        Args:
-            tokens (`torch.LongTensor` of shape `(queries,)`): The tokens.
-            indices (`tuple` of two `torch.LongTensor` of shape `(queries,)`): Sequence and rank of each token. The
-                ranks must be the next masked ranks of each sequence.
-            num_unmasked (`torch.LongTensor` of shape `(batch,)`): Number of tokens for each sequence, on the CPU.
-            token_logprobs (`torch.Tensor` of shape `(queries,)`): Log-probability of each token.
-            step (`int`): Index of the step.
+        `token_logprobs` (queries,) are their log-probabilities. `num_unmasked` (batch,), on the CPU, is the number of
+        tokens for each sequence.
         """
         # On accelerators, `generate` makes this check at the end, since here it would make the CPU wait.
         if token_logprobs.is_cpu and not torch.isfinite(token_logprobs).all():
@@ -298,12 +293,7 @@ class AnyOrderCache:
     When several ranks are queried in parallel, only the row of the first one stays. The next pass overwrites the other
     rows, so no entry is copied or moved.
 
-    Args:
-        config (`AOGPTConfig`): Configuration of the model.
-        batch_size (`int`): Number of sequences.
-        num_slots (`int`): Number of slots, one for each rank.
-        dtype (`torch.dtype`): Data type of keys and values.
-        devices (sequence of `torch.device`): Device of each layer.
+    `num_slots` is the number of ranks, and `devices` the device of each layer.
     """
 
     def __init__(
@@ -328,12 +318,9 @@ class AnyOrderCache:
 
     def set_slots(self, slots: slice | torch.LongTensor, num_visible: int) -> None:
         """
-        Set the slots that the next pass writes and reads.
+        Set the slots that the next pass writes, and the number of leading slots that its rows may attend to.
 
-        Args:
-            slots (`slice` or `torch.LongTensor` of shape `(batch, rows)`): Slot of each row. A slice can be given if
-                the slots are the same for every sequence.
-            num_visible (`int`): Number of leading slots that the rows may attend to.
+        `slots` has shape (batch, rows), or is a slice if the slots are the same for every sequence.
         """
         self._slots, self._num_visible = slots, num_visible
 
@@ -377,7 +364,7 @@ class CachedDecodingState(DecodingState):
     def finish(self) -> None:
         """Keep the buffers of a compiled model for its next generation."""
         if self._is_compiled:
-            self._compiled.keep(self.model)
+            _COMPILED_BUFFERS[self.model.model] = self._compiled
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         """Predict the next `num_queries[b]` masked ranks of each sequence b, each given all unmasked tokens."""
@@ -543,10 +530,6 @@ class CompiledBuffers(NamedTuple):
             # would cause a recompilation.
             torch._dynamo.mark_static_address(tensor, guard=False)
         return buffers
-
-    def keep(self, model: PreTrainedModel) -> None:
-        """Keep the buffers, so that the next call of `model.generate` can reuse them."""
-        _COMPILED_BUFFERS[model.model] = self
 
 
 _COMPILED_BUFFERS: WeakKeyDictionary[nn.Module, CompiledBuffers] = WeakKeyDictionary()

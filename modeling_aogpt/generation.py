@@ -107,6 +107,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
     A model sets `decoding_state_class` to a class that queries the model, and `generation_config` to its settings.
     """
 
+    generation_config_class = AnyOrderGenerationConfig
     generation_config: AnyOrderGenerationConfig
     decoding_state_class: type[DecodingState]
 
@@ -198,7 +199,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
         blocks = block_indices(token_positions(~is_padding), config.block_length, config.stride)
         source = OrderSource(
             "left_to_right" if config.is_adaptive else config.order,
-            *(config.block_length, config.stride),
+            config.block_length,
+            config.stride,
             name="order",
             expected=f", one order for each of `num_return_sequences` ({config.num_return_sequences}) per input",
         )
@@ -484,19 +486,13 @@ class GenerationProgress:
 
     A column is final if no sequence of the batch has a masked position in this column or to its left. Each final column
     is passed to `streamer.put` once. The remaining columns, with masks, are passed to `streamer.put_draft` if the
-    streamer has this method, like Transformers' `TextDiffusionStreamer`. With refinement, generated columns become
-    final only at the end. Padding after an end-of-text token is passed only as far as another sequence of the batch has
-    text.
-
-    Args:
-        state (`DecodingState`): The sequences.
-        streamer (`BaseStreamer`, *optional*): Streamer that receives the tokens.
-        keep_history (`bool`): Whether to store the sequences after every step.
-        will_refine (`bool`): Whether generated tokens may still change after all positions are unmasked.
+    streamer has this method, like Transformers' `TextDiffusionStreamer`. With refinement (`will_refine`), generated
+    columns become final only at the end. Padding after an end-of-text token is passed only as far as another sequence
+    of the batch has text.
 
     Attributes:
         history (`list` of `torch.LongTensor` of shape `(batch, n)`): The sequences at the beginning and after every
-            step, or None.
+            step, or None unless `keep_history`.
     """
 
     def __init__(
@@ -506,34 +502,27 @@ class GenerationProgress:
         self.history = [state.sequences()] if keep_history else None
         self.num_put = 0
         if streamer is not None:
-            # An empty prompt is passed too, because streamers may skip the first call.
-            self._put_final(state.sequences().cpu(), always=True)
+            self._put_final(always=True)  # also an empty prompt, because streamers may skip the first call
 
     def update(self) -> None:
         """Record a step that unmasked at least one position."""
-        if self.history is None and self.streamer is None:
-            return
-        sequences = self.state.sequences()
         if self.history is not None:
-            self.history.append(sequences)
-        if self.streamer is None:
-            return
-        sequences = sequences.cpu()
-        if not self.will_refine:
-            self._put_final(sequences)
-        if hasattr(self.streamer, "put_draft") and self.num_put < sequences.shape[1]:
-            self.streamer.put_draft(sequences[:, self.num_put :])
+            self.history.append(self.state.sequences())
+        if self.streamer is not None and not self.will_refine:
+            self._put_final()
+        if hasattr(self.streamer, "put_draft") and self.num_put < self.state.ids.shape[1]:
+            self.streamer.put_draft(self.state.sequences()[:, self.num_put :].cpu())
 
     def finish(self) -> None:
         """Stream the remaining columns, and end the stream."""
         if self.streamer is not None:
-            self._put_final(self.state.sequences().cpu())
+            self._put_final()
             self.streamer.end()
 
-    def _put_final(self, sequences: torch.LongTensor, always: bool = False) -> None:
+    def _put_final(self, always: bool = False) -> None:
         num_final = self._count_final()
         if num_final > self.num_put or always:
-            self.streamer.put(sequences[:, self.num_put : num_final])
+            self.streamer.put(self.state.sequences()[:, self.num_put : num_final].cpu())
         self.num_put = num_final
 
     def _count_final(self) -> int:

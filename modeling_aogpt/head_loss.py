@@ -121,17 +121,10 @@ def differentiate_chunk(
     needs_grad: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """
-    Return the weighted loss of a chunk of rows, and its gradient for the logits, divided by `unit`, in their dtype.
+    Return the loss of a chunk of rows, and its gradient with respect to the logits, divided by `unit`.
 
-    Args:
-        logits (`torch.Tensor` of shape `(rows, width)`): Logits, which are overwritten. Those from `num_ids` on are
-            ignored.
-        ids (`torch.LongTensor` of shape `(rows, 1)`): Target id of each row.
-        scale (`torch.Tensor` of shape `(rows,)`): Weight of each row.
-        unit (`torch.Tensor`): Unit of the gradient.
-        loss (`str`): As in [`head_loss`].
-        num_ids (`int`): As in [`head_loss`].
-        needs_grad (`bool`): Whether to compute the gradient.
+    The `logits` (rows, width) are overwritten. Columns from `num_ids` on are ignored. `ids` (rows, 1) are the targets,
+    and `scale` (rows,) the weights of the rows.
     """
     dtype, logits = logits.dtype, logits.to(scale.dtype)
     if logits.shape[1] > num_ids:

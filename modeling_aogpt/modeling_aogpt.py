@@ -60,7 +60,7 @@ from .validation import (
     should_validate,
 )
 
-Rotation = tuple[torch.Tensor, torch.Tensor]
+Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, rows, head_dim)
 
 # Methods of AOGPTForAnyOrderLM. A class without such a method raises an error that names AOGPTForAnyOrderLM.
 ANY_ORDER_METHODS = ("generate", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
@@ -154,12 +154,16 @@ class AOGPTAttention(nn.Module):
         self,
         hidden_states: torch.Tensor,
         rotations: tuple[Rotation, Rotation] | None,
-        attention_mask: torch.Tensor | None,
-        past_key_values: Cache | None,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
         kept: slice = slice(None),
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return attention output and weights of the rows in the slice `kept`. Every row provides a key and a value."""
+        """
+        Return attention output and weights of the rows in the slice `kept`. Every row provides a key and a value.
+
+        `rotations` are the rotation of attention queries and that of keys.
+        """
         query, key, value = self.q_proj(hidden_states[:, kept]), self.k_proj(hidden_states), self.v_proj(hidden_states)
         query, key, value = (states.unflatten(-1, (-1, self.config.head_dim)) for states in (query, key, value))
         # Normalize before the transpose, while the data is contiguous; afterwards it takes twice as long.
@@ -214,18 +218,19 @@ class TargetModulation(nn.Module):
         self.num_vectors = num_vectors
         self.proj = Linear(config.target_embedding_size, num_vectors * config.hidden_size)
 
-    def tabulate(self, conditions: torch.Tensor) -> torch.Tensor:
-        """Return a table (n, num_vectors * hidden_size) of the vectors for `conditions` (n, target_embedding_size)."""
-        return self.proj(conditions)
-
     def forward(
         self, conditions: torch.Tensor | None, targets: torch.LongTensor, table: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, ...]:
-        """Return `num_vectors` tensors (batch, rows, hidden_size), which are looked up in `table` if it is given."""
+        """
+        Return `num_vectors` tensors (batch, rows, hidden_size).
+
+        `conditions` (n, target_embedding_size) holds the embedding of each target. `table`, the projection of all
+        `conditions`, can be given instead.
+        """
         if table is None and targets.numel() > conditions.shape[0]:
             # There are fewer positions than rows, so project each position only once. For 256 sequences of 16 rows,
             # forward and backward passes then take a sixth of the time.
-            table = self.tabulate(conditions)
+            table = self.proj(conditions)
         vectors = self.proj(conditions[targets]) if table is None else F.embedding(targets, table)
         return vectors.chunk(self.num_vectors, dim=-1)
 
@@ -281,31 +286,22 @@ class AOGPTBlock(GradientCheckpointingLayer):
         hidden_states: torch.Tensor,
         conditions: torch.Tensor | None,
         targets: torch.LongTensor,
-        rotations: tuple[Rotation, Rotation] | None,
-        attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
         modulations: torch.Tensor | None = None,
         kept: slice = slice(None),
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> torch.Tensor:
         """Return the hidden states of the rows selected by `kept` (see [`AOGPTStack.run_layers`])."""
-        arguments = {
-            "rotations": rotations,
-            "attention_mask": attention_mask,
-            "past_key_values": past_key_values,
-            "kept": kept,
-            **kwargs,
-        }
         if self.modulation is None:
             if self.target_embeddings is not None:
                 hidden_states = hidden_states + self.target_embeddings(targets)
-            attention_output = self.self_attn(self.input_layernorm(hidden_states), **arguments)[0]
+            attention_output, _ = self.self_attn(self.input_layernorm(hidden_states), kept=kept, **kwargs)
             hidden_states = hidden_states[:, kept] + attention_output
             return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
         shift, scale, *others = self.modulation(conditions, targets, modulations)
         gate, mlp_shift, mlp_scale, mlp_gate = (vectors[:, kept] for vectors in others)
-        attention_output = self.self_attn(modulate(self.input_layernorm(hidden_states), shift, scale), **arguments)[0]
+        attention_input = modulate(self.input_layernorm(hidden_states), shift, scale)
+        attention_output, _ = self.self_attn(attention_input, kept=kept, **kwargs)
         hidden_states = add_product(hidden_states[:, kept], gate, attention_output)
         mlp_output = self.mlp(modulate(self.post_attention_layernorm(hidden_states), mlp_shift, mlp_scale))
         return add_product(hidden_states, mlp_gate, mlp_output)
@@ -401,7 +397,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`AOGPTModel.tabulate_modulations`], used
                 instead of `conditions`.
             kept (`slice`): Rows to return. For the other rows, the last layer computes only keys and values.
-            kwargs: Further arguments of [`AOGPTBlock`].
+            kwargs: Further arguments of [`AOGPTAttention`].
         """
         rotations, added = None, None
         if self.config.position_encoding == "rotary":
@@ -418,7 +414,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
                 hidden_states,
                 conditions,
                 targets,
-                rotations,
+                rotations=rotations,
                 modulations=None if modulations is None else modulations[layer_idx],
                 kept=kept if layer_idx == len(self.layers) - 1 else slice(None),
                 **kwargs,
@@ -479,7 +475,7 @@ class AOGPTModel(AOGPTStack):
             return None
         conditions = embed_targets(self.target_embeddings, length, device)
         modules = (*(layer.modulation for layer in self.layers), self.modulation)
-        return tuple(module.tabulate(conditions) for module in modules)
+        return tuple(module.proj(conditions) for module in modules)
 
     @capture_outputs
     def forward(
@@ -549,6 +545,8 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         self.model = self.model_class(config)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
+        if isinstance(self, AnyOrderGenerationMixin):  # Transformers before 5.13 does not use generation_config_class
+            self.generation_config = AnyOrderGenerationConfig.from_model_config(config)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -648,12 +646,6 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
 
     _auto_class = "AutoModel"
     decoding_state_class = CachedDecodingState
-    generation_config_class = AnyOrderGenerationConfig
-
-    def __init__(self, config: AOGPTConfig) -> None:
-        super().__init__(config)
-        # Transformers before 5.13 does not use `generation_config_class`.
-        self.generation_config = AnyOrderGenerationConfig.from_model_config(config)
 
     def forward_by_rank(
         self,
@@ -676,11 +668,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
             orders = left_to_right_orders(batch_size, length, device=input_ids.device)
         elif should_validate(self, input_ids):
             check_orders("orders", orders, batch_size, length)
-        orders = orders.long()
-        if attention_mask is None:
-            positions = left_to_right_orders(batch_size, length, device=input_ids.device)
-        else:
-            positions = token_positions(attention_mask != 0)
+        orders, positions = orders.long(), token_positions(token_mask(input_ids, attention_mask))
+        if attention_mask is not None:
             orders = group_orders(orders, (attention_mask == 0).long())
         ids, positions = index_by_rank(input_ids, orders), index_by_rank(positions, orders)
         return self.model(**branch_rows(ids, positions, torch.zeros_like(ids)), **kwargs), orders

@@ -21,7 +21,6 @@ from .configuration_aogpt import MDMEncoderConfig
 from .decoding_state import EncoderDecodingState
 from .devices import Linear, warn_if_slow
 from .generation import AnyOrderGenerationMixin
-from .generation_config import AnyOrderGenerationConfig
 from .likelihood import (
     ROWS_PER_PASS,
     LogLikelihoodOutput,
@@ -223,13 +222,10 @@ class MaskedScorer(Scorer):
         self, is_masked: torch.BoolTensor, is_scored: torch.BoolTensor, sigma: torch.Tensor | None = None
     ) -> torch.Tensor:
         """
-        Return the log-probability (batch, n) of each scored token, by position, float64; 0 elsewhere.
+        Return the log-probability (batch, n) of each token selected by `is_scored`, by position; 0 elsewhere.
 
-        Args:
-            is_masked (`torch.BoolTensor` of shape `(batch, n)`): Positions to mask.
-            is_scored (`torch.BoolTensor` of shape `(batch, n)`): Positions to score. They must be masked.
-            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence, for a model that takes
-                a noise level. Defaults to the level that matches the fraction of masked tokens.
+        The positions selected by `is_masked` (batch, n), which include those of `is_scored`, are masked. A model that
+        takes the noise level gets `sigma` (batch,). By default, the level matches the fraction of masked tokens.
         """
         scores = torch.zeros(is_masked.shape, dtype=torch.float64, device=is_masked.device)
         active = is_scored.any(dim=-1).nonzero().squeeze(1)
@@ -451,12 +447,6 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
     _auto_class = "AutoModelForMaskedLM"
     model_class = MDMEncoderModel
     decoding_state_class = EncoderDecodingState
-    generation_config_class = AnyOrderGenerationConfig
-
-    def __init__(self, config: MDMEncoderConfig) -> None:
-        super().__init__(config)
-        # Transformers before 5.13 does not know `generation_config_class`.
-        self.generation_config = AnyOrderGenerationConfig.from_model_config(config)
 
     @can_return_tuple
     def forward(

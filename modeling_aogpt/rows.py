@@ -115,14 +115,9 @@ def chain(num_context: torch.LongTensor, ends: torch.LongTensor, num_rows: int) 
 
 
 def parallel_queries(num_context: torch.LongTensor, ends: torch.LongTensor, num_rows: int) -> torch.LongTensor:
-    """
-    Return branches (batch, rows) that consist of a context and parallel queries.
-
-    `num_context` and `ends` have shape (batch,). Ranks below `num_context` are `CONTEXT`, each rank from `num_context`
-    to `ends` - 1 is a branch of its own, and ranks from `ends` on are `PADDING`.
-    """
-    ranks = torch.arange(num_rows, device=ends.device)
-    return torch.where(ranks < num_context[:, None], CONTEXT, ranks).masked_fill(ranks >= ends[:, None], PADDING)
+    """Return the same as [`chain`], but with a branch of its own for each rank from `num_context` to `ends` - 1."""
+    branches = chain(num_context, ends, num_rows)
+    return torch.where(branches < 0, branches, torch.arange(num_rows, device=ends.device))
 
 
 def causal_mask(

@@ -195,16 +195,7 @@ def convert(
 
 
 def load_released(source: Path, weights: str | None = None) -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:
-    """
-    Load a released model on the CPU, in the precision of its file.
-
-    Args:
-        source (`Path`): As in [`convert`].
-        weights (`str`, *optional*): As in [`convert`].
-
-    Raises:
-        ValueError: As in [`convert`].
-    """
+    """Load a released model on the CPU, in the precision of its file (see [`convert`] for the arguments)."""
     if weights not in ("ema", "live", None):
         raise ValueError(f"`weights` must be 'ema' or 'live', but is {weights!r}.")
     return load_encoder(source, weights) if source.is_dir() else load_decoder(source, weights)

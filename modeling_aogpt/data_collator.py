@@ -186,15 +186,11 @@ class OrderDistribution:
         """
         if self.orders == "left_to_right":
             return positions
-        if self.orders == "shared":
-            return shift_right(self._draw_shared_keys(seed, positions), 1)
+        if self.orders == "shared":  # positions at the same offset in their blocks have the same key
+            offsets = positions // (self.stride or 1) if self.block_length is None else positions % self.block_length
+            stream = make_streams(seed, torch.tensor(SHARED_SAMPLE, device=positions.device))
+            return shift_right(draw_integers(stream, len(positions))[offsets], 1)
         return shift_right(draw_integers(make_streams(seed, samples), len(positions) + 1)[:, 1:], 1)
-
-    def _draw_shared_keys(self, seed: int, positions: torch.LongTensor) -> torch.LongTensor:
-        """Return sort keys of positions. Positions at the same offset in their blocks have the same key."""
-        offsets = positions // (self.stride or 1) if self.block_length is None else positions % self.block_length
-        stream = make_streams(seed, torch.tensor(SHARED_SAMPLE, device=positions.device))
-        return draw_integers(stream, len(positions))[offsets]
 
 
 @dataclass

@@ -205,13 +205,7 @@ class DecodingState:
         Without blocks, a sequence ends right after the end-of-text token. Later tokens that were drawn in the same step
         are replaced by padding. With blocks, a sequence ends with the block that contains the end-of-text token. The
         other tokens of this block are kept, because tokens before the end-of-text token may have been predicted from
-        them.
-
-        Args:
-            eos_token_ids (`torch.LongTensor`): Ids of end-of-text, on the CPU.
-            pad_token_id (`int`): Id to pad with.
-            in_blocks (`bool`): Whether sequences end with a block.
-            may_end (`torch.BoolTensor` of shape `(batch,)`): True for sequences that may end.
+        them. Only sequences selected by `may_end` (batch,) can end. `eos_token_ids` are on the CPU.
         """
         is_eos = self.ranks_between(self.num_prompt, self.num_context)
         is_eos &= torch.isin(self.ids, to_device(eos_token_ids, self.ids.device))
@@ -380,12 +374,8 @@ class CachedDecodingState(DecodingState):
         """
         Predict the rank after each draft, given all unmasked tokens and the drafts up to this one.
 
-        The drafts must be in `ids`, at the first masked ranks. They are not committed.
-
-        Args:
-            num_drafts (`torch.LongTensor` of shape `(batch,)`): Number of drafts of each sequence.
-            include_first (`bool`): Whether to predict the rank of the first draft too. This is needed if no query has
-                predicted that rank before.
+        The `num_drafts` (batch,) drafts must be in `ids`, at the first masked ranks. They are not committed. With
+        `include_first`, the rank of the first draft is predicted too. This is needed if no query has predicted it.
         """
         num_context = self.num_context + num_drafts
         ranks = self._uncached_ranks(torch.minimum(num_context + 1, self.ends))
@@ -551,11 +541,8 @@ class EncoderDecodingState(DecodingState):
         """
         Predict the next `num_queries[b]` masked ranks of each sequence b, each given all unmasked tokens.
 
-        Args:
-            num_queries (`torch.LongTensor` of shape `(batch,)`): Number of queries of each sequence. The model does not
-                run on sequences without queries.
-            sigma (`float`, *optional*): Noise level, for models that take a noise level (SEDD). Defaults to the level
-                that matches the fraction of masked tokens of each sequence.
+        The model does not run on sequences without queries. A model that takes a noise level (SEDD) gets `sigma`. By
+        default, the level matches the fraction of masked tokens of each sequence.
         """
         device = self.ids.device
         is_active = num_queries > 0

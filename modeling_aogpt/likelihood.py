@@ -176,6 +176,7 @@ class AnyOrderLikelihoodMixin:
                 )
         source = make_order_source(orders, num_orders, block_length, stride, allow_repeats=ensemble_size > 1)
         warn_if_slow(self)
+        input_ids = prepare_input_ids(self, input_ids, attention_mask)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
         samples_contexts = num_ranks is not None and source.is_uniform
         no_context, totals, per_token = torch.zeros_like(scorer.num_tokens), [], 0.0
@@ -267,8 +268,8 @@ class AnyOrderLikelihoodMixin:
         context_source = OrderSource(context_orders, name="context_orders")
         is_target, is_context = prepare_targets(input_ids, targets, context, attention_mask)
         warn_if_slow(self)
-        known_ids = input_ids.masked_fill(~(is_target | is_context), 0)
-        scorer = RowScorer(self, known_ids, attention_mask, rows_per_pass, generator)
+        input_ids = prepare_input_ids(self, input_ids.masked_fill(~(is_target | is_context), 0), attention_mask)
+        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
         num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
         max_targets, max_context = int(num_targets.max()), int(num_context.max())
         is_context_random = context_source.is_random or ensemble_size > 1
@@ -335,6 +336,7 @@ class AnyOrderLikelihoodMixin:
         """
         check_integer("ensemble_size", ensemble_size)
         warn_if_slow(self)
+        input_ids = prepare_input_ids(self, input_ids, attention_mask)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
 
         def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
@@ -383,13 +385,9 @@ def join_branches(
     """
     Return the target position and the branch of each row, both (batch, rows). Each order of the targets is a branch.
 
-    Args:
-        parts (`list` of `torch.LongTensor`): The positions of the context (batch, max_context), then the positions of
-            the targets (batch, max_targets) in each order.
-        num_context (`torch.LongTensor` of shape `(batch,)`): Number of positions in the first part that are context.
-            The positions after them are padding.
-        num_targets (`torch.LongTensor` of shape `(batch,)`): Number of positions in each other part that are targets.
-            The positions after them are padding.
+    The first part holds the positions of the context (batch, max_context), of which `num_context` (batch,) are used.
+    Each other part holds an order of the targets (batch, max_targets), of which `num_targets` (batch,) are used. The
+    other positions are padding.
     """
     branches = []
     for branch, part in enumerate(parts, CONTEXT):
@@ -413,11 +411,7 @@ def token_log_probs(
     """
     Return the float64 log-probability (rows,) of one id in each row, normalized over the ids of text.
 
-    Args:
-        head (`Callable`): Maps hidden states to logits (rows, vocab_size).
-        hidden_states (`torch.Tensor` of shape `(rows, hidden_size)`): Last hidden states.
-        ids (`torch.LongTensor` of shape `(rows,)`): The id to score in each row.
-        num_valid_tokens (`int`): Number of ids of text.
+    `head` maps last hidden states (rows, hidden_size) to logits (rows, vocab_size). `ids` has shape (rows,).
     """
     num_rows, scores = max(1, min(ROWS_PER_HEAD_CALL, LOGITS_PER_HEAD_CALL // num_valid_tokens)), []
     for states, targets in zip(hidden_states.split(num_rows), ids.split(num_rows), strict=True):
@@ -433,13 +427,15 @@ class Scorer:
 
     Args:
         model (`PreTrainedModel`): A model with a head.
-        input_ids (`torch.LongTensor` of shape `(batch, n)`): The sequences.
+        input_ids (`torch.LongTensor` of shape `(batch, n)`): The sequences, checked by `prepare_input_ids`.
         attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding.
         rows_per_pass (`int`): Largest number of rows in a forward pass.
         generator (`torch.Generator`, *optional*): Source of randomness.
 
     Attributes:
         is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding.
+        positions (`torch.LongTensor` of shape `(batch, n)`): Position of each token, counted without padding.
+        num_tokens (`torch.LongTensor` of shape `(batch,)`): Number of tokens of each sequence.
         num_rows (`int`): Number of rows computed so far, including padding.
     """
 
@@ -455,6 +451,7 @@ class Scorer:
         self.model, self.input_ids, self.rows_per_pass, self.generator = model, input_ids, rows_per_pass, generator
         self.num_rows = 0
         self.is_token = token_mask(input_ids, attention_mask)
+        self.positions, self.num_tokens = token_positions(self.is_token), self.is_token.sum(dim=-1)
 
     def score_rows(self, hidden_states: torch.Tensor, ids: torch.LongTensor) -> torch.Tensor:
         """Return the log-probability (rows,) of one id in each row, given the last hidden states of the rows."""
@@ -463,19 +460,6 @@ class Scorer:
 
 class RowScorer(Scorer):
     """Scorer of a decoder, for tokens in any order (see `rows.py` for rows and branches)."""
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        input_ids: torch.LongTensor,
-        attention_mask: torch.Tensor | None,
-        rows_per_pass: int,
-        generator: torch.Generator | None,
-    ) -> None:
-        input_ids = prepare_input_ids(model, input_ids, attention_mask)
-        super().__init__(model, input_ids, attention_mask, rows_per_pass, generator)
-        self.num_tokens = self.is_token.sum(dim=-1)
-        self.positions = token_positions(self.is_token)
 
     def score(self, order: torch.LongTensor, branches: torch.LongTensor) -> torch.Tensor:
         """
@@ -581,16 +565,10 @@ def ensemble_gain_along_orders(
     scorer: RowScorer, orders: torch.LongTensor, scores: torch.Tensor, ensemble_size: int, num_ranks: int | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
-    Compute the ensemble gain at all ranks of given orders, or estimate the gain without bias from random ranks.
+    Compute the ensemble gain at all ranks of `orders`, or estimate it without bias from `num_ranks` random ranks.
 
-    The random ranks are stratified. The gain at rank r takes (M - 1)(r + 1) rows.
-
-    Args:
-        scorer (`RowScorer`): The scorer.
-        orders (`torch.LongTensor` of shape `(batch, n)`): The orders, with padding at the end.
-        scores (`torch.Tensor` of shape `(batch, n)`): Log-probability of each token under these orders, by rank.
-        ensemble_size (`int`): Size M of the ensemble.
-        num_ranks (`int`, *optional*): Number of random ranks. By default, all ranks are used.
+    `orders` (batch, n) have padding at the end. `scores` (batch, n) are the log-probabilities of the tokens under these
+    orders, by rank. The random ranks are stratified. The gain at rank r takes (M - 1)(r + 1) rows.
 
     Returns:
         The gain (batch, n) by rank, and one estimate of its sum over ranks for each drawn rank, (draws, batch). The
@@ -660,13 +638,7 @@ def draw_masks(
     is_target: torch.BoolTensor, times: torch.Tensor, masking: str, generator: torch.Generator | None
 ) -> tuple[torch.BoolTensor, torch.Tensor]:
     """
-    Draw the targets to mask at random, at least one in each sequence.
-
-    Args:
-        is_target (`torch.BoolTensor` of shape `(batch, n)`): True at positions that may be masked.
-        times (`torch.Tensor` of shape `(batch,)`): Diffusion times in (0, 1].
-        masking (`str`): See [`diffusion_bound`].
-        generator (`torch.Generator`, *optional*): Source of randomness.
+    Draw the targets to mask at diffusion `times` (batch,) in (0, 1], at least one in each sequence.
 
     Returns:
         A boolean tensor (batch, n) that is True at masked positions, and the weight (batch,) of the log-probabilities
@@ -739,7 +711,7 @@ def average_orders(
     Return the log-likelihood for one order, or its mean over several orders.
 
     Args:
-        scorer (`Scorer`): The scorer that was used.
+        scorer (`Scorer`): The scorer that computed log p.
         per_token (`torch.Tensor` of shape `(batch, n)`): Mean over orders of log p of each token, by position.
         totals (`list` of `torch.Tensor` of shape `(batch,)`): log p of each sequence, for each order.
         is_random (`bool`): Whether the orders are random.

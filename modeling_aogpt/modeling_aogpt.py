@@ -265,7 +265,8 @@ class AOGPTBlock(GradientCheckpointingLayer):
     """
     Attention and MLP with residual connections.
 
-    With `target_injection="adaln"`, the target modulates and gates both.
+    With `target_injection="adaln"`, the target modulates and gates both. With `"sigma"` (only in encoders), the noise
+    level does so.
     """
 
     def __init__(self, config: AOGPTConfig, layer_idx: int) -> None:
@@ -274,7 +275,7 @@ class AOGPTBlock(GradientCheckpointingLayer):
         self.self_attn = AOGPTAttention(config, layer_idx)
         self.post_attention_layernorm = make_norm(config)
         self.mlp = AOGPTMLP(config)
-        self.modulation = TargetModulation(config, 6) if config.target_injection == "adaln" else None
+        self.modulation = TargetModulation(config, 6) if config.target_injection in ("adaln", "sigma") else None
         self.target_embeddings = (
             nn.Embedding(config.max_position_embeddings, config.hidden_size)
             if config.target_injection == "per_layer"

@@ -79,17 +79,11 @@ class SigmaEmbedding(nn.Module):
 
 
 class MDMEncoderBlock(AOGPTBlock):
-    """
-    Block of the decoder with full attention.
-
-    With `target_injection="sigma"`, the noise level modulates and gates it instead of the target.
-    """
+    """Block of the decoder with full attention."""
 
     def __init__(self, config: MDMEncoderConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
         self.self_attn.is_causal = False
-        if config.target_injection == "sigma":
-            self.modulation = TargetModulation(config, 6)
 
 
 class MDMEncoderPreTrainedModel(AOGPTPreTrainedModel):

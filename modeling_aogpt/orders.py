@@ -155,9 +155,7 @@ class OrderSource:
         """
         Return orders (batch, n) with padding at the end. Random orders are drawn anew in every call.
 
-        Args:
-            is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding, indexed by position.
-            generator (`torch.Generator`, *optional*): Source of randomness.
+        `is_token` (batch, n) is False at padding, indexed by position.
         """
         (batch_size, length), device = is_token.shape, is_token.device
         if not isinstance(self.orders, str):

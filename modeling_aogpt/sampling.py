@@ -291,10 +291,7 @@ class TokenSampler:
         """
         Return the float64 distributions (queries, vocab_size) to draw from.
 
-        Args:
-            result (`QueryResult`): The queries.
-            num_visible (`torch.LongTensor` of shape `(queries,)`, *optional*): Number of ranks that each query can see.
-                Defaults to all unmasked ranks.
+        Each query can see the first `num_visible` (queries,) ranks. By default, these are all unmasked ranks.
         """
         shape = len(result.hidden_states), self.state.model.config.vocab_size
         output = result.hidden_states.new_empty(shape, dtype=torch.float64)

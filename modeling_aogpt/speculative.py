@@ -116,9 +116,7 @@ def look_up(text: torch.LongTensor, targets: torch.LongTensor) -> tuple[torch.Lo
     """
     Return the token (batch,) whose neighbours agree best with those of the target, and whether at least one agrees.
 
-    Args:
-        text (`torch.LongTensor` of shape `(batch, n)`): Tokens by position, -1 at masked positions.
-        targets (`torch.LongTensor` of shape `(batch,)`): Target position of each sequence.
+    `text` (batch, n) has -1 at masked positions. `targets` (batch,) is the target position of each sequence.
     """
     length = text.shape[1]
     padded = torch.nn.functional.pad(text, (LOOKUP_REACH, LOOKUP_REACH), value=-1)
@@ -144,11 +142,7 @@ class SpeculativeSampler:
     A round takes one pass to verify drafts. With `ModelDrafts`, it takes another pass to make them. A round unmasks at
     least one token, or with `ModelDrafts` at least two (if two are left). There are thus never more passes than tokens.
 
-    Args:
-        state (`CachedDecodingState`): The sequences to fill in.
-        sampler (`TokenSampler`): Sampler that gives the distributions p.
-        drafter (`ModelDrafts` or `PromptLookupDrafts`): Source of drafts.
-        draft_length (`int`): Largest number of drafts per round and sequence.
+    `draft_length` is the largest number of drafts per round and sequence.
 
     Attributes:
         num_drafts (`int`): Number of drafts that could have been rejected, over all sequences and rounds.

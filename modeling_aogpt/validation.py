@@ -125,14 +125,9 @@ def check_aligned(name: str, values: torch.Tensor, input_ids: torch.Tensor) -> N
 
 def check_orders(name: str, orders: torch.Tensor, batch_size: int, length: int, expected: str = "") -> None:
     """
-    Raise a `ValueError` unless every order is a permutation of 0 ... length - 1.
+    Raise a `ValueError` unless `orders` are `batch_size` permutations of 0 ... length - 1.
 
-    Args:
-        name (`str`): Name of the argument, used in error messages.
-        orders (`torch.Tensor` of shape `(batch, n)`): The orders to check.
-        batch_size (`int`): Required number of orders.
-        length (`int`): Required number of positions in each order.
-        expected (`str`): Explanation of the required shape, appended to it in the error message.
+    The error message for a wrong shape contains `expected`, an explanation of the required shape.
     """
     check_tensor(name, orders)
     if tuple(orders.shape) != (batch_size, length):
@@ -215,9 +210,7 @@ def prepare_input_ids(
     """
     Check `input_ids` (batch, n), and return them as int64 with 0 at padding.
 
-    Raises:
-        ValueError: If `input_ids` is not a batch of ids of text (or masks, with `allow_mask`), if its sequences are too
-            long, or if `attention_mask` has another shape.
+    They must be ids of text (or masks, with `allow_mask`), and not too long for the model.
     """
     check_batch("input_ids", input_ids)
     if attention_mask is not None:
@@ -243,13 +236,7 @@ def prepare_labels(
     input_ids: torch.LongTensor,
     attention_mask: torch.Tensor | None = None,
 ) -> torch.LongTensor:
-    """
-    Check `labels` (batch, n), and return them as int64 with -100 at padding.
-
-    Raises:
-        ValueError: If `labels` does not have the shape of `input_ids`, or contains values that are neither ids of text
-            nor -100.
-    """
+    """Check that `labels` (batch, n) are ids of text or -100, and return them as int64 with -100 at padding."""
     check_batch("labels", labels)
     check_aligned("labels", labels, input_ids)
     labels = labels.long()
@@ -279,10 +266,6 @@ def prepare_targets(
     Check `targets` and `context`, and return two boolean tensors (batch, n) that are True at targets and at context.
 
     Without `context`, all tokens that are not targets are context. A sequence without targets gets no context.
-
-    Raises:
-        ValueError: If `targets` or `context` does not have the shape of `input_ids`, contains padding, or overlaps the
-            other, or if no position is a target.
     """
     check_batch("input_ids", input_ids)
     check_aligned("targets", targets, input_ids)

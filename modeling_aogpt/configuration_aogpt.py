@@ -21,12 +21,6 @@ ENCODER_AUTO_MAP = {
     "AutoModelForMaskedLM": "modeling_mdm_encoder.MDMEncoderForMaskedLM",
 }
 
-CHOICES = {
-    "target_injection": ("adaln", "input", "shared", "per_layer", "none"),
-    "position_encoding": ("learned", "rotary"),
-    "norm": ("rmsnorm", "layernorm"),
-}
-
 # Upper limits of sizes, far above the sizes of any model. They prevent a damaged or malicious config.json from
 # allocating too much memory.
 MAX_SIZES = {
@@ -128,7 +122,11 @@ class AOGPTConfig(PreTrainedConfig):
         "layers.*.mlp.up_proj": "colwise",
         "layers.*.mlp.down_proj": "rowwise",
     }
-    choices = CHOICES
+    choices = {
+        "target_injection": ("adaln", "input", "shared", "per_layer", "none"),
+        "position_encoding": ("learned", "rotary"),
+        "norm": ("rmsnorm", "layernorm"),
+    }
 
     vocab_size: int = GPT2_PADDED_VOCAB_SIZE
     hidden_size: int = 768

@@ -16,7 +16,6 @@ import os
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import PreTrainedModel
 
 from .configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCAB_SIZE, AOGPTConfig, MDMEncoderConfig
-from .modeling_aogpt import AOGPTForAnyOrderLM, compute_frequencies
+from .modeling_aogpt import AOGPTForAnyOrderLM, AOGPTWithHead, compute_frequencies
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM
 from .tokenization import load_matching_tokenizer
 
@@ -77,12 +75,9 @@ class ReleasedArchitecture:
     """
     Names and settings of a released architecture.
 
-    Attributes:
-        name (`str`): Name of the architecture.
-        embeddings, block, head (`dict`): Maps from released names of modules to names here.
-        settings (`dict`): Values of the configuration that differ from the defaults.
-        published_weights (`str`): `"ema"` or `"live"`, the weights with which the published numbers were computed (see
-            [`convert`]).
+    `embeddings`, `block` and `head` map released names of modules to names here. `settings` are the values of the
+    configuration that differ from the defaults. `published_weights` are those of the published numbers (see
+    [`convert`]).
     """
 
     name: str
@@ -207,10 +202,7 @@ def load_decoder(source: Path, weights: str | None) -> AOGPTForAnyOrderLM:
     tensors = {name.removeprefix("_orig_mod."): tensor for name, tensor in checkpoint["model"].items()}
     architecture = detect_architecture(tensors, source)
     config = read_config(checkpoint, architecture, tensors, source)
-    with torch.device("meta"):
-        model = AOGPTForAnyOrderLM(config)
-    names = dict(released_names(architecture, config, model.state_dict()))
-    shapes = released_shapes(names, model)
+    model, names, shapes = make_empty_model(AOGPTForAnyOrderLM, config, architecture)
     check_tensors(tensors, shapes, f"The tensors of {source} do not fit its model_args ({architecture.name})")
     if config.tie_word_embeddings and not torch.equal(*(tensors[name] for name in TIED)):
         raise ValueError(
@@ -232,10 +224,7 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
     settings, tensors = read_folder(source)
     architecture = SEDD if "sigma_map.mlp.0.weight" in tensors else RADD
     config = read_encoder_config(settings, architecture, source)
-    with torch.device("meta"):
-        model = MDMEncoderForMaskedLM(config)
-    names = dict(released_names(architecture, config, model.state_dict()))
-    shapes = released_shapes(names, model)
+    model, names, shapes = make_empty_model(MDMEncoderForMaskedLM, config, architecture)
     # The file also contains the rotary frequencies. They are compared, because no other tensor depends on the number of
     # heads or on the base.
     frequencies, _ = compute_frequencies(config, torch.device("cpu"))
@@ -244,8 +233,7 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
     if given.shape != frequencies.shape or not torch.allclose(given.float(), frequencies, rtol=1e-3, atol=0):
         raise ValueError(
             f"{problem}: rotary_emb.inv_freq does not have the frequencies of base "
-            f"{config.rope_parameters['rope_theta']:g} and n_heads="
-            f"{config.num_attention_heads}."
+            f"{config.rope_parameters['rope_theta']:g} and n_heads={config.num_attention_heads}."
         )
     check_tensors(tensors, shapes, problem)
     model.load_state_dict(split_tensors(names, tensors), assign=True)
@@ -350,32 +338,30 @@ def read_config(
         raise ValueError(f"{source} has model_args that are not allowed: {error}") from error
 
 
-def released_names(
-    architecture: ReleasedArchitecture, config: AOGPTConfig, known: Iterable[str]
-) -> Iterator[tuple[str, list[str]]]:
+def make_empty_model(
+    model_class: type[AOGPTWithHead], config: AOGPTConfig, architecture: ReleasedArchitecture
+) -> tuple[AOGPTWithHead, dict[str, list[str]], dict[str, tuple[int, ...]]]:
     """
-    Yield (released name, our names) for each released tensor, in the order of the authors' parameters.
+    Return a model without values, and our names and the shape of each released tensor.
 
-    If a released tensor contains the projections of attention queries, keys and values together, it has three of our
-    names. Names that are not in `known` are skipped.
+    The tensors are in the order of the authors' parameters. If a released tensor contains the projections of attention
+    queries, keys and values together, it has three of our names. Tensors that the model does not have are left out.
     """
+    with torch.device("meta"):
+        model = model_class(config)
+    weights, names = model.state_dict(), {}
     blocks = (
         (old.format(layer=layer), new.replace("{layer}", str(layer)))
         for layer in range(config.num_hidden_layers)
         for old, new in architecture.block.items()
     )
-    known = set(known)
     for old, new in (*architecture.embeddings.items(), *blocks, *architecture.head.items()):
         parts = [new.replace("{q,k,v}", part) for part in "qkv"] if "{q,k,v}" in new else [new]
         for kind in ("", ".weight", ".bias"):
-            if f"{parts[0]}{kind}" in known:
-                yield f"{old}{kind}", [f"{part}{kind}" for part in parts]
-
-
-def released_shapes(names: dict[str, list[str]], model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
-    """Return the shape that each released tensor must have."""
-    weights = model.state_dict()
-    return {old: (sum(len(weights[part]) for part in new), *weights[new[0]].shape[1:]) for old, new in names.items()}
+            if f"{parts[0]}{kind}" in weights:
+                names[f"{old}{kind}"] = [f"{part}{kind}" for part in parts]
+    shapes = {old: (sum(len(weights[part]) for part in new), *weights[new[0]].shape[1:]) for old, new in names.items()}
+    return model, names, shapes
 
 
 def split_tensors(names: dict[str, list[str]], tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -40,19 +40,11 @@ MAX_COMPILED_GRAPHS = 64
 
 
 class QueryResult(NamedTuple):
-    """
-    Result of a query: the last hidden state of each queried rank.
+    """Result of a query. Queries of the same sequence are next to each other."""
 
-    Attributes:
-        hidden_states (`torch.Tensor` of shape `(queries, hidden_size)`): Last hidden states. Queries of the same
-            sequence are next to each other.
-        sequences (`torch.LongTensor` of shape `(queries,)`): Index of the sequence of each query.
-        ranks (`torch.LongTensor` of shape `(queries,)`): Rank of each query.
-    """
-
-    hidden_states: torch.Tensor
-    sequences: torch.LongTensor
-    ranks: torch.LongTensor
+    hidden_states: torch.Tensor  # (queries, hidden_size): last hidden state of each query
+    sequences: torch.LongTensor  # (queries,): index of the sequence of each query
+    ranks: torch.LongTensor  # (queries,)
 
     @property
     def indices(self) -> Indices:
@@ -99,23 +91,6 @@ class DecodingState:
         blocks (`torch.LongTensor` of shape `(batch, n)`): Block index of each position. Blocks are filled in one after
             another.
         is_padding (`torch.BoolTensor` of shape `(batch, n)`): True at padding, indexed by position.
-
-    Attributes:
-        ids, positions, blocks (`torch.LongTensor` of shape `(batch, n)`): Token, position and block index of each rank.
-            The ids of masked ranks are arbitrary.
-        orders (`torch.LongTensor` of shape `(batch, n)`): Column of each rank in the text, counted with padding.
-        unmasking_steps, token_logprobs (`torch.Tensor` of shape `(batch, n)`): Step and log-probability of each
-            committed token, by rank; -1 and 0 for other ranks.
-        num_context (`torch.LongTensor` of shape `(batch,)`): Number of unmasked ranks.
-        num_prompt (`torch.LongTensor` of shape `(batch,)`): Number of ranks that the caller gave. They come first.
-        num_tokens (`torch.LongTensor` of shape `(batch,)`): Number of ranks without padding.
-        ends (`torch.LongTensor` of shape `(batch,)`): Number of ranks that belong to the text: `num_tokens`, or less
-            after an end-of-text token.
-        num_forward_passes, num_rows (`int`): Number of forward passes so far, and number of rows in all these passes
-            and sequences.
-        continues_prompt (`torch.BoolTensor` of shape `(batch,)`): Whether all given tokens stand before all masked
-            positions.
-        is_continuation (`bool`): Whether `continues_prompt` is True for all sequences.
     """
 
     def __init__(
@@ -128,21 +103,23 @@ class DecodingState:
     ) -> None:
         self.model = model
         is_masked = ids == model.config.mask_token_id
+        # Values of each rank, (batch, n). `orders` has the column of each rank in the text, counted with padding.
         self.orders = group_orders(orders, torch.where(is_padding, 2, is_masked.long()))
-        self.ids = index_by_rank(ids, self.orders)
+        self.ids = index_by_rank(ids, self.orders)  # arbitrary at masked ranks
         self.positions = index_by_rank(token_positions(~is_padding), self.orders)
         self.blocks = index_by_rank(blocks, self.orders)
-        self.unmasking_steps = torch.full_like(ids, -1)
+        self.unmasking_steps = torch.full_like(ids, -1)  # -1 at ranks that were not committed
         self.token_logprobs = torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
-        self.num_context = (~is_masked & ~is_padding).sum(dim=-1).cpu()
-        self.num_prompt = self.num_context.clone()
+        # Numbers of ranks, (batch,). `ends` is `num_tokens`, or less after an end-of-text token.
+        self.num_context = (~is_masked & ~is_padding).sum(dim=-1).cpu()  # unmasked
+        self.num_prompt = self.num_context.clone()  # given by the caller
         self.num_tokens = (~is_padding).sum(dim=-1).cpu()
         self.ends = self.num_tokens.clone()
         self.num_forward_passes = self.num_rows = 0
         columns = torch.arange(ids.shape[1], device=ids.device)
         first_masked = torch.where(is_masked & ~is_padding, columns, ids.shape[1]).amin(dim=1)
         last_given = torch.where(is_masked | is_padding, -1, columns).amax(dim=1)
-        self.continues_prompt = last_given < first_masked
+        self.continues_prompt = last_given < first_masked  # (batch,): all given tokens stand before all masks
         self.is_continuation = bool(self.continues_prompt.all())
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
@@ -361,7 +338,7 @@ class CachedDecodingState(DecodingState):
             _COMPILED_BUFFERS[self.model.model] = self._compiled
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
-        """Predict the next `num_queries[b]` masked ranks of each sequence b, each given all unmasked tokens."""
+        """Predict masked ranks (see [`DecodingState.query`])."""
         num_context = self.num_context[:, None]
         ranks = self._uncached_ranks(self.num_context + num_queries)
         is_query = (num_context <= ranks) & (ranks < num_context + num_queries[:, None])
@@ -388,17 +365,13 @@ class CachedDecodingState(DecodingState):
         self.num_cached = self.num_context.clone()
 
     def reorder(self, ranks: torch.LongTensor) -> None:
-        """Move the masked position at rank `ranks[b, k]` of sequence b to rank k. `ranks` has shape (batch, n)."""
+        """Move masked positions (see [`DecodingState.reorder`])."""
         super().reorder(ranks)
         # The row of the first masked rank may still be valid, but a check would make the CPU wait for an accelerator.
         self.num_cached = torch.minimum(self.num_cached, self.num_context)
 
     def remask(self, is_selected: torch.BoolTensor, orders: torch.LongTensor) -> None:
-        """
-        Re-mask generated tokens, and order the re-masked positions by `orders`.
-
-        `is_selected` (batch, n) is True at the positions to re-mask.
-        """
+        """Re-mask generated tokens (see [`DecodingState.remask`])."""
         before = self.orders
         super().remask(is_selected, orders)
         # A row depends on its target position and on the tokens of earlier ranks. Rows therefore stay valid up to the
@@ -539,7 +512,7 @@ class EncoderDecodingState(DecodingState):
 
     def query(self, num_queries: torch.LongTensor, sigma: float | None = None) -> QueryResult:
         """
-        Predict the next `num_queries[b]` masked ranks of each sequence b, each given all unmasked tokens.
+        Predict masked ranks (see [`DecodingState.query`]).
 
         The model does not run on sequences without queries. A model that takes a noise level (SEDD) gets `sigma`. By
         default, the level matches the fraction of masked tokens of each sequence.

@@ -489,17 +489,13 @@ class GenerationProgress:
     streamer has this method, like Transformers' `TextDiffusionStreamer`. With refinement (`will_refine`), generated
     columns become final only at the end. Padding after an end-of-text token is passed only as far as another sequence
     of the batch has text.
-
-    Attributes:
-        history (`list` of `torch.LongTensor` of shape `(batch, n)`): The sequences at the beginning and after every
-            step, or None unless `keep_history`.
     """
 
     def __init__(
         self, state: DecodingState, streamer: BaseStreamer | None, keep_history: bool, will_refine: bool
     ) -> None:
         self.state, self.streamer, self.will_refine = state, streamer, will_refine
-        self.history = [state.sequences()] if keep_history else None
+        self.history = [state.sequences()] if keep_history else None  # at the beginning and after every step
         self.num_put = 0
         if streamer is not None:
             self._put_final(always=True)  # also an empty prompt, because streamers may skip the first call

@@ -431,12 +431,6 @@ class Scorer:
         attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding.
         rows_per_pass (`int`): Largest number of rows in a forward pass.
         generator (`torch.Generator`, *optional*): Source of randomness.
-
-    Attributes:
-        is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding.
-        positions (`torch.LongTensor` of shape `(batch, n)`): Position of each token, counted without padding.
-        num_tokens (`torch.LongTensor` of shape `(batch,)`): Number of tokens of each sequence.
-        num_rows (`int`): Number of rows computed so far, including padding.
     """
 
     def __init__(
@@ -449,7 +443,7 @@ class Scorer:
     ) -> None:
         check_integer("rows_per_pass", rows_per_pass)
         self.model, self.input_ids, self.rows_per_pass, self.generator = model, input_ids, rows_per_pass, generator
-        self.num_rows = 0
+        self.num_rows = 0  # rows computed so far, including padding
         self.is_token = token_mask(input_ids, attention_mask)
         self.positions, self.num_tokens = token_positions(self.is_token), self.is_token.sum(dim=-1)
 

@@ -3,9 +3,7 @@
 """
 AO-GPT: a decoder-only language model that predicts tokens in any order (arXiv 2506.19935).
 
-The input of the decoder is a batch of rows (see `rows.py`). A row is a token, the position of that token, and the
-target position to predict. Row k of a sequence carries the token of rank k - 1 and predicts the token at position
-`orders[b, k]`. Row 0 carries a learned start embedding.
+The input of the decoder is a batch of rows: tokens with their positions and the positions to predict (see `rows.py`).
 
 With rotary positions (`position_encoding="rotary"`), attention queries are rotated by the position before the target,
 and keys by the position of the row's own token. From left to right, these two positions are the same. With

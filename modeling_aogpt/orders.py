@@ -68,11 +68,8 @@ def group_orders(orders: torch.LongTensor, groups: torch.Tensor) -> torch.LongTe
     """
     Sort each order by the groups of its positions, and keep the relative order within each group.
 
-    Positions of lower groups come first. A uniformly random order stays uniformly random within each group.
-
-    Args:
-        orders (`torch.LongTensor` of shape `(batch, n)`): The orders.
-        groups (`torch.Tensor` of shape `(batch, n)`): Group number of each position, indexed by position.
+    `groups` (batch, n) is indexed by position. Positions of lower groups come first. A uniformly random order stays
+    uniformly random within each group.
     """
     return index_by_rank(orders, index_by_rank(groups, orders).argsort(dim=-1, stable=True))
 
@@ -118,10 +115,6 @@ class OrderSource:
         stride (`int`, *optional*): Like `block_length`, but with strided blocks (see [`block_indices`]).
         name (`str`): Name of the argument, used in error messages.
         expected (`str`): Explanation of the required shape of a tensor, appended to it in the error message.
-
-    Attributes:
-        is_random (`bool`): Whether each call of [`draw`] may return different orders, as with `"random"` or a function.
-        is_uniform (`bool`): Whether all orders are equally likely.
     """
 
     def __init__(
@@ -148,6 +141,7 @@ class OrderSource:
                 f"`block_length` and `stride` need orders given by name, but `{name}` has type "
                 f"{type(orders).__name__}. Remove `block_length` and `stride`, or set `{name}='random'`."
             )
+        # Whether each call of `draw` may return other orders, and whether all orders are equally likely.
         self.is_random = not isinstance(orders, torch.Tensor) and orders != "left_to_right"
         self.is_uniform = is_name and orders == "random" and block_length is None and stride is None
 

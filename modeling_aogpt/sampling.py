@@ -204,18 +204,11 @@ def choose_tokens(
 
 @dataclass
 class SampledTokens:
-    """
-    Tokens, and measures of the distributions from which they were drawn.
-
-    Attributes:
-        tokens (`torch.LongTensor` of shape `(queries,)`): The tokens.
-        logprobs (`torch.Tensor` of shape `(queries,)`): Their log-probabilities in nats.
-        measures (`dict` of `torch.Tensor` of shape `(queries,)`): Results of the measure function, by name.
-    """
+    """Tokens, and measures of the distributions from which they were drawn. All tensors have shape (queries,)."""
 
     tokens: torch.LongTensor
-    logprobs: torch.Tensor
-    measures: dict[str, torch.Tensor]
+    logprobs: torch.Tensor  # in nats
+    measures: dict[str, torch.Tensor]  # results of the measure function, by name
 
 
 class TokenSampler:

@@ -69,22 +69,17 @@ def draw_unmasking_steps(
     generator: torch.Generator | None = None,
 ) -> torch.LongTensor:
     """
-    Draw the index of the step at which each masked rank is unmasked.
+    Draw the index of the step at which each of the `num_masked` (batch,) masked ranks is unmasked.
 
-    Args:
-        num_masked (`torch.LongTensor` of shape `(batch,)`): Number of masked ranks m of each sequence.
-        num_steps (`int`): Number of steps T.
-        schedule (`str`): See [`masked_fractions`].
-        unmasking (`str`): With `"bernoulli"` (Lemma 4.1), every position draws its own step, and step k (counted from
-            1) has probability t_{k-1} - t_k. Here t_k is the expected fraction of masked positions after step k. In a
-            uniformly random order, positions are exchangeable, so the drawn steps can be sorted and assigned along the
-            order without changing the distribution. With `"fixed_count"` (released code), the first floor(m (1 - t_k))
-            ranks are unmasked after step k, but each step unmasks at least one rank while any rank is masked.
-        generator (`torch.Generator`, *optional*): Source of randomness.
+    The `schedule` gives the expected fraction t_k of positions that are masked after step k (counted from 1). With
+    `unmasking="bernoulli"` (Lemma 4.1), every position draws its own step, and step k has probability t_{k-1} - t_k. In
+    a uniformly random order, positions are exchangeable, so the drawn steps can be sorted and assigned along the order
+    without changing the distribution. With `"fixed_count"` (released code), the first floor(m (1 - t_k)) of m ranks are
+    unmasked after step k, but each step unmasks at least one rank while any rank is masked.
 
     Returns:
         `torch.LongTensor` (batch, max(num_masked)) on the CPU. The first m values of each sequence are indices of steps
-        from 0 to T - 1, in non-decreasing order. The remaining values are T.
+        from 0 to `num_steps` - 1, in non-decreasing order. The remaining values are `num_steps`.
 
     Examples:
         >>> draw_unmasking_steps(torch.tensor([6, 3]), 3, "linear", "fixed_count")
@@ -146,18 +141,11 @@ CERTAINTY_MEASURES = {"confidence": confidence, "margin": margin, "entropy": neg
 
 
 class Candidates(NamedTuple):
-    """
-    Masked ranks that the model predicted in a step, in order of preference.
+    """Masked ranks that the model predicted in a step, in columns in order of preference."""
 
-    Attributes:
-        is_candidate (`torch.BoolTensor` of shape `(batch, columns)`): True at candidates.
-        num_planned (`torch.LongTensor` of shape `(batch,)`): Number of ranks that the rule planned for this step.
-        measures (`dict` of `torch.Tensor` of shape `(batch, columns)`): Results of [`UnmaskingRule.measure`].
-    """
-
-    is_candidate: torch.BoolTensor
-    num_planned: torch.LongTensor
-    measures: dict[str, torch.Tensor]
+    is_candidate: torch.BoolTensor  # (batch, columns)
+    num_planned: torch.LongTensor  # (batch,): number of ranks that the rule planned to unmask in this step
+    measures: dict[str, torch.Tensor]  # results of `UnmaskingRule.measure`, each (batch, columns)
 
 
 class UnmaskingRule:
@@ -337,17 +325,10 @@ class ParallelSampler:
     """
     Sampler that unmasks several positions per forward pass.
 
-    The tokens of a step are drawn independently of each other, given all tokens that were unmasked before.
-
-    Args:
-        state (`DecodingState`): The sequences to fill in.
-        rule (`UnmaskingRule`): Rule that decides how many positions each step unmasks.
-        sampler (`TokenSampler`): Sampler that draws the tokens.
-        certainty (`str`, *optional*): Name in `CERTAINTY_MEASURES`. The candidates of a step are then unmasked in the
-            order of that measure instead of the order of the state. Samples then no longer follow the model's
-            distribution under a fixed order.
-        window (`int`, *optional*): Number of masked ranks that are candidates. Defaults to all masked ranks of the
-            block.
+    The tokens of a step are drawn independently of each other, given all tokens that were unmasked before. With
+    `certainty`, a name in `CERTAINTY_MEASURES`, the candidates of a step are unmasked in the order of that measure
+    instead of the order of the state. Samples then no longer follow the model's distribution under a fixed order.
+    `window` is the number of masked ranks that are candidates. By default, all masked ranks of the block are.
     """
 
     def __init__(

@@ -132,14 +132,9 @@ class OrderDistribution:
         """
         Return the order (batch, width) of each sample. Positions from `lengths` on are padding and come last.
 
-        Args:
-            seed (`int`): Seed of the run.
-            samples (`torch.LongTensor` of shape `(batch,)`): Seed of each sample, such as its index. The order of
-                sample b depends only on `seed`, `samples[b]`, `lengths[b]` and `is_context[b]`.
-            lengths (`torch.LongTensor` of shape `(batch,)`): Length of each sample without padding.
-            width (`int`): Length of the sequences with padding.
-            is_context (`torch.BoolTensor` of shape `(batch, width)`, *optional*): True at positions that come first,
-                from left to right. Defaults to the result of [`draw_context`].
+        `seed` is the seed of the run, and `samples` (batch,) that of each sample, such as its index. `is_context`
+        (batch, width) is True at positions that come first, from left to right, by default the result of
+        [`draw_context`]. The order of sample b depends only on `seed`, `samples[b]`, `lengths[b]` and `is_context[b]`.
         """
         positions = torch.arange(width, device=samples.device)
         if is_context is None:

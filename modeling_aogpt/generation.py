@@ -34,13 +34,7 @@ from .unmasking import (
     ThresholdUnmasking,
     UnmaskingRule,
 )
-from .validation import (
-    check_aligned,
-    check_batch,
-    check_mask_token,
-    is_integer,
-    prepare_input_ids,
-)
+from .validation import check_aligned, check_batch, check_mask_token, is_integer, prepare_input_ids
 
 logger = logging.get_logger(__name__)
 
@@ -178,7 +172,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
         inputs = inputs if input_ids is None else input_ids
         config = self.generation_config if generation_config is None else generation_config
         config = AnyOrderGenerationConfig.from_generation_config(config)
-        config = config.with_arguments(kwargs, is_continuation=self._has_no_mask(inputs))
+        check_mask_token(self.config)
+        has_no_mask = isinstance(inputs, torch.Tensor) and not (inputs == self.config.mask_token_id).any()
+        config = config.with_arguments(kwargs, is_continuation=has_no_mask)
         self._check_architecture(config)
         warn_if_slow(self)
         with evaluation_mode(self):  # gradient checkpointing disables the cache in training mode
@@ -293,11 +289,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 f"`unmasking={config.unmasking!r}` needs a model that predicts a score (SEDD). Set "
                 "`unmasking` to 'bernoulli' or 'fixed_count'."
             )
-
-    def _has_no_mask(self, inputs: torch.LongTensor | None) -> bool:
-        """Return whether `inputs` are given and contain no mask."""
-        check_mask_token(self.config)
-        return isinstance(inputs, torch.Tensor) and not (inputs == self.config.mask_token_id).any()
 
     def _warn_if_padded(self, inputs: torch.LongTensor) -> None:
         """Warn if a prompt seems to contain padding that no `attention_mask` marks."""

@@ -271,9 +271,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         """
         Return a validated copy to which the `arguments` of a call and the default order have been applied.
 
-        Args:
-            arguments (`dict`): Arguments of the call. None restores the default of a field.
-            is_continuation (`bool`): Whether masks are appended to inputs without masks.
+        An argument that is None restores the default of its field. `is_continuation` tells whether masks are appended
+        to inputs without masks.
 
         Raises:
             ValueError: If an argument is unknown, has no effect without another one, or is not allowed; or if the

@@ -459,13 +459,8 @@ class RowScorer(Scorer):
         """
         Return the log-probability of every token of a branch given the context and the earlier tokens of the branch.
 
-        Args:
-            order (`torch.LongTensor` of shape `(copies * batch, rows)`): Position that each row predicts. The batch may
-                be repeated `copies` times.
-            branches (`torch.LongTensor` of the same shape): Branch of each row (see `rows.py`).
-
-        Returns:
-            `torch.Tensor` of the same shape, float64, with 0 at context and padding.
+        `order` (copies * batch, rows) is the position that each row predicts. The batch may be repeated `copies` times.
+        `branches` and the float64 result have the same shape. The result is 0 at context and padding.
         """
         scores = torch.zeros(order.shape, dtype=torch.float64, device=order.device)
         num_rows = (branches != PADDING).sum(dim=-1)
@@ -671,14 +666,10 @@ def diffusion_bound(
     token is masked with probability t. Masking a uniform number k of n tokens instead, with weight n / k, has the same
     mean for a model that does not depend on t (second line of Eq. 2), and less variance.
 
-    Args:
-        scorer (`Scorer`): The scorer that `score` uses.
-        score (`MaskedScores`): Function that returns the log-probabilities of masked tokens.
-        is_target (`torch.BoolTensor` of shape `(batch, n)`): True at positions to score. Other positions are context
-            and are never masked.
-        num_times (`int`): Number of diffusion times. It must be even, since two times are drawn in each stratum.
-        masking (`str`): With `"bernoulli"`, each target is masked with probability t, conditioned on at least one
-            target being masked (Eq. 1). With `"fixed_count"`, exactly ceil(t n) of n targets are masked (Eq. 2).
+    `score` computes log-probabilities of masked tokens with `scorer`. `is_target` (batch, n) is True at positions to
+    score; other positions are context and are never masked. With `masking="bernoulli"`, each target is masked with
+    probability t, conditioned on at least one target being masked (Eq. 1). With `"fixed_count"`, exactly ceil(t n) of n
+    targets are masked (Eq. 2). `num_times` must be even, since two diffusion times are drawn in each stratum.
     """
     check_even("num_times", num_times)
     check_choice("masking", masking, MASKINGS)
@@ -702,13 +693,10 @@ def average_orders(
     scorer: Scorer, per_token: torch.Tensor, totals: list[torch.Tensor], is_random: bool
 ) -> LogLikelihoodOutput:
     """
-    Return the log-likelihood for one order, or its mean over several orders.
+    Return the log-likelihood for one order, or its mean over several orders, which `scorer` has computed.
 
-    Args:
-        scorer (`Scorer`): The scorer that computed log p.
-        per_token (`torch.Tensor` of shape `(batch, n)`): Mean over orders of log p of each token, by position.
-        totals (`list` of `torch.Tensor` of shape `(batch,)`): log p of each sequence, for each order.
-        is_random (`bool`): Whether the orders are random.
+    `per_token` (batch, n) is the mean over orders of log p of each token, by position. `totals` contains log p of each
+    sequence (batch,) for each order. `is_random` tells whether the orders are random.
     """
     log_likelihood, totals = per_token.sum(dim=-1), torch.stack(totals)
     check_finite(torch.cat((totals, log_likelihood[None])), scorer.model.dtype)

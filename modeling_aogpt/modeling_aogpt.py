@@ -41,22 +41,9 @@ from .generation_config import AnyOrderGenerationConfig
 from .head_loss import head_loss
 from .infilling import AnyOrderInfillingMixin
 from .likelihood import AnyOrderLikelihoodMixin
-from .orders import (
-    group_orders,
-    index_by_position,
-    index_by_rank,
-    left_to_right_orders,
-    token_mask,
-    token_positions,
-)
+from .orders import group_orders, index_by_position, index_by_rank, left_to_right_orders, token_mask, token_positions
 from .rows import add_start_row, branch_rows, causal_mask, query_mask, query_rows
-from .validation import (
-    check_forward_arguments,
-    check_orders,
-    prepare_input_ids,
-    prepare_labels,
-    should_validate,
-)
+from .validation import check_forward_arguments, check_orders, prepare_input_ids, prepare_labels, should_validate
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, rows, head_dim)
 

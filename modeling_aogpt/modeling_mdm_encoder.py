@@ -21,14 +21,7 @@ from .configuration_aogpt import MDMEncoderConfig
 from .decoding_state import EncoderDecodingState
 from .devices import Linear, warn_if_slow
 from .generation import AnyOrderGenerationMixin
-from .likelihood import (
-    ROWS_PER_PASS,
-    LogLikelihoodOutput,
-    Scorer,
-    average_orders,
-    diffusion_bound,
-    make_order_source,
-)
+from .likelihood import ROWS_PER_PASS, LogLikelihoodOutput, Scorer, average_orders, diffusion_bound, make_order_source
 from .modeling_aogpt import (
     AOGPTAttention,
     AOGPTBlock,
@@ -42,13 +35,7 @@ from .modeling_aogpt import (
 )
 from .orders import Orders, group_orders, token_mask, token_positions
 from .unmasking import log_linear_noise
-from .validation import (
-    check_forward_arguments,
-    prepare_input_ids,
-    prepare_targets,
-    should_validate,
-    suggest_arguments,
-)
+from .validation import check_forward_arguments, prepare_input_ids, prepare_targets, should_validate, suggest_arguments
 
 # SEDD embeds a noise level with this number of sinusoids. The longest wavelength is nearly 2 pi times `MAX_PERIOD`.
 NUM_SINUSOIDS, MAX_PERIOD = 256, 10000.0

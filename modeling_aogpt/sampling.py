@@ -123,14 +123,7 @@ def make_warpers(
     """
     Return warpers for temperature, top-k, top-p and min-p, in this order. Warpers that change nothing are left out.
 
-    Args:
-        temperature (`float`): Number that divides the logits.
-        top_k (`int`): Number of likeliest tokens to keep; 0 keeps all tokens.
-        top_p (`float`): Total probability of the likeliest tokens to keep; 1 keeps all tokens.
-        top_p_rule (`str`): `"inclusive"` keeps the token that crosses `top_p`, as Transformers does; `"exclusive"`
-            removes it (see [`PartialTopPWarper`]).
-        min_p (`float`): Smallest probability to keep, as a fraction of the probability of the likeliest token; 0 keeps
-            all tokens.
+    The arguments are explained in `AnyOrderGenerationConfig`.
     """
     warpers = LogitsProcessorList()
     if temperature != 1.0:
@@ -221,15 +214,9 @@ class TokenSampler:
     to right, processors that read the end or the length of `input_ids` get the text before the token, and other
     processors get the whole sequence.
 
-    Args:
-        state (`DecodingState`): The decoding state that is queried.
-        processors (`LogitsProcessorList`): Logits processors.
-        warpers (`LogitsProcessorList`): Warpers for temperature and truncation (see [`make_warpers`]).
-        do_sample (`bool`): Whether to draw tokens. Otherwise, the likeliest token is taken.
-        generator (`torch.Generator`, *optional*): Source of randomness.
-        is_left_to_right (`bool`): Whether all tokens before a queried position are known.
-        eos_ban (pair of `torch.Tensor`, *optional*): A boolean tensor (batch, n), by column, that is True where
-            end-of-text tokens are forbidden, and the ids of these tokens.
+    Without `do_sample`, the likeliest token is taken. `is_left_to_right` tells whether all tokens before a queried
+    position are known. `eos_ban` is a boolean tensor (batch, n), by column, that is True where end-of-text tokens are
+    forbidden, and the ids of these tokens.
     """
 
     def __init__(

@@ -206,9 +206,16 @@ class ScheduledUnmasking(UnmaskingRule):
 
 
 class AdaptiveUnmasking(UnmaskingRule):
-    """Rule that takes as many steps as the predictions require, and unmasks at least one position in each step."""
+    """
+    Rule that takes as many steps as the predictions require, and unmasks at least one position in each step.
+
+    `bound` limits which predictions are good enough.
+    """
 
     is_adaptive = True
+
+    def __init__(self, bound: float) -> None:
+        self.bound = bound
 
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
         """Yield steps until no rank is masked."""
@@ -226,9 +233,6 @@ class EntropyBoundUnmasking(AdaptiveUnmasking):
     of distributions from which they are drawn (arXiv 2505.24857).
     """
 
-    def __init__(self, bound: float) -> None:
-        self.bound = bound
-
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the entropy of each prediction in nats."""
         return {"entropy": -negative_entropy(probabilities)}
@@ -244,24 +248,21 @@ class EntropyBoundUnmasking(AdaptiveUnmasking):
 
 class ThresholdUnmasking(AdaptiveUnmasking):
     """
-    Rule that unmasks every candidate whose likeliest token has at least the probability `threshold`.
+    Rule that unmasks every candidate whose likeliest token has at least the probability `bound`.
 
     If there is no such candidate, it unmasks the first candidate (Fast-dLLM, arXiv 2505.22618, section 3.3).
     """
 
     takes_leading = False
 
-    def __init__(self, threshold: float) -> None:
-        self.threshold = threshold
-
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the probability of the likeliest token of each prediction."""
         return {"confidence": confidence(probabilities)}
 
     def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, columns), True at candidates that reach the threshold, else at the first."""
+        """Return a boolean tensor (batch, columns), True at candidates that reach the bound, else at the first one."""
         is_candidate, measures = candidates.is_candidate, candidates.measures
-        is_selected = is_candidate & (measures["confidence"] >= self.threshold)
+        is_selected = is_candidate & (measures["confidence"] >= self.bound)
         is_selected[:, 0] |= is_candidate[:, 0] & ~is_selected.any(dim=1)
         return is_selected
 

@@ -283,11 +283,7 @@ def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitectur
 
 
 def read_checkpoint(source: Path) -> dict[str, Any]:
-    """
-    Return the dictionary of a released file.
-
-    Its tensors are memory-mapped, that is, read from the disk when used.
-    """
+    """Return the dictionary of a released file. Its tensors are memory-mapped, that is, read when used."""
     if not source.is_file():
         raise ValueError(f"{source} does not exist. Pass a released .pt file, or the folder of a SEDD or RADD.")
     try:
@@ -397,11 +393,7 @@ def read_moving_averages(
 
 
 def check_tensors(tensors: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], problem: str) -> None:
-    """
-    Raise a `ValueError` unless `tensors` have exactly the names and shapes in `shapes`, and are finite.
-
-    The error message begins with `problem`.
-    """
+    """Raise a `ValueError` that begins with `problem` unless `tensors` have these names and shapes, and are finite."""
     problems = [f"{name} is missing" for name in shapes if name not in tensors]
     for name, tensor in tensors.items():
         if name not in shapes:

@@ -174,11 +174,7 @@ class OrderDistribution:
         return to_uniform(draw_integers(make_streams(seed, samples), 1)) < self.left_to_right_fraction
 
     def _draw_keys(self, seed: int, samples: torch.LongTensor, positions: torch.LongTensor) -> torch.LongTensor:
-        """
-        Return sort keys of positions, (batch, width) or (width,).
-
-        They are not negative, and lower keys come first.
-        """
+        """Return sort keys of positions, (batch, width) or (width,). They are not negative. Lower keys come first."""
         if self.orders == "left_to_right":
             return positions
         if self.orders == "shared":  # positions at the same offset in their blocks have the same key

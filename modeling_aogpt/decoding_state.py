@@ -208,11 +208,7 @@ class DecodingState:
         return self.ends - self.num_context
 
     def ranks_between(self, first: torch.LongTensor, end: torch.LongTensor) -> torch.BoolTensor:
-        """
-        Return a boolean tensor (batch, n) that is True at ranks in the half-open interval [first, end).
-
-        `first` and `end` have shape (batch,).
-        """
+        """Return a boolean tensor (batch, n) that is True at ranks in the interval [`first`, `end`), both (batch,)."""
         ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
         first, end = (to_device(counts, ranks.device)[:, None] for counts in (first, end))
         return (first <= ranks) & (ranks < end)
@@ -243,7 +239,7 @@ class DecodingState:
         """
         Return the ids (queries, n) that each query can see, and the number (queries,) of ids before the first mask.
 
-        The arguments and ids are those of [`visible_ids`], but padding is left out, and masks at the end replace it.
+        The arguments are those of [`visible_ids`]. The ids are indexed by position without padding.
         """
         length, mask = self.ids.shape[1], self.model.config.mask_token_id
         ranks = torch.arange(length, device=self.ids.device)
@@ -262,9 +258,7 @@ class AnyOrderCache:
     Preallocated key-value cache in which the row that predicts rank r occupies slot r.
 
     When several ranks are queried in parallel, only the row of the first one stays. The next pass overwrites the other
-    rows, so no entry is copied or moved.
-
-    `num_slots` is the number of ranks, and `devices` the device of each layer.
+    rows, so no entry is copied or moved. `num_slots` is the number of ranks, and `devices` the device of each layer.
     """
 
     def __init__(

@@ -176,11 +176,7 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def is_dispatched(model: nn.Module) -> bool:
-    """
-    Return whether Accelerate has replaced the `forward` of a module.
-
-    A copy of the module would then run the original.
-    """
+    """Return whether Accelerate has replaced the `forward` of a module. A copy would then run the original module."""
     return any("forward" in vars(module) for module in model.modules())
 
 

@@ -149,11 +149,7 @@ def differentiate_chunk(
 
 
 def _matmul_dtype(hidden_states: torch.Tensor) -> torch.dtype:
-    """
-    Return the dtype of the matrix products with the head.
-
-    It is the dtype of autocast if enabled, or else that of `hidden_states`. On a CPU, it is at least float32.
-    """
+    """Return the dtype of products with the head: that of autocast or `hidden_states`, on a CPU at least float32."""
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
     return torch.promote_types(dtype, torch.float32) if device == "cpu" else dtype

@@ -191,7 +191,7 @@ class AnyOrderLikelihoodMixin:
         if samples_contexts:
             gain, draws = ensemble_gain_of_random_orders(scorer, ensemble_size, num_ranks)
             per_token = per_token + gain
-        output = average_orders(scorer, per_token, totals, source.is_random or ensemble_size > 1)
+        output = average_over_orders(scorer, per_token, totals, source.is_random or ensemble_size > 1)
         if num_ranks is None:
             return output
         standard_error = output.standard_error
@@ -290,11 +290,11 @@ class AnyOrderLikelihoodMixin:
                 parts.append(group_orders(drawn, (~is_target).long())[:, :max_targets])
             order, branches = join_branches(parts, num_context, num_targets)
             scores = scorer.score(order, branches)
-            scores = scorer.extend_ensemble(scores, order, num_context, branches, ensemble_size)
+            scores = scorer.score_ensemble(scores, order, num_context, branches, ensemble_size)
             scores = scores.masked_fill(branches < 0, 0.0)
             totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
             per_token.scatter_add_(1, order, scores / num_orders)
-        return average_orders(scorer, per_token, totals, source.is_random or is_context_random)
+        return average_over_orders(scorer, per_token, totals, source.is_random or is_context_random)
 
     @suggest_arguments
     @torch.no_grad()
@@ -425,12 +425,7 @@ class Scorer:
     """
     Base class of scorers, which compute log-probabilities of tokens.
 
-    Args:
-        model (`PreTrainedModel`): A model with a head.
-        input_ids (`torch.LongTensor` of shape `(batch, n)`): The sequences, checked by `prepare_input_ids`.
-        attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding.
-        rows_per_pass (`int`): Largest number of rows in a forward pass.
-        generator (`torch.Generator`, *optional*): Source of randomness.
+    `input_ids` (batch, n) are the result of `prepare_input_ids`. A forward pass has at most `rows_per_pass` rows.
     """
 
     def __init__(
@@ -507,7 +502,7 @@ class RowScorer(Scorer):
             sum_of_logs += scores.sum(dim=0)
         return log_sum - math.log(num_permutations), sum_of_logs / num_permutations
 
-    def extend_ensemble(
+    def score_ensemble(
         self,
         scores: torch.Tensor,
         order: torch.LongTensor,
@@ -575,7 +570,7 @@ def ensemble_gain_along_orders(
     for rank in ranks:
         branches = chain(rank, torch.where(rank < num_tokens, rank + 1, 0), length)
         current = scores.masked_fill(branches < 0, 0.0)
-        ensemble = scorer.extend_ensemble(current, orders, rank, branches, ensemble_size)
+        ensemble = scorer.score_ensemble(current, orders, rank, branches, ensemble_size)
         gain_at_rank = (ensemble - current).masked_fill(branches < 0, 0.0) * weights[:, None]
         gain += gain_at_rank
         draws.append(gain_at_rank.sum(dim=-1) * len(ranks))
@@ -689,7 +684,7 @@ def diffusion_bound(
 # ----------------------------------------------------------------------------------------------------------- results
 
 
-def average_orders(
+def average_over_orders(
     scorer: Scorer, per_token: torch.Tensor, totals: list[torch.Tensor], is_random: bool
 ) -> LogLikelihoodOutput:
     """

@@ -94,11 +94,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    Compute attention with plain tensor operations.
-
-    `attention_mask` is True where a row attends to a slot. None means causal attention.
-    """
+    """Compute attention. `attention_mask` is True where a row attends to a slot. None means causal attention."""
     if attention_mask is None:
         rows = torch.arange(query.shape[2], device=query.device)
         attention_mask = rows[:, None] >= rows

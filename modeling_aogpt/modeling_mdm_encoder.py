@@ -21,7 +21,14 @@ from .configuration_aogpt import MDMEncoderConfig
 from .decoding_state import EncoderDecodingState
 from .devices import Linear, warn_if_slow
 from .generation import AnyOrderGenerationMixin
-from .likelihood import ROWS_PER_PASS, LogLikelihoodOutput, Scorer, average_orders, diffusion_bound, make_order_source
+from .likelihood import (
+    ROWS_PER_PASS,
+    LogLikelihoodOutput,
+    Scorer,
+    average_over_orders,
+    diffusion_bound,
+    make_order_source,
+)
 from .modeling_aogpt import (
     AOGPTAttention,
     AOGPTBlock,
@@ -152,11 +159,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
     def _prepare_sigma(
         self, sigma: torch.Tensor | None, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """
-        Return the noise levels (batch,), or None if the model takes no noise level.
-
-        By default, the noise level of a sequence matches its fraction of masked tokens.
-        """
+        """Return the noise levels (batch,), or None if the model takes none."""
         if self.sigma_embedding is None:
             if sigma is not None:
                 raise ValueError(
@@ -164,7 +167,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
                     "noise level. Remove `sigma`."
                 )
             return None
-        if sigma is None:
+        if sigma is None:  # the level that matches the fraction of masked tokens
             is_token = token_mask(input_ids, attention_mask)
             num_masked = ((input_ids == self.config.mask_token_id) & is_token).sum(dim=-1)
             return log_linear_noise(num_masked.double() / is_token.sum(dim=-1).clamp(min=1))
@@ -400,7 +403,7 @@ class EncoderLikelihoodMixin:
                 per_token += scores / num_orders
                 total += scores.sum(dim=-1)
             totals.append(total)
-        return average_orders(scorer, per_token, totals, source.is_random)
+        return average_over_orders(scorer, per_token, totals, source.is_random)
 
 
 class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGenerationMixin, EncoderLikelihoodMixin):

@@ -185,12 +185,7 @@ def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Long
 def choose_tokens(
     probabilities: torch.Tensor, do_sample: bool, generator: torch.Generator | None = None
 ) -> tuple[torch.LongTensor, torch.Tensor]:
-    """
-    Draw a token from each distribution (queries, vocab_size), or take the likeliest token.
-
-    Returns:
-        The tokens (queries,) and their log-probabilities in nats (queries,), which are NaN where probabilities are NaN.
-    """
+    """Draw a token from each distribution, or take the likeliest; return the tokens and their log-probabilities."""
     tokens = draw_tokens(probabilities, generator) if do_sample else probabilities.argmax(dim=-1)
     return tokens, probabilities.gather(1, tokens[:, None]).log().squeeze(1)
 

@@ -209,7 +209,7 @@ class AdaptiveUnmasking(UnmaskingRule):
     """
     Rule that takes as many steps as the predictions require, and unmasks at least one position in each step.
 
-    `bound` limits which predictions are good enough.
+    `bound` is the setting `entropy_bound` or `threshold` of `generate`.
     """
 
     is_adaptive = True

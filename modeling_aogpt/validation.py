@@ -56,11 +56,7 @@ def suggest_arguments(method: Callable) -> Callable:
 
 
 def check_choice(name: str, value: object, allowed: Iterable[str], alternative: str = "") -> None:
-    """
-    Raise a `ValueError` unless `value` is one of the `allowed` strings.
-
-    The error message lists the allowed strings, followed by the text `alternative`.
-    """
+    """Raise a `ValueError` unless `value` is one of the `allowed` strings. The message adds `alternative` to them."""
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(map(repr, allowed)) + alternative
         raise ValueError(f"`{name}` must be one of {choices}, but is {value!r}.")

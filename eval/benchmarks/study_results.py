@@ -2,21 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results of a study: means over seeds with confidence intervals, as JSON, as a table and as a figure."""
 
+import json
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+from datasets import Dataset
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from common.data import DataArguments, load_data
 from common.files import read_json, write_json, write_text
+from common.models import load_model
 from common.reports import markdown_table, save_figure, style_axes, with_error
 from common.results import ORDER_NAMES, read_finished_run
-from eval.benchmarks.from_causal import measure_infilling
+from eval.benchmarks.from_causal import infilling_nats
+from eval.scoring import split_batches
 
 # Kinds of bits per byte: key in the JSON files, and name in reports.
 MEASURES = {**ORDER_NAMES, "infilling": "a random half, given the other"}
@@ -95,10 +102,28 @@ def read_model(folders: Sequence[Path]) -> TrainedModel:
 
 def infilling_score(folder: Path) -> float:
     """Return the bits per byte of random halves of the held-out sequences. They are stored in infilling.json."""
-    path, results = folder / "infilling.json", folder / "results.json"
-    if not path.exists() or path.stat().st_mtime < results.stat().st_mtime:
-        write_json(path, {"infilling": measure_infilling(folder)})
-    return read_json(path, ("infilling",), "eval/study.py")["infilling"]
+    path = folder / "infilling.json"
+    if not path.exists() or path.stat().st_mtime < (folder / "results.json").stat().st_mtime:
+        write_json(path, {"infilling": _measure_infilling(folder)})
+    return read_json(path, ("infilling",), "eval/benchmarks/study.py")["infilling"]
+
+
+def _measure_infilling(folder: Path) -> float:
+    """Measure infilling on the sequences on which a run was evaluated."""
+    results, data = read_finished_run(folder)
+    data.tokenizer = results["arguments"]["tokenizer"]  # the text that this tokenizer has tokenized is cached
+    rows, num_rows = _load_validation(json.dumps(asdict(data))), results["evaluations"][-1]["sequences"]
+    rows = rows[[number * len(rows) // num_rows for number in range(num_rows)]]
+    model = load_model(folder / "model")
+    batches = split_batches(rows["input_ids"], results["arguments"]["eval_batch_size"])
+    nats = sum(infilling_nats(model, torch.tensor(batch)) for batch in batches)
+    return nats / sum(rows["num_bytes"]) / math.log(2)
+
+
+@lru_cache(maxsize=1)
+def _load_validation(data: str) -> Dataset:
+    """Return the held-out sequences for `DataArguments`, as JSON, and keep them for the next model of the study."""
+    return load_data(DataArguments(**json.loads(data))).validation
 
 
 def estimate(values: Sequence[float]) -> dict[str, Any]:

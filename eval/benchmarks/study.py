@@ -3,7 +3,7 @@
 """
 Command that runs a study: it trains models with different settings and several seeds, and compares them.
 
-    python eval/study.py STUDY.yaml [--jobs N] [--collect] [--runs_dir DIR] [--output_dir DIR]
+    python eval/benchmarks/study.py STUDY.yaml [--jobs N] [--collect] [--runs_dir DIR] [--output_dir DIR]
 
 STUDY.yaml contains settings of training/pretrain.py for all runs, arms (each with settings of its own), seeds, and
 questions (each compares some arms). The command trains each arm with each seed, several at the same time: first all
@@ -26,10 +26,10 @@ import yaml
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
 from common.files import write_text
 from common.results import read_results
-from eval.study_results import Question, read_model, write_results
+from eval.benchmarks.study_results import Question, read_model, write_results
 from training.arguments import changed_settings, check_same_run, parse_arguments, to_settings
 
-PRETRAIN = Path(__file__).parents[1] / "training" / "pretrain.py"
+PRETRAIN = Path(__file__).parents[2] / "training" / "pretrain.py"
 CONTINUED = 1000  # added to the seed of a run that continues another run; the same seed would repeat its data
 POLL_SECONDS = 0.2
 SEE_DOCS = "See `Studies` in docs/evaluation.md."
@@ -116,7 +116,7 @@ class Run:
 
 @dataclass
 class StudyArguments(Options):
-    """Options of eval/study.py."""
+    """Options of eval/benchmarks/study.py."""
 
     jobs: int | None = option(
         None, "Number of runs at the same time, which share the cores. Defaults to the number of cores.", least=1
@@ -270,8 +270,8 @@ def main(argv: list[str]) -> None:
         try:
             failed = train_all(runs, arguments.jobs or os.cpu_count() or 1)
         except KeyboardInterrupt:
-            sys.exit("Stopped, with a checkpoint of each run. The same command continues.")
-    command = shlex.join(["python", "eval/study.py", *argv])
+            sys.exit("Stopped. The same command continues.")
+    command = shlex.join(["python", "eval/benchmarks/study.py", *argv])
     collect(study, runs, arguments.output_dir or runs_dir / "results", command)
     if failed:
         raise ValueError(f"{len(failed)} runs failed: {', '.join(f'{run.name}, {run.log}' for run in failed)}.")

@@ -145,6 +145,11 @@ def read_study(path: Path) -> Study:
             f"else. {SEE_DOCS}"
         )
     arms = {name: settings or {} for name, settings in content["arms"].items()}
+    if chosen := {"seed", "output_dir"} & set().union(content["settings"], *arms.values()):
+        raise ValueError(
+            f"{path} sets {' and '.join(sorted(chosen))} of training/pretrain.py, but the study chooses these. Remove "
+            "the keys, and write `seeds` at the top level."
+        )
     questions = {name: _read_question(name, entry, list(arms)) for name, entry in content["questions"].items()}
     return Study(path.stem, content["settings"], arms, [int(seed) for seed in content["seeds"]], questions)
 

@@ -24,9 +24,10 @@ from common.reports import markdown_table, save_figure, style_axes, with_error
 from common.results import ORDER_NAMES, read_finished_run
 from eval.benchmarks.from_causal import infilling_nats
 from eval.scoring import split_batches
+from training.report import use_log_axis
 
 # Kinds of bits per byte: key in the JSON files, and name in reports.
-MEASURES = {**ORDER_NAMES, "infilling": "a random half, given the other"}
+MEASURES = {**ORDER_NAMES, "infilling": "a random half, given the other", "own_orders": "training loss"}
 # 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom. For more degrees of freedom, the last
 # one is used, which makes the intervals slightly too wide.
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -62,7 +63,8 @@ class TrainedModel:
         num_parameters: Number of parameters.
         tokens: Number of training tokens of all runs.
         seconds: Training time of all runs.
-        scores: Final bits per byte of each measure. (Encoders have none left to right.)
+        scores: Final bits per byte of each measure. (Encoders have none left to right.) `own_orders` is the training
+            loss, averaged over the last tenth of the last run.
         curves: Numbers of training tokens and bits per byte at the evaluations of all runs, for each kind of order.
         facts: Facts that are the same for all models of a study: corpus, held-out text, hardware and versions.
     """
@@ -89,7 +91,8 @@ def read_model(folders: Sequence[Path]) -> TrainedModel:
         results["num_parameters"],
         tokens,
         seconds,
-        {kind: last[kind] for kind in kinds} | {"infilling": infilling_score(folders[-1])},
+        {kind: last[kind] for kind in kinds}
+        | {"infilling": infilling_score(folders[-1]), "own_orders": _final_training_loss(results)},
         {kind: ([at for at, _ in points], [scores[kind] for _, scores in points]) for kind in kinds},
         {
             "corpus": results["corpus"],
@@ -98,6 +101,13 @@ def read_model(folders: Sequence[Path]) -> TrainedModel:
             "versions": results["versions"],
         },
     )
+
+
+def _final_training_loss(results: dict[str, Any]) -> float:
+    """Return the training loss in bits per byte, averaged over the last tenth of the points of the loss curve."""
+    losses = results["loss_curve"]["loss"]
+    nats_per_token = statistics.fmean(losses[-max(len(losses) // 10, 1) :])
+    return nats_per_token / math.log(2) / results["corpus"]["bytes_per_token"]
 
 
 def infilling_score(folder: Path) -> float:
@@ -273,6 +283,8 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
                 *notes,
                 f"* *{MEASURES['infilling'].capitalize()}*: the tokens of a sequence are divided into two random "
                 "halves, and each half is predicted in random order, given the other.",
+                f"* *{MEASURES['own_orders'].capitalize()}*: the loss in the last tenth of the training, in the "
+                "training orders of the arm, with the current weights.",
             ]
         ),
         "The arms have these settings, in addition to the settings of all arms:",
@@ -301,18 +313,18 @@ def _plot(question: Question, arms: dict[str, Any], path: Path) -> None:
         for arm, entry in arms.items():
             if kind in entry["curves"]:
                 _plot_curves(axes, entry["curves"][kind], colors[arm], arm)
-        axes.set(xlabel="million training tokens", ylabel="bits per byte", yscale="log")
+        axes.set(xlabel="million training tokens", ylabel="bits per byte")
+        use_log_axis(axes)
         style_axes(axes, f"Held-out text, {ORDER_NAMES[kind]}")
-    for marker, (kind, name) in zip("<o*", MEASURES.items(), strict=True):
+    for marker, (kind, name) in zip("<o*|", MEASURES.items(), strict=True):
+        final.plot([], [], marker, color="black", label=name)
         for height, (arm, entry) in enumerate(arms.items()):
             if kind in entry["scores"]:
                 score = entry["scores"][kind]
-                error = score["half_width"] or 0.0
-                final.errorbar(
-                    score["mean"], height, xerr=error, fmt=marker, color=colors[arm], capsize=2, label=f"{name}"
-                )
+                final.errorbar(score["mean"], height, xerr=score["half_width"], fmt=marker, color=colors[arm])
     final.set(xlabel="bits per byte", yticks=range(len(arms)), yticklabels=list(arms))
     final.invert_yaxis()
+    final.legend(frameon=False, fontsize=8)
     style_axes(final, "At the end of training")
     figure.legend(*held_out[1].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     save_figure(figure, path)

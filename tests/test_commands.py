@@ -26,8 +26,6 @@ WRONG = [
     ("training/pretrain.py {quickstart} --output_dir out --tracker nothing", None),
     ("training/pretrain.py {quickstart} --output_dir damaged", r"damaged/results.json is not a JSON file"),
     ("training/pretrain.py {quickstart} --output_dir text.txt", r"`output_dir` \(text.txt\) is a file"),
-    ("training/compare_runs.py folder", "has no results.json, so the run is not finished"),
-    ("training/compare_runs.py", None),
     ("training/convert_causal_lm.py folder out", "The configuration of 'folder' cannot be used"),
     ("training/convert_causal_lm.py gpt2 out", "The weights of gpt2 are missing or damaged"),
     ("training/export_causal_lm.py nowhere out", "There is no model 'nowhere'"),

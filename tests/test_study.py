@@ -3,6 +3,7 @@
 """Studies: all arms are trained with all seeds, and compared."""
 
 import json
+import math
 import os
 import signal
 import threading
@@ -19,6 +20,7 @@ from matplotlib.figure import Figure
 
 from eval.benchmarks import study, study_results
 from eval.benchmarks.study_results import Question, TrainedModel, compare, estimate
+from tests.references import random_model
 from tests.training_runs import RECIPE, STEPS, results, train, write_config
 
 HALF = {"position_encoding": "rotary", "max_steps": STEPS // 2}
@@ -267,3 +269,19 @@ def test_infilling_is_measured_again_after_a_new_run(tmp_path: Path, monkeypatch
     assert study_results.infilling_score(tmp_path) == study_results.infilling_score(tmp_path) == 1.0
     os.utime(tmp_path / "infilling.json", (0, 0))
     assert study_results.infilling_score(tmp_path) == 2.0
+
+
+def test_infilling_predicts_every_token_once_given_half_of_the_others() -> None:
+    model, ids = random_model(), torch.randint(11, (3, 12), generator=torch.Generator().manual_seed(0))
+    calls, score = [], model.conditional_log_likelihood
+    model.conditional_log_likelihood = lambda ids, targets, **options: (
+        calls.append(targets) or score(ids, targets, **options)
+    )
+    nats = study_results.infilling_nats(model, ids)
+    assert torch.equal(calls[0], ~calls[1])
+    assert calls[0].sum(dim=-1).tolist() == [6, 6, 6]
+    assert not torch.equal(calls[0][0], calls[0][1])
+    assert math.isfinite(nats)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    torch.nn.init.zeros_(model.lm_head.bias)
+    assert study_results.infilling_nats(model, ids) == pytest.approx(36 * math.log(model.config.num_valid_tokens))

@@ -19,11 +19,11 @@ from matplotlib.figure import Figure
 
 from common.data import DataArguments, load_data
 from common.files import read_json, write_json, write_text
-from common.models import load_model
+from common.models import Model, load_model
 from common.reports import markdown_table, save_figure, style_axes, with_error
-from common.results import ORDER_NAMES, read_finished_run
-from eval.benchmarks.from_causal import infilling_nats
+from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
 from eval.scoring import split_batches
+from modeling_aogpt.orders import random_orders
 from training.report import use_log_axis
 
 # Kinds of bits per byte: key in the JSON files, and name in reports.
@@ -128,6 +128,23 @@ def _measure_infilling(folder: Path) -> float:
     batches = split_batches(rows["input_ids"], results["arguments"]["eval_batch_size"])
     nats = sum(infilling_nats(model, torch.tensor(batch)) for batch in batches)
     return nats / sum(rows["num_bytes"]) / math.log(2)
+
+
+@torch.no_grad()
+def infilling_nats(model: Model, input_ids: torch.LongTensor) -> float:
+    """
+    Divide the tokens of each sequence into two random halves, and predict each half given the other.
+
+    Return the sum of the negative log-likelihoods in nats. The tokens of a half are predicted in random order.
+    """
+    generator = torch.Generator().manual_seed(ORDER_SEED)
+    shape = input_ids.shape
+    is_first_half = random_orders(*shape, generator=generator) < shape[1] // 2
+    orders = random_orders(*shape, generator=generator)
+    return -sum(
+        model.conditional_log_likelihood(input_ids, targets, orders=orders).log_likelihood.sum().item()
+        for targets in (is_first_half, ~is_first_half)
+    )
 
 
 @lru_cache(maxsize=1)

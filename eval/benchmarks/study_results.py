@@ -107,7 +107,9 @@ def _final_training_loss(results: dict[str, Any]) -> float:
     """Return the training loss in bits per byte, averaged over the last tenth of the points of the loss curve."""
     losses = results["loss_curve"]["loss"]
     nats_per_token = statistics.fmean(losses[-max(len(losses) // 10, 1) :])
-    return nats_per_token / math.log(2) / results["corpus"]["bytes_per_token"]
+    last = results["evaluations"][-1]
+    bytes_per_token = last["bytes"] / last["sequences"] / results["arguments"]["sequence_length"]
+    return nats_per_token / math.log(2) / bytes_per_token
 
 
 def infilling_score(folder: Path) -> float:
@@ -120,14 +122,30 @@ def infilling_score(folder: Path) -> float:
 
 def _measure_infilling(folder: Path) -> float:
     """Measure infilling on the sequences on which a run was evaluated."""
-    results, data = read_finished_run(folder)
-    data.tokenizer = results["arguments"]["tokenizer"]  # the text that this tokenizer has tokenized is cached
-    rows, num_rows = _load_validation(json.dumps(asdict(data))), results["evaluations"][-1]["sequences"]
-    rows = rows[[number * len(rows) // num_rows for number in range(num_rows)]]
-    model = load_model(folder / "model")
+    results, _ = read_finished_run(folder)
+    rows, model = held_out_rows(folder), load_model(folder / "model")
     batches = split_batches(rows["input_ids"], results["arguments"]["eval_batch_size"])
     nats = sum(infilling_nats(model, torch.tensor(batch)) for batch in batches)
     return nats / sum(rows["num_bytes"]) / math.log(2)
+
+
+def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]]:
+    """
+    Return evenly spaced held-out sequences of a run, in the columns `input_ids` and `num_bytes`.
+
+    By default, these are the sequences on which the run was evaluated.
+    """
+    results, data = read_finished_run(folder)
+    data.tokenizer = results["arguments"]["tokenizer"]  # the text that this tokenizer has tokenized is cached
+    rows = _load_validation(json.dumps(asdict(data)))
+    count = min(count or results["evaluations"][-1]["sequences"], len(rows))
+    return rows[[number * len(rows) // count for number in range(count)]]
+
+
+@lru_cache(maxsize=1)
+def _load_validation(data: str) -> Dataset:
+    """Return the held-out sequences for `DataArguments`, as JSON, and keep them for the next model of the study."""
+    return load_data(DataArguments(**json.loads(data))).validation
 
 
 @torch.no_grad()
@@ -145,12 +163,6 @@ def infilling_nats(model: Model, input_ids: torch.LongTensor) -> float:
         model.conditional_log_likelihood(input_ids, targets, orders=orders).log_likelihood.sum().item()
         for targets in (is_first_half, ~is_first_half)
     )
-
-
-@lru_cache(maxsize=1)
-def _load_validation(data: str) -> Dataset:
-    """Return the held-out sequences for `DataArguments`, as JSON, and keep them for the next model of the study."""
-    return load_data(DataArguments(**json.loads(data))).validation
 
 
 def estimate(values: Sequence[float]) -> dict[str, Any]:
@@ -265,8 +277,8 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
             f"{entry['num_parameters'] / 1e6:.2f} M",
             f"{entry['tokens'] / 1e6:.2f} M",
             f"{entry['seconds']:.0f}",
-            *(_format_estimate(entry["scores"].get(kind)) for kind in MEASURES),
-            _format_estimate(entry["differences"].get("any_order")),
+            *(format_estimate(entry["scores"].get(kind)) for kind in MEASURES),
+            format_estimate(entry["differences"].get("any_order")),
         ]
         for arm, entry in arms.items()
     ]
@@ -274,7 +286,7 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
     if question.left_to_right is not None:
         header.append("gap closed")
         for row, entry in zip(rows, arms.values(), strict=True):
-            row.append(_format_estimate(entry.get("gap_closed"), 100, "%"))
+            row.append(format_estimate(entry.get("gap_closed"), 100, "%"))
         notes.append(
             "* The gap of an arm is its bits per byte in random orders, minus the bits per byte left to right of "
             f"{question.left_to_right}. *Gap closed* is 1 minus the gap divided by that of {question.baseline}."
@@ -311,7 +323,7 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
     return "\n\n".join(parts) + "\n"
 
 
-def _format_estimate(value: dict[str, Any] | None, factor: int = 1, unit: str = "") -> str:
+def format_estimate(value: dict[str, Any] | None, factor: int = 1, unit: str = "") -> str:
     """Format a mean and its confidence interval. A value that was not measured is an empty cell."""
     if value is None:
         return ""

@@ -161,11 +161,11 @@ def _format_report(results: dict[str, Any], arguments: Arguments) -> str:
 
 ![Bits per byte against the size of the ensemble](context_orders.png)
 
-The table shows bits per byte in random orders, if each prediction is the mean over M random orders of its context. They
-are estimated from {arguments.num_contexts} predictions in each of {arguments.num_sequences} held-out sequences, the same
-for all models. If there are several seeds, values are means with half the width of the 95 % confidence interval
-(Student's t). The *spread* is the standard deviation of the log-probability of a token over orders of its context. An
-encoder has none, because it sees the context without an order.
+The table shows bits per byte in random orders, if each prediction is the mean over M random orders of its context. All
+models make the same {arguments.num_contexts} predictions in each of {arguments.num_sequences} held-out sequences. For
+several seeds, values are means with half the width of the 95 % confidence interval (Student's t). The *spread* is the
+standard deviation of the log-probability of a token over orders of its context. An encoder has none, because it sees
+the context without an order.
 
 {markdown_table(header, rows, "l" + "r" * (len(header) - 1))}
 

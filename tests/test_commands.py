@@ -63,6 +63,8 @@ WRONG = [
     ("eval/benchmarks/speed.py --size tiny --device nothing", r"`device` \(nothing\) does not exist"),
     ("eval/benchmarks/speed.py --model nowhere", "The weights of nowhere are missing"),
     ("eval/benchmarks/speed.py --size tiny --contenders nobody", "`contenders` must be among decoder, no-lemma"),
+    ("eval/benchmarks/speed_quality.py nowhere --output_dir out", "There is no model 'nowhere'"),
+    ("eval/benchmarks/speed_quality.py --output_dir out", None),
     ("eval/benchmarks/training_speed.py --size tiny --length 17", "`length` must be at most 16 for `size=tiny`"),
     ("model_cards/publish.py folder somebody/model", "neither a finished run nor a model folder"),
     ("model_cards/check_staged.py folder", None),

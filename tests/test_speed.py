@@ -291,11 +291,10 @@ def test_times_of_many_steps_are_computed(monkeypatch: pytest.MonkeyPatch) -> No
     """A step of the encoder takes 10 s and its draws 3 s. The decoder takes 1 s per step, and one-by-one 8 s."""
     rounds = iter([1.0, 1.0, 1.5, 1.2])  # the first value is used for the estimate; load in the second round
 
-    def measure_time(contender: Contender, batch_size: int, length: int, num_steps: int, device: Any) -> float:
-        slowdown = current[0]
-        if contender.is_linear:
-            return slowdown * (3.0 + 10 * num_steps)
-        return slowdown * (num_steps if contender.takes_steps else 8.0)
+    def measure_time(contender: Contender, *arguments: Any) -> tuple[float, None]:
+        num_steps = arguments[2]
+        own = num_steps if contender.takes_steps else 8.0
+        return current[0] * (3.0 + 10 * num_steps if contender.is_linear else own), None
 
     monkeypatch.setattr(speed, "time_generation", measure_time)
     current = [next(rounds)]

@@ -138,17 +138,26 @@ DECODERS: dict[str, Callable[[AOGPTForAnyOrderLM], Contender]] = {
         context=lambda model: patch.object(model, "decoding_state_class", WithoutCache),
     ),
     "one-by-one": partial(
-        sample_any_order, remark="cache; one token per pass: an exact sample of the model", takes_steps=False
+        sample_any_order,
+        remark="cache; one token per pass, in a random order: an exact sample of the model",
+        takes_steps=False,
+    ),
+    "left-to-right": partial(
+        sample_any_order,
+        remark="like one-by-one, but from left to right",
+        takes_steps=False,
+        order="left_to_right",
+        stop_at_eos=False,
     ),
     "speculative": partial(
         sample_any_order,
-        remark="the same exact sample, with drafts from the model itself",
+        remark="an exact sample like one-by-one, with drafts from the model itself",
         takes_steps=False,
         strategy="speculative",
     ),
     "prompt-lookup": partial(
         sample_any_order,
-        remark="the same exact sample, with drafts from the text so far",
+        remark="an exact sample like one-by-one, with drafts from the text so far",
         takes_steps=False,
         strategy="speculative",
         draft="prompt_lookup",

@@ -99,7 +99,7 @@ def measure(
     """Make all measurements, and return the report. After each round, `save` is called with the report so far."""
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
-    device, dtype = _find_device(arguments.device), getattr(torch, arguments.dtype)
+    device, dtype = find_device(arguments.device), getattr(torch, arguments.dtype)
     torch.manual_seed(0)
     if arguments.model is None:
         model = AOGPTForAnyOrderLM(AOGPTConfig(**SIZES[arguments.size]))
@@ -115,7 +115,7 @@ def measure(
     machine = measure_machine(model.config, device, dtype)
     report = {
         "command": command,
-        "hardware": _describe_hardware(device),
+        "hardware": describe_hardware(device),
         "versions": versions(),
         "dtype": arguments.dtype,
         "length": length,
@@ -145,7 +145,7 @@ def measure(
     return report
 
 
-def _find_device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     """Return a device of this machine. Raise a `ValueError` if there is no such device."""
     try:
         return torch.empty(0, device=name).device
@@ -194,7 +194,7 @@ def time_contenders(
         included[name].sample(batch_size, *warm_up)
     for _ in range(arguments.repeats):
         for name, count in tqdm(jobs, desc=f"batch {batch_size}", unit="generation"):
-            seconds[name, count].append(time_generation(included[name], batch_size, length, count, device))
+            seconds[name, count].append(time_generation(included[name], batch_size, length, count, device)[0])
         yield _make_points(included, seconds, steps, batch_size)
 
 
@@ -206,18 +206,20 @@ def _choose_steps(
         return [length]
     if not contender.is_linear:
         return steps
-    estimate = time_generation(contender, batch_size, length, 1, device)
+    estimate, _ = time_generation(contender, batch_size, length, 1, device)
     short = [count for count in steps if count * estimate <= limit]
     return short if short == steps else sorted({*short, *(min(count, length) for count in FEW_STEPS)})
 
 
-def time_generation(contender: Contender, batch_size: int, length: int, num_steps: int, device: torch.device) -> float:
-    """Return the seconds of a generation, which include the check of its samples."""
+def time_generation(
+    contender: Contender, batch_size: int, length: int, num_steps: int, device: torch.device
+) -> tuple[float, torch.LongTensor]:
+    """Return the seconds of a generation, which include the check of its samples, and the samples."""
     synchronize(device)
     start = time.perf_counter()
-    contender.sample(batch_size, length, num_steps)
+    ids = contender.sample(batch_size, length, num_steps)
     synchronize(device)
-    return time.perf_counter() - start
+    return time.perf_counter() - start, ids
 
 
 def _make_points(
@@ -257,7 +259,8 @@ def _times(seconds: Seconds, name: str, num_steps: int | None) -> tuple[list[flo
     return [a + (b - a) * (num_steps - few) / (more - few) for a, b in zip(short, long, strict=True)], True
 
 
-def _describe_hardware(device: torch.device) -> dict[str, Any]:
+def describe_hardware(device: torch.device) -> dict[str, Any]:
+    """Return the names and numbers of processors that a measurement uses."""
     facts = {"cpu": _cpu_name(), "cores": num_cores(), "threads": torch.get_num_threads()}
     facts["capability"] = torch.backends.cpu.get_cpu_capability()
     if device.type == "cuda":

@@ -50,7 +50,7 @@ def test_report(
         save(tmp_path / "encoder", random_encoder(vocab_size=17), tiny_tokenizer),
         judge,
     ]
-    options = "--steps 2 99 --contenders decoder speculative --num_samples 5 --batch_size 2 --device cpu --threads 1"
+    options = "--steps 2 99 --contenders decoder speculative --num_samples 5 --batch_size 2 --device cpu"
     main([*models, "--judge", judge, *options.split(), "--output_dir", str(tmp_path / "out")])
     report = json.loads((tmp_path / "out/speed_quality.json").read_text())
     found = [(point["model"], point["contender"], point["num_steps"]) for point in report["points"]]

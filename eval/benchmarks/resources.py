@@ -125,6 +125,12 @@ def count_work(config: AOGPTConfig, batch_size: int, length: int, num_steps: int
 # ----------------------------------------------------------------------------------------------------------- memory
 
 
+def run_in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a function that runs in a new process, whose memory holds nothing else."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
 def measure_memory(config: AOGPTConfig, lengths: list[int], device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
     """
     Return the memory of a generation of one sequence for each length. Each length is measured in a new process.
@@ -133,15 +139,13 @@ def measure_memory(config: AOGPTConfig, lengths: list[int], device: str, dtype: 
     `peak_bytes` is the increase of the memory of the process (on CUDA: of allocated memory) during the generation.
     `encoder_peak_bytes` is the same for an encoder.
     """
-    context = multiprocessing.get_context("spawn")
-    measured = []
-    for length in tqdm(lengths, desc="memory", unit="length"):
-        memory = {"length": length}
-        for measure in (measure_decoder, measure_encoder):
-            with context.Pool(1) as pool:
-                memory |= pool.apply(measure, (config.to_dict(), length, device, dtype, torch.get_num_threads()))
-        measured.append(memory)
-    return measured
+    arguments = (device, dtype, torch.get_num_threads())
+    return [
+        {"length": length}
+        | run_in_new_process(measure_decoder, config.to_dict(), length, *arguments)
+        | run_in_new_process(measure_encoder, config.to_dict(), length, *arguments)
+        for length in tqdm(lengths, desc="memory", unit="length")
+    ]
 
 
 def measure_decoder(

@@ -60,7 +60,7 @@ class SpeedArguments(Options):
     steps: list[int] = option([16, 32, 64, 128], "Numbers of steps. More steps than tokens are reduced.", least=1)
     batch_size: list[int] = option([1], "Numbers of sequences that are generated at once.", least=1)
     contenders: list[str] = option(
-        ["no-lemma", "no-cache", "encoder", "gpt2"],
+        ["no-lemma", "no-cache", "encoder"],
         f"Contenders to time, besides decoder and one-by-one: all, none, or some of {', '.join(CONTENDERS)}.",
     )
     causal_lm: str | None = option(None, "Also time a causal LM: folder or Hub name, or model type (random weights).")
@@ -68,7 +68,7 @@ class SpeedArguments(Options):
     memory_lengths: list[int] = option([], "Lengths at which to measure memory, such as 1024 2048 4096 8192.", least=1)
     repeats: int = option(2, "Number of rounds. In each round, every contender generates once.", least=1)
     limit_seconds: float = option(
-        60.0, "If a generation without a cache would take longer, its time is computed from that of 1 and 4 steps."
+        30.0, "If a generation without a cache would take longer, its time is computed from that of 1 and 4 steps."
     )
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
     device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")

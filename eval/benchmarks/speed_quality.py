@@ -62,7 +62,6 @@ class SpeedQualityArguments(Options):
     seed: int = option(0, "Seed of the samples.")
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of the weights.")
     device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")
-    threads: int | None = option(None, "Number of CPU threads. Defaults to PyTorch's choice.", least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -132,8 +131,6 @@ def load_points(name: str, arguments: SpeedQualityArguments, length: int, device
 
 def compare(models: list[str], arguments: SpeedQualityArguments) -> dict[str, Any]:
     """Generate, time and judge the sequences of all contenders. Return the report."""
-    if arguments.threads is not None:
-        torch.set_num_threads(arguments.threads)
     device = find_device(arguments.device)
     longest = [longest_sequence(read_any_config(name, trust_remote_code=False)) for name in models]
     shortest = min(length for length in longest if length is not None)

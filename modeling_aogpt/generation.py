@@ -216,7 +216,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         step = sampler.run(0, after_step)
         for _ in range(config.refine_rounds):
             orders = source.draw(~is_padding, generator)
-            state.remask(draw_refined_positions(state, config.refine_length, generator), orders)
+            state.remask(choose_refined_positions(state, config, generator), orders)
             step = sampler.run(step, after_step)
         progress.finish()
         output = self._make_output(state, sampler, progress)
@@ -449,6 +449,18 @@ def check_refine_length(state: DecodingState, length: int) -> None:
             f"`refine_length` ({length}) is more than the {fewest} generated tokens of a sequence. Decrease "
             "`refine_length`."
         )
+
+
+def choose_refined_positions(
+    state: DecodingState, config: AnyOrderGenerationConfig, generator: torch.Generator | None
+) -> torch.BoolTensor:
+    """Return a boolean tensor (batch, n) that is True at the positions that `config` re-masks in the next round."""
+    if config.refine_selection == "neighbours":
+        return draw_refined_positions(state, config.refine_length, generator)
+    is_generated = state.ranks_between(state.num_prompt, state.ends)
+    logprobs = index_by_position(state.token_logprobs.masked_fill(~is_generated, float("inf")), state.orders)
+    is_unlikely = logprobs.argsort(dim=1, stable=True).argsort(dim=1) < config.refine_length
+    return is_unlikely & index_by_position(is_generated, state.orders)
 
 
 def draw_refined_positions(

@@ -22,6 +22,7 @@ CHOICES = {
     "strategy": ("parallel", "speculative"),
     "draft": DRAFTS,
     "top_p_rule": TOP_P_RULES,
+    "refine_selection": ("neighbours", "least_likely"),
 }
 
 MIN_VALUES = {
@@ -145,9 +146,13 @@ class AnyOrderGenerationConfig(GenerationConfig):
         eos_token_id (`int` or `list[int]`, *optional*): Ids of end-of-text tokens. Defaults to those of the model.
         pad_token_id (`int`, *optional*): Id of the padding after an end-of-text token. Defaults to that of the model,
             or to the first of `eos_token_id`.
-        refine_rounds (`int`, defaults to 0): Number of rounds of block-Gibbs refinement. A round re-masks
-            `refine_length` neighbouring generated tokens and draws them again given all other tokens.
+        refine_rounds (`int`, defaults to 0): Number of rounds of refinement. A round re-masks `refine_length` generated
+            tokens of each sequence and draws them again given all other tokens.
         refine_length (`int`, *optional*): Number of tokens to re-mask in each round.
+        refine_selection (`str`, defaults to `"neighbours"`): Tokens to re-mask: `"neighbours"`, neighbouring tokens at
+            a random place (block-Gibbs sampling); or `"least_likely"`, the tokens with the lowest `token_logprobs`,
+            that is, those that had the lowest probability when they were drawn. The choice then depends on the tokens,
+            so rounds do not leave the model's distribution unchanged.
         num_return_sequences (`int`, defaults to 1): Number of samples for each input.
         output_history (`bool`, defaults to `False`): Whether to return the sequences after every step.
         return_dict_in_generate (`bool`, defaults to `False`): Whether to return an [`AnyOrderGenerationOutput`].
@@ -198,6 +203,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
     pad_token_id: int | None = None
     refine_rounds: int = 0
     refine_length: int | None = None
+    refine_selection: str = "neighbours"
     num_return_sequences: int = 1
     output_history: bool = False
     return_dict_in_generate: bool = False
@@ -425,6 +431,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
             ("draft_length", is_speculative, "`strategy='speculative'`"),
             *((name, self.unmasking == name, f"`unmasking={name!r}`") for name in ADAPTIVE_UNMASKING),
             ("schedule", has_steps, "`num_steps`"),
+            ("refine_selection", self.refine_rounds > 0, "`refine_rounds` above 0"),
             ("unmasking", has_steps or self.unmasking in ADAPTIVE_UNMASKING, "`num_steps`"),
             ("top_p_rule", self.top_p < 1, "`top_p` below 1"),
             ("output_history", self.return_dict_in_generate, "`return_dict_in_generate=True`"),

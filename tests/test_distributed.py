@@ -4,6 +4,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from modeling_aogpt.tokenization import load_tokenizer
 from tests.training_runs import STEPS, final_state, losses, results, scores, train, write_config
+from training.checkpoints import checkpoints_in
 from training.convert_causal_lm import convert
 from training.export_causal_lm import export, remove_mask_token
 from training.sharding import keep_float32_gradients
@@ -103,9 +105,10 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
-def run_fsdp2(folder: Path, config: Path, out: Path, *options: str, **environment: str) -> None:
+def run_fsdp2(folder: Path, config: Path, out: Path, *options: str, processes: int = 2, **environment: str) -> None:
     (folder / "fsdp2_on_cpus.py").write_text(FSDP2_ON_CPUS)
-    launch = ("torch.distributed.run", "--standalone", "--nproc_per_node=2", str(folder / "fsdp2_on_cpus.py"))
+    launch = ("torch.distributed.run", "--standalone", f"--nproc_per_node={processes}")
+    launch = (*launch, str(folder / "fsdp2_on_cpus.py"))
     done = run(*launch, str(config), f"--output_dir={out}", *options, **environment)
     assert done.returncode == 0, done.stderr
 
@@ -130,14 +133,19 @@ def test_two_processes_share_the_batch(config: Path, single: Path, tmp_path: Pat
     assert_close_training(single, tmp_path)
 
 
-def test_sharded_run_equals_that_of_one_process_which_can_resume_it(config: Path, single: Path, tmp_path: Path) -> None:
+def test_sharded_run_equals_that_of_one_process_and_any_number_can_resume_it(
+    config: Path, single: Path, tmp_path: Path
+) -> None:
     run_fsdp2(tmp_path, config, tmp_path / "sharded", "--save_total_limit=9", "--per_device_batch_size=3", SELECTIVE)
     assert_close_training(single, tmp_path / "sharded")
-    (tmp_path / "resumed").mkdir()
-    name = "checkpoint-00000003.safetensors"
-    (tmp_path / "resumed" / name).write_bytes((tmp_path / "sharded" / name).read_bytes())
+    assert [path.name for path in checkpoints_in(tmp_path / "sharded")] == [f"checkpoint-{n:08d}" for n in (3, 6, 8)]
+    shutil.copytree(tmp_path / "sharded" / "checkpoint-00000003", tmp_path / "resumed" / "checkpoint-00000003")
     train(config, tmp_path / "resumed")
     assert_close_training(single, tmp_path / "resumed")
+    shutil.copytree(tmp_path / "sharded" / "checkpoint-00000003", tmp_path / "three" / "checkpoint-00000003")
+    run_fsdp2(tmp_path, config, tmp_path / "three", processes=3)
+    assert torch.equal(losses(tmp_path / "three")[:3], losses(tmp_path / "sharded")[:3])
+    assert_close_training(single, tmp_path / "three")
 
 
 @pytest.mark.skipif(
@@ -182,7 +190,7 @@ def test_sharded_run_of_a_converted_model_equals_that_of_one_process(
 
 
 def test_sharded_run_in_bfloat16_rounds_neither_times_nor_losses(config: Path, tmp_path: Path) -> None:
-    options = ("--architecture=encoder", "--objective=score_entropy", "--target_injection=sigma", "--num_samples=0")
+    options = ("--architecture=encoder", "--objective=score_entropy", "--target_injection=sigma", "--num_samples=1")
     run_fsdp2(tmp_path, config, tmp_path / "run", *options, "--mixed_precision=bf16", "--max_steps=3")
     assert results(tmp_path / "run")["loss_curve"]["loss"][-1] < 6
 

@@ -2,10 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions for tensors that FSDP2 shards over processes. They also accept tensors that are not sharded."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DistributedType
-from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 
@@ -21,6 +25,34 @@ def keep_float32_gradients(accelerator: Accelerator) -> None:
         plugin.mixed_precision_policy = MixedPrecisionPolicy(
             param_dtype=plugin.mixed_precision_policy.param_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Return whether the weights of a model are sharded."""
+    return any(isinstance(weight, DTensor) for weight in model.parameters())
+
+
+@contextmanager
+def gathered(module: nn.Module, accelerator: Accelerator) -> Iterator[None]:
+    """
+    Context manager in which every process has all weights of a sharded module, in the precision of training.
+
+    Processes can then make different forward passes. The weights of a module that is not sharded are not changed.
+    """
+    root, *blocks = [part for part in module.modules() if isinstance(part, FSDPModule)] or [None]
+    if root is None:
+        yield
+        return
+    root.set_reshard_after_forward(False)
+    for part in (root, *blocks):
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in (root, *blocks):
+            part.reshard()
+        for block in blocks:
+            block.set_reshard_after_forward(accelerator.state.fsdp_plugin.reshard_after_forward, recurse=False)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

@@ -44,10 +44,16 @@ bf16 = "--mixed_precision=bf16" in sys.argv
 torch.cpu._is_avx512_bf16_supported = lambda: True  # emulated if not supported
 state = Accelerator(cpu=True, mixed_precision="bf16" if bf16 else "no").state
 state.fsdp_plugin = FullyShardedDataParallelPlugin(
-    fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False
+    fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=True
 )
 state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
 train = Pretraining.train
+prepare = Accelerator.prepare
+
+def checked_prepare(accelerator, *arguments):
+    devices = {weight.device.type for weight in arguments[0].parameters()}
+    assert devices == ({"cpu"} if accelerator.is_main_process else {"meta"})
+    return prepare(accelerator, *arguments)
 
 def check_threads():
     names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
@@ -73,7 +79,7 @@ def checked(run):
 
 if bf16:
     state.fsdp_plugin.set_mixed_precision("bf16")  # as Accelerate does on accelerators
-Pretraining.train = checked
+Pretraining.train, Accelerator.prepare = checked, checked_prepare
 main(sys.argv[1:])
 """
 

@@ -15,13 +15,16 @@ from training.sharding import local_part
 
 def create_optimizer(model: nn.Module, training: TrainingArguments) -> AdamW:
     """Return an AdamW that applies weight decay to tensors of two or more dimensions, so not to biases and norms."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": training.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
+    decays = (training.weight_decay, 0.0)
+    groups = [{"params": p, "weight_decay": decay} for p, decay in zip(parameter_groups(model), decays, strict=True)]
     betas = (training.adam_beta1, training.adam_beta2)
     return AdamW(groups, lr=training.learning_rate, betas=betas, eps=training.adam_epsilon, fused=True)
+
+
+def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Return the parameters with weight decay, and those without weight decay."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [p for p in parameters if p.dim() >= 2], [p for p in parameters if p.dim() < 2]
 
 
 def set_learning_rate(optimizer: AdamW, learning_rate: float) -> None:

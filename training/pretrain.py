@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import send_to_device, set_seed
+from accelerate.utils import DistributedType, send_to_device, set_seed
 from tqdm import tqdm
 from transformers import AutoModel
 
@@ -33,7 +33,7 @@ from common.models import Model, load_pretrained, read_config, save_model
 from common.processes import check_same_everywhere, in_turn, start_accelerator, together
 from common.results import ORDER_NAMES, read_results
 from common.tokenization import vocabulary_arguments
-from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.generation import evaluation_mode
 from training.activation_checkpointing import checkpoint_activations
 from training.arguments import (
@@ -61,10 +61,10 @@ from training.checkpoints import (
 from training.draws import MaskDraws, OrderDraws
 from training.evaluation import evaluate, read_samples, write_samples
 from training.objectives import OBJECTIVES, compile_head_loss
-from training.optimization import ExponentialMovingAverage, create_optimizer, set_learning_rate
+from training.optimization import ExponentialMovingAverage, create_optimizer, parameter_groups, set_learning_rate
 from training.report import loss_curve, write_report
 from training.schedules import first_decay_step, learning_rate_at, num_common_steps
-from training.sharding import full_tensor, gathered, is_sharded, keep_float32_gradients
+from training.sharding import full_tensor, gathered, gets_weights, is_sharded, keep_float32_gradients
 from training.status import StepStatus
 from training.streamed_data import training_samples
 from training.tracking import flops_per_token, logger_types, start_tracker
@@ -209,11 +209,13 @@ def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
     """
     Return a model with random weights, or the model `init_from` in float32.
 
+    On the meta device (`torch.device("meta")`), return a model without weights.
+
     Raises:
         ValueError: If the vocabulary of `init_from` differs from that in `config`.
     """
     if init_from is None:
-        return MDMEncoderForMaskedLM(config) if isinstance(config, MDMEncoderConfig) else AOGPTForAnyOrderLM(config)
+        return AutoModel.from_config(config)
     checkpoint = read_config(init_from)
     for name in ("num_valid_tokens", "mask_token_id"):
         given, expected = getattr(config, name), getattr(checkpoint, name)
@@ -222,6 +224,8 @@ def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
                 f"The tokenizer has {name}={given}, but the model of {init_from} has {name}={expected}. Set "
                 "`tokenizer` to the tokenizer with which the model was trained."
             )
+    if torch.get_default_device().type == "meta":
+        return AutoModel.from_config(checkpoint)
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
 
 
@@ -247,7 +251,10 @@ class Pretraining:
         self.gradient_norm = math.nan  # gradient norm of the last step, before clipping
         set_seed(training.seed)
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
-        self.model = make_model(config, training.init_from).to(accelerator.device)
+        with torch.device("meta") if gets_weights(accelerator) else nullcontext():
+            self.model = make_model(config, training.init_from)
+        if accelerator.distributed_type != DistributedType.FSDP:  # FSDP2 moves one block at a time
+            self.model.to(accelerator.device)
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
         checkpoint_activations(self.model, training.activation_checkpointing)
         self.optimizer = create_optimizer(self.model, training)
@@ -257,6 +264,9 @@ class Pretraining:
         # These wrap the objective and the optimizer for several processes and mixed precision. They share the weights
         # of self.model.
         self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)
+        # Accelerate finds the parameters by their address, but parameters on the meta device have none.
+        for group, parameters in zip(self.optimizer.param_groups, parameter_groups(self.model), strict=True):
+            group["params"] = parameters
         self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # must come after `prepare` has sharded
         self.checkpoints = CheckpointWriter(training.output_dir, training.save_total_limit, self.is_milestone)
         self.wait_for_checkpoint: Callable[[], None] = lambda: None

@@ -27,6 +27,12 @@ def keep_float32_gradients(accelerator: Accelerator) -> None:
         )
 
 
+def gets_weights(accelerator: Accelerator) -> bool:
+    """Return whether `Accelerator.prepare` copies the weights of process 0 to this process, in shards."""
+    is_fsdp = accelerator.distributed_type == DistributedType.FSDP
+    return is_fsdp and accelerator.state.fsdp_plugin.cpu_ram_efficient_loading and not accelerator.is_main_process
+
+
 def is_sharded(model: nn.Module) -> bool:
     """Return whether the weights of a model are sharded."""
     return any(isinstance(weight, DTensor) for weight in model.parameters())

@@ -8,13 +8,14 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from accelerate import FullyShardedDataParallelPlugin, accelerator
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, DynamoBackend
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from modeling_aogpt.tokenization import load_tokenizer
@@ -22,7 +23,7 @@ from tests.training_runs import STEPS, final_state, losses, results, scores, tra
 from training.checkpoints import checkpoints_in
 from training.convert_causal_lm import convert
 from training.export_causal_lm import export, remove_mask_token
-from training.sharding import keep_float32_gradients
+from training.sharding import check_compilation, keep_float32_gradients
 
 ROOT = Path(__file__).parents[1]
 SELECTIVE = "--activation_checkpointing=selective"
@@ -34,7 +35,7 @@ import os
 import sys
 from pathlib import Path
 import torch
-from accelerate import Accelerator, FullyShardedDataParallelPlugin, PartialState
+from accelerate import Accelerator, FullyShardedDataParallelPlugin, ParallelismConfig, PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
 from modeling_aogpt import head_loss
@@ -47,6 +48,9 @@ state.fsdp_plugin = FullyShardedDataParallelPlugin(
     fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=True
 )
 state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
+if "PARALLELISM_CONFIG_DP_SHARD_SIZE" in os.environ:  # HSDP
+    state.parallelism_config = ParallelismConfig()
+    state.device_mesh = state.parallelism_config.get_device_mesh("cpu")
 train = Pretraining.train
 prepare = Accelerator.prepare
 
@@ -57,7 +61,8 @@ def checked_prepare(accelerator, *arguments):
 
 def check_threads():
     names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
-    if sum("gloo_tcp" in name for name in names) > 1:  # PyTorch keeps the group that shards the parameters
+    # PyTorch keeps the groups that shard the parameters.
+    if sum("gloo_tcp" in name for name in names) > (4 if state.parallelism_config else 1):
         print("Threads of other process groups are still running:", *names, file=sys.stderr)
         os._exit(1)
 
@@ -148,10 +153,11 @@ def test_sharded_run_equals_that_of_one_process_and_any_number_can_resume_it(
     shutil.copytree(tmp_path / "sharded" / "checkpoint-00000003", tmp_path / "resumed" / "checkpoint-00000003")
     train(config, tmp_path / "resumed")
     assert_close_training(single, tmp_path / "resumed")
-    shutil.copytree(tmp_path / "sharded" / "checkpoint-00000003", tmp_path / "three" / "checkpoint-00000003")
-    run_fsdp2(tmp_path, config, tmp_path / "three", processes=3)
-    assert torch.equal(losses(tmp_path / "three")[:3], losses(tmp_path / "sharded")[:3])
-    assert_close_training(single, tmp_path / "three")
+    shutil.copytree(tmp_path / "sharded" / "checkpoint-00000003", tmp_path / "hybrid" / "checkpoint-00000003")
+    hybrid = {"PARALLELISM_CONFIG_DP_REPLICATE_SIZE": "2", "PARALLELISM_CONFIG_DP_SHARD_SIZE": "2"}
+    run_fsdp2(tmp_path, config, tmp_path / "hybrid", processes=4, **hybrid)
+    assert torch.equal(losses(tmp_path / "hybrid")[:3], losses(tmp_path / "sharded")[:3])
+    assert_close_training(single, tmp_path / "hybrid")
 
 
 @pytest.mark.skipif(
@@ -210,6 +216,21 @@ def test_gradients_of_shards_are_summed_in_float32() -> None:
     policy = plugin.mixed_precision_policy
     assert (policy.param_dtype, policy.reduce_dtype, policy.output_dtype) == (torch.bfloat16, torch.float32, None)
     assert not policy.cast_forward_inputs
+
+
+@pytest.mark.parametrize("kind", [DistributedType.FSDP, DistributedType.MULTI_GPU])
+@pytest.mark.parametrize("is_regional", [True, False])
+def test_an_accelerate_that_cannot_compile_sharded_blocks_is_an_error(
+    kind: DistributedType, is_regional: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = SimpleNamespace(backend=DynamoBackend.INDUCTOR, use_regional_compilation=is_regional)
+    given = SimpleNamespace(distributed_type=kind, state=SimpleNamespace(dynamo_plugin=plugin))
+    monkeypatch.setattr(accelerator, "compile_regions_fsdp2", None, raising=False)
+    check_compilation(given)
+    monkeypatch.delattr(accelerator, "compile_regions_fsdp2")
+    is_error = kind is DistributedType.FSDP and is_regional
+    with pytest.raises(ValueError, match=r"cannot compile the blocks.*--upgrade") if is_error else nullcontext():
+        check_compilation(given)
 
 
 def test_several_processes_report_an_error_once(config: Path, tmp_path: Path) -> None:

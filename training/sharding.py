@@ -5,12 +5,25 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import accelerate
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, DynamoBackend
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+def check_compilation(accelerator: Accelerator) -> None:
+    """Raise a `ValueError` if the blocks of a sharded model must be compiled, but Accelerate is too old for this."""
+    plugin = accelerator.state.dynamo_plugin
+    is_compiled = plugin.backend != DynamoBackend.NO and plugin.use_regional_compilation
+    is_fsdp = accelerator.distributed_type == DistributedType.FSDP
+    if is_compiled and is_fsdp and not hasattr(accelerate.accelerator, "compile_regions_fsdp2"):
+        raise ValueError(
+            f"Accelerate {accelerate.__version__} cannot compile the blocks of a sharded model. Run `pip install "
+            "--upgrade accelerate`, or train without compilation: --dynamo_backend no."
+        )
 
 
 def keep_float32_gradients(accelerator: Accelerator) -> None:

@@ -14,7 +14,7 @@ from .orders import ORDER_NAMES, check_blocks
 from .sampling import TOP_P_RULES
 from .speculative import DRAFTS
 from .unmasking import ADAPTIVE_UNMASKING, CERTAINTY_MEASURES, SCHEDULES, SCORE_UNMASKING, UNMASKING
-from .validation import check_choice, check_integer, is_number, suggest
+from .validation import check_choice, check_flag, check_integer, check_positive, is_number, suggest
 
 CHOICES = {
     "schedule": SCHEDULES,
@@ -40,8 +40,6 @@ MIN_VALUES = {
     "min_length": 0,
     "min_new_tokens": 0,
 }
-
-FLAGS = ("do_sample", "output_history", "return_dict_in_generate")
 
 # Lowest temperature. Dividing logits by a much lower temperature would overflow in float64.
 MIN_TEMPERATURE = 1e-6
@@ -279,9 +277,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         """
         Return a validated copy to which the `arguments` of a call and the default order have been applied.
 
-        Args:
-            arguments (`dict`): Arguments of the call. None restores the default of a field.
-            is_continuation (`bool`): Whether masks are appended to inputs without masks.
+        An argument that is None restores the default of its field. `is_continuation` tells whether masks are appended
+        to inputs without masks.
 
         Raises:
             ValueError: If an argument is unknown, has no effect without another one, or is not allowed; or if the
@@ -337,16 +334,14 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 check_integer(name, getattr(self, name), least)
         for name, allowed in CHOICES.items():
             check_choice(name, getattr(self, name), allowed)
-        for name in FLAGS:
-            if not isinstance(value := getattr(self, name), bool):
-                raise ValueError(f"`{name}` must be True or False, but is {value!r}.")
+        for name in ("do_sample", "output_history", "return_dict_in_generate"):
+            check_flag(name, getattr(self, name))
         if not (is_number(self.temperature) and MIN_TEMPERATURE <= self.temperature < float("inf")):
             raise ValueError(
                 f"`temperature` must be at least {MIN_TEMPERATURE} and finite, but is {self.temperature!r}. Set "
                 "`do_sample=False` to take the likeliest tokens."
             )
-        if not (is_number(self.repetition_penalty) and 0 < self.repetition_penalty < float("inf")):
-            raise ValueError(f"`repetition_penalty` must be positive and finite, but is {self.repetition_penalty!r}.")
+        check_positive("repetition_penalty", self.repetition_penalty)
         if not (is_number(self.min_p) and 0 <= self.min_p <= 1):
             raise ValueError(f"`min_p` must be from 0 to 1, but is {self.min_p!r}.")
         if self.stop_at_eos is not None and not isinstance(self.stop_at_eos, bool):

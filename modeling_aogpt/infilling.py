@@ -95,7 +95,7 @@ class AnyOrderInfillingMixin:
             >>> output.sequences.shape[1] == 3 + int(output.lengths)
             True
         """
-        check_mask_token(self)
+        check_mask_token(self.config)
         if isinstance(input_ids, str):
             if tokenizer is None:
                 raise ValueError("A text cannot be read without `tokenizer`. Pass the tokenizer of the model.")

@@ -345,8 +345,8 @@ class CachedDecodingState(DecodingState):
         """
         Predict the rank after each draft, given all unmasked tokens and the drafts up to this one.
 
-        The `num_drafts` (batch,) drafts must be in `ids`, at the first masked ranks. They are not committed. With
-        `include_first`, the rank of the first draft is predicted too. This is needed if no query has predicted it.
+        The `num_drafts[b]` drafts of sequence b must be in `ids`, at its first masked ranks. They are not committed.
+        With `include_first`, the rank of the first draft is predicted too. This is needed if no query predicted it.
         """
         num_context = self.num_context + num_drafts
         ranks = self._uncached_ranks(torch.minimum(num_context + 1, self.ends))

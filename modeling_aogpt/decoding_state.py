@@ -388,12 +388,8 @@ class CachedDecodingState(DecodingState):
 
         The rows can see the tokens of the first `num_context` ranks, (batch,). Speculative decoding counts drafts too.
         """
-        parts = [
-            self._run_pass(part, num_context, is_query_of_part)
-            for part, is_query_of_part in zip(
-                ranks.split(MAX_ROWS_PER_PASS, dim=1), is_query.split(MAX_ROWS_PER_PASS, dim=1), strict=True
-            )
-        ]
+        splits = (values.split(MAX_ROWS_PER_PASS, dim=1) for values in (ranks, is_query))
+        parts = [self._run_pass(part, num_context, is_queried) for part, is_queried in zip(*splits, strict=True)]
         if len(parts) == 1:
             return parts[0]
         result = QueryResult(*map(torch.cat, zip(*parts, strict=True)))

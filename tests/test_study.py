@@ -156,7 +156,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text("import os, sys\nprint(os.environ['OMP_NUM_THREADS'])\nsys.exit(3 * ('/bad' in sys.argv[1]))\n")
     monkeypatch.setattr(study, "PRETRAIN", path)
     monkeypatch.setattr(study, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
     return path
 
 
@@ -166,11 +166,11 @@ def test_failed_runs_are_reported_and_do_not_stop_the_others(
     arms = {"bad": {}, "good": {}, "next": {"init_from": "bad"}}
     path = write_study(tmp_path, arms, first={"title": "T", "baseline": "good"})
     with pytest.raises(SystemExit) as error:
-        study.main([path, f"--runs_dir={tmp_path / 'runs'}", "--jobs=2"])
+        study.main([path, f"--runs_dir={tmp_path / 'runs'}", "--jobs=3"])
     for seed in (0, 1):
         assert f"bad (seed {seed}), {tmp_path}/runs/seed-{seed}/bad.log" in str(error.value)
         assert f"next (seed {seed})" in str(error.value)
-        assert (tmp_path / "runs" / f"seed-{seed}" / "good.log").read_text() == "2\n"  # of four cores
+        assert (tmp_path / "runs" / f"seed-{seed}" / "good.log").read_text() == "2\n"  # of six cores
         assert not (tmp_path / "runs" / f"seed-{seed}" / "next.log").exists()
     assert "next (seed 0) was not trained, because bad (seed 0) failed" in capsys.readouterr().err
 

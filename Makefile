@@ -20,13 +20,18 @@ findings: $(INSTALLED)
 from-causal: $(INSTALLED)
 	$(BIN)/python eval/benchmarks/from_causal.py
 
-# Train a model that solves Sudoku in any order, and a left-to-right rival, and let both solve held-out puzzles.
+# Train models that solve Sudoku in any order, a left-to-right rival and an encoder, and let all solve held-out puzzles.
+# `make sudoku SEEDS="0 1 2"` trains each recipe with three seeds.
 SUDOKU := runs/sudoku
+SEEDS := 0
 
 sudoku: $(INSTALLED)
-	$(BIN)/python training/pretrain.py training/configs/sudoku.yaml --output_dir $(SUDOKU)/any-order
-	$(BIN)/python training/pretrain.py training/configs/sudoku_left_to_right.yaml --output_dir $(SUDOKU)/left-to-right
-	$(BIN)/python eval/sudoku.py $(SUDOKU)/any-order $(SUDOKU)/left-to-right --output_dir $(SUDOKU)/results
+	for seed in $(SEEDS); do for recipe in sudoku sudoku_left_to_right sudoku_encoder; do \
+		$(BIN)/python training/pretrain.py training/configs/$$recipe.yaml --seed $$seed \
+			--output_dir $(SUDOKU)/$$recipe-$$seed || exit; \
+	done; done
+	$(BIN)/python eval/sudoku.py $(foreach seed,$(SEEDS),$(SUDOKU)/sudoku-$(seed) \
+		$(SUDOKU)/sudoku_left_to_right-$(seed) $(SUDOKU)/sudoku_encoder-$(seed)) --output_dir $(SUDOKU)/results
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2

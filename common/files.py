@@ -19,7 +19,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
     A reader of `path` sees either all of the old or all of the new content, even after a power cut or `kill -9`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary_path(path)
+    temporary = temporary_path(path)
     try:
         yield temporary
         _sync(temporary)
@@ -33,19 +33,30 @@ def atomic_file(path: Path) -> Iterator[Path]:
 def atomic_folder(path: Path) -> Iterator[Path]:
     """Do the same as `atomic_file` for a folder. When the new folder is complete, an old one at `path` is removed."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = _temporary_path(path)
+    temporary = temporary_path(path)
     shutil.rmtree(temporary, ignore_errors=True)  # a killed process may have left a folder there
     temporary.mkdir()
     try:
         yield temporary
-        for inner in (*temporary.rglob("*"), temporary):
-            _sync(inner)
-        if path.exists():  # os.replace does not replace a folder, so for a moment `path` does not exist
-            shutil.rmtree(path)
-        os.replace(temporary, path)
-        _sync(path.parent)
+        publish_folder(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def publish_folder(temporary: Path, path: Path) -> None:
+    """Flush a complete folder to the disk, and rename it to `path`. An old folder there is removed."""
+    for inner in (*temporary.rglob("*"), temporary):
+        _sync(inner)
+    if path.exists():  # os.replace does not replace a folder, so for a moment `path` does not exist
+        shutil.rmtree(path)
+    os.replace(temporary, path)
+    _sync(path.parent)
+
+
+def remove_atomically(path: Path) -> None:
+    """Remove a file or a folder. If the process is killed meanwhile, `path` is complete or does not exist."""
+    removed = path.replace(temporary_path(path))
+    shutil.rmtree(removed) if removed.is_dir() else removed.unlink()
 
 
 @contextmanager
@@ -103,7 +114,8 @@ def read_json(path: Path, keys: Sequence[str], writer: str) -> dict[str, Any]:
     return content
 
 
-def _temporary_path(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
+    """Return the path at which a file or folder is written before it is renamed to `path`."""
     return path.with_name(f".{path.name}.incomplete")
 
 

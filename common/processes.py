@@ -51,7 +51,7 @@ def close_process_groups() -> None:
     """
     if distributed.is_initialized():
         distributed.destroy_process_group()
-    _patient_group.cache_clear()
+    patient_group.cache_clear()
 
 
 def must_use_cpu() -> bool:
@@ -100,7 +100,7 @@ def together(accelerator: Accelerator) -> Iterator[None]:
         error = raised
     if accelerator.num_processes > 1:
         has_failed: list[bool] = [False] * accelerator.num_processes
-        distributed.all_gather_object(has_failed, error is not None, _patient_group())
+        distributed.all_gather_object(has_failed, error is not None, patient_group())
     if error is not None:
         raise error
     if accelerator.num_processes > 1 and any(has_failed):
@@ -108,7 +108,12 @@ def together(accelerator: Accelerator) -> Iterator[None]:
 
 
 @cache
-def _patient_group() -> Any:
+def patient_group(purpose: str = "waiting") -> distributed.ProcessGroup:
+    """
+    Return a group of all processes that communicate on the CPU and wait for each other without a time limit.
+
+    Threads that communicate at the same time need groups with different purposes.
+    """
     return distributed.new_group(backend="gloo", timeout=TIMEOUT)
 
 

@@ -6,18 +6,23 @@ import resource
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import distributed, nn
+from torch.distributed import checkpoint as dcp
 
+from common.files import remove_incomplete
+from common.processes import close_process_groups
 from training.arguments import TrainingArguments
 from training.checkpoints import (
+    Checkpoint,
+    CheckpointWriter,
     StopRequest,
     checkpoints_in,
     load_newest_checkpoint,
     load_state,
-    save_checkpoint,
     step_of,
     training_state,
 )
@@ -29,7 +34,13 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def save(folder: Path, step: int, keep: int = 9) -> Path:
-    return save_checkpoint(folder, step, TENSORS, {"progress": {"step": step}}, keep)
+    return CheckpointWriter(folder, keep).save(step, TENSORS, {"progress": {"step": step}})
+
+
+def read(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    tensors = {name: torch.zeros_like(tensor) for name, tensor in TENSORS.items()}
+    checkpoint.read(tensors)
+    return tensors
 
 
 def cut_short(path: Path) -> None:
@@ -70,9 +81,9 @@ def test_checkpoints_are_read_back_exactly(tmp_path: Path) -> None:
     checkpoint = load_newest_checkpoint(tmp_path)
     assert checkpoint.path == path
     assert checkpoint.metadata == {"progress": {"step": 3}}
-    assert checkpoint.tensors.keys() == TENSORS.keys()
-    for name, tensor in TENSORS.items():
-        torch.testing.assert_close(checkpoint.tensors[name], tensor, rtol=0, atol=0)
+    assert checkpoint.names == TENSORS.keys()
+    for name, tensor in read(checkpoint).items():
+        torch.testing.assert_close(tensor, TENSORS[name], rtol=0, atol=0)
 
 
 def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
@@ -97,7 +108,7 @@ def test_the_number_of_kept_checkpoints(tmp_path: Path, keep: int) -> None:
 
 def test_milestones_are_never_removed(tmp_path: Path) -> None:
     for step in range(1, 13):
-        save_checkpoint(tmp_path, step, TENSORS, {}, 2, is_milestone=lambda step: step % 5 == 0)
+        CheckpointWriter(tmp_path, 2, is_milestone=lambda step: step % 5 == 0).save(step, TENSORS, {})
     assert [step_of(path) for path in checkpoints_in(tmp_path)] == [5, 10, 11, 12]
 
 
@@ -155,7 +166,7 @@ def test_a_full_disk_is_reported_and_keeps_the_previous_checkpoint(tmp_path: Pat
         with pytest.raises(
             OSError, match=r"0002.safetensors could not be written: .* needs 40,000 bytes; [\d,]+ bytes are"
         ):
-            save_checkpoint(tmp_path, 2, {"weights.a": torch.ones(10_000)}, {}, keep=1)
+            CheckpointWriter(tmp_path, keep=1).save(2, {"weights.a": torch.ones(10_000)}, {})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001.safetensors"]
@@ -166,15 +177,93 @@ def test_resumed_training_is_the_same_bit_for_bit(tmp_path: Path) -> None:
     whole.train_steps(3)
     with torch.no_grad():
         whole.ema.weights["first.weight"].fill_(7.0)
-    save_checkpoint(tmp_path, 3, dict(training_state(whole, whole.ema.weights, whole.optimizer.state)), {}, keep=1)
+    CheckpointWriter(tmp_path, 1).save(3, training_state(whole, whole.ema.weights, whole.optimizer.state), {})
     resumed = Toy(seed=1)
-    load_state(load_newest_checkpoint(tmp_path).tensors, resumed, resumed.ema.weights, resumed.optimizer.state)
+    load_state(load_newest_checkpoint(tmp_path), resumed, resumed.ema.weights, resumed.optimizer.state)
     for toy in (whole, resumed):
         toy.train_steps(3)
     for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
     assert resumed.ema.weights["first.weight"].eq(7.0).all()
     assert "second.weight" not in resumed.ema.weights
+
+
+# ---------------------------------------------------------------------------------------------- sharded checkpoints
+
+
+@pytest.fixture
+def _one_process() -> Iterator[None]:
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    yield
+    close_process_groups()
+
+
+def start_saving(folder: Path, step: int, tensors: dict[str, torch.Tensor], keep: int = 9) -> Callable[[], None]:
+    return CheckpointWriter(folder, keep).start_saving(step, tensors, {"progress": {"step": step}})
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_sharded_checkpoints_have_the_tensors_of_the_time_at_which_saving_started(tmp_path: Path) -> None:
+    tensors = {name: tensor.clone() for name, tensor in TENSORS.items()}
+    wait = start_saving(tmp_path, 3, tensors)
+    for tensor in tensors.values():
+        tensor.zero_()
+    wait()
+    checkpoint = load_newest_checkpoint(tmp_path)
+    assert (checkpoint.path, checkpoint.step) == (tmp_path / "checkpoint-00000003", 3)
+    assert checkpoint.metadata == {"progress": {"step": 3}}
+    assert checkpoint.names == TENSORS.keys()
+    for name, tensor in read(checkpoint).items():
+        torch.testing.assert_close(tensor, TENSORS[name], rtol=0, atol=0)
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_a_sharded_checkpoint_is_visible_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(tmp_path, 1)
+    finish = dcp.FileSystemWriter.finish
+
+    def check(writer: dcp.FileSystemWriter, *arguments: Any) -> None:
+        finish(writer, *arguments)
+        assert [step_of(path) for path in checkpoints_in(tmp_path)] == [1]
+
+    monkeypatch.setattr(dcp.FileSystemWriter, "finish", check)
+    start_saving(tmp_path, 2, TENSORS, keep=1)()
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000002"]
+    save(tmp_path, 3, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000003.safetensors"]
+
+
+@pytest.mark.usefixtures("_one_process")
+def test_a_failed_write_of_a_sharded_checkpoint_is_reported_and_keeps_the_previous_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(tmp_path, 1)
+
+    def fail(*arguments: Any) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(dcp.FileSystemWriter, "write_data", fail)
+    wait = start_saving(tmp_path, 2, TENSORS, keep=1)
+    with pytest.raises(OSError, match=r"checkpoint-00000002 could not be written: No space left.* needs 16 bytes"):
+        wait()
+    assert [step_of(path) for path in checkpoints_in(tmp_path)] == [1]
+    remove_incomplete(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001.safetensors"]
+
+
+@pytest.mark.usefixtures("_one_process")
+@pytest.mark.parametrize("damage", [empty, Path.unlink])
+def test_sharded_checkpoints_with_damaged_metadata_are_skipped(
+    damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(tmp_path, 1)
+    for file in (".metadata", "state.json"):
+        start_saving(tmp_path, 2, TENSORS)()
+        damage(tmp_path / "checkpoint-00000002" / file)
+        with caplog.at_level(logging.WARNING):
+            assert load_newest_checkpoint(tmp_path).step == 1
+        assert "damaged" in caplog.text
+        caplog.clear()
 
 
 # ---------------------------------------------------------------------------------------------------------- signals

@@ -4,23 +4,26 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from accelerate import FullyShardedDataParallelPlugin, accelerator
-from accelerate.utils import DistributedType
+from accelerate.utils import DistributedType, DynamoBackend
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from modeling_aogpt.tokenization import load_tokenizer
 from tests.training_runs import STEPS, final_state, losses, results, scores, train, write_config
+from training.checkpoints import checkpoints_in
 from training.convert_causal_lm import convert
 from training.export_causal_lm import export, remove_mask_token
-from training.sharding import keep_float32_gradients
+from training.sharding import check_compilation, keep_float32_gradients
 
 ROOT = Path(__file__).parents[1]
 SELECTIVE = "--activation_checkpointing=selective"
@@ -32,7 +35,7 @@ import os
 import sys
 from pathlib import Path
 import torch
-from accelerate import Accelerator, FullyShardedDataParallelPlugin, PartialState
+from accelerate import Accelerator, FullyShardedDataParallelPlugin, ParallelismConfig, PartialState
 from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
 from modeling_aogpt import head_loss
@@ -42,14 +45,24 @@ bf16 = "--mixed_precision=bf16" in sys.argv
 torch.cpu._is_avx512_bf16_supported = lambda: True  # emulated if not supported
 state = Accelerator(cpu=True, mixed_precision="bf16" if bf16 else "no").state
 state.fsdp_plugin = FullyShardedDataParallelPlugin(
-    fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=False
+    fsdp_version=2, auto_wrap_policy="transformer_based_wrap", cpu_ram_efficient_loading=True
 )
 state.distributed_type = PartialState().distributed_type = DistributedType.FSDP
+if "PARALLELISM_CONFIG_DP_SHARD_SIZE" in os.environ:  # HSDP
+    state.parallelism_config = ParallelismConfig()
+    state.device_mesh = state.parallelism_config.get_device_mesh("cpu")
 train = Pretraining.train
+prepare = Accelerator.prepare
+
+def checked_prepare(accelerator, *arguments):
+    devices = {weight.device.type for weight in arguments[0].parameters()}
+    assert devices == ({"cpu"} if accelerator.is_main_process else {"meta"})
+    return prepare(accelerator, *arguments)
 
 def check_threads():
     names = [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
-    if sum("gloo_tcp" in name for name in names) > 1:  # PyTorch keeps the group that shards the parameters
+    # PyTorch keeps the groups that shard the parameters.
+    if sum("gloo_tcp" in name for name in names) > (4 if state.parallelism_config else 1):
         print("Threads of other process groups are still running:", *names, file=sys.stderr)
         os._exit(1)
 
@@ -71,7 +84,7 @@ def checked(run):
 
 if bf16:
     state.fsdp_plugin.set_mixed_precision("bf16")  # as Accelerate does on accelerators
-Pretraining.train = checked
+Pretraining.train, Accelerator.prepare = checked, checked_prepare
 main(sys.argv[1:])
 """
 
@@ -103,9 +116,10 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess:
     )
 
 
-def run_fsdp2(folder: Path, config: Path, out: Path, *options: str, **environment: str) -> None:
+def run_fsdp2(folder: Path, config: Path, out: Path, *options: str, processes: int = 2, **environment: str) -> None:
     (folder / "fsdp2_on_cpus.py").write_text(FSDP2_ON_CPUS)
-    launch = ("torch.distributed.run", "--standalone", "--nproc_per_node=2", str(folder / "fsdp2_on_cpus.py"))
+    launch = ("torch.distributed.run", "--standalone", f"--nproc_per_node={processes}")
+    launch = (*launch, str(folder / "fsdp2_on_cpus.py"))
     done = run(*launch, str(config), f"--output_dir={out}", *options, **environment)
     assert done.returncode == 0, done.stderr
 
@@ -130,14 +144,20 @@ def test_two_processes_share_the_batch(config: Path, single: Path, tmp_path: Pat
     assert_close_training(single, tmp_path)
 
 
-def test_sharded_run_equals_that_of_one_process_which_can_resume_it(config: Path, single: Path, tmp_path: Path) -> None:
+def test_sharded_run_equals_that_of_one_process_and_any_number_can_resume_it(
+    config: Path, single: Path, tmp_path: Path
+) -> None:
     run_fsdp2(tmp_path, config, tmp_path / "sharded", "--save_total_limit=9", "--per_device_batch_size=3", SELECTIVE)
     assert_close_training(single, tmp_path / "sharded")
-    (tmp_path / "resumed").mkdir()
-    name = "checkpoint-00000003.safetensors"
-    (tmp_path / "resumed" / name).write_bytes((tmp_path / "sharded" / name).read_bytes())
+    assert [path.name for path in checkpoints_in(tmp_path / "sharded")] == [f"checkpoint-{n:08d}" for n in (3, 6, 8)]
+    shutil.copytree(tmp_path / "sharded" / "checkpoint-00000003", tmp_path / "resumed" / "checkpoint-00000003")
     train(config, tmp_path / "resumed")
     assert_close_training(single, tmp_path / "resumed")
+    shutil.copytree(tmp_path / "sharded" / "checkpoint-00000003", tmp_path / "hybrid" / "checkpoint-00000003")
+    hybrid = {"PARALLELISM_CONFIG_DP_REPLICATE_SIZE": "2", "PARALLELISM_CONFIG_DP_SHARD_SIZE": "2"}
+    run_fsdp2(tmp_path, config, tmp_path / "hybrid", processes=4, **hybrid)
+    assert torch.equal(losses(tmp_path / "hybrid")[:3], losses(tmp_path / "sharded")[:3])
+    assert_close_training(single, tmp_path / "hybrid")
 
 
 @pytest.mark.skipif(
@@ -182,7 +202,7 @@ def test_sharded_run_of_a_converted_model_equals_that_of_one_process(
 
 
 def test_sharded_run_in_bfloat16_rounds_neither_times_nor_losses(config: Path, tmp_path: Path) -> None:
-    options = ("--architecture=encoder", "--objective=score_entropy", "--target_injection=sigma", "--num_samples=0")
+    options = ("--architecture=encoder", "--objective=score_entropy", "--target_injection=sigma", "--num_samples=1")
     run_fsdp2(tmp_path, config, tmp_path / "run", *options, "--mixed_precision=bf16", "--max_steps=3")
     assert results(tmp_path / "run")["loss_curve"]["loss"][-1] < 6
 
@@ -196,6 +216,21 @@ def test_gradients_of_shards_are_summed_in_float32() -> None:
     policy = plugin.mixed_precision_policy
     assert (policy.param_dtype, policy.reduce_dtype, policy.output_dtype) == (torch.bfloat16, torch.float32, None)
     assert not policy.cast_forward_inputs
+
+
+@pytest.mark.parametrize("kind", [DistributedType.FSDP, DistributedType.MULTI_GPU])
+@pytest.mark.parametrize("is_regional", [True, False])
+def test_an_accelerate_that_cannot_compile_sharded_blocks_is_an_error(
+    kind: DistributedType, is_regional: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plugin = SimpleNamespace(backend=DynamoBackend.INDUCTOR, use_regional_compilation=is_regional)
+    given = SimpleNamespace(distributed_type=kind, state=SimpleNamespace(dynamo_plugin=plugin))
+    monkeypatch.setattr(accelerator, "compile_regions_fsdp2", None, raising=False)
+    check_compilation(given)
+    monkeypatch.delattr(accelerator, "compile_regions_fsdp2")
+    is_error = kind is DistributedType.FSDP and is_regional
+    with pytest.raises(ValueError, match=r"cannot compile the blocks.*--upgrade") if is_error else nullcontext():
+        check_compilation(given)
 
 
 def test_several_processes_report_an_error_once(config: Path, tmp_path: Path) -> None:

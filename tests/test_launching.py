@@ -25,6 +25,7 @@ KINDS = {
     "ddp_nodes": (DistributedType.MULTI_GPU, 2),
     "fsdp2": (DistributedType.FSDP, 1),
     "fsdp2_nodes": (DistributedType.FSDP, 2),
+    "hsdp_nodes": (DistributedType.FSDP, 2),
 }
 
 
@@ -48,6 +49,8 @@ def test_accelerate_accepts_the_file(name: str) -> None:
         compiled["dynamo_use_regional_compilation"] = True
     assert config.dynamo_config == compiled
     assert set(config.dynamo_config) <= options.keys()
+    assert set(config.parallelism_config) <= options.keys()
+    assert list(config.parallelism_config.values()) == ([2, 8] if name == "hsdp_nodes" else [])
     if kind is DistributedType.FSDP:
         assert config.fsdp_config["fsdp_version"] == 2
         assert AOGPTPreTrainedModel._no_split_modules  # needed by TRANSFORMER_BASED_WRAP
@@ -92,6 +95,7 @@ def test_the_slurm_script_launches_on_all_gpus(slurm: dict[str, str], tmp_path: 
     parsed = launch_command_parser().parse_args(given[1:])
     assert (given[0], parsed.config_file) == ("launch", "training/accelerate/fsdp2_nodes.yaml")
     assert (parsed.num_machines, parsed.num_processes, parsed.machine_rank) == (3, 6, 1)
+    assert (parsed.parallelism_config_dp_replicate_size, parsed.parallelism_config_dp_shard_size) == (3, 2)
     assert parsed.main_process_ip == "machine0"
     assert [parsed.training_script, *parsed.training_script_args] == [
         *("training/pretrain.py", "training/configs/small.yaml", "--seed", "3")

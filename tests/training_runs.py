@@ -9,7 +9,9 @@ from typing import Any
 import torch
 from accelerate.state import AcceleratorState, GradientState
 from safetensors.torch import load_file
+from torch.distributed import checkpoint as dcp
 
+from training.checkpoints import checkpoints_in, load_checkpoint, step_of
 from training.pretrain import main
 
 STEPS = 8
@@ -52,7 +54,17 @@ def train(config: Path, out: Path, *options: str) -> None:
 
 
 def final_state(out: Path) -> dict[str, torch.Tensor]:
-    return load_file(out / f"checkpoint-{STEPS:08d}.safetensors")
+    path = checkpoints_in(out)[-1]
+    assert step_of(path) == STEPS
+    return load_file(path) if path.is_file() else read_folder(path)
+
+
+def read_folder(path: Path) -> dict[str, torch.Tensor]:
+    """Read all tensors of a sharded checkpoint."""
+    entries = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+    tensors = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in entries.items()}
+    load_checkpoint(path).read(tensors)
+    return tensors
 
 
 def losses(out: Path) -> torch.Tensor:

@@ -3,17 +3,21 @@
 """
 Checkpoints of a run, and handling of the signals that stop a run.
 
-A checkpoint is a safetensors file with the weights, the moving averages of the weights, AdamW's moments and all losses.
-All other data of the checkpoint is JSON in the metadata of the file. The learning rate, the order of the data and
-random numbers are not stored, because they depend only on the step and the seed.
+A checkpoint holds the weights, the moving averages of the weights, AdamW's moments and all losses. It is a safetensors
+file, whose metadata contains all other data as JSON. If the weights are sharded (FSDP2), it is a folder of
+torch.distributed.checkpoint instead, to which every process writes its shards. Runs with any number of processes can
+be resumed from both. The learning rate, the order of the data and random numbers are not stored, because they depend
+only on the step and the seed.
 """
 
 import json
 import logging
+import pickle
 import shutil
 import signal
+import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +28,18 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import nn
+from torch.distributed import checkpoint as dcp
+from transformers import AutoConfig, AutoModel
 
-from common.files import atomic_file
-from training.sharding import full_tensor, shard_like
+from common.files import atomic_file, publish_folder, remove_atomically, temporary_path, write_json
+from common.models import Model
+from common.processes import patient_group
+from training.sharding import local_part, shard_like
 
 logger = logging.getLogger(__name__)
 
 OptimizerState = dict[nn.Parameter, dict[str, torch.Tensor]]  # the type of `Optimizer.state`
-MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+STATE_FILE = "state.json"  # in the folder of a sharded checkpoint
 
 
 class StopRequest:
@@ -63,44 +71,106 @@ class StopRequest:
 
 @dataclass
 class Checkpoint:
-    """Content of a checkpoint after `step` steps."""
+    """Checkpoint after `step` steps: its data without the tensors, and the names of the tensors."""
 
     path: Path
     step: int
-    tensors: dict[str, torch.Tensor]
     metadata: dict[str, Any]
+    names: set[str]
+
+    def read(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Copy tensors of the checkpoint into `tensors`, in place. Every process reads only its shards."""
+        if self.path.is_dir():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # PyTorch warns that processes do not communicate
+                dcp.load(tensors, storage_reader=dcp.FileSystemReader(self.path), no_dist=True)
+            return
+        with safe_open(self.path, framework="pt") as file:
+            for name, tensor in tensors.items():
+                tensor.copy_(shard_like(file.get_tensor(name), tensor))
 
 
-def save_checkpoint(
-    folder: Path,
-    step: int,
-    tensors: dict[str, torch.Tensor],
-    metadata: dict[str, Any],
-    keep: int,
-    is_milestone: Callable[[int], bool] = lambda step: False,
-) -> Path:
+@dataclass
+class CheckpointWriter:
     """
-    Write `checkpoint-STEP.safetensors` atomically. Then remove all older checkpoints except for the newest `keep` - 1.
+    Writer of the checkpoints of a run.
 
-    Milestones, given by a function of the step, are never removed. If the file cannot be written, for
-    instance because the disk is full, older checkpoints are kept.
+    A checkpoint becomes visible when it is complete. Then, older checkpoints except for the newest `keep` - 1 are
+    removed. If a checkpoint cannot be written, for instance because the disk is full, older checkpoints are kept.
+
+    Attributes:
+        folder: Folder of the run.
+        keep: Number of checkpoints to keep.
+        is_milestone: Function that returns whether to keep the checkpoint of a step forever.
     """
-    path = folder / f"checkpoint-{step:08d}.safetensors"
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    try:
-        with atomic_file(path) as temporary:
-            save_file(tensors, temporary, metadata={"checksum": _checksum(tensors), "state": json.dumps(metadata)})
-    except (SafetensorError, OSError) as error:
-        size = sum(tensor.nbytes for tensor in tensors.values())
-        raise OSError(
-            f"{path} could not be written: {error}. The file needs {size:,} bytes; {shutil.disk_usage(folder).free:,} "
-            "bytes are free. Older checkpoints are intact. Free disk space, and run the same command again."
-        ) from error
-    older = [other for other in reversed(checkpoints_in(folder)) if other.name < path.name]
-    for other in older[keep - 1 :]:
-        if not is_milestone(step_of(other)):
-            other.unlink()
-    return path
+
+    folder: Path
+    keep: int
+    is_milestone: Callable[[int], bool] = lambda step: False
+
+    def save(self, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Path:
+        """Write `checkpoint-STEP.safetensors`. Raise an `OSError` if this fails."""
+        path = self.folder / f"checkpoint-{step:08d}.safetensors"
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+        header = {"checksum": _checksum(tensors, tensors.__getitem__), "state": json.dumps(metadata)}
+        try:
+            with atomic_file(path) as temporary:
+                save_file(tensors, temporary, metadata=header)
+        except (SafetensorError, OSError) as error:
+            raise self._not_written(path, tensors, error) from error
+        self.remove_older(step)
+        return path
+
+    def start_saving(self, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Callable[[], None]:
+        """
+        Start to write the folder `checkpoint-STEP`. All processes must call this together.
+
+        Every process copies its shards to the CPU, and writes them in a thread while training continues.
+
+        Returns:
+            A function that waits until the checkpoint is complete. It raises an `OSError` if this fails.
+        """
+        path = self.folder / f"checkpoint-{step:08d}"
+        writer = _FolderWriter(path, metadata, lambda: self.remove_older(step))
+        saving = dcp.async_save(tensors, storage_writer=writer, process_group=patient_group("checkpoints"))
+
+        def wait() -> None:
+            try:
+                saving.result()
+            except dcp.CheckpointException as error:
+                cause = next(cause for cause, _ in error.failures.values())
+                raise self._not_written(path, tensors, cause) from error
+
+        return wait
+
+    def remove_older(self, step: int) -> None:
+        """Remove checkpoints before that of a step, except for those to keep."""
+        older = [path for path in reversed(checkpoints_in(self.folder)) if step_of(path) < step]
+        for path in older[self.keep - 1 :]:
+            if not self.is_milestone(step_of(path)):
+                remove_atomically(path)
+
+    def _not_written(self, path: Path, tensors: dict[str, torch.Tensor], cause: BaseException) -> OSError:
+        size, free = sum(tensor.nbytes for tensor in tensors.values()), shutil.disk_usage(self.folder).free
+        return OSError(
+            f"{path} could not be written: {cause}. It needs {size:,} bytes; {free:,} bytes are free. Older "
+            "checkpoints are intact. Free disk space, and run the same command again."
+        )
+
+
+class _FolderWriter(dcp.FileSystemWriter):
+    """Writer of a folder, which gets its name `path` when all processes have written their files."""
+
+    def __init__(self, path: Path, state: dict[str, Any], on_finish: Callable[[], None]) -> None:
+        super().__init__(temporary_path(path))
+        self._path, self._state, self._on_finish = path, state, on_finish
+
+    def finish(self, metadata: dcp.Metadata, results: list[Any]) -> None:
+        """Complete the checkpoint. This runs in the main process."""
+        super().finish(metadata, results)
+        write_json(self.path / STATE_FILE, self._state)
+        publish_folder(self.path, self._path)
+        self._on_finish()
 
 
 def load_newest_checkpoint(
@@ -129,7 +199,7 @@ def step_of(path: Path) -> int:
 
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the paths of the checkpoints of a run, oldest first."""
-    return sorted(folder.glob("checkpoint-????????.safetensors"))
+    return sorted([*folder.glob("checkpoint-????????"), *folder.glob("checkpoint-????????.safetensors")])
 
 
 @contextmanager
@@ -158,50 +228,64 @@ def set_old_run_aside(folder: Path) -> Iterator[None]:
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint. Raise a `ValueError` if it is damaged."""
     try:
+        if path.is_dir():
+            names = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+            return Checkpoint(path, step_of(path), json.loads((path / STATE_FILE).read_text()), set(names))
         with safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-    except (SafetensorError, OSError) as error:
+            header, names = file.metadata() or {}, set(file.keys())
+            checksum = _checksum(names, file.get_tensor)
+    except (SafetensorError, OSError, EOFError, pickle.UnpicklingError, json.JSONDecodeError) as error:
         raise ValueError(f"{path}: {error}") from error
-    if _checksum(tensors) != header.get("checksum"):
+    if checksum != header.get("checksum"):
         raise ValueError(f"The tensors in {path} do not match the checksum in the metadata.")
-    return Checkpoint(path, step_of(path), tensors, json.loads(header["state"]))
+    return Checkpoint(path, step_of(path), json.loads(header["state"]), names)
 
 
-def _checksum(tensors: dict[str, torch.Tensor]) -> str:
+def _checksum(names: Iterable[str], tensor_of: Callable[[str], torch.Tensor]) -> str:
     """Return the CRC-32 of all tensors. It detects changed bits; safetensors itself detects only truncated files."""
     checksum = 0
-    for name in sorted(tensors):
-        checksum = zlib.crc32(tensors[name].reshape(-1).view(torch.uint8).numpy(), checksum)
+    for name in sorted(names):
+        checksum = zlib.crc32(tensor_of(name).reshape(-1).view(torch.uint8).numpy(), checksum)
     return f"{checksum:08x}"
 
 
 def training_state(
     model: nn.Module, average: dict[str, torch.Tensor], optimizer_state: OptimizerState
-) -> Iterator[tuple[str, torch.Tensor]]:
+) -> dict[str, torch.Tensor]:
     """
-    Yield all tensors that training changes, with their names in a checkpoint.
+    Return all tensors that training changes, with their names in a checkpoint.
 
-    For each weight, these are `weights.NAME`, its moving average `average.NAME`, and its state in AdamW. Sharded
-    tensors are gathered, so all processes must iterate together.
+    For each weight, these are `weights.NAME`, its moving average `average.NAME`, and its state in AdamW.
     """
+    tensors = {}
     for name, weight in model.named_parameters():
         state = {"weights": weight.detach(), "average": average[name], **optimizer_state.get(weight, {})}
-        for key, tensor in state.items():
-            yield f"{key}.{name}", full_tensor(tensor)
+        tensors |= {f"{key}.{name}": tensor for key, tensor in state.items()}
+    return tensors
 
 
 @torch.no_grad()
 def load_state(
-    tensors: dict[str, torch.Tensor],
-    model: nn.Module,
-    average: dict[str, torch.Tensor],
-    optimizer_state: OptimizerState,
+    checkpoint: Checkpoint, model: nn.Module, average: dict[str, torch.Tensor], optimizer_state: OptimizerState
 ) -> None:
     """Load the tensors of `training_state` into a model with the same shapes. The sharding may be different."""
     for name, weight in model.named_parameters():
-        for prefix, tensor in (("weights", weight), ("average", average[name])):
-            tensor.copy_(shard_like(tensors[f"{prefix}.{name}"], tensor))
-        state = {key: tensors[f"{key}.{name}"] for key in MOMENTS if f"{key}.{name}" in tensors}
-        if state:
-            optimizer_state[weight] = {key: shard_like(value, weight) for key, value in state.items()}
+        if f"step.{name}" in checkpoint.names:
+            moments = {key: torch.zeros_like(weight.detach()) for key in ("exp_avg", "exp_avg_sq")}
+            optimizer_state[weight] = {"step": local_part(weight).new_zeros(()), **moments}
+    checkpoint.read(training_state(model, average, optimizer_state))
+
+
+def load_model(checkpoint: Checkpoint, weights: str = "average") -> Model:
+    """
+    Return the model of a checkpoint.
+
+    `weights` is `"average"` for the moving averages of the weights, or `"weights"` for the weights of the last step.
+    """
+    config = dict(checkpoint.metadata["config"])
+    with torch.device("meta"):
+        model = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
+    model = model.to_empty(device="cpu").eval()
+    model.tie_weights()
+    checkpoint.read({f"{weights}.{name}": weight.detach() for name, weight in model.named_parameters()})
+    return model

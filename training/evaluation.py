@@ -22,6 +22,7 @@ from training.arguments import TrainingArguments
 from training.draws import MaskDraws
 from training.objectives import MaskedDiffusionObjective
 
+SEPARATOR = f"\n{'-' * 80}\n"  # between the texts in a file
 SAMPLE_SEED = 20250624  # the same in every evaluation, so that texts differ between evaluations only through training
 
 
@@ -85,13 +86,14 @@ def _encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], samp
     return loss.item() * batch["input_ids"].numel()
 
 
-def write_samples(
-    model: Model, tokenizer: PreTrainedTokenizerBase, count: int, length: int, step: int, folder: Path
-) -> list[str]:
-    """Generate `count` texts of `length` tokens, and return them. Also write them to `folder/samples-STEP.txt`."""
+def write_samples(model: Model, tokenizer: PreTrainedTokenizerBase, count: int, length: int, path: Path) -> None:
+    """Generate `count` texts of `length` tokens, and write them to a file."""
     generator = torch.Generator(model.device).manual_seed(SAMPLE_SEED)
     sequences = model.generate(num_return_sequences=count, max_length=length, generator=generator)
     texts = [decode(ids, tokenizer) for ids in sequences.tolist()]
-    separator = f"\n{'-' * 80}\n"
-    write_text(folder / f"samples-{step:08d}.txt", separator.join(texts) + "\n")
-    return texts
+    write_text(path, SEPARATOR.join(texts) + "\n")
+
+
+def read_samples(path: Path) -> list[str]:
+    """Return the texts in a file of `write_samples`, or no texts if there is no such file."""
+    return path.read_text(encoding="utf-8").removesuffix("\n").split(SEPARATOR) if path.exists() else []

@@ -5,30 +5,26 @@ Command that makes a model folder from a checkpoint of a training run. The run m
 
     python training/export_checkpoint.py CHECKPOINT OUTPUT_DIR [--weights ema|live]
 
-CHECKPOINT is a file `checkpoint-STEP.safetensors` in the folder of its run, or the folder of a run. In the latter case,
-the newest checkpoint is used. The result is like the model folder of a finished run. The command needs neither the
-corpus nor a GPU.
+CHECKPOINT is `checkpoint-STEP.safetensors` or `checkpoint-STEP` in the folder of its run, or the folder of a run. In
+the latter case, the newest checkpoint is used. The result is like the model folder of a finished run. The command needs
+neither the corpus nor a GPU.
 """
 
 import argparse
 from pathlib import Path
 
-import torch
-from transformers import AutoConfig, AutoModel
-
 from common.commands import one_line_errors
 from common.files import check_empty_folder
-from common.models import Model, save_model
+from common.models import save_model
 from modeling_aogpt.tokenization import load_tokenizer
-from training.checkpoints import Checkpoint, load_checkpoint, load_newest_checkpoint
-from training.optimization import ExponentialMovingAverage
+from training.checkpoints import STATE_FILE, Checkpoint, load_checkpoint, load_model, load_newest_checkpoint
 
-PREFIXES = {"ema": "average.", "live": "weights."}
+PREFIXES = {"ema": "average", "live": "weights"}
 
 
 def find_checkpoint(path: Path) -> Checkpoint:
-    """Load a checkpoint file, or the newest checkpoint of a run. Raise a `ValueError` if there is no checkpoint."""
-    if path.is_file():
+    """Load a checkpoint, or the newest checkpoint of a run. Raise a `ValueError` if there is no checkpoint."""
+    if path.is_file() or (path / STATE_FILE).exists():
         return load_checkpoint(path)
     checkpoint = load_newest_checkpoint(path)
     if checkpoint is None:
@@ -36,20 +32,6 @@ def find_checkpoint(path: Path) -> Checkpoint:
             f"{path} is neither a checkpoint nor the folder of a run with a valid checkpoint. Check the path."
         )
     return checkpoint
-
-
-def load_weights(checkpoint: Checkpoint, weights: str) -> Model:
-    """
-    Return the model of a checkpoint.
-
-    `weights` is `"ema"` for the moving averages of the weights, or `"live"` for the weights of the last step.
-    """
-    config = dict(checkpoint.metadata["config"])
-    with torch.device("meta"):
-        blank = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
-    ema, prefix = ExponentialMovingAverage(blank, 0.0), PREFIXES[weights]
-    ema.weights = {name: checkpoint.tensors[prefix + name] for name in ema.weights}
-    return ema.averaged_model(blank)
 
 
 @one_line_errors()
@@ -68,7 +50,7 @@ def main() -> None:
     check_empty_folder(arguments.output_dir)
     checkpoint = find_checkpoint(arguments.checkpoint)
     tokenizer = load_tokenizer(checkpoint.path.parent / "tokenizer")
-    save_model(load_weights(checkpoint, arguments.weights), tokenizer, arguments.output_dir)
+    save_model(load_model(checkpoint, PREFIXES[arguments.weights]), tokenizer, arguments.output_dir)
     print(f"Written: {arguments.output_dir} (step {checkpoint.step}, {arguments.weights} weights).")
 
 

@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import DynamoBackend
 from torch import nn
 
-from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
+from common.models import Model
 from modeling_aogpt import head_loss as module
 from modeling_aogpt.head_loss import Loss, head_loss
 from modeling_aogpt.unmasking import log_linear_noise
@@ -27,13 +27,21 @@ def compile_head_loss(accelerator: Accelerator) -> None:
         module.differentiate_chunk = torch.compile(module.differentiate_chunk, **plugin.to_kwargs())
 
 
-class AnyOrderObjective(nn.Module):
-    """Mean any-order loss (Eq. 7). The decoder predicts each token given the tokens before it in an order."""
+class Objective(nn.Module):
+    """Base class of objectives. Accelerate uses `_no_split_modules` and `tie_weights` to shard the model."""
 
-    def __init__(self, model: AOGPTForAnyOrderLM) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
         self._no_split_modules = model._no_split_modules
+
+    def tie_weights(self) -> None:
+        """Tie the weights of the model again, after they were moved."""
+        self.model.tie_weights()
+
+
+class AnyOrderObjective(Objective):
+    """Mean any-order loss (Eq. 7). The decoder predicts each token given the tokens before it in an order."""
 
     def forward(
         self, input_ids: torch.LongTensor, orders: torch.LongTensor, labels: torch.LongTensor | None = None
@@ -43,7 +51,7 @@ class AnyOrderObjective(nn.Module):
         return self.model(input_ids, orders, labels=labels, skip_logits=True).loss
 
 
-class MaskedDiffusionObjective(nn.Module):
+class MaskedDiffusionObjective(Objective):
     """
     Masked-diffusion loss (Eq. 1). The encoder predicts the masked tokens given the other tokens, with weight 1 / t.
 
@@ -52,11 +60,6 @@ class MaskedDiffusionObjective(nn.Module):
     """
 
     loss: Loss = "cross_entropy"
-
-    def __init__(self, model: MDMEncoderForMaskedLM) -> None:
-        super().__init__()
-        self.model = model
-        self._no_split_modules = model._no_split_modules
 
     def forward(
         self, input_ids: torch.LongTensor, is_masked: torch.BoolTensor, times: torch.DoubleTensor

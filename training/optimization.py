@@ -2,25 +2,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Optimizer and moving average of the weights."""
 
-from copy import deepcopy
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
 from torch.optim import AdamW
 
 from training.arguments import TrainingArguments
-from training.sharding import full_tensor, local_part
+from training.sharding import local_part
 
 
 def create_optimizer(model: nn.Module, training: TrainingArguments) -> AdamW:
     """Return an AdamW that applies weight decay to tensors of two or more dimensions, so not to biases and norms."""
-    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": training.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
+    decays = (training.weight_decay, 0.0)
+    groups = [{"params": p, "weight_decay": decay} for p, decay in zip(parameter_groups(model), decays, strict=True)]
     betas = (training.adam_beta1, training.adam_beta2)
     return AdamW(groups, lr=training.learning_rate, betas=betas, eps=training.adam_epsilon, fused=True)
+
+
+def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Return the parameters with weight decay, and those without weight decay."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [p for p in parameters if p.dim() >= 2], [p for p in parameters if p.dim() < 2]
 
 
 def set_learning_rate(optimizer: AdamW, learning_rate: float) -> None:
@@ -49,9 +53,6 @@ class ExponentialMovingAverage:
         if not 0 <= decay < 1:
             raise ValueError(f"`decay` must be at least 0 and below 1, but is {decay}.")
         self.weights = {name: weight.detach().to(torch.float32, copy=True) for name, weight in model.named_parameters()}
-        first_name = {weight: name for name, weight in model.named_parameters()}
-        every_name = model.named_parameters(remove_duplicate=False)  # tied weights have several names
-        self._first_names = {name: first_name[weight] for name, weight in every_name}
         self.decay = decay
         self.num_updates = 0
 
@@ -64,17 +65,19 @@ class ExponentialMovingAverage:
         weights = [local_part(weight.detach()).float() for weight in model.parameters()]
         torch._foreach_lerp_(averages, weights, 1 - decay)
 
-    def averaged_model(self, blank: nn.Module) -> nn.Module:
-        """
-        Return a frozen model whose weights are the moving averages.
+    @contextmanager
+    def applied_to(self, model: nn.Module) -> Iterator[None]:
+        """Context manager that exchanges the weights of `model` and the moving averages, without another copy."""
+        self._exchange(model)
+        try:
+            yield
+        finally:
+            self._exchange(model)
 
-        All processes must call this together, and each process gets a complete model. The model uses the same memory as
-        moving averages that are not sharded, so the next update also changes the model.
-
-        Args:
-            blank: Model of the same architecture, without weights (on the meta device).
-        """
-        model = deepcopy(blank).eval().requires_grad_(False)
-        full = {name: full_tensor(average) for name, average in self.weights.items()}
-        model.load_state_dict({name: full[first] for name, first in self._first_names.items()}, assign=True)
-        return model
+    @torch.no_grad()
+    def _exchange(self, model: nn.Module) -> None:
+        for average, weight in zip(self.weights.values(), model.parameters(), strict=True):
+            average, weight = local_part(average), local_part(weight.detach())
+            live = weight.clone()
+            weight.copy_(average)
+            average.copy_(live)

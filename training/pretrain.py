@@ -13,14 +13,15 @@ import math
 import sys
 import time
 from collections import deque
-from contextlib import nullcontext
-from copy import deepcopy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import send_to_device, set_seed
+from accelerate.utils import DistributedType, send_to_device, set_seed
 from tqdm import tqdm
 from transformers import AutoModel
 
@@ -32,7 +33,8 @@ from common.models import Model, load_pretrained, read_config, save_model
 from common.processes import check_same_everywhere, in_turn, start_accelerator, together
 from common.results import ORDER_NAMES, read_results
 from common.tokenization import vocabulary_arguments
-from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt import AOGPTConfig
+from modeling_aogpt.generation import evaluation_mode
 from training.activation_checkpointing import checkpoint_activations
 from training.arguments import (
     ModelArguments,
@@ -48,20 +50,21 @@ from training.arguments import (
 from training.batches import Batches, pass_samples
 from training.checkpoints import (
     Checkpoint,
+    CheckpointWriter,
     StopRequest,
+    load_model,
     load_newest_checkpoint,
     load_state,
-    save_checkpoint,
     set_old_run_aside,
     training_state,
 )
 from training.draws import MaskDraws, OrderDraws
-from training.evaluation import evaluate, write_samples
+from training.evaluation import evaluate, read_samples, write_samples
 from training.objectives import OBJECTIVES, compile_head_loss
-from training.optimization import ExponentialMovingAverage, create_optimizer, set_learning_rate
+from training.optimization import ExponentialMovingAverage, create_optimizer, parameter_groups, set_learning_rate
 from training.report import loss_curve, write_report
 from training.schedules import first_decay_step, learning_rate_at, num_common_steps
-from training.sharding import full_tensor, keep_float32_gradients
+from training.sharding import check_compilation, full_tensor, gathered, gets_weights, is_sharded, keep_float32_gradients
 from training.status import StepStatus
 from training.streamed_data import training_samples
 from training.tracking import flops_per_token, logger_types, start_tracker
@@ -117,6 +120,7 @@ def set_up(argv: list[str]) -> "Pretraining | None":
         project_dir=training.output_dir,
     )
     check_precision(accelerator.device, accelerator.mixed_precision)
+    check_compilation(accelerator)
     accelerator.gradient_accumulation_steps = accumulation_steps(training, accelerator.num_processes)
     logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
 
@@ -206,11 +210,13 @@ def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
     """
     Return a model with random weights, or the model `init_from` in float32.
 
+    On the meta device (`torch.device("meta")`), return a model without weights.
+
     Raises:
         ValueError: If the vocabulary of `init_from` differs from that in `config`.
     """
     if init_from is None:
-        return MDMEncoderForMaskedLM(config) if isinstance(config, MDMEncoderConfig) else AOGPTForAnyOrderLM(config)
+        return AutoModel.from_config(config)
     checkpoint = read_config(init_from)
     for name in ("num_valid_tokens", "mask_token_id"):
         given, expected = getattr(config, name), getattr(checkpoint, name)
@@ -219,6 +225,8 @@ def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
                 f"The tokenizer has {name}={given}, but the model of {init_from} has {name}={expected}. Set "
                 "`tokenizer` to the tokenizer with which the model was trained."
             )
+    if torch.get_default_device().type == "meta":
+        return AutoModel.from_config(checkpoint)
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
 
 
@@ -244,10 +252,12 @@ class Pretraining:
         self.gradient_norm = math.nan  # gradient norm of the last step, before clipping
         set_seed(training.seed)
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
-        self.model = make_model(config, training.init_from).to(accelerator.device)
+        with torch.device("meta") if gets_weights(accelerator) else nullcontext():
+            self.model = make_model(config, training.init_from)
+        if accelerator.distributed_type != DistributedType.FSDP:  # FSDP2 moves one block at a time
+            self.model.to(accelerator.device)
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
         checkpoint_activations(self.model, training.activation_checkpointing)
-        self.blank = deepcopy(self.model).to("meta")  # for `averaged_model`
         self.optimizer = create_optimizer(self.model, training)
         self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)
         keep_float32_gradients(accelerator)
@@ -255,7 +265,12 @@ class Pretraining:
         # These wrap the objective and the optimizer for several processes and mixed precision. They share the weights
         # of self.model.
         self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)
+        # Accelerate finds the parameters by their address, but parameters on the meta device have none.
+        for group, parameters in zip(self.optimizer.param_groups, parameter_groups(self.model), strict=True):
+            group["params"] = parameters
         self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # must come after `prepare` has sharded
+        self.checkpoints = CheckpointWriter(training.output_dir, training.save_total_limit, self.is_milestone)
+        self.wait_for_checkpoint: Callable[[], None] = lambda: None
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Restore the state of a checkpoint. Raise a `ValueError` if the corpus has changed."""
@@ -264,10 +279,10 @@ class Pretraining:
             for facts in (checkpoint.metadata["corpus"], self.data.facts)
         )
         check_same_run(saved, current, checkpoint.path)
-        load_state(checkpoint.tensors, self.model, self.ema.weights, self.optimizer.state)
-        self.progress = TrainingProgress(
-            **checkpoint.metadata["progress"], losses=checkpoint.tensors["losses"].tolist()
-        )
+        load_state(checkpoint, self.model, self.ema.weights, self.optimizer.state)
+        losses = torch.empty(checkpoint.step, dtype=torch.float64)
+        checkpoint.read({"losses": losses})
+        self.progress = TrainingProgress(**checkpoint.metadata["progress"], losses=losses.tolist())
         self.logged = replace(self.progress)
         self.ema.num_updates = self.progress.step
         if self.accelerator.scaler is not None and checkpoint.metadata["scaler"] is not None:
@@ -279,16 +294,10 @@ class Pretraining:
         return step % (self.training.keep_every or step + 1) == 0 or step == first_decay_step(self.training)
 
     def save(self) -> None:
-        """Write a checkpoint."""
-        state = training_state(self.model, self.ema.weights, self.optimizer.state)
-        with together(self.accelerator):
-            if self.accelerator.is_main_process:
-                self._write_checkpoint({name: tensor.cpu() for name, tensor in state})
-            else:
-                deque(state, maxlen=0)  # iterate, because all processes must take part in gathering sharded tensors
-
-    def _write_checkpoint(self, tensors: dict[str, torch.Tensor]) -> None:
+        """Write a checkpoint. A sharded checkpoint is written in the background."""
+        self.wait_for_checkpoint()  # the previous one
         progress = asdict(self.progress)
+        tensors = training_state(self.model, self.ema.weights, self.optimizer.state)
         tensors["losses"] = torch.tensor(progress.pop("losses"), dtype=torch.float64)
         scaler = self.accelerator.scaler
         metadata = {
@@ -298,8 +307,12 @@ class Pretraining:
             "progress": progress,
             "scaler": scaler and scaler.state_dict(),
         }
-        folder, keep = self.training.output_dir, self.training.save_total_limit
-        save_checkpoint(folder, self.progress.step, tensors, metadata, keep, self.is_milestone)
+        if is_sharded(self.model):
+            self.wait_for_checkpoint = self.checkpoints.start_saving(self.progress.step, tensors, metadata)
+            return
+        with together(self.accelerator):
+            if self.accelerator.is_main_process:
+                self.checkpoints.save(self.progress.step, tensors, metadata)
 
     def train(self) -> int:
         """
@@ -346,6 +359,7 @@ class Pretraining:
                     self.save()
                 if stop_signal:
                     break
+            self.wait_for_checkpoint()
         if progress.step == training.max_steps:
             return 0
         logger.info("Stopped after step %d, with a checkpoint. The same command continues.", progress.step)
@@ -450,36 +464,52 @@ class Pretraining:
 
     def evaluate(self) -> None:
         """Evaluate the model with the moving averages of the weights, and write samples."""
-        averaged = self.ema.averaged_model(self.blank)
-        scores = evaluate(averaged, self.data.validation, self.training, self.accelerator)
+        with self.averaged_weights():
+            scores = evaluate(self.model, self.data.validation, self.training, self.accelerator)
+            with together(self.accelerator):
+                if self.accelerator.is_main_process and (count := self.training.num_samples):
+                    length = self.settings["sequence_length"]
+                    write_samples(self.model, self.data.tokenizer, count, length, self.samples_file)
         self.progress.evaluations.append({"step": self.progress.step, **scores})
         kinds = [kind for kind in ORDER_NAMES if kind in scores]
         self.accelerator.log({f"eval/{kind}": scores[kind] for kind in kinds}, step=self.progress.step)
-        with together(self.accelerator):
-            if self.accelerator.is_main_process:
-                self._write_samples(averaged)
-                text = ", ".join(f"{scores[kind]:.3f} {ORDER_NAMES[kind]}" for kind in kinds)
-                tqdm.write(f"step {self.progress.step}: held-out bits per byte {text}", file=sys.stderr)
+        if self.accelerator.is_main_process:
+            text = ", ".join(f"{scores[kind]:.3f} {ORDER_NAMES[kind]}" for kind in kinds)
+            tqdm.write(f"step {self.progress.step}: held-out bits per byte {text}", file=sys.stderr)
 
-    def _write_samples(self, averaged: Model) -> list[str]:
-        count, length = self.training.num_samples, self.settings["sequence_length"]
-        folder = self.training.output_dir / "samples"
-        return write_samples(averaged, self.data.tokenizer, count, length, self.progress.step, folder) if count else []
+    @contextmanager
+    def averaged_weights(self) -> Iterator[None]:
+        """Context manager in which the model has the averaged weights and, for inference, the precision of training."""
+        with (
+            self.ema.applied_to(self.model),
+            gathered(self.objective, self.accelerator),
+            evaluation_mode(self.model),
+            torch.no_grad(),
+            self.accelerator.autocast(),
+            torch.compiler.set_stance("force_eager"),  # most shapes differ from those in training
+        ):
+            yield
+
+    @property
+    def samples_file(self) -> Path:
+        """Return the path of the texts that are generated after the current step."""
+        return self.training.output_dir / "samples" / f"samples-{self.progress.step:08d}.txt"
 
     def publish(self) -> None:
         """Write the model folder, the figure, the report and, last, the results (they mark the run as finished)."""
-        averaged = self.ema.averaged_model(self.blank)
         with together(self.accelerator):
             if self.accelerator.is_main_process:
-                self._write_results(averaged)
+                self._write_results()
 
-    def _write_results(self, averaged: Model) -> None:
+    def _write_results(self) -> None:
         training, progress = self.training, self.progress
-        save_model(averaged, self.data.tokenizer, training.output_dir / "model")
+        model = load_model(load_newest_checkpoint(training.output_dir))
+        model.generation_config = self.model.generation_config
+        save_model(model, self.data.tokenizer, training.output_dir / "model")
         results = {
             "arguments": self.settings,
             "corpus": self.data.facts | ({"read_up_to": progress.position} if progress.position else {}),
-            "num_parameters": averaged.num_parameters(),
+            "num_parameters": model.num_parameters(),
             "steps": progress.step,
             "sequences": progress.step * training.batch_size,
             "tokens": self.num_tokens,
@@ -490,7 +520,8 @@ class Pretraining:
             "hardware": hardware(self.accelerator),
             "versions": versions(),
         }
-        write_report(results, self._write_samples(averaged), training.output_dir)
+        samples = read_samples(self.samples_file) if training.num_samples else []
+        write_report(results, samples, training.output_dir)
         logger.info("Written: %s (model, report.md, results.json).", training.output_dir)
 
 

@@ -2,11 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions for tensors that FSDP2 shards over processes. They also accept tensors that are not sharded."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import accelerate
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType
-from torch.distributed.fsdp import MixedPrecisionPolicy
+from accelerate.utils import DistributedType, DynamoBackend
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, distribute_tensor
+
+
+def check_compilation(accelerator: Accelerator) -> None:
+    """Raise a `ValueError` if the blocks of a sharded model must be compiled, but Accelerate is too old for this."""
+    plugin = accelerator.state.dynamo_plugin
+    is_compiled = plugin.backend != DynamoBackend.NO and plugin.use_regional_compilation
+    is_fsdp = accelerator.distributed_type == DistributedType.FSDP
+    if is_compiled and is_fsdp and not hasattr(accelerate.accelerator, "compile_regions_fsdp2"):
+        raise ValueError(
+            f"Accelerate {accelerate.__version__} cannot compile the blocks of a sharded model. Run `pip install "
+            "--upgrade accelerate`, or train without compilation: --dynamo_backend no."
+        )
 
 
 def keep_float32_gradients(accelerator: Accelerator) -> None:
@@ -21,6 +38,40 @@ def keep_float32_gradients(accelerator: Accelerator) -> None:
         plugin.mixed_precision_policy = MixedPrecisionPolicy(
             param_dtype=plugin.mixed_precision_policy.param_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
         )
+
+
+def gets_weights(accelerator: Accelerator) -> bool:
+    """Return whether `Accelerator.prepare` copies the weights of process 0 to this process, in shards."""
+    is_fsdp = accelerator.distributed_type == DistributedType.FSDP
+    return is_fsdp and accelerator.state.fsdp_plugin.cpu_ram_efficient_loading and not accelerator.is_main_process
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Return whether the weights of a model are sharded."""
+    return any(isinstance(weight, DTensor) for weight in model.parameters())
+
+
+@contextmanager
+def gathered(module: nn.Module, accelerator: Accelerator) -> Iterator[None]:
+    """
+    Context manager in which every process has all weights of a sharded module, in the precision of training.
+
+    Processes can then make different forward passes. The weights of a module that is not sharded are not changed.
+    """
+    root, *blocks = [part for part in module.modules() if isinstance(part, FSDPModule)] or [None]
+    if root is None:
+        yield
+        return
+    root.set_reshard_after_forward(False)
+    for part in (root, *blocks):
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in (root, *blocks):
+            part.reshard()
+        for block in blocks:
+            block.set_reshard_after_forward(accelerator.state.fsdp_plugin.reshard_after_forward, recurse=False)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

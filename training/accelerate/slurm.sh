@@ -3,7 +3,7 @@
 #
 #   sbatch --nodes 2 --gpus-per-node 8 training/accelerate/slurm.sh training/configs/medium.yaml [--key value ...]
 #
-# LAUNCH=fsdp2_nodes sbatch ... uses another file of this folder. Slurm sends SIGTERM five minutes before the time limit
+# LAUNCH=hsdp_nodes sbatch ... uses another file of this folder. Slurm sends SIGTERM five minutes before the time limit
 # and before it preempts a job. The run then saves a checkpoint and stops, and the job is requeued to resume it.
 #SBATCH --job-name=aogpt
 #SBATCH --ntasks-per-node=1
@@ -27,6 +27,7 @@ address=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 on_machine='
   setsid accelerate launch --config_file "training/accelerate/$1.yaml" \
     --num_machines "$SLURM_NNODES" --num_processes $(($2 * SLURM_NNODES)) --machine_rank "$SLURM_NODEID" \
+    --parallelism_config_dp_replicate_size "$SLURM_NNODES" --parallelism_config_dp_shard_size "$2" \
     --main_process_ip "$3" --main_process_port 29500 training/pretrain.py "${@:4}" &
   launcher=$!
   stopped=0

@@ -126,6 +126,19 @@ def test_encoders_have_the_sizes_of_the_decoder(name: str) -> None:
         assert queries == [3] * 4
 
 
+def test_models_have_the_dtype_of_the_decoder_and_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, dtypes = [], []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, mode: compiled.append((type(module).__name__, mode)))
+    found = make_contenders(["decoder", "encoder", "llama"], random_model().bfloat16(), 9, "default")
+    assert compiled == [("MDMEncoderModel", "default")]  # the caller compiles the decoder
+    for name in ("decoder", "encoder", "llama"):
+        with torch.nn.modules.module.register_module_forward_hook(
+            lambda module, inputs, output: dtypes.append(getattr(output, "dtype", torch.bfloat16))
+        ):
+            found[name].sample(1, 9, 2)
+    assert set(dtypes) == {torch.bfloat16}
+
+
 def test_samples_are_checked() -> None:
     def make(result: Any) -> Contender:
         return Contender(lambda batch_size, length, num_steps: result, "mine", num_ids=5)

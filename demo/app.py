@@ -66,21 +66,29 @@ class Token:
 # ---------------------------------------------------------------------------------------------------------- generation
 
 
-def encode(text: str, ending: str, tokenizer: PreTrainedTokenizerBase, length: int) -> torch.LongTensor:
+def encode(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, text: str, ending: str, longest_gap: int = 1
+) -> torch.LongTensor:
     r"""
-    Return the ids (1, length) of a text, with one mask for each `_`.
+    Return the ids (1, n) of a text with masks.
 
-    In the text, `\_` stands for an underscore, and `\\` for a backslash. `ending="end"` pads the text with end-of-text;
+    In the text, `\_` stands for an underscore, and `\\` for a backslash. Each other `_` stands for a gap of 1 to
+    `longest_gap` tokens. The model chooses the lengths. `ending="end"` pads the text with end-of-text;
     `ending="continue"` pads it with masks.
 
     Raises:
-        ValueError: If the text is too long, or contains nothing to fill in.
+        ValueError: If the text is too long, contains nothing to fill in, or if lengths cannot be chosen.
     """
+    length, is_end = min(model.config.max_position_embeddings, MAX_LENGTH), ending == "end"
     text = re.sub(rf"\\([{BLANK}\\])|{BLANK}", lambda match: match[1] or tokenizer.mask_token, text)
     ids = tokenizer(text).input_ids if text else []
+    if longest_gap > 1 and tokenizer.mask_token_id in ids:
+        output = model.infill(torch.tensor(ids), range(1, longest_gap + 1), length if is_end else None)
+        lengths = iter(output.lengths.tolist())
+        ids = [id for id in ids for _ in range(next(lengths) if id == tokenizer.mask_token_id else 1)]
     if len(ids) > length:
         raise ValueError(f"The text must have at most {length} tokens, but has {len(ids)}. Shorten the text.")
-    padding = tokenizer.eos_token_id if ending == "end" else tokenizer.mask_token_id
+    padding = tokenizer.eos_token_id if is_end else tokenizer.mask_token_id
     ids = ids + [padding] * (length - len(ids))
     if tokenizer.mask_token_id not in ids:
         raise ValueError(
@@ -104,6 +112,7 @@ def fill(
     temperature: float,
     top_p: float,
     seed: int,
+    longest_gap: int = 1,
 ) -> Iterator[list[Token]]:
     """
     Yield the tokens of a text before the first step, after each step, and finally with their log-probabilities.
@@ -117,7 +126,7 @@ def fill(
     Raises:
         ValueError: If the text or a setting is not allowed.
     """
-    ids = encode(text, ending, tokenizer, min(model.config.max_position_embeddings, MAX_LENGTH))
+    ids = encode(model, tokenizer, text, ending, longest_gap)
     prompt = [Token(decode(token, tokenizer)) for token in ids[0].tolist()]
     yield prompt
     output = model.generate(
@@ -197,10 +206,18 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
     """Return the web page of the demo."""
 
     def show(
-        text: str, ending: str, order: str, steps: int, temperature: float, top_p: float, seed: int | None, wait: float
+        text: str,
+        gap: int,
+        ending: str,
+        order: str,
+        steps: int,
+        temperature: float,
+        top_p: float,
+        seed: int | None,
+        wait: float,
     ) -> Any:
         seed = random.randrange(2**31) if seed in (None, -1) else int(seed)
-        settings = (ENDINGS[ending], order, steps, temperature, top_p, seed)
+        settings = (ENDINGS[ending], order, steps, temperature, top_p, seed, gap)
         try:
             yield ""  # clears the previous result, so that it is not shown beside an error
             for index, tokens in enumerate(fill(model, tokenizer, text, *settings)):
@@ -212,12 +229,13 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
 
     with gr.Blocks(title="Any-order text", analytics_enabled=False) as page:
         gr.Markdown(
-            "# Any-order text\nWrite a text with one `_` for each missing token. A decoder-only language model "
-            "([AO-GPT](https://arxiv.org/abs/2506.19935)) fills them in, in the order that you choose. Write `\\_` for "
-            "a literal underscore."
+            "# Any-order text\nWrite a text with `_` where text is missing. A decoder-only language model "
+            "([AO-GPT](https://arxiv.org/abs/2506.19935)) fills it in, in the order that you choose. Each `_` is one "
+            "token, or a gap whose length the model chooses. Write `\\_` for a literal underscore."
         )
         text = gr.Textbox(EXAMPLES[0], label="Text", elem_id="text", max_length=2000)
         with gr.Row():
+            gap = gr.Slider(1, 8, 1, step=1, label="Most tokens for each _", min_width=MIN_WIDTH)
             ending = gr.Radio(list(ENDINGS), value=next(iter(ENDINGS)), label="What follows the text")
             order = gr.Dropdown(ORDERS, value="random", label="Order")
             steps = gr.Slider(0, 32, 0, step=1, label="Steps (0: one position at a time)")
@@ -230,7 +248,7 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
             wait = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step", min_width=MIN_WIDTH)
         start = gr.Button("Fill in", variant="primary", elem_id="start")
         result = gr.HTML(elem_id="result")
-        inputs = [text, ending, order, steps, temperature, top_p, seed, wait]
+        inputs = [text, gap, ending, order, steps, temperature, top_p, seed, wait]
         gr.on([start.click, text.submit], show, inputs, result, show_progress="hidden")
         gr.Examples(EXAMPLES, text)
     return page

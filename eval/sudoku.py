@@ -34,8 +34,8 @@ from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_
 from common.results import read_finished_run
 from modeling_aogpt.tokenization import load_tokenizer
 
-# Arguments of `generate` by name. Unless they contain others, tokens are filled in one at a time, and are the likeliest
-# # tokens. In the order "random", the given tokens come from left to right, as in training.
+# Arguments of `generate` by name. By default, tokens are filled in one at a time, and are the likeliest ones. In the
+# order "random", the given tokens come from left to right, as in training.
 DECODINGS: dict[str, dict[str, Any]] = {
     "confidence": {"order": "confidence"},
     "margin": {"order": "margin"},
@@ -51,17 +51,8 @@ DECODINGS: dict[str, dict[str, Any]] = {
 }
 # Settings that all runs of a recipe must have in common.
 RECIPE = (
-    *(
-        "corpus",
-        "architecture",
-        "hidden_size",
-        "num_hidden_layers",
-        "objective",
-        "orders",
-        "min_context",
-        "max_context",
-    ),
-    *("max_steps", "batch_size", "learning_rate", "ema_decay"),
+    *("corpus", "architecture", "hidden_size", "num_hidden_layers", "objective", "orders"),
+    *("min_context", "max_context", "max_steps", "batch_size", "learning_rate", "ema_decay"),
 )
 SHOWN = "confidence"  # decoding of the puzzle in the picture
 INK = "#22262a"
@@ -90,9 +81,9 @@ is that of one run that solves as many puzzles as the mean.
 Tokens are filled in one at a time, in one of three kinds of orders: the token of which the model is most certain first
 (by confidence, margin or entropy), random, or left to right. With a threshold, each step fills in all tokens of which
 the model is certain enough. Tokens are the likeliest ones. "Sampled" tokens are drawn with temperature 1 instead.
-"Speculative" draws them from the same distribution as "random, sampled", in fewer passes. "Refined" means that four
-times, the third of the tokens that had the lowest probabilities is masked and filled in again. A model that was trained
-left to right reads the puzzle, and then writes the solution.
+"Speculative" draws them from exactly the same distribution as "random, sampled", in fewer passes: p(x | order), given
+the puzzle. "Refined" means that four times, the third of the tokens that had the lowest probabilities is masked and
+filled in again. A model that was trained left to right reads the puzzle, and then writes the solution.
 
 {recipes}
 """
@@ -108,9 +99,7 @@ class PuzzleArguments(Options):
     """Options of eval/sudoku.py."""
 
     num_puzzles: int = option(500, "Number of puzzles.", least=1)
-    num_clues: int | None = option(
-        None, "Number of clues of Sudoku puzzles; by default, the puzzles are minimal.", least=1
-    )
+    num_clues: int | None = option(None, "Number of clues in Sudoku; by default, puzzles are minimal.", least=1)
     seed: int = option(0, "Seed of random orders and sampled tokens.")
     output_dir: Path = option(Path("runs/puzzles"), "Folder for results.json, the report and pictures.")
 

@@ -23,9 +23,6 @@ import torch
 from huggingface_hub import HfApi
 from huggingface_hub.errors import HTTPError
 from huggingface_hub.utils import validate_repo_id
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from safetensors.torch import save_file
 
 from common.commands import Parser, one_line_errors, option
@@ -229,20 +226,12 @@ def push(folder: Path, repo_id: str, api: HfApi, arguments: PublishArguments) ->
 # ------------------------------------------------------------------------------------------------------------ command
 
 
-def show(folder: Path, outcomes: list[tuple[str, str]], console: Console) -> None:
-    """Print the outcomes of the checks, and the prepared files."""
-    checks = Table("check (with only torch and transformers)", "outcome", title_justify="left")
-    for name, outcome in outcomes:
-        checks.add_row(escape(name), escape(outcome))
-    console.print(checks)
-    files = Table("file", "bytes", show_footer=True)
+def show(folder: Path, outcomes: list[tuple[str, str]]) -> None:
+    """Print the outcomes of the checks, and the prepared files with their numbers of bytes."""
+    print("Checks with only torch and transformers:", *(f"  {name}: {outcome}" for name, outcome in outcomes), sep="\n")
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    for path in paths:
-        files.add_row(escape(path.relative_to(folder).as_posix()), f"{path.stat().st_size:,}")
-    files.columns[0].footer = f"{len(paths)} files"
-    files.columns[1].footer = f"{sum(path.stat().st_size for path in paths):,}"
-    files.columns[1].justify = "right"
-    console.print(files)
+    print(f"{len(paths)} files, {sum(path.stat().st_size for path in paths):,} bytes:")
+    print(*(f"{path.stat().st_size:>15,}  {path.relative_to(folder).as_posix()}" for path in paths), sep="\n")
 
 
 @one_line_errors(
@@ -261,22 +250,18 @@ def main(argv: list[str]) -> None:
     validate_repo_id(others.repo_id)
     if "/" not in others.repo_id:  # the code examples of the card would load another repository
         raise ValueError(f"REPO_ID must have the form OWNER/NAME, but is {others.repo_id}. Add the owner.")
-    console = Console()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.output_dir or Path(temporary) / "repository"
-        with console.status("preparing the files"):
-            stage(others.source, others.repo_id, folder, arguments)
-        with console.status("checking the files with only torch and transformers"):
-            outcomes = check(folder)
-        show(folder, outcomes, console)
+        stage(others.source, others.repo_id, folder, arguments)
+        show(folder, check(folder))
         if arguments.push:
-            message = f"Uploaded to {push(folder, others.repo_id, HfApi(), arguments)}."
+            print(f"Uploaded to {push(folder, others.repo_id, HfApi(), arguments)}.")
         else:
-            message = f"Nothing was uploaded. Add --push to upload to {others.repo_id}."
-    kept = "The files above were deleted. Use --output_dir DIR to keep them."
-    if arguments.output_dir is not None:
-        kept = f"The files above are in {arguments.output_dir}."
-    console.print(escape(f"{message} {kept}"), soft_wrap=True)
+            print(f"Nothing was uploaded. Add --push to upload to {others.repo_id}.")
+    if arguments.output_dir is None:
+        print("The files above were deleted. Use --output_dir DIR to keep them.")
+    else:
+        print(f"The files above are in {arguments.output_dir}.")
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import islice, product
 
 import torch
+from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
 from .orders import Orders
@@ -36,12 +37,14 @@ class InfillingOutput(ModelOutput):
         candidates (`torch.LongTensor` of shape `(candidates, gaps)`): The combinations of lengths that were compared.
         log_probs (`torch.Tensor` of shape `(candidates,)`): Log-probability of each combination, in nats, given the
             text around the gaps; all combinations are equally likely a priori.
+        texts (`list[str]`): With `tokenizer`: the sequences as texts, without special tokens.
     """
 
     sequences: torch.LongTensor | None = None
     lengths: torch.LongTensor | None = None
     candidates: torch.LongTensor | None = None
     log_probs: torch.FloatTensor | None = None
+    texts: list[str] | None = None
 
 
 class AnyOrderInfillingMixin:
@@ -50,20 +53,21 @@ class AnyOrderInfillingMixin:
     @torch.no_grad()
     def infill(
         self,
-        input_ids: torch.LongTensor,
+        input_ids: torch.LongTensor | str,
         lengths: Sequence[int] | Sequence[Sequence[int]] = range(1, 9),
         padded_length: int | None = None,
         orders: Orders = "left_to_right",
         num_orders: int = 1,
         generator: torch.Generator | None = None,
+        tokenizer: PreTrainedTokenizerBase | None = None,
         **kwargs: object,
     ) -> InfillingOutput:
         """
         Fill in gaps of unknown length.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(n,)` or `(1, n)`): Tokens of one text, in which each
-                `config.mask_token_id` stands for a gap.
+            input_ids (`torch.LongTensor` of shape `(n,)` or `(1, n)`, or `str`): Tokens of one text, in which each
+                `config.mask_token_id` stands for a gap; or the text, in which each `tokenizer.mask_token` does.
             lengths (sequence of `int`, or a sequence of these for each gap, defaults to `range(1, 9)`): Numbers of
                 tokens that a gap may have.
             padded_length (`int`, *optional*): Length to which the text is padded with `config.eos_token_id`. Needed if
@@ -72,6 +76,7 @@ class AnyOrderInfillingMixin:
                 are scored.
             num_orders (`int`, defaults to 1): Number of random orders to average over, with `orders="random"`.
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
+            tokenizer (`PreTrainedTokenizerBase`, *optional*): Tokenizer of the model. Needed for a text.
             kwargs: Other arguments of [`~AnyOrderGenerationMixin.generate`], which fills the gaps in.
 
         Returns:
@@ -79,7 +84,7 @@ class AnyOrderInfillingMixin:
 
         Raises:
             ValueError: If there is no gap, two gaps are adjacent, there is no text around the gaps, no candidate
-                fits, or there are more than 4096 candidates; and as in `generate`.
+                fits, there are more than 4096 candidates, or a text has no `tokenizer`; and as in `generate`.
 
         Examples:
             >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -91,17 +96,23 @@ class AnyOrderInfillingMixin:
             True
         """
         check_mask_token(self.config)
+        if isinstance(input_ids, str):
+            if tokenizer is None:
+                raise ValueError("A text cannot be read without `tokenizer`. Pass the tokenizer of the model.")
+            input_ids = tokenizer(input_ids, return_tensors="pt").input_ids
         segments = self._split_at_gaps(input_ids)
         candidates = self._list_candidates(segments, lengths, padded_length)
         rows = [self._insert_masks(segments, candidate, padded_length) for candidate in candidates]
         log_probs = self._score_candidates(rows, orders, num_orders, generator)
         best = int(log_probs.argmax())
         kwargs["return_dict_in_generate"] = False
+        sequences = self.generate(rows[best][None].to(input_ids.device), generator=generator, **kwargs)
         return InfillingOutput(
-            sequences=self.generate(rows[best][None].to(input_ids.device), generator=generator, **kwargs),
+            sequences=sequences,
             lengths=torch.tensor(candidates[best]),
             candidates=torch.tensor(candidates),
             log_probs=log_probs,
+            texts=None if tokenizer is None else tokenizer.batch_decode(sequences, skip_special_tokens=True),
         )
 
     def _split_at_gaps(self, input_ids: torch.LongTensor) -> list[list[int]]:

@@ -71,7 +71,7 @@ WRONG = [
     ("eval/benchmarks/speed_quality.py --output_dir out", None),
     ("eval/benchmarks/training_speed.py --size tiny --length 17", "`length` must be at most 16 for `size=tiny`"),
     ("model_cards/publish.py folder somebody/model", "neither a finished run nor a model folder"),
-    ("model_cards/check_staged.py folder", None),
+    ("model_cards/check_staged.py folder", "Usage: python -I check_staged.py FOLDER EXPECTED.safetensors"),
 ]
 
 

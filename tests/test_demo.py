@@ -61,11 +61,29 @@ def test_masks_are_filled_in_one_after_another(
     ],
 )
 def test_a_literal_underscore_is_written_with_a_backslash(
-    written: str, expected: list[str | None], tiny_tokenizer: PreTrainedTokenizerFast
+    written: str, expected: list[str | None], tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast
 ) -> None:
     tiny_tokenizer.add_tokens(["_", "\\"])
-    ids = app.encode(written, "end", tiny_tokenizer, 12)[0, : len(expected)]
+    ids = app.encode(tiny_model, tiny_tokenizer, written, "end")[0, : len(expected)]
     assert [app.decode(token, tiny_tokenizer) for token in ids.tolist()] == expected
+
+
+@pytest.mark.parametrize("ending", ["end", "continue"])
+def test_the_model_chooses_the_lengths_of_gaps(
+    ending: str,
+    tiny_model: AOGPTForAnyOrderLM,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tiny_model.config, "eos_token_id", tiny_tokenizer.eos_token_id)
+    ids, mask = torch.tensor(tiny_tokenizer("ab<mask>c<mask>").input_ids), tiny_tokenizer.mask_token_id
+    first, second = tiny_model.infill(ids, range(1, 4), 12 if ending == "end" else None).lengths.tolist()
+    masked = [
+        token.text is None for token in collect_steps(tiny_model, tiny_tokenizer, "ab_c_", ending, longest_gap=3)[0]
+    ]
+    text = [False, False, *[True] * first, False, *[True] * second]
+    assert masked == text + [ending == "continue"] * (12 - len(text))
+    assert (app.encode(tiny_model, tiny_tokenizer, "ab_c_", ending)[0, :5] == mask).tolist() == [0, 0, 1, 0, 1]
 
 
 def test_fewer_steps_fill_in_several_positions_at_once(

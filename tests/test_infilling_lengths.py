@@ -4,6 +4,7 @@
 
 import pytest
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from modeling_aogpt import AOGPTForAnyOrderLM
 from tests.references import conditional, random_model, seeded
@@ -107,3 +108,21 @@ def test_padding_needs_an_end_of_text(model: AOGPTForAnyOrderLM) -> None:
     model.config.eos_token_id = None
     with pytest.raises(ValueError, match=r"`padded_length` needs `config.eos_token_id`"):
         model.infill(torch.tensor([3, MASK]), padded_length=8)
+
+
+def test_a_text_is_filled_in_with_its_tokenizer(
+    tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny_model.config, "eos_token_id", tiny_tokenizer.eos_token_id)
+    text, arguments = (
+        "ab<mask>c<mask>",
+        {"lengths": [1, 2], "padded_length": 8, "order": "confidence", "do_sample": False},
+    )
+    ids = tiny_tokenizer(text, return_tensors="pt").input_ids
+    output = tiny_model.infill(text, tokenizer=tiny_tokenizer, **arguments)
+    expected = tiny_model.infill(ids, **arguments)
+    assert torch.equal(output.sequences, expected.sequences)
+    assert output.texts == tiny_tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
+    assert expected.texts is None
+    with pytest.raises(ValueError, match="A text cannot be read without `tokenizer`"):
+        tiny_model.infill(text)

@@ -218,12 +218,12 @@ def _read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:
     """
     Return the keys of a YAML file whose values are not null, and these values.
 
-    The key `base` names another file in the same folder. The values of this file replace those of its base, and null
-    removes a value of the base.
+    The key `base` names another file, relative to the folder of this file. The values of this file replace those of its
+    base, and null removes a value of the base.
     """
     settings, files = _read_file(path, known), [path]
     while base := settings.pop("base", None):
-        files.append(path.parent / base)
+        files.append(files[-1].parent / base)
         if files[-1] in files[:-1]:
             raise ValueError(f"{' -> '.join(map(str, files))}: the files name each other as `base`. Remove one `base`.")
         settings = _read_file(files[-1], known) | settings

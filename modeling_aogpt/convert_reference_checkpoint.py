@@ -307,7 +307,7 @@ def read_checkpoint(source: Path) -> dict[str, Any]:
 
 
 def detect_architecture(tensors: dict[str, torch.Tensor], source: Path) -> ReleasedArchitecture:
-    """Return the architecture whose tensors have these names. Of AO-GPT and sigma-GPT, only AO-GPT has adaLN."""
+    """Return AO-GPT if the name of a tensor contains adaLN, and sigma-GPT otherwise."""
     if "transformer.wtpe.weight" not in tensors:
         raise ValueError(
             f"{source} is not a released AO-GPT or sigma-GPT file: it has no tensor transformer.wtpe.weight. Its "
@@ -338,10 +338,10 @@ def make_empty_model(
     model_class: type[AOGPTWithHead], config: AOGPTConfig, architecture: ReleasedArchitecture
 ) -> tuple[AOGPTWithHead, dict[str, list[str]], dict[str, tuple[int, ...]]]:
     """
-    Return a model without values, and our names and the shape of each released tensor.
+    Return a model on the meta device, the names of each released tensor in the model, and its shape.
 
-    The tensors are in the order of the authors' parameters. If a released tensor contains the projections of attention
-    queries, keys and values together, it has three of our names. Tensors that the model does not have are left out.
+    The tensors are in the order of the authors' parameters. A released tensor with the projections of attention
+    queries, keys and values has three names in the model. Tensors that the model does not have are left out.
     """
     with torch.device("meta"):
         model = model_class(config)
@@ -361,7 +361,7 @@ def make_empty_model(
 
 
 def split_tensors(names: dict[str, list[str]], tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the released tensors under our names. Tensors with several names are split."""
+    """Return the released tensors by their names in the model. Tensors with several names are split."""
     weights = {}
     for old, new in names.items():
         parts = tensors[old].chunk(len(new)) if len(new) > 1 else [tensors[old]]

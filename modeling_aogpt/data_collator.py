@@ -132,9 +132,10 @@ class OrderDistribution:
         """
         Return the order (batch, width) of each sample. Positions from `lengths` on are padding and come last.
 
-        `seed` is the seed of the run, and `samples` (batch,) that of each sample, such as its index. `is_context`
-        (batch, width) is True at positions that come first, from left to right, by default the result of
-        [`draw_context`]. The order of sample b depends only on `seed`, `samples[b]`, `lengths[b]` and `is_context[b]`.
+        `seed` is the seed of the run, and `samples` (batch,) are the seeds of the samples, such as their indices.
+        `is_context` (batch, width) is True at positions that come first, from left to right; it defaults to the result
+        of [`draw_context`]. The order of sample b depends only on `seed`, `samples[b]`, `lengths[b]` and
+        `is_context[b]`.
         """
         positions = torch.arange(width, device=samples.device)
         if is_context is None:
@@ -170,7 +171,7 @@ class OrderDistribution:
         return keys.argsort(dim=-1, stable=True).argsort(dim=-1) < num_context[:, None]
 
     def _draw_left_to_right(self, seed: int, samples: torch.LongTensor) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, 1) that is True for samples that get the left-to-right order instead."""
+        """Return a boolean tensor (batch, 1) that is True for samples that get the left-to-right order."""
         return to_uniform(draw_integers(make_streams(seed, samples), 1)) < self.left_to_right_fraction
 
     def _draw_keys(self, seed: int, samples: torch.LongTensor, positions: torch.LongTensor) -> torch.LongTensor:
@@ -284,7 +285,7 @@ class DataCollatorForAnyOrderLM:
     def _find_context(
         self, samples: torch.LongTensor, labels: torch.LongTensor, lengths: torch.LongTensor
     ) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, width) that is True at context: positions without labels, or drawn ones."""
+        """Return a boolean tensor (batch, width) that is True at the context: where labels are -100, or else drawn."""
         width = labels.shape[1]
         is_drawn = self._distribution.draw_context(self.seed, samples, lengths, width)
         if self.orders != "context_first":

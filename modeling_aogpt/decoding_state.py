@@ -345,8 +345,8 @@ class CachedDecodingState(DecodingState):
         """
         Predict the rank after each draft, given all unmasked tokens and the drafts up to this one.
 
-        The `num_drafts` (batch,) drafts must be in `ids`, at the first masked ranks. They are not committed. With
-        `include_first`, the rank of the first draft is predicted too. This is needed if no query has predicted it.
+        The `num_drafts[b]` drafts of sequence b must be in `ids`, at its first masked ranks. They are not committed.
+        With `include_first`, the rank of the first draft is predicted too. This is needed if no query predicted it.
         """
         num_context = self.num_context + num_drafts
         ranks = self._uncached_ranks(torch.minimum(num_context + 1, self.ends))
@@ -388,12 +388,8 @@ class CachedDecodingState(DecodingState):
 
         The rows can see the tokens of the first `num_context` ranks, (batch,). Speculative decoding counts drafts too.
         """
-        parts = [
-            self._run_pass(part, num_context, is_query_of_part)
-            for part, is_query_of_part in zip(
-                ranks.split(MAX_ROWS_PER_PASS, dim=1), is_query.split(MAX_ROWS_PER_PASS, dim=1), strict=True
-            )
-        ]
+        splits = (values.split(MAX_ROWS_PER_PASS, dim=1) for values in (ranks, is_query))
+        parts = [self._run_pass(part, num_context, is_queried) for part, is_queried in zip(*splits, strict=True)]
         if len(parts) == 1:
             return parts[0]
         result = QueryResult(*map(torch.cat, zip(*parts, strict=True)))

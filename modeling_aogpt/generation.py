@@ -292,11 +292,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
 
     def _warn_if_padded(self, inputs: torch.LongTensor) -> None:
         """Warn if a prompt seems to contain padding that no `attention_mask` marks."""
-        pad = (
-            self.config.pad_token_id
-            if self.generation_config.pad_token_id is None
-            else self.generation_config.pad_token_id
-        )
+        pad = self.generation_config.pad_token_id
+        pad = self.config.pad_token_id if pad is None else pad
         if pad is not None and inputs.shape[1] > 1 and (inputs[:, [0, -1]] == pad).any():
             logger.warning_once(
                 f"A prompt begins or ends with the padding token ({pad}), but there is no `attention_mask`, so this "

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-# On an accelerator, a product needs some thousand rows to be efficient, and 1 GiB of float32 is affordable.
+# On an accelerator, a product needs a few thousand rows to be efficient, and 1 GiB of float32 is affordable.
 LOGITS_PER_CHUNK = {"cpu": 2**25, "accelerator": 2**28}
 # On an accelerator, products are far slower if their width is odd.
 WIDTH_MULTIPLE = {"cpu": 1, "accelerator": 64}

@@ -132,7 +132,7 @@ class AnyOrderInfillingMixin:
                 f"`input_ids` has no gap. Put the mask token (id {self.config.mask_token_id}) where text is missing."
             )
         if not all(segments[1:-1]):
-            raise ValueError("Two masks are adjacent. Put one mask for each gap, however long it is.")
+            raise ValueError("Two masks are adjacent. Put one mask for each gap, whatever its length.")
         if not any(segments):
             raise ValueError("There is no text around the gap. Use `generate` for whole sequences.")
         return segments
@@ -158,13 +158,14 @@ class AnyOrderInfillingMixin:
         if padded_length is not None:
             check_integer("padded_length", padded_length)
             if self.config.eos_token_id is None:
-                raise ValueError("`padded_length` needs `config.eos_token_id` to pad with. Set it, or remove it.")
+                raise ValueError("`padded_length` needs `config.eos_token_id`. Set that id, or remove `padded_length`.")
         most = min(self.config.max_position_embeddings, padded_length or self.config.max_position_embeddings)
         fitting = (lengths for lengths in product(*per_gap) if num_tokens + sum(lengths) <= most)
         candidates = list(islice(fitting, MAX_CANDIDATES + 1))
         if not candidates:
             raise ValueError(
-                f"The text has {num_tokens} tokens, and none of the `lengths` fits: with the gaps, it may have {most}."
+                f"The text has {num_tokens} tokens, and at most {most} with its gaps, so none of the `lengths` fits. "
+                "Pass smaller `lengths`."
             )
         if len(candidates) > MAX_CANDIDATES:
             raise ValueError(

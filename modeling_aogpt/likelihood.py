@@ -486,7 +486,7 @@ class RowScorer(Scorer):
         self, order: torch.LongTensor, num_context: torch.LongTensor, branches: torch.LongTensor, num_permutations: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Score tokens under random permutations of the context: return log(mean of p) and mean of log p, (batch, rows).
+        Return log(mean of p) and the mean of log p over random permutations of the context, both (batch, rows).
 
         `order` and `branches` are as in [`score`], for one copy of the batch. The context of a sequence is its first
         `num_context` (batch,) rows.
@@ -539,7 +539,7 @@ def draw_context_sizes(
     """
     Draw stratified context sizes, a list of `num_draws` tensors (batch,).
 
-    Each size is drawn uniformly from `num_gaining` (batch,) sizes, of which `MIN_ENSEMBLE_CONTEXT` is the smallest.
+    A size of sequence b is drawn uniformly from the `num_gaining[b]` smallest sizes from `MIN_ENSEMBLE_CONTEXT` on.
     """
     draws = draw_stratified(num_draws, len(num_gaining), generator, num_gaining.device)
     return list(MIN_ENSEMBLE_CONTEXT + (draws * num_gaining).floor().long())
@@ -688,7 +688,7 @@ def average_over_orders(
     scorer: Scorer, per_token: torch.Tensor, totals: list[torch.Tensor], is_random: bool
 ) -> LogLikelihoodOutput:
     """
-    Return the log-likelihood for one order, or its mean over several orders, which `scorer` has computed.
+    Return the output for one order, or for the mean over several orders.
 
     `per_token` (batch, n) is the mean over orders of log p of each token, by position. `totals` contains log p of each
     sequence (batch,) for each order. `is_random` tells whether the orders are random.

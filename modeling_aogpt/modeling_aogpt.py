@@ -257,11 +257,8 @@ class AOGPTBlock(GradientCheckpointingLayer):
         self.post_attention_layernorm = make_norm(config)
         self.mlp = AOGPTMLP(config)
         self.modulation = TargetModulation(config, 6) if config.target_injection in ("adaln", "sigma") else None
-        self.target_embeddings = (
-            nn.Embedding(config.max_position_embeddings, config.hidden_size)
-            if config.target_injection == "per_layer"
-            else None
-        )
+        has_table = config.target_injection == "per_layer"
+        self.target_embeddings = nn.Embedding(config.max_position_embeddings, config.hidden_size) if has_table else None
 
     def forward(
         self,
@@ -693,9 +690,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         output, orders = self.forward_by_rank(input_ids, orders, attention_mask, **kwargs)
         if labels is not None:
             labels = prepare_labels(self, labels, input_ids, attention_mask)
-        loss, logits = None, None
         if skip_logits and labels is not None and type(self.lm_head) in (nn.Linear, Linear):
-            labels = index_by_rank(labels, orders)
+            labels, logits = index_by_rank(labels, orders), None
             loss = self.compute_loss_of_states(output.last_hidden_state, labels, kwargs.get("num_items_in_batch"))
         else:
             logits = self.apply_head(index_by_position(output.last_hidden_state, orders))

@@ -210,8 +210,8 @@ class TokenSampler:
     processors get the whole sequence.
 
     Without `do_sample`, the likeliest token is taken. `is_left_to_right` tells whether all tokens before a queried
-    position are known. `eos_ban` is a boolean tensor (batch, n), by column, that is True where end-of-text tokens are
-    forbidden, and the ids of these tokens.
+    position are known. `eos_ban` contains a boolean tensor (batch, n), indexed by column, that is True where
+    end-of-text tokens are forbidden, and the ids of these tokens.
     """
 
     def __init__(

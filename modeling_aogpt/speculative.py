@@ -40,7 +40,7 @@ class ModelDrafts:
     For the first draft of a round, q equals p. This draft is always accepted, so each pass gives at least one token.
     """
 
-    num_always_accepted = 1  # per round
+    num_always_accepted = 1  # drafts per round that cannot be rejected
 
     def __init__(self, sampler: TokenSampler) -> None:
         self.sampler = sampler

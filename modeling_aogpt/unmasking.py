@@ -141,7 +141,7 @@ CERTAINTY_MEASURES = {"confidence": confidence, "margin": margin, "entropy": neg
 
 
 class Candidates(NamedTuple):
-    """Masked ranks that the model predicted in a step, in columns in order of preference."""
+    """Masked ranks that the model predicted in a step. The columns of a sequence are in order of preference."""
 
     is_candidate: torch.BoolTensor  # (batch, columns)
     num_planned: torch.LongTensor  # (batch,): number of ranks that the rule planned to unmask in this step
@@ -152,8 +152,8 @@ class UnmaskingRule:
     """
     Rule that decides which candidates a step unmasks.
 
-    A rule first plans how many ranks each step unmasks. It can then use the predictions of a step to choose other
-    candidates, or another number of them.
+    A rule first plans how many ranks each step unmasks. By default, a step unmasks this number of candidates. A rule
+    can also choose candidates by the predictions of the step.
     """
 
     is_adaptive = False  # whether the number of unmasked ranks depends on predictions
@@ -172,7 +172,7 @@ class UnmaskingRule:
         return {}
 
     def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, columns) that is True at the candidates to unmask: the first planned ones."""
+        """Return a boolean tensor (batch, columns) that is True at the candidates to unmask."""
         device = candidates.is_candidate.device
         columns = torch.arange(candidates.is_candidate.shape[1], device=device)
         return columns < to_device(candidates.num_planned, device)[:, None]
@@ -329,7 +329,7 @@ class ParallelSampler:
     The tokens of a step are drawn independently of each other, given all tokens that were unmasked before. With
     `certainty`, a name in `CERTAINTY_MEASURES`, the candidates of a step are unmasked in the order of that measure
     instead of the order of the state. Samples then no longer follow the model's distribution under a fixed order.
-    `window` is the number of masked ranks that are candidates. By default, all masked ranks of the block are.
+    `window` is the number of masked ranks that are candidates; it defaults to all masked ranks of the block.
     """
 
     def __init__(
@@ -400,7 +400,7 @@ class ParallelSampler:
         step: int,
         first_step: int,
     ) -> torch.LongTensor:
-        """Move the selected candidates to the next ranks of the state, commit them, and return the numbers (batch,)."""
+        """Move the selected candidates to the next masked ranks, commit them, and return their number (batch,)."""
         device = result.ranks.device
         context = to_device(self.state.num_context, device)
         # Index of the query of each candidate; -1 in columns without a candidate.

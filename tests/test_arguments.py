@@ -10,7 +10,7 @@ import yaml
 
 from common.data import DataArguments
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
-from modeling_aogpt.convert_reference_checkpoint import SEDD
+from modeling_aogpt.convert_reference_checkpoint import AOGPT, RADD, SEDD, SIGMA_GPT, ReleasedArchitecture
 from training.arguments import (
     MAY_CHANGE,
     SCHEDULE,
@@ -25,7 +25,7 @@ from training.arguments import (
 
 CONFIGS = sorted((Path(__file__).parents[1] / "training" / "configs").glob("*.yaml"))
 CONFIGS = [path for path in CONFIGS if not path.stem.startswith("study")]  # these are read by eval/benchmarks/study.py
-RECIPES = [path for path in CONFIGS if path.stem.startswith(("small", "medium"))]
+RECIPES = [path for path in CONFIGS if path.stem.startswith(("small", "medium", "large"))]
 ENCODER = "architecture: encoder"
 MASKED_DIFFUSION = f"{ENCODER}\nobjective: masked_diffusion"
 
@@ -335,11 +335,17 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
-def test_comments_of_recipes_give_batch_sizes_for_numbers_of_gpus(path: Path) -> None:
-    training = parse_arguments([str(path)])[2]
+def test_comments_of_recipes_give_tokens_and_batch_sizes(path: Path) -> None:
+    _, data, training = parse_arguments([str(path)])
+    (billions,) = re.findall(r"for ([\d.]+) billion\s+(?:# )?tokens", path.read_text())
+    tokens = training.max_steps * training.batch_size * data.sequence_length
+    assert tokens == pytest.approx(float(billions) * 1e9, rel=0.01)
     comment = re.search(
         r"per_device_batch_size: .* # for up to (.*) GPUs; set (.*) for (.*) GPUs, (.*) for (.*)", path.read_text()
     )
+    if comment is None:
+        assert "base: " in path.read_text()
+        return
     most, *others = map(int, comment.groups())
     assert accumulation_steps(training, most) == 1
     with pytest.raises(ValueError, match="must be a multiple"):
@@ -348,21 +354,52 @@ def test_comments_of_recipes_give_batch_sizes_for_numbers_of_gpus(path: Path) ->
         assert accumulation_steps(replace(training, per_device_batch_size=per_device), num_gpus) == 1
 
 
+def test_a_file_replaces_values_of_its_base(tmp_path: Path, config: Path) -> None:
+    (tmp_path / "base.yaml").write_text("corpus: c.txt\nbase: my_run.yaml\nseed: 3\nwarmup_steps: 7\n")
+    (tmp_path / "top.yaml").write_text("base: base.yaml\nwarmup_steps: null\nseed: 4\n")
+    _, data, training = parse_arguments([str(tmp_path / "top.yaml"), "--adam_beta1=0.5"])
+    assert (data.corpus, data.sequence_length) == (["c.txt"], 32)
+    assert (training.seed, training.warmup_steps, training.adam_beta1) == (4, 100, 0.5)
+    assert training.output_dir == Path("runs/top")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("base: none.yaml", "none.yaml cannot be read as YAML"),
+        ("base: top.yaml", "top.yaml -> .*top.yaml: the files name each other as `base`"),
+        ("base: [my_run.yaml]", "`base` must have a single value"),
+        ("base: typo.yaml", r"Unknown key 'learnin_rate' in .*typo.yaml\. Did you mean 'learning_rate'"),
+    ],
+)
+def test_a_wrong_base_is_an_error(tmp_path: Path, line: str, message: str) -> None:
+    (tmp_path / "typo.yaml").write_text("learnin_rate: 1")
+    (tmp_path / "top.yaml").write_text(line)
+    with pytest.raises(ValueError, match=message):
+        parse_arguments([str(tmp_path / "top.yaml")])
+
+
 @pytest.mark.parametrize(
     ("name", "base", "differences"),
     [
         ("small_rotary", "small", {"position_encoding"}),
         ("medium_rotary", "medium", {"position_encoding"}),
-        ("small_encoder", "small", {"architecture", "objective"}),
+        ("small_released", "small", {"batch_size", "max_steps"}),
+        ("medium_released", "medium", {"batch_size", "max_steps"}),
+        ("small_encoder", "small", {"architecture", "objective", "left_to_right_fraction"}),
     ],
 )
 def test_variants_of_recipes_differ_only_as_their_names_say(name: str, base: str, differences: set[str]) -> None:
     folder = CONFIGS[0].parent
-    one, other = (yaml.safe_load((folder / f"{stem}.yaml").read_text()) for stem in (name, base))
-    assert {key for key in one.keys() | other.keys() if one.get(key) != other.get(key)} == differences
+    one, other = (to_settings(*parse_arguments([str(folder / f"{stem}.yaml")])) for stem in (name, base))
+    assert {key for key in one if one[key] != other[key]} == differences | {"output_dir"}
 
 
-def test_the_sedd_recipe_has_the_released_architecture() -> None:
-    model, _, _ = parse_arguments([str(CONFIGS[0].parent / "small_sedd.yaml")])
-    config = build_config(model)
-    assert SEDD.settings.items() <= config.to_dict().items()
+@pytest.mark.parametrize(
+    ("name", "released"),
+    [("small", AOGPT), ("small_sigma_gpt", SIGMA_GPT), ("small_radd", RADD), ("small_sedd", SEDD)],
+)
+def test_recipes_have_the_released_architectures(name: str, released: ReleasedArchitecture) -> None:
+    model, _, training = parse_arguments([str(CONFIGS[0].parent / f"{name}.yaml")])
+    assert released.settings.items() <= build_config(model).to_dict().items()
+    assert (training.objective == "score_entropy") == (released is SEDD)

@@ -28,6 +28,7 @@ WRONG = [
     ("training/pretrain.py {quickstart} --output_dir text.txt", r"`output_dir` \(text.txt\) is a file"),
     ("training/convert_causal_lm.py folder out", "The configuration of 'folder' cannot be used"),
     ("training/convert_causal_lm.py gpt2 out", "The weights of gpt2 are missing or damaged"),
+    ("training/dry_run.py {quickstart} --mfu 1", "`mfu` must be below 1, but is 1.0"),
     ("training/export_causal_lm.py nowhere out", "There is no model 'nowhere'"),
     ("training/export_checkpoint.py folder out", "folder is neither a checkpoint nor the folder of a run with a valid"),
     ("training/export_checkpoint.py text.txt out", "text.txt"),

@@ -144,7 +144,9 @@ def test_rotary_rotates_queries_by_target_minus_1_and_keys_by_the_position_of_th
 def test_left_to_right_queries_and_keys_are_rotated_alike() -> None:
     """So that a layer is that of a standard rotary decoder."""
     model, rotations = random_model(**LLAMA), []
-    model.model.layers[0].register_forward_pre_hook(lambda module, arguments: rotations.extend(arguments[3]))
+    model.model.layers[0].register_forward_pre_hook(
+        lambda module, arguments, options: rotations.extend(options["rotations"]), with_kwargs=True
+    )
     model(torch.tensor([[3, 1, 4, 1, 5]]))
     for query, key in zip(*rotations, strict=True):
         assert torch.equal(query, key)

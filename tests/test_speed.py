@@ -126,6 +126,19 @@ def test_encoders_have_the_sizes_of_the_decoder(name: str) -> None:
         assert queries == [3] * 4
 
 
+def test_models_have_the_dtype_of_the_decoder_and_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled, dtypes = [], []
+    monkeypatch.setattr(torch.nn.Module, "compile", lambda module, mode: compiled.append((type(module).__name__, mode)))
+    found = make_contenders(["decoder", "encoder", "llama"], random_model().bfloat16(), 9, "default")
+    assert compiled == [("MDMEncoderModel", "default")]  # the caller compiles the decoder
+    for name in ("decoder", "encoder", "llama"):
+        with torch.nn.modules.module.register_module_forward_hook(
+            lambda module, inputs, output: dtypes.append(getattr(output, "dtype", torch.bfloat16))
+        ):
+            found[name].sample(1, 9, 2)
+    assert set(dtypes) == {torch.bfloat16}
+
+
 def test_samples_are_checked() -> None:
     def make(result: Any) -> Contender:
         return Contender(lambda batch_size, length, num_steps: result, "mine", num_ids=5)
@@ -289,19 +302,22 @@ def test_warm_up(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_times_of_many_steps_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A step of the encoder takes 10 s and its draws 3 s. The decoder takes 1 s per step, and one-by-one 8 s."""
-    rounds = iter([1.0, 1.0, 1.5, 1.2])  # the first value is used for the estimate; load in the second round
+    slowdowns = iter([1.0, 1.0, 1.5])  # of the rounds; the first is also that of the estimate
 
     def measure_time(contender: Contender, *arguments: Any) -> tuple[float, None]:
         num_steps = arguments[2]
-        own = num_steps if contender.takes_steps else 8.0
-        return current[0] * (3.0 + 10 * num_steps if contender.is_linear else own), None
+        if contender.is_linear:
+            return slowdown * (3.0 + 10 * num_steps), None
+        if contender.takes_steps:
+            return slowdown**2 * num_steps, None  # slower than the others in the last round
+        return slowdown * 8.0, None
 
     monkeypatch.setattr(speed, "time_generation", measure_time)
-    current = [next(rounds)]
+    slowdown = next(slowdowns)
     arguments = SpeedArguments(**TINY | {"steps": [2, 8, 16], "repeats": 3, "limit_seconds": 100.0})
     for found in time_contenders(fake_contenders([]), arguments, 1, 16, CPU):
         points = {(point["contender"], point["num_steps"]): point for point in found}
-        current[0] = next(rounds, 1.0)
+        slowdown = next(slowdowns, 1.0)
     assert points["encoder", 2]["seconds"] == 23.0
     assert not points["encoder", 2]["is_computed"]
     assert points["encoder", 8]["is_computed"]

@@ -156,7 +156,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text("import os, sys\nprint(os.environ['OMP_NUM_THREADS'])\nsys.exit(3 * ('/bad' in sys.argv[1]))\n")
     monkeypatch.setattr(study, "PRETRAIN", path)
     monkeypatch.setattr(study, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
     return path
 
 
@@ -166,11 +166,11 @@ def test_failed_runs_are_reported_and_do_not_stop_the_others(
     arms = {"bad": {}, "good": {}, "next": {"init_from": "bad"}}
     path = write_study(tmp_path, arms, first={"title": "T", "baseline": "good"})
     with pytest.raises(SystemExit) as error:
-        study.main([path, f"--runs_dir={tmp_path / 'runs'}", "--jobs=2"])
+        study.main([path, f"--runs_dir={tmp_path / 'runs'}", "--jobs=3"])
     for seed in (0, 1):
         assert f"bad (seed {seed}), {tmp_path}/runs/seed-{seed}/bad.log" in str(error.value)
         assert f"next (seed {seed})" in str(error.value)
-        assert (tmp_path / "runs" / f"seed-{seed}" / "good.log").read_text() == "2\n"  # of four cores
+        assert (tmp_path / "runs" / f"seed-{seed}" / "good.log").read_text() == "2\n"  # of six cores
         assert not (tmp_path / "runs" / f"seed-{seed}" / "next.log").exists()
     assert "next (seed 0) was not trained, because bad (seed 0) failed" in capsys.readouterr().err
 
@@ -200,7 +200,8 @@ def test_runs_are_stopped_with_the_command(stub: Path, tmp_path: Path, monkeypat
         ({"steps": []}, "must contain the mappings"),
         ({"settings": {"seed": "1"}}, "sets seed of training/pretrain.py"),
         ({"arms": {"one": {"output_dir": "x"}}}, "sets output_dir of training/pretrain.py"),
-        ({"questions": {"first": {"title": "T", "baseline": "one", "arm": "one"}}}, "unknown keys: arm"),
+        ({"questions": {"first": {"title": "T", "baseline": "one", "arm": "one"}}}, "has the keys arm, baseline"),
+        ({"questions": {"first": {"title": "T"}}}, "must have `title` and `baseline`"),
         ({"questions": {"first": {"title": "T", "baseline": "none"}}}, "names the arm 'none'"),
         ({"questions": {"first": {"title": "T", "baseline": "one", "arms": ["two"]}}}, "names the arm 'one'"),
         ({"settings": {"learning_rat": "1"}}, "Did you mean 'learning_rate'"),

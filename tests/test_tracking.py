@@ -49,4 +49,8 @@ def test_number_of_operations() -> None:
     """nanoGPT's 6 N + 12 L H Q T, without tables, and with half of the second term for causal attention."""
     weights = 12 * 12 * 768**2 + 768 * 50304
     assert flops_per_token(AOGPTConfig(), 1024) == pytest.approx(6 * weights + 6 * 12 * 768 * 1024)
+    llama = AOGPTConfig(num_key_value_heads=4, gated_mlp=True, intermediate_size=2048)
+    weights = 12 * (768**2 * (2 + 2 / 3) + 3 * 768 * 2048) + 768 * 50304
+    assert flops_per_token(llama, 1024) == pytest.approx(6 * weights + 6 * 12 * 768 * 1024)
+    weights = 12 * 12 * 768**2 + 768 * 50304
     assert flops_per_token(MDMEncoderConfig(), 1024) == pytest.approx(6 * weights + 12 * 12 * 768 * 1024)

@@ -218,6 +218,25 @@ def _read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:
     """
     Return the keys of a YAML file whose values are not null, and these values.
 
+    The key `base` names another file, relative to the folder of this file. The values of this file replace those of its
+    base, and null removes a value of the base.
+    """
+    settings, files = _read_file(path, known), [path]
+    while base := settings.pop("base", None):
+        files.append(files[-1].parent / base)
+        if files[-1] in files[:-1]:
+            raise ValueError(f"{' -> '.join(map(str, files))}: the files name each other as `base`. Remove one `base`.")
+        settings = _read_file(files[-1], known) | settings
+    given = {key: value for key, value in settings.items() if value not in ("", "~", "null")}
+    if given.get("validation_files") == []:  # reports contain this value, but the command line has no empty lists
+        del given["validation_files"]
+    return given
+
+
+def _read_file(path: Path, known: dict[str, Any]) -> dict[str, Any]:
+    """
+    Return the keys and values of a YAML file.
+
     The values stay strings or lists of strings, as on the command line. The type of the setting then decides whether
     `no` is False or text, and whether 1.10 is a number or text.
     """
@@ -229,18 +248,15 @@ def _read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(settings, dict):
         raise ValueError(f"{path} must contain lines of the form `key: value`, but contains {settings!r}.")
     for key, value in settings.items():
-        if key not in known:
+        if key not in known and key != "base":
             raise ValueError(_describe_unknown_key(key, known, str(path)))
         if key == "rope_parameters" and isinstance(value, dict):
             settings[key] = value = json.dumps(yaml.safe_load(text)[key])
-        if not isinstance(value, str) and not (isinstance(value, list) and known[key] == list[str]):
+        if not isinstance(value, str) and not (isinstance(value, list) and known.get(key) == list[str]):
             raise ValueError(f"`{key}` must have a single value, but is {value!r} in {path}. Give one value.")
         if isinstance(value, str) and value.lower() in (".inf", ".nan"):
             settings[key] = value[1:]  # Python's spelling
-    given = {key: value for key, value in settings.items() if value not in ("", "~", "null")}
-    if given.get("validation_files") == []:  # reports contain this value, but the command line has no empty lists
-        del given["validation_files"]
-    return given
+    return settings
 
 
 def _to_options(settings: dict[str, Any]) -> Iterator[str]:

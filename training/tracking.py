@@ -53,6 +53,8 @@ def flops_per_token(config: AOGPTConfig | MDMEncoderConfig, length: int) -> floa
     computed once per target position instead of once per row.
     """
     layers, width = config.num_hidden_layers, config.hidden_size
-    weights = layers * (4 * width**2 + 2 * width * config.intermediate_size) + width * config.vocab_size
+    projections = 2 * width**2 * (1 + config.num_key_value_heads / config.num_attention_heads)
+    mlp = (3 if config.gated_mlp else 2) * width * config.intermediate_size
+    weights = layers * (projections + mlp) + width * config.vocab_size
     attention = 12.0 * layers * width * length
     return 6.0 * weights + (attention if isinstance(config, MDMEncoderConfig) else attention / 2)

@@ -310,7 +310,7 @@ def make_contenders(
         names: Names in `CONTENDERS`, and folders, Hub names or model types of causal language models.
         decoder: The decoder.
         length: Number of tokens to generate.
-        compile_mode: Mode of torch.compile for causal language models with a static cache.
+        compile_mode: Mode of torch.compile for encoders, and for causal language models with a static cache.
     """
     device, dtype = decoder.device, decoder.dtype
     contenders = {}
@@ -318,7 +318,10 @@ def make_contenders(
         if name in DECODERS:
             contenders[name] = DECODERS[name](decoder)
         elif name in ENCODERS:
-            contenders[name] = sample_encoder(make_encoder(name, decoder.config).eval().to(device, dtype))
+            encoder = make_encoder(name, decoder.config).eval().to(device, dtype)
+            if compile_mode is not None:
+                encoder.model.compile(mode=compile_mode)
+            contenders[name] = sample_encoder(encoder)
         else:
             model = load_causal_lm(name, decoder.config, length, dtype=dtype).to(device)
             contenders |= sample_causal_lm(name, model, length, compile_mode)

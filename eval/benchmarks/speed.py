@@ -73,7 +73,7 @@ class SpeedArguments(Options):
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
     device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")
     compile: str | None = option(
-        None, "Mode of torch.compile for the decoder, and for causal LMs with a static cache: default, ..."
+        None, "Mode of torch.compile for decoder, encoders, and causal LMs with a static cache: default, ..."
     )
     threads: int | None = option(None, "Number of CPU threads. Defaults to PyTorch's choice.", least=1)
     output_dir: Path | None = option(None, "Folder for speed.json, speed.md and the pictures.")
@@ -156,10 +156,6 @@ def find_device(name: str) -> torch.device:
 
 
 def _make_contenders(arguments: SpeedArguments, model: AOGPTForAnyOrderLM, length: int) -> dict[str, Contender]:
-    names = arguments.contenders + ([arguments.causal_lm] if arguments.causal_lm else [])
-    contenders = make_contenders(names, model, length, arguments.compile)
-    if arguments.compare is not None:
-        contenders[arguments.compare] = make_compared(arguments.compare, model.config, model.device, model.dtype)
     if arguments.compile is not None:
         try:
             model.model.compile(mode=arguments.compile)
@@ -167,6 +163,10 @@ def _make_contenders(arguments: SpeedArguments, model: AOGPTForAnyOrderLM, lengt
             raise ValueError(
                 f"`compile` ({arguments.compile}) cannot be used. Set it to a mode of torch.compile. (Cause: {error})"
             ) from error
+    names = arguments.contenders + ([arguments.causal_lm] if arguments.causal_lm else [])
+    contenders = make_contenders(names, model, length, arguments.compile)
+    if arguments.compare is not None:
+        contenders[arguments.compare] = make_compared(arguments.compare, model.config, model.device, model.dtype)
     return contenders
 
 

@@ -155,9 +155,11 @@ def read_study(path: Path) -> Study:
 
 
 def _read_question(name: str, entry: dict[str, Any], arms: list[str]) -> Question:
-    known = {item.name for item in fields(Question)}
-    if unknown := entry.keys() - known:
-        raise ValueError(f"The question {name!r} has unknown keys: {', '.join(sorted(unknown))}. {SEE_DOCS}")
+    if not {"title", "baseline"} <= entry.keys() <= {item.name for item in fields(Question)}:
+        raise ValueError(
+            f"The question {name!r} has the keys {', '.join(entry)}. It must have `title` and `baseline`, and may have "
+            "`arms`, `left_to_right` and `unequal_tokens`."
+        )
     entry = {"arms": arms, **entry, "unequal_tokens": entry.get("unequal_tokens") == "true"}
     question = Question(**entry)
     for arm in (*question.arms, question.baseline, question.left_to_right or question.baseline):

@@ -288,8 +288,8 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
         for row, entry in zip(rows, arms.values(), strict=True):
             row.append(format_estimate(entry.get("gap_closed"), 100, "%"))
         notes.append(
-            "* The gap of an arm is its bits per byte in random orders, minus the bits per byte left to right of "
-            f"{question.left_to_right}. *Gap closed* is 1 minus the gap divided by that of {question.baseline}."
+            f"* The gap of an arm is its bits per byte in random orders, minus those of `{question.left_to_right}` "
+            f"left to right. *Gap closed* is 1 minus the gap divided by the gap of `{question.baseline}`."
         )
     settings = (
         f"* {arm}: " + ", ".join(f"`{key}: {value}`" for key, value in results["settings_of_arms"][arm].items())
@@ -355,7 +355,8 @@ def _plot(question: Question, arms: dict[str, Any], path: Path) -> None:
     final.invert_yaxis()
     final.legend(frameon=False, fontsize=8)
     style_axes(final, "At the end of training")
-    figure.legend(*held_out[1].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    for label, color in zip(final.get_yticklabels(), colors.values(), strict=True):
+        label.set_color(color)
     save_figure(figure, path)
 
 

@@ -1,0 +1,103 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderConfig
+from training.arguments import parse_arguments
+from training.dry_run import main, read_model_config
+from training.tracking import flops_per_token
+
+FOLDER = Path(__file__).parents[1] / "training"
+
+
+def estimate(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    *options: str,
+    name: str = "medium",
+) -> dict[str, str]:
+    """Run the command for a recipe with a vocabulary that needs no download. Return the rows of the table."""
+    path = folder / "run.yaml"
+    path.write_text(f"base: {FOLDER / 'configs' / name}.yaml\ntokenizer: null\nvocab_size: 50304\n")
+    monkeypatch.setattr(sys, "argv", ["dry_run.py", str(path), f"--output_dir={folder / 'run'}", *options])
+    main()
+    return dict(re.findall(r"^\| (\w.*?) \| (.*?) \|$", capsys.readouterr().out, re.MULTILINE))
+
+
+def gigabytes(rows: dict[str, str]) -> float:
+    return float(rows["memory per GPU"].split()[0])
+
+
+def test_estimate_of_the_papers_medium_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = estimate(tmp_path, monkeypatch, capsys, "--keep_every=100000", "--gpu=H200", "--mfu=0.5")
+    config = read_model_config(*parse_arguments([str(tmp_path / "run.yaml")]))
+    flops = 500_000 * 2**19 * flops_per_token(config, 1024)
+    days = flops / (8 * 989.4e12 * 0.5) / 86400
+    assert rows["parameters"] == "425,804,928"
+    assert rows["tokens"] == "262,144,000,000 (524,288 per step)"
+    assert rows["FLOPs"] == f"{flops:.2e}"
+    assert rows["machine"] == "8 x NVIDIA H200, 8 passes per step"
+    assert rows["time"] == f"{days:.1f} days without evaluations"
+    assert rows["speed"] == f"{500_000 / days / 24:,.0f} steps per hour at 50% MFU"
+    assert rows["disk"].startswith("8 checkpoints of 6.8 GB;")
+    assert not (tmp_path / "run").exists()
+
+
+def test_sharding_and_recomputation_take_less_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = [
+        gigabytes(estimate(tmp_path, monkeypatch, capsys, *options, "--num_processes=8", "--gpu_memory=99"))
+        for options in (
+            ["--mixed_precision=no"],
+            [],
+            ["--activation_checkpointing=selective"],
+            ["--activation_checkpointing=full"],
+            ["--activation_checkpointing=full", f"--launch={FOLDER / 'accelerate' / 'fsdp2.yaml'}"],
+        )
+    ]
+    assert sizes == sorted(sizes, reverse=True)
+    # 26 bytes per parameter, with buckets and 16-bit weights; 4 bytes per value at the borders of 24 blocks, of 8192
+    # tokens, and one recomputed block; 8 bytes per logit of a chunk
+    expected = 26 * 425_804_928 + 8192 * 1024 * (24 * 4 + 92) + 8 * 2**28
+    assert sizes[3] == pytest.approx(expected / 1e9, abs=0.06)
+    assert sizes[3] - sizes[4] == pytest.approx((6 + 20 * 7 / 8) * 0.4258, abs=0.11)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--gpu_memory=30"], "does not fit. Memory: decrease `per_device_batch_size`"),
+        (["--keep_every=1"], "does not fit. Disk: free space"),
+        (["--num_processes=7"], "`batch_size` must be a multiple of 56"),
+        (["--gpu=Abacus"], "`gpu` must be part of one of NVIDIA A100.*, but is 'Abacus'"),
+        (["--launch=none.yaml"], "none.yaml"),
+        (["--learnin_rate=1"], "Did you mean 'learning_rate'"),
+    ],
+)
+def test_runs_that_do_not_fit_and_wrong_options_are_errors(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    with pytest.raises(SystemExit, match=f"^error: .*{message}"):
+        estimate(tmp_path, monkeypatch, capsys, *options)
+
+
+def test_architecture_of_encoders_and_of_initial_models(tmp_path: Path, tiny_model: AOGPTForAnyOrderLM) -> None:
+    arguments = parse_arguments([str(FOLDER / "configs" / "quickstart.yaml"), "--architecture=encoder"])
+    assert isinstance(read_model_config(*arguments), MDMEncoderConfig)
+    tiny_model.save_pretrained(tmp_path)
+    path = tmp_path / "run.yaml"
+    path.write_text(f"corpus: a.txt\ninit_from: {tmp_path}\ntokenizer: gpt2\n")
+    config = read_model_config(*parse_arguments([str(path)]))
+    assert (config.hidden_size, config.vocab_size) == (tiny_model.config.hidden_size, tiny_model.config.vocab_size)

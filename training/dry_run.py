@@ -1,0 +1,145 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Command that estimates what a run will take, and checks that it fits, without a GPU and without its data.
+
+    python training/dry_run.py CONFIG.yaml [--key value ...] [--launch training/accelerate/ddp.yaml] [--gpu H100]
+
+CONFIG.yaml and `--key value` are as for training/pretrain.py. Only the tokenizer of the run is loaded.
+"""
+
+import math
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from transformers import AutoModel
+
+from common.commands import Options, Parser, one_line_errors, option
+from common.data import DataArguments
+from common.hardware import PEAK_FLOPS
+from common.models import read_config
+from common.reports import markdown_table
+from common.tokenization import vocabulary_arguments
+from modeling_aogpt import AOGPTConfig
+from modeling_aogpt.head_loss import LOGITS_PER_CHUNK
+from modeling_aogpt.tokenization import load_tokenizer
+from training.arguments import ModelArguments, TrainingArguments, accumulation_steps, build_config, parse_arguments
+from training.tracking import flops_per_token
+
+ROOT = Path(__file__).parents[1]
+# Bytes of activations for each token, layer and unit of the width, in 16-bit precision without torch.compile. The first
+# was measured by counting the tensors that autograd saves; the second is the sum of the results of matrix products.
+ACTIVATION_BYTES = {"none": 96, "selective": 24, "full": 4}
+CHECKPOINT_BYTES = 16  # per parameter, in float32: weight, moving average and two moments
+STATE_BYTES = CHECKPOINT_BYTES + 4  # with the gradient
+
+
+@dataclass
+class Arguments(Options):
+    """Options of training/dry_run.py."""
+
+    launch: Path = option(ROOT / "training" / "accelerate" / "ddp.yaml", "Launch file of Accelerate.")
+    num_processes: int | None = option(None, "Number of GPUs; defaults to that of the launch file.", least=1)
+    gpu: str = option("H100 80GB", f"Part of the name of the GPU, one of: {', '.join(PEAK_FLOPS)}.")
+    gpu_memory: float = option(80.0, "Memory of each GPU, in GB.", least=0)
+    mfu: float = option(0.4, "Assumed model FLOPs utilization.", least=1e-3, below=1)
+
+
+@one_line_errors()
+def main() -> None:
+    """Run the command."""
+    options, run = Parser((Arguments,)).parse_args_into_dataclasses(sys.argv[1:], return_remaining_strings=True)
+    model, data, training = parse_arguments(run)
+    estimate, problems = estimate_run(read_model_config(model, data, training), data, training, options)
+    print(markdown_table(["", ""], estimate.items()))
+    if problems:
+        raise ValueError(f"The run does not fit. {' '.join(problems)}")
+
+
+def read_model_config(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> AOGPTConfig:
+    """Return the configuration of the model of a run."""
+    if training.init_from is not None:
+        return read_config(training.init_from)
+    if data.tokenizer is not None:
+        return build_config(model, **vocabulary_arguments(load_tokenizer(data.tokenizer)))
+    return build_config(model, vocab_size=data.vocab_size, num_valid_tokens=data.vocab_size)
+
+
+def estimate_run(
+    config: AOGPTConfig, data: DataArguments, training: TrainingArguments, options: Arguments
+) -> tuple[dict[str, str], list[str]]:
+    """Return the names and values of the estimate, and a sentence for each thing that does not fit."""
+    launch = yaml.safe_load(options.launch.read_text(encoding="utf-8"))
+    num_processes = options.num_processes or launch["num_processes"]
+    gpus = [name for name in PEAK_FLOPS if options.gpu in name]
+    if not gpus:
+        raise ValueError(f"`gpu` must be part of one of {', '.join(PEAK_FLOPS)}, but is {options.gpu!r}.")
+    with torch.device("meta"):
+        num_parameters = AutoModel.from_config(config).num_parameters()
+    passes = accumulation_steps(training, num_processes)
+    batch_tokens = training.batch_size * data.sequence_length
+    step_flops = batch_tokens * flops_per_token(config, data.sequence_length)
+    seconds = step_flops / (num_processes * PEAK_FLOPS[gpus[0]] * options.mfu)
+    memory = device_memory(
+        config, num_parameters, batch_tokens // passes // num_processes, training, launch, num_processes
+    )
+    checkpoint = num_parameters * CHECKPOINT_BYTES
+    kept = training.save_total_limit + 1 + training.max_steps // (training.keep_every or training.max_steps + 1)
+    free = shutil.disk_usage(next(path for path in training.output_dir.absolute().parents if path.exists())).free
+    values = {
+        "parameters": f"{num_parameters:,}",
+        "tokens": f"{training.max_steps * batch_tokens:,} ({batch_tokens:,} per step)",
+        "FLOPs": f"{training.max_steps * step_flops:.2e}",
+        "machine": f"{num_processes} x {gpus[0]}, {passes} passes per step",
+        "speed": f"{3600 / seconds:,.0f} steps per hour at {options.mfu:.0%} MFU",
+        "time": f"{training.max_steps * seconds / 86400:,.1f} days without evaluations",
+        "memory per GPU": f"{memory / 1e9:,.1f} of {options.gpu_memory:g} GB",
+        "disk": f"{kept} checkpoints of {checkpoint / 1e9:,.1f} GB; {free / 1e9:,.0f} GB are free",
+    }
+    problems = []
+    if memory > options.gpu_memory * 1e9:
+        problems.append(
+            "Memory: decrease `per_device_batch_size`, set `activation_checkpointing`, or shard the weights (FSDP2)."
+        )
+    if kept * checkpoint > free:
+        problems.append("Disk: free space, decrease `save_total_limit`, or increase `keep_every`.")
+    return values, problems
+
+
+def device_memory(
+    config: AOGPTConfig,
+    num_parameters: int,
+    num_tokens: int,
+    training: TrainingArguments,
+    launch: dict[str, Any],
+    num_processes: int,
+) -> float:
+    """
+    Return the estimated peak memory of a GPU in bytes. torch.compile often needs less, and fragmentation more.
+
+    `num_tokens` is the number of tokens of a forward pass. In evaluations with sharded weights, each GPU has all
+    weights in the precision of training.
+    """
+    is_sharded = launch["distributed_type"] == "FSDP"
+    parallelism = launch.get("parallelism_config") or {}
+    num_shards = parallelism.get("parallelism_config_dp_shard_size", num_processes) if is_sharded else 1
+    value_bytes = 4 if (training.mixed_precision or launch["mixed_precision"]) == "no" else 2
+    per_layer = ACTIVATION_BYTES[training.activation_checkpointing]
+    per_token = per_layer * config.num_hidden_layers + (ACTIVATION_BYTES["none"] - per_layer)  # one block is recomputed
+    activations = num_tokens * config.hidden_size * per_token * value_bytes / 2
+    logits = min(num_tokens * config.vocab_size, LOGITS_PER_CHUNK["accelerator"]) * 8
+    state = num_parameters * STATE_BYTES / num_shards
+    copies = num_parameters * (value_bytes if value_bytes == 2 or is_sharded else 0)  # in the precision of products
+    if is_sharded:
+        return state + max(activations + logits, copies)
+    buckets = 4 * num_parameters if num_processes > 1 else 0  # of DDP
+    return math.fsum((state, buckets, copies, activations, logits))
+
+
+if __name__ == "__main__":
+    main()

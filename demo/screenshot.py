@@ -20,7 +20,7 @@ from playwright.sync_api import sync_playwright
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 TEXT = "LATIN _ LETTER _ WITH _ AND _ BELOW"
-WIDTH, HEIGHT = 860, 800
+WIDTH, HEIGHT = 860, 880
 
 
 def take_pictures(url: str, browser_path: str) -> list[bytes]:

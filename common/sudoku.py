@@ -120,7 +120,7 @@ def training_grids(size: int) -> Iterator[tuple[str, Grid]]:
 
 
 def with_random_clues(grid: Grid, rng: Random) -> Grid:
-    """Return a puzzle with between 1/6 and 5/6 of the cells, chosen at random. It may have several solutions."""
+    """Return a puzzle that shows between 1/6 and 5/6 of the cells, chosen at random. It may have several solutions."""
     num_clues = rng.randint(len(grid) // 6, len(grid) * 5 // 6)
     kept = set(rng.sample(range(len(grid)), num_clues))
     return [digit if cell in kept else 0 for cell, digit in enumerate(grid)]

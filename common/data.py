@@ -93,8 +93,8 @@ def load_data(arguments: DataArguments) -> Data:
     arguments.check_bounds()
     if arguments.prompt_end is not None and (arguments.packing != "documents" or not arguments.prompt_end):
         raise ValueError(
-            f"`prompt_end` must be text, with `packing=documents`, but is {arguments.prompt_end!r}, with "
-            f"`packing={arguments.packing}`. Set both, or remove `prompt_end`."
+            "`prompt_end` must not be empty, and needs `packing=documents`, but `prompt_end` is "
+            f"{arguments.prompt_end!r} and `packing` is {arguments.packing!r}. Correct them, or remove `prompt_end`."
         )
     if arguments.streaming:
         return _open_stream(arguments)

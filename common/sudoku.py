@@ -109,8 +109,8 @@ def training_texts(size: int, has_puzzle: bool) -> Iterator[tuple[str, str]]:
     """
     Yield `GRIDS_PER_CLASS` random grids of each training class, as (text of the class, text).
 
-    With `has_puzzle`, a text is `PUZZLE=GRID`. The puzzle has between 1/6 and 5/6 of the cells as clues, chosen at
-    random, so it may have several solutions.
+    With `has_puzzle`, a text is `PUZZLE=GRID`. The puzzle shows between 1/6 and 5/6 of the cells, chosen at random, so
+    it may have several solutions.
     """
     clues_rng, num_cells = Random(f"clues of {size} x {size}"), size * size
     for representative in classes(size):

@@ -161,7 +161,7 @@ def encode(
     if any(len(ids) != len(solution) for ids, (_, solution) in zip(solutions, texts, strict=True)):
         raise ValueError(
             "Each character must be one token, but the tokenizer merges several characters into one token. Train the "
-            "model with `vocab_size` 257."
+            "model with `vocab_size` 257 (bytes and end-of-text)."
         )
     padding = (0, (padded_length or len(solutions[0])) - len(solutions[0]))
     is_missing = torch.tensor([[character == "_" for character in text] for text, _ in texts])

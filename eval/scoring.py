@@ -71,9 +71,10 @@ class Journal:
         self.new = [entry for entry in self.new if entry[0] != key]
         rows = sorted([*self.done[key], *(row for row, _ in gathered)])
         if rows != list(range(num_rows)):
+            folder = "" if self.file is None else f" Remove {self.file.parent}, and start again."
             raise RuntimeError(
                 f"Each of the {num_rows} sequences of {key} must have one score, but there are {len(rows)} scores for "
-                f"{len(set(rows))} sequences. Remove the folder of finished batches, if there is one, and start again."
+                f"{len(set(rows))} sequences.{folder}"
             )
         self.done[key].update(gathered)
         return [self.done[key][row] for row in range(num_rows)]

@@ -49,7 +49,7 @@ class Measurement:
 
     @property
     def metric_name(self) -> str:
-        """Name of the metric and of the orders, as shown in the card."""
+        """Name of the metric with its orders, as shown in the card."""
         return f"{self.metric_type.replace('_', ' ')}, {self.orders}"
 
     @property

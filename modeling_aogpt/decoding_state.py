@@ -316,7 +316,7 @@ class CachedDecodingState(DecodingState):
         super().__init__(model, ids, *arguments)
         self.num_cached = torch.zeros_like(self.num_context)
         self._is_compiled = is_compiled(model.model)
-        self._is_packed = ids.device.type != "cpu"  # weights are packed on CPUs only
+        self._is_packed = ids.device.type != "cpu"  # only CPUs use packed weights
         # Computing these tables takes at most as long as one pass over all positions.
         self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
         if self._is_compiled:

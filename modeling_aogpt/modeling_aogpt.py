@@ -881,7 +881,8 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         length, mask, cache = input_ids.shape[1], kwargs.get("attention_mask"), kwargs.get("past_key_values")
         if length >= self.config.max_position_embeddings:  # only then: reading a mask makes the CPU wait
             num_cached = 0 if cache is None else int(cache.get_seq_length())
-            verifies_drafts = num_cached > 0 and length - num_cached > 1  # the last draft may be the last token
+            # Several new tokens after the cache are drafts to verify. The last draft may be the last token of the text.
+            verifies_drafts = num_cached > 0 and length - num_cached > 1
             last = length if mask is None else int(mask.sum(dim=-1).max())
             self._check_position(last - 1 if verifies_drafts else last)
         return super().prepare_inputs_for_generation(input_ids, **kwargs)

@@ -91,7 +91,7 @@ class MDMEncoderPreTrainedModel(AOGPTPreTrainedModel):
 
 class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
     """
-    Encoder without a head. Its input is a batch of rows.
+    Encoder without a head. Its input is a batch of token ids (batch, n), with the mask token at masked positions.
 
     Examples:
         >>> config = MDMEncoderConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)

@@ -139,7 +139,7 @@ class SpeculativeSampler:
         draft_length: int,
     ) -> None:
         self.state, self.sampler, self.drafter, self.draft_length = state, sampler, drafter, draft_length
-        # Drafts that could have been rejected, and those of them that were accepted, over all sequences and rounds.
+        # Numbers of drafts and of accepted drafts, over all rounds, without drafts that are always accepted.
         self.num_drafts = self.num_accepted = 0
 
     def run(self, first_step: int, after_step: Callable[[], None]) -> int:

@@ -150,10 +150,11 @@ class Candidates(NamedTuple):
 
 class UnmaskingRule:
     """
-    Rule that decides which candidates a step unmasks.
+    Rule that decides which positions a step unmasks.
 
-    A rule first plans how many ranks each step unmasks. By default, a step unmasks this number of candidates. A rule
-    can also choose candidates by the predictions of the step.
+    A rule first plans how many ranks each step unmasks. The step predicts the tokens at some masked positions, the
+    candidates. By default, it unmasks the planned number of them, in the given order. A rule can also choose candidates
+    by their predictions.
     """
 
     is_adaptive = False  # whether the number of unmasked ranks depends on predictions

@@ -206,7 +206,7 @@ def convert_model(
     if missing or unknown:
         raise ValueError(
             f"A model of type {source.config.model_type!r} cannot be converted, because its block is not that of a "
-            f"Llama (missing weights: {missing[:3]}, unknown weights: {unknown[:3]}). Use a model of another type."
+            f"Llama (missing weights: {missing[:3]}, unknown weights: {unknown[:3]}). Use a model with this block."
         )
     model.load_state_dict(tensors, strict=False)
     model.tie_weights()

@@ -30,14 +30,16 @@ DOCUMENTS_PER_BATCH = 256  # the tokenizer encodes a batch in parallel
 @dataclass(frozen=True)
 class Position:
     """
-    Position of a token in the stream. It is stored in checkpoints, and does not depend on the version of `datasets`.
+    Position in the stream at which a window begins. A window is the part of the stream that is shuffled at once.
+
+    Checkpoints contain this position. It does not depend on the version of `datasets`.
 
     Attributes:
-        window: Number of the window that starts with the token.
+        window: Number of the window.
         epoch: Number of the epoch.
         shard: Index of the file in the order of the epoch.
         batch: Index of the batch of `DOCUMENTS_PER_BATCH` documents in the file.
-        token: Index of the token in the batch.
+        token: Index in the batch of the first token of the window.
     """
 
     window: int = 0

@@ -67,7 +67,7 @@ def mask_documents(
     limit: int,
     seed: int,
 ) -> list[MaskedDocument]:
-    """Return the first `limit` documents in which `choose` selects words to mask."""
+    """Mask the words that `choose` selects. Return the first `limit` documents in which it selects any."""
     rng = random.Random(seed)
     offsets = tokenizer(list(texts), return_offsets_mapping=True)["offset_mapping"]
     documents = (

@@ -260,7 +260,7 @@ def _times(seconds: Seconds, name: str, num_steps: int | None) -> tuple[list[flo
 
 
 def describe_hardware(device: torch.device) -> dict[str, Any]:
-    """Return the names and numbers of processors that a measurement uses."""
+    """Return the names of the processors that a measurement uses, and how many there are."""
     facts = {"cpu": _cpu_name(), "cores": num_cores(), "threads": torch.get_num_threads()}
     facts["capability"] = torch.backends.cpu.get_cpu_capability()
     if device.type == "cuda":

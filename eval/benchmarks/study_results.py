@@ -238,7 +238,7 @@ def _check_comparable(question: Question, models: dict[str, list[TrainedModel]])
         numbers = ", ".join(f"{arm}: {' or '.join(map(str, sorted(tokens[arm])))}" for arm in tokens)
         raise ValueError(
             f"The arms must be trained on the same number of tokens, but are not ({numbers}). Change `max_steps`, or "
-            "set `unequal_tokens: true` in the question."
+            "set `unequal_tokens: true` for this question in the file of the study."
         )
     texts = {arm: (model.facts["corpus"]["sources"], model.facts["held_out"]) for arm, (model, *_) in models.items()}
     for arm, text in texts.items():

@@ -30,7 +30,7 @@ sudoku: $(INSTALLED)
 		$(BIN)/python training/pretrain.py training/configs/$$recipe.yaml --seed $$seed \
 			--output_dir $(SUDOKU)/$$recipe-$$seed || exit; \
 	done; done
-	$(BIN)/python eval/sudoku.py $(foreach seed,$(SEEDS),$(SUDOKU)/sudoku-$(seed) \
+	$(BIN)/python eval/puzzles.py $(foreach seed,$(SEEDS),$(SUDOKU)/sudoku-$(seed) \
 		$(SUDOKU)/sudoku_left_to_right-$(seed) $(SUDOKU)/sudoku_encoder-$(seed)) --output_dir $(SUDOKU)/results
 
 test: $(INSTALLED)

@@ -19,9 +19,8 @@ import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
-from random import Random
 from typing import Any, Literal, get_args
 
 from datasets import Dataset, DatasetDict, IterableDataset, load_dataset, load_dataset_builder
@@ -111,38 +110,19 @@ def python_stdlib() -> Iterator[tuple[str, str]]:
                 yield relative.as_posix(), file.read()
 
 
-def sudoku_grids(size: int) -> Iterator[tuple[str, str]]:
-    """Yield filled grids by row, as (class, text). Classes for tests are left out."""
-    return ((key, sudoku.to_text(grid)) for key, grid in sudoku.training_grids(size))
-
-
-def sudoku_puzzles(size: int) -> Iterator[tuple[str, str]]:
-    """Yield the same grids, each after a puzzle with random clues, as (class, `PUZZLE=GRID`)."""
-    rng = Random(f"clues of {size} x {size}")
-    for key, grid in sudoku.training_grids(size):
-        yield key, f"{sudoku.to_text(sudoku.with_random_clues(grid, rng))}={sudoku.to_text(grid)}"
-
-
 BUILT_IN: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "unicode-names": unicode_names,
     "python-stdlib": python_stdlib,
-    **{f"sudoku-{size}": partial(sudoku_grids, size) for size in sudoku.BOXES},
-    **{f"sudoku-{size}-puzzles": partial(sudoku_puzzles, size) for size in sudoku.BOXES},
-    **{
-        f"path-star-{paths}-{length}": partial(path_star.training_texts, paths, length)
-        for paths, length in path_star.SHAPES
-    },
 }
 # For a corpus of puzzles, a function that returns `count` puzzles that no split contains: texts with `_` for each
 # missing character, and the same texts filled in.
-TEST_PUZZLES: dict[str, Callable[..., list[tuple[str, str]]]] = {
-    **{f"sudoku-{size}": partial(sudoku.held_out_texts, size, False) for size in sudoku.BOXES},
-    **{f"sudoku-{size}-puzzles": partial(sudoku.held_out_texts, size, True) for size in sudoku.BOXES},
-    **{
-        f"path-star-{paths}-{length}": partial(path_star.held_out_texts, paths, length)
-        for paths, length in path_star.SHAPES
-    },
-}
+TEST_PUZZLES: dict[str, Callable[..., list[tuple[str, str]]]] = {}
+for _size, (_suffix, _has_puzzle) in product(sudoku.BOXES, (("", False), ("-puzzles", True))):
+    BUILT_IN[f"sudoku-{_size}{_suffix}"] = partial(sudoku.training_texts, _size, _has_puzzle)
+    TEST_PUZZLES[f"sudoku-{_size}{_suffix}"] = partial(sudoku.held_out_texts, _size, _has_puzzle)
+for _shape in path_star.SHAPES:
+    BUILT_IN["path-star-{}-{}".format(*_shape)] = partial(path_star.training_texts, *_shape)
+    TEST_PUZZLES["path-star-{}-{}".format(*_shape)] = partial(path_star.held_out_texts, *_shape)
 
 
 def _load_built_in(name: str, validation_fraction: float) -> dict[str, Dataset]:

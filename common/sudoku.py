@@ -105,25 +105,26 @@ def relabel(grid: tuple[int, ...], size: int, rng: Random) -> Grid:
     return [names[digit - 1] for digit in grid]
 
 
-def training_grids(size: int) -> Iterator[tuple[str, Grid]]:
+def training_texts(size: int, has_puzzle: bool) -> Iterator[tuple[str, str]]:
     """
-    Yield `GRIDS_PER_CLASS` random grids of each training class, as (key, grid).
+    Yield `GRIDS_PER_CLASS` random grids of each training class, as (text of the class, text).
 
-    The key is the text of the grid that represents the class.
+    With `has_puzzle`, a text is `PUZZLE=GRID`. The puzzle shows between 1/6 and 5/6 of the cells, chosen at random, so
+    it may have several solutions.
     """
-    for grid in classes(size):
-        if not is_test_class(grid):
-            key = to_text(list(grid))
-            rng = Random(f"train {key}")
-            for _ in range(GRIDS_PER_CLASS):
-                yield key, relabel(grid, size, rng)
-
-
-def with_random_clues(grid: Grid, rng: Random) -> Grid:
-    """Return a puzzle that shows between 1/6 and 5/6 of the cells, chosen at random. It may have several solutions."""
-    num_clues = rng.randint(len(grid) // 6, len(grid) * 5 // 6)
-    kept = set(rng.sample(range(len(grid)), num_clues))
-    return [digit if cell in kept else 0 for cell, digit in enumerate(grid)]
+    clues_rng, num_cells = Random(f"clues of {size} x {size}"), size * size
+    for representative in classes(size):
+        if is_test_class(representative):
+            continue
+        key = to_text(list(representative))
+        rng = Random(f"train {key}")
+        for _ in range(GRIDS_PER_CLASS):
+            grid, start = relabel(representative, size, rng), ""
+            if has_puzzle:
+                num_clues = clues_rng.randint(num_cells // 6, num_cells * 5 // 6)
+                kept = set(clues_rng.sample(range(num_cells), num_clues))
+                start = to_text([digit if cell in kept else 0 for cell, digit in enumerate(grid)]) + "="
+            yield key, start + to_text(grid)
 
 
 def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None) -> Grid:

@@ -105,14 +105,14 @@ def decode(token: int, tokenizer: PreTrainedTokenizerBase) -> str | None:
 def fill(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    text: str,
+    seed: int,
     ending: str,
+    text: str,
+    longest_gap: int,
     order: str,
     num_steps: int,
     temperature: float,
     top_p: float,
-    seed: int,
-    longest_gap: int = 1,
 ) -> Iterator[list[Token]]:
     """
     Yield the tokens of a text before the first step, after each step, and finally with their log-probabilities.
@@ -205,22 +205,11 @@ def _render_summary(tokens: list[Token], seed: int | None) -> str:
 def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
     """Return the web page of the demo."""
 
-    def show(
-        text: str,
-        gap: int,
-        ending: str,
-        order: str,
-        steps: int,
-        temperature: float,
-        top_p: float,
-        seed: int | None,
-        wait: float,
-    ) -> Any:
+    def show(wait: float, seed: int | None, ending: str, *settings: Any) -> Iterator[str]:
         seed = random.randrange(2**31) if seed in (None, -1) else int(seed)
-        settings = (ENDINGS[ending], order, steps, temperature, top_p, seed, gap)
         try:
             yield ""  # clears the previous result, so that it is not shown beside an error
-            for index, tokens in enumerate(fill(model, tokenizer, text, *settings)):
+            for index, tokens in enumerate(fill(model, tokenizer, seed, ENDINGS[ending], *settings)):
                 if index:
                     time.sleep(wait)
                 yield render(tokens, tokenizer.eos_token, seed)
@@ -248,7 +237,7 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
             wait = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step", min_width=MIN_WIDTH)
         start = gr.Button("Fill in", variant="primary", elem_id="start")
         result = gr.HTML(elem_id="result")
-        inputs = [text, gap, ending, order, steps, temperature, top_p, seed, wait]
+        inputs = [wait, seed, ending, text, gap, order, steps, temperature, top_p]
         gr.on([start.click, text.submit], show, inputs, result, show_progress="hidden")
         gr.Examples(EXAMPLES, text)
     return page

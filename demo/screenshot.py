@@ -5,7 +5,7 @@ Command that takes two pictures of the demo, side by side: while it fills in a t
 
     python demo/screenshot.py [MODEL] --output_dir DIR
 
-The command needs gradio, playwright, matplotlib and an installed Chromium.
+The command needs gradio, playwright and an installed Chromium.
 """
 
 import argparse
@@ -15,13 +15,12 @@ import sys
 from pathlib import Path
 
 from app import CSS, MODEL, THEME, build, load
-from matplotlib.figure import Figure
-from matplotlib.image import imread
+from PIL import Image
 from playwright.sync_api import sync_playwright
 
 BROWSERS = ("chromium-headless-shell", "chromium", "google-chrome")
 TEXT = "LATIN _ LETTER _ WITH _ AND _ BELOW"
-WIDTH, HEIGHT = 860, 800
+WIDTH, HEIGHT = 860, 880
 
 
 def take_pictures(url: str, browser_path: str) -> list[bytes]:
@@ -54,13 +53,11 @@ def main(argv: list[str]) -> None:
     _, url, _ = page.launch(css=CSS, theme=THEME, prevent_thread_lock=True, quiet=True)
     pictures = take_pictures(url, browser_path)
     page.close()
-    figure = Figure(figsize=(2 * WIDTH / 100, HEIGHT / 100), dpi=100)
-    for axes, picture in zip(figure.subplots(1, 2), pictures, strict=True):
-        axes.imshow(imread(io.BytesIO(picture)))
-        axes.axis("off")
-    figure.subplots_adjust(0, 0, 1, 1, wspace=0.01)
+    both = Image.new("RGB", (2 * WIDTH, HEIGHT))
+    for number, picture in enumerate(pictures):
+        both.paste(Image.open(io.BytesIO(picture)), (number * WIDTH, 0))
     arguments.output_dir.mkdir(parents=True, exist_ok=True)
-    figure.savefig(arguments.output_dir / "demo.png")
+    both.save(arguments.output_dir / "demo.png")
 
 
 if __name__ == "__main__":

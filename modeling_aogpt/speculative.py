@@ -139,7 +139,7 @@ class SpeculativeSampler:
         draft_length: int,
     ) -> None:
         self.state, self.sampler, self.drafter, self.draft_length = state, sampler, drafter, draft_length
-        # Numbers of drafts and of accepted drafts over all rounds, without drafts that are always accepted.
+        # Numbers of drafts and of accepted drafts, over all rounds, without drafts that are always accepted.
         self.num_drafts = self.num_accepted = 0
 
     def run(self, first_step: int, after_step: Callable[[], None]) -> int:

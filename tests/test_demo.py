@@ -35,8 +35,8 @@ def collect_steps(
     ending: str = "end",
     **options: object,
 ) -> list[list[app.Token]]:
-    settings = {"order": "random", "num_steps": 0, "temperature": 1.0, "top_p": 1.0, "seed": 0} | options
-    return list(app.fill(model, tokenizer, text, ending, **settings))
+    settings = {"seed": 0, "longest_gap": 1, "order": "random", "num_steps": 0, "temperature": 1.0, "top_p": 1.0}
+    return list(app.fill(model, tokenizer, text=text, ending=ending, **settings | options))
 
 
 def test_masks_are_filled_in_one_after_another(

@@ -10,7 +10,7 @@ from PIL import Image
 from common import path_star, sudoku
 from common.files import read_json
 from common.tokenization import train_tokenizer
-from eval.sudoku import (
+from eval.puzzles import (
     DECODINGS,
     animate,
     decode,
@@ -168,7 +168,7 @@ def test_runs_are_compared(tmp_path: Path) -> None:
         train(tmp_path / f"{name}.yaml", tmp_path / name)
     out = tmp_path / "results"
     main([*(str(tmp_path / name) for name in settings), "--num_puzzles", "4", "--output_dir", str(out)])
-    results = read_json(out / "results.json", ("runs",), "eval/sudoku.py")
+    results = read_json(out / "results.json", ("runs",), "eval/puzzles.py")
     assert {name: len(runs) for name, runs in results["runs"].items()} == {"any": 2, "encoder": 1, "rival": 1}
     summary = results["summary"]
     assert list(summary["any"]) == list(DECODINGS)

@@ -3,7 +3,7 @@
 """
 Fraction of held-out puzzles that models solve, by the order in which they fill in the missing tokens.
 
-    python eval/sudoku.py RUN [RUN ...] [--num_puzzles N] [--output_dir DIR]
+    python eval/puzzles.py RUN [RUN ...] [--num_puzzles N] [--output_dir DIR]
 
 A RUN is a finished run of a decoder or an encoder on a corpus of Sudoku or of path-star graphs. Runs whose folders
 differ only in `-SEED` at the end of their names are seeds of one recipe. Writes results.json, sudoku.md or
@@ -96,7 +96,7 @@ The steps of a solution:
 
 @dataclass
 class PuzzleArguments(Options):
-    """Options of eval/sudoku.py."""
+    """Options of eval/puzzles.py."""
 
     num_puzzles: int = option(500, "Number of puzzles.", least=1)
     num_clues: int | None = option(None, "Number of clues in Sudoku; by default, puzzles are minimal.", least=1)

@@ -11,31 +11,27 @@ quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
 	$(BIN)/python eval/benchmarks/quickstart_report.py runs/quickstart
 
-# Train a small model with several orders, train an encoder, and compare all runs (Findings 1, 2, 3 and 6 of the paper).
-TRAIN_IN = $(BIN)/python training/pretrain.py training/configs/findings.yaml --output_dir runs/findings
-
+# Compare training orders, target injections and moving averages, with three seeds (Findings 1, 2, 3 and 6 of the paper).
 findings: $(INSTALLED)
-	$(TRAIN_IN)/left-to-right --orders left_to_right
-	$(TRAIN_IN)/random
-	$(TRAIN_IN)/random-seed-1 --seed 1
-	$(TRAIN_IN)/tenth-left-to-right --left_to_right_fraction 0.1
-	$(TRAIN_IN)/shared --orders shared
-	$(TRAIN_IN)/shared-blocks --orders shared --block_length 4
-	$(TRAIN_IN)/encoder --architecture encoder --objective masked_diffusion
-	$(BIN)/python training/compare_runs.py runs/findings/* --output_dir runs/comparison
+	$(BIN)/python eval/benchmarks/study.py training/configs/study_paper.yaml
 
 # Train a small Llama left to right, convert it, and compare any-order training that starts from it with any-order
 # training that starts from random weights.
 from-causal: $(INSTALLED)
 	$(BIN)/python eval/benchmarks/from_causal.py
 
-# Train a model that solves Sudoku in any order, and a left-to-right rival, and let both solve held-out puzzles.
+# Train models that solve Sudoku in any order, a left-to-right rival and an encoder, and let all solve held-out puzzles.
+# `make sudoku SEEDS="0 1 2"` trains each recipe with three seeds.
 SUDOKU := runs/sudoku
+SEEDS := 0
 
 sudoku: $(INSTALLED)
-	$(BIN)/python training/pretrain.py training/configs/sudoku.yaml --output_dir $(SUDOKU)/any-order
-	$(BIN)/python training/pretrain.py training/configs/sudoku_left_to_right.yaml --output_dir $(SUDOKU)/left-to-right
-	$(BIN)/python eval/sudoku.py $(SUDOKU)/any-order $(SUDOKU)/left-to-right --output_dir $(SUDOKU)/results
+	for seed in $(SEEDS); do for recipe in sudoku sudoku_left_to_right sudoku_encoder; do \
+		$(BIN)/python training/pretrain.py training/configs/$$recipe.yaml --seed $$seed \
+			--output_dir $(SUDOKU)/$$recipe-$$seed || exit; \
+	done; done
+	$(BIN)/python eval/sudoku.py $(foreach seed,$(SEEDS),$(SUDOKU)/sudoku-$(seed) \
+		$(SUDOKU)/sudoku_left_to_right-$(seed) $(SUDOKU)/sudoku_encoder-$(seed)) --output_dir $(SUDOKU)/results
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2

@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 
 from datasets import Dataset, DatasetDict, IterableDataset, load_dataset, load_dataset_builder
 
-from common import sudoku
+from common import path_star, sudoku
 from common.commands import Options, option
 from modeling_aogpt.validation import check_choice
 
@@ -47,9 +47,9 @@ class CorpusArguments(Options):
 
     corpus: list[str] = option(
         ["unicode-names"],
-        "Built-in corpus (`unicode-names`, `python-stdlib`, or `sudoku-N` or `sudoku-N-puzzles` with N = 4, 6 or 9); "
-        "or text, JSONL or Parquet files, or glob patterns of such files, also compressed (.xz, .gz); or name or "
-        "folder of a Hub data set.",
+        "Built-in corpus (`unicode-names`, `python-stdlib`, `sudoku-N` or `sudoku-N-puzzles` with N = 4, 6 or 9, or "
+        "`path-star-2-5`, `path-star-5-5` or `path-star-2-10`); or text, JSONL or Parquet files, or glob patterns of "
+        "such files, also compressed (.xz, .gz); or name or folder of a Hub data set.",
     )
     corpus_config: str | None = option(None, "Configuration of the Hub data set.")
     corpus_revision: str | None = option(None, "Revision of the Hub data set.")
@@ -128,6 +128,20 @@ BUILT_IN: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "python-stdlib": python_stdlib,
     **{f"sudoku-{size}": partial(sudoku_grids, size) for size in sudoku.BOXES},
     **{f"sudoku-{size}-puzzles": partial(sudoku_puzzles, size) for size in sudoku.BOXES},
+    **{
+        f"path-star-{paths}-{length}": partial(path_star.training_texts, paths, length)
+        for paths, length in path_star.SHAPES
+    },
+}
+# For a corpus of puzzles, a function that returns `count` puzzles that no split contains: texts with `_` for each
+# missing character, and the same texts filled in.
+TEST_PUZZLES: dict[str, Callable[..., list[tuple[str, str]]]] = {
+    **{f"sudoku-{size}": partial(sudoku.held_out_texts, size, False) for size in sudoku.BOXES},
+    **{f"sudoku-{size}-puzzles": partial(sudoku.held_out_texts, size, True) for size in sudoku.BOXES},
+    **{
+        f"path-star-{paths}-{length}": partial(path_star.held_out_texts, paths, length)
+        for paths, length in path_star.SHAPES
+    },
 }
 
 

@@ -167,6 +167,20 @@ def held_out_puzzles(size: int, count: int, num_clues: int | None = None) -> lis
     return pairs
 
 
+def held_out_texts(size: int, has_puzzle: bool, count: int, num_clues: int | None = None) -> list[tuple[str, str]]:
+    """
+    Return the texts of held-out puzzles, with `_` for each missing digit, and the same texts filled in.
+
+    With `has_puzzle`, a text is `PUZZLE=GRID`, and all digits of the grid are missing. Otherwise, it is only the grid.
+    """
+    texts = []
+    for puzzle, solution in held_out_puzzles(size, count, num_clues):
+        start = f"{to_text(puzzle)}=" if has_puzzle else ""
+        gaps = "_" * len(solution) if has_puzzle else to_text(puzzle).replace(".", "_")
+        texts.append((start + gaps, start + to_text(solution)))
+    return texts
+
+
 def to_text(grid: Grid) -> str:
     """Return a grid or puzzle as text, with dots for empty cells."""
     return "".join(str(digit) if digit else "." for digit in grid)

@@ -1,152 +1,247 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Generation and infilling of documents, and the fractions of the results that are documents of the corpus."""
+"""
+Infilling of held-out text: exact matches, ROUGE and bits per byte, for gaps of known and of unknown length.
 
+    python eval/infilling.py RUN [RUN ...] [--num_documents N] [--max_gap N] [--output_dir DIR]
+
+A RUN is a finished run of a decoder or an encoder on any corpus. A random span of each held-out document (or, for
+packed text, of each sequence) is the gap. Writes results.json and report.md, and prints the latter.
+"""
+
+import math
 import random
-import re
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import groupby, islice
+from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from common.tokenization import decode, num_unpadded
-from modeling_aogpt import AOGPTForAnyOrderLM
+from common.commands import Options, Parser, one_line_errors, option
+from common.data import load_data
+from common.files import write_json, write_text
+from common.hardware import versions
+from common.models import Model, load_model
+from common.reports import markdown_table
+from common.results import read_finished_run
+from common.tokenization import num_unpadded
+from modeling_aogpt.tokenization import load_tokenizer
 
-NUM_EXAMPLES = 16
-LETTER_WITH = re.compile(r"LETTER (\S+) WITH (\S+)")
+GREEDY = {"order": "confidence", "do_sample": False}
+BEFORE = "only the text before, known length"
 
-# Kinds of generated texts: the original document, another held-out document, a training document, or none of these.
-KINDS = ("exact", "held_out", "train", "new")
-Known = dict[str, set[str]]  # key: "train" or "validation"; value: all documents of the split
+SUMMARY = """# Infilling
+
+Gaps of 1 to {max_gap} tokens in {num_documents} held-out documents or sequences. Gaps are filled in with the likeliest
+tokens, the most certain position first. "Only the text before" predicts the tokens of a gap from left to right, without
+the text after it. Unknown lengths are chosen from 1 to {max_length}: by the likelihood of the text around the gap, as
+`infill` does, or by the likelihood per token of the filled gap. Bits per byte are those of the original tokens, which
+are predicted from left to right. ROUGE-L is the F1 score between the filled and the original gap.
+
+{table}
+"""
 
 
 @dataclass
-class MaskedDocument:
+class InfillingArguments(Options):
+    """Options of eval/infilling.py."""
+
+    num_documents: int = option(300, "Number of held-out documents.", least=1)
+    max_gap: int = option(4, "Largest number of tokens to remove.", least=1)
+    max_length: int = option(8, "Largest number of tokens that a gap may have.", least=1)
+    seed: int = option(0, "Seed of the gaps.")
+    output_dir: Path = option(Path("runs/infilling"), "Folder for results.json and report.md.")
+
+
+@dataclass
+class Gap:
     """
-    A document with words to fill in.
+    A document with a gap.
 
     Attributes:
-        text: The document.
-        ids: Token ids of the document, padded with end-of-text.
-        word_indices: For each token except padding, the index of its word.
-        masked_words: Indices of the words to fill in.
+        ids: The document without padding.
+        start: Position of the first token to remove.
+        length: Number of tokens to remove.
     """
 
-    text: str
     ids: list[int]
-    word_indices: list[int]
-    masked_words: set[int]
+    start: int
+    length: int
 
-    def words(self) -> Iterator[tuple[slice, bool]]:
-        """Yield the positions of the tokens of each word, and whether the word is masked."""
-        for word, group in groupby(range(len(self.word_indices)), key=self.word_indices.__getitem__):
-            positions = list(group)
-            yield slice(positions[0], positions[-1] + 1), word in self.masked_words
+    def with_tokens(self, tokens: list[int]) -> list[int]:
+        """Return the document with other tokens in the gap."""
+        return [*self.ids[: self.start], *tokens, *self.ids[self.start + self.length :]]
 
 
-def choose_letter_and_mark(text: str, rng: random.Random) -> set[int]:
-    """Choose the words after LETTER and WITH, as A and ACUTE in LATIN SMALL LETTER A WITH ACUTE, or no words."""
-    match = LETTER_WITH.search(text)
-    return {text[: match.start(group)].count(" ") for group in (1, 2)} if match else set()
+def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int) -> list[Gap]:
+    """Return a gap in each of the first `count` documents of two or more tokens, of which at least one remains."""
+    rng, gaps = random.Random(seed), []
+    for ids in documents:
+        if len(ids) > 1 and len(gaps) < count:
+            length = rng.randint(1, min(max_gap, len(ids) - 1))
+            gaps.append(Gap(ids, rng.randint(0, len(ids) - length), length))
+    return gaps
 
 
-def choose_one_or_two_words(text: str, rng: random.Random) -> set[int]:
-    """Choose one or two random words of a text. If it has fewer than three words, choose none."""
-    num_words = text.count(" ") + 1
-    return set(rng.sample(range(num_words), rng.choice((1, 2)))) if num_words >= 3 else set()
+class Filler:
+    """
+    Ways to fill in gaps.
+
+    Args:
+        model: The model.
+        padded_length: Length to which documents are padded with end-of-text, or None for packed text.
+        max_length: Largest number of tokens that a gap may have.
+    """
+
+    def __init__(self, model: Model, padded_length: int | None, max_length: int) -> None:
+        self.model, self.padded_length, self.max_length = model, padded_length, max_length
+
+    def methods(self, orders: str) -> dict[str, Callable[[Gap], list[int]]]:
+        """Return functions from a gap to its tokens, by name, for a model that was trained with `orders`."""
+        if orders == "left_to_right":
+            return {BEFORE: self.from_text_before}
+        methods = {"known length": self.with_known_length}
+        if hasattr(self.model, "infill"):  # a decoder
+            methods |= {
+                "length by the text around the gap": self.by_surroundings,
+                "length by the filled gap": self.by_filling,
+                BEFORE: self.from_text_before,
+            }
+        return methods
+
+    def with_known_length(self, gap: Gap) -> list[int]:
+        """Fill in as many tokens as were removed."""
+        return self._fill(gap, [gap.length])[0][0]
+
+    def from_text_before(self, gap: Gap) -> list[int]:
+        """Fill in as many tokens as were removed, from left to right, without the text after the gap."""
+        ids = torch.tensor([gap.ids[: gap.start] + [self.model.config.mask_token_id] * gap.length])
+        return self.model.generate(ids, order="left_to_right", do_sample=False)[0, gap.start :].tolist()
+
+    def by_surroundings(self, gap: Gap) -> list[int]:
+        """Choose the length that makes the tokens around the gap the likeliest, as `infill` does."""
+        ids = torch.tensor(gap.with_tokens([self.model.config.mask_token_id]))
+        output = self.model.infill(ids, range(1, self.max_length + 1), self.padded_length, **GREEDY)
+        return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()
+
+    def by_filling(self, gap: Gap) -> list[int]:
+        """Choose the length whose filling has the highest log-probability per token."""
+        limit = self.padded_length or self.model.config.max_position_embeddings
+        fillings = self._fill(gap, range(1, min(self.max_length, limit - len(gap.ids) + gap.length) + 1))
+        return max(fillings, key=lambda filling: filling[1])[0]
+
+    def _fill(self, gap: Gap, lengths: list[int] | range) -> list[tuple[list[int], float]]:
+        """Return the tokens of the gap, and their mean log-probability, for each length."""
+        rows = [self.pad(gap.with_tokens([self.model.config.mask_token_id] * length)) for length in lengths]
+        output = self.model.generate(
+            pad_sequence(rows, batch_first=True),
+            attention_mask=pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),
+            return_dict_in_generate=True,
+            **GREEDY,
+        )
+        log_probs = output.token_logprobs.sum(dim=1)
+        return [
+            (ids[gap.start : gap.start + length].tolist(), float(log_prob) / length)
+            for ids, log_prob, length in zip(output.sequences, log_probs, lengths, strict=True)
+        ]
+
+    def pad(self, ids: list[int]) -> torch.LongTensor:
+        """Return a document with its padding."""
+        return torch.tensor(ids + [self.model.config.eos_token_id] * ((self.padded_length or 0) - len(ids)))
+
+    def nats(self, gap: Gap, only_before: bool) -> float:
+        """Return the negative log-likelihood of the original tokens, given the text around or only before the gap."""
+        ids = self.pad(gap.ids)[None]
+        positions = torch.arange(ids.shape[1])[None]
+        is_target = (positions >= gap.start) & (positions < gap.start + gap.length)
+        context = positions < gap.start if only_before else ~is_target
+        scores = self.model.conditional_log_likelihood(ids, is_target, context, orders="left_to_right")
+        return -scores.log_likelihood.item()
 
 
-def mask_documents(
-    tokenizer: PreTrainedTokenizerBase,
-    texts: Sequence[str],
-    sequences: Sequence[list[int]],
-    choose: Callable[[str, random.Random], set[int]],
-    limit: int,
-    seed: int,
-) -> list[MaskedDocument]:
-    """Return the first `limit` documents in which `choose` selects words to mask."""
-    rng = random.Random(seed)
-    offsets = tokenizer(list(texts), return_offsets_mapping=True)["offset_mapping"]
-    documents = (
-        MaskedDocument(text, ids, [text[:end].count(" ") for _, end in spans], choose(text, rng))
-        for text, ids, spans in zip(texts, sequences, offsets, strict=True)
-    )
-    return list(islice((document for document in documents if document.masked_words), limit))
-
-
-def sample(
-    model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase, known: Known, count: int, generator: torch.Generator
-) -> dict[str, Any]:
-    """Generate `count` documents, token by token in random orders, without temperature or truncation."""
-    sequences = model.generate(num_return_sequences=count, generator=generator)
-    texts = [decode(ids, tokenizer) for ids in sequences.tolist()]
-    kinds = [classify(text, known) for text in texts]
-    examples = [{"text": text, "kind": kind} for text, kind in zip(texts, kinds, strict=True)]
-    return {"count": count, "shares": _shares(kinds), "examples": examples[:NUM_EXAMPLES]}
-
-
-def infill(
-    model: AOGPTForAnyOrderLM,
-    tokenizer: PreTrainedTokenizerBase,
-    documents: Sequence[MaskedDocument],
-    known: Known,
-    generator: torch.Generator,
-) -> dict[str, Any]:
-    """Fill in the masked words, token by token in random orders. Each word has as many masks as it had tokens."""
-    inputs = torch.tensor([document.ids for document in documents])
-    for row, document in zip(inputs, documents, strict=True):
-        for positions, is_masked in document.words():
-            if is_masked:
-                row[positions] = tokenizer.mask_token_id
-    sequences = model.generate(inputs, generator=generator).tolist()
-    texts = [decode(ids, tokenizer) for ids in sequences]
-    kinds = [classify(text, known, document.text) for text, document in zip(texts, documents, strict=True)]
-    examples = [
-        {
-            "before": _text_with_blanks(tokenizer, document),
-            "after": list(_filled_words(tokenizer, document, ids)),
-            "original": document.text,
-            "kind": kind,
+def evaluate(
+    filler: Filler, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase, orders: str = "random"
+) -> dict[str, dict[str, float | None]]:
+    """Return, for each method, the fractions of right lengths and of exact matches, ROUGE-L, and bits per byte."""
+    rouge = make_rouge()
+    originals = [tokenizer.decode(gap.ids[gap.start : gap.start + gap.length]) for gap in gaps]
+    results: dict[str, dict[str, float | None]] = {}
+    for name, fill in filler.methods(orders).items():
+        tokens = [fill(gap) for gap in gaps]
+        texts = [tokenizer.decode(ids) for ids in tokens]
+        results[name] = {
+            "length": fmean(len(ids) == gap.length for ids, gap in zip(tokens, gaps, strict=True)),
+            "exact": fmean(text == original for text, original in zip(texts, originals, strict=True)),
+            "rouge": fmean(rouge(original, text) for text, original in zip(texts, originals, strict=True)),
+            "bits_per_byte": None,
         }
-        for document, ids, kind in zip(documents[:NUM_EXAMPLES], sequences, kinds, strict=False)
+        if "known length" in name:
+            nats = sum(filler.nats(gap, only_before=name == BEFORE) for gap in gaps)
+            num_bytes = sum(len(original.encode()) for original in originals)
+            results[name]["bits_per_byte"] = nats / math.log(2) / num_bytes
+    return results
+
+
+def make_rouge() -> Callable[[str, str], float]:
+    """Return a function that computes the F1 score of ROUGE-L, as the metric `rouge` of `evaluate` does."""
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError as error:
+        raise ValueError("ROUGE needs the package rouge-score. Install it: pip install rouge-score") from error
+    scorer = RougeScorer(["rougeL"])
+    return lambda original, text: scorer.score(original, text)["rougeL"].fmeasure
+
+
+def evaluate_run(folder: Path, options: InfillingArguments) -> dict[str, dict[str, float | None]]:
+    """Return the results of a finished run."""
+    results, data = read_finished_run(folder)
+    model, tokenizer = load_model(folder / "model", dtype=torch.float32), load_tokenizer(folder / "model")
+    rows, is_padded = load_data(data).validation["input_ids"], data.packing == "documents"
+    room = data.sequence_length if is_padded else max(data.sequence_length - options.max_length, 2)
+    documents = [list(ids[: num_unpadded(ids, model.config.eos_token_id)][:room]) for ids in rows]
+    gaps = make_gaps(documents, options.num_documents, options.max_gap, options.seed)
+    filler = Filler(model, data.sequence_length if is_padded else None, options.max_length)
+    return evaluate(filler, gaps, tokenizer, results["arguments"]["orders"])
+
+
+def make_report(results: dict[str, Any]) -> str:
+    """Return the report in Markdown."""
+    rows = [
+        (
+            run,
+            name,
+            *(f"{scores[key]:.1%}" for key in ("length", "exact")),
+            f"{scores['rouge']:.3f}",
+            "" if scores["bits_per_byte"] is None else f"{scores['bits_per_byte']:.3f}",
+        )
+        for run, methods in results["runs"].items()
+        for name, scores in methods.items()
     ]
-    return {"count": len(documents), "shares": _shares(kinds), "examples": examples}
+    header = ["run", "gap filled in with", "right length", "exact match", "ROUGE-L", "bits per byte"]
+    return SUMMARY.format(**results, table=markdown_table(header, rows, align="llrrrr"))
 
 
-def _text_with_blanks(tokenizer: PreTrainedTokenizerBase, document: MaskedDocument) -> str:
-    """Return the text of a document with an underscore for each token of a masked word."""
-    return "".join(
-        (" " if positions.start else "") + "_" * (positions.stop - positions.start)
-        if is_masked
-        else tokenizer.decode(document.ids[positions])
-        for positions, is_masked in document.words()
-    )
+@one_line_errors()
+def main(argv: list[str]) -> None:
+    """Run the command."""
+    parser = Parser(InfillingArguments)
+    parser.add_argument("runs", nargs="+", type=Path, help="Folders of finished runs.")
+    options, others = parser.parse(argv)
+    results = {
+        **{name: getattr(options, name) for name in ("num_documents", "max_gap", "max_length", "seed")},
+        "runs": {str(folder): evaluate_run(folder, options) for folder in others.runs},
+        "versions": versions(),
+    }
+    report = make_report(results)
+    write_json(options.output_dir / "results.json", results)
+    write_text(options.output_dir / "report.md", report)
+    print(report)
 
 
-def _filled_words(
-    tokenizer: PreTrainedTokenizerBase, document: MaskedDocument, ids: list[int]
-) -> Iterator[tuple[str, bool]]:
-    """Yield each word of the filled-in ids, and whether it was masked. Generated padding may end the text early."""
-    end = num_unpadded(ids, tokenizer.eos_token_id)
-    for positions, is_masked in document.words():
-        if positions.start < end:
-            yield tokenizer.decode(ids[positions.start : min(positions.stop, end)]), is_masked
-
-
-def make_printable(text: str) -> str:
-    """Replace line breaks and other control characters. A poorly trained model may generate such characters."""
-    return "".join(character if character.isprintable() else "�" for character in text)
-
-
-def classify(text: str, known: Known, original: str | None = None) -> str:
-    """Return the kind of a text, one of `KINDS`."""
-    if text == original:
-        return "exact"
-    return "held_out" if text in known["validation"] else "train" if text in known["train"] else "new"
-
-
-def _shares(kinds: Sequence[str]) -> dict[str, float]:
-    return {kind: kinds.count(kind) / len(kinds) for kind in KINDS}
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,12 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Fraction of held-out Sudoku puzzles that a model solves, by the order in which it fills in the cells.
+Fraction of held-out puzzles that models solve, by the order in which they fill in the missing tokens.
 
     python eval/sudoku.py RUN [RUN ...] [--num_puzzles N] [--output_dir DIR]
 
-RUN is a finished run on one of the Sudoku corpora (training/configs/sudoku.yaml or sudoku_left_to_right.yaml). Writes
-results.json, sudoku.md, a chart next to a solved puzzle (sudoku.png), and the steps of its solution (sudoku.gif).
+A RUN is a finished run of a decoder or an encoder on a corpus of Sudoku or of path-star graphs. Runs whose folders
+differ only in `-SEED` at the end of their names are seeds of one recipe. Writes results.json, sudoku.md or
+path-star.md, and a chart (.png). For Sudoku, the chart is next to a solved puzzle, and sudoku.gif shows its steps.
 """
 
 import math
@@ -14,6 +15,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -24,45 +26,77 @@ from transformers import PreTrainedTokenizerBase
 
 from common import sudoku
 from common.commands import Options, Parser, one_line_errors, option
+from common.corpora import TEST_PUZZLES
 from common.files import write_json, write_text
 from common.hardware import versions
 from common.models import Model, load_model
-from common.reports import BLUE, GREY, ORANGE, markdown_table, save_animation, save_figure, style_axes
+from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_animation, save_figure, style_axes
 from common.results import read_finished_run
-from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.tokenization import load_tokenizer
 
-RANDOM = "random"
-# Arguments of `generate` by name. Tokens are always the likeliest ones, and cells are filled in one at a time unless
-# `unmasking` is given.
+# Arguments of `generate` by name. Unless they contain others, tokens are filled in one at a time, and are the likeliest
+# # tokens. In the order "random", the given tokens come from left to right, as in training.
 DECODINGS: dict[str, dict[str, Any]] = {
     "confidence": {"order": "confidence"},
     "margin": {"order": "margin"},
     "entropy": {"order": "entropy"},
     "threshold 0.9": {"unmasking": "threshold", "threshold": 0.9},
-    RANDOM: {},  # an order tensor, in which the clues are from left to right
+    "confidence, refined": {"order": "confidence", "refine_rounds": 4, "refine_selection": "least_likely"},
+    "confidence, sampled": {"order": "confidence", "do_sample": True},
+    "random": {"order": "random"},
+    "random, sampled": {"order": "random", "do_sample": True},
+    "random, speculative": {"order": "random", "do_sample": True, "strategy": "speculative"},
     "left to right": {"order": "left_to_right"},
+    "left to right, sampled": {"order": "left_to_right", "do_sample": True},
 }
-PUZZLE_FIRST = "puzzle, then solution"  # decoding of a model that was trained left to right
+# Settings that all runs of a recipe must have in common.
+RECIPE = (
+    *(
+        "corpus",
+        "architecture",
+        "hidden_size",
+        "num_hidden_layers",
+        "objective",
+        "orders",
+        "min_context",
+        "max_context",
+    ),
+    *("max_steps", "batch_size", "learning_rate", "ema_decay"),
+)
 SHOWN = "confidence"  # decoding of the puzzle in the picture
 INK = "#22262a"
+COLORS = (BLUE, GREEN, ORANGE, RED, GREY)  # of the recipes
+# What the puzzles of each task are, by the prefix of the corpus.
+TASKS = {
+    "sudoku": "Sudoku puzzles ({clues}), each with a unique solution. Their grids differ from\n"
+    "all training grids by more than the names of the digits",
+    "path-star": "[path-star graphs](https://arxiv.org/abs/2403.06963). A text lists the edges\n"
+    "of a graph, then the first and the last node of a path. The nodes of the path are missing. The corpus does not\n"
+    "contain these graphs",
+}
 
-SUMMARY = """# Sudoku
+SUMMARY = """# {title}
 
-{num_puzzles} held-out puzzles ({clues}; {mean_clues:.1f} clues on average), each with a unique solution. Their grids
-differ from all training grids by more than the names of the digits. Tokens are the likeliest ones. A puzzle is solved
-if all cells are right. Intervals (95 %, Wilson) are over puzzles.
+{num_puzzles} held-out {task}. On average, {missing:.1f} tokens are missing. A puzzle is
+solved if all of them are right.
 
-![Solved puzzles, and one solution](sudoku.png)
+![Solved puzzles]({name}.png)
 
 {decodings}
 
-Cells are filled in one at a time, in one of three kinds of orders: the cell of which the model is most certain first
-(by confidence, margin or entropy), random, or left to right. With a threshold, each step fills in all cells of which
-the model is certain enough. A model that was trained left to right reads the puzzle, and then writes the whole grid.
+"solved" is the mean over the seeds, and "seeds" is the range over them. The interval (95 %, Wilson) is over puzzles: it
+is that of one run that solves as many puzzles as the mean.
 
-{runs}
+Tokens are filled in one at a time, in one of three kinds of orders: the token of which the model is most certain first
+(by confidence, margin or entropy), random, or left to right. With a threshold, each step fills in all tokens of which
+the model is certain enough. Tokens are the likeliest ones. "Sampled" tokens are drawn with temperature 1 instead.
+"Speculative" draws them from the same distribution as "random, sampled", in fewer passes. "Refined" means that four
+times, the third of the tokens that had the lowest probabilities is masked and filled in again. A model that was trained
+left to right reads the puzzle, and then writes the solution.
 
+{recipes}
+"""
+SOLUTION = """
 The steps of a solution:
 
 ![Steps of a solution](sudoku.gif)
@@ -70,130 +104,157 @@ The steps of a solution:
 
 
 @dataclass
-class SudokuArguments(Options):
+class PuzzleArguments(Options):
     """Options of eval/sudoku.py."""
 
     num_puzzles: int = option(500, "Number of puzzles.", least=1)
-    num_clues: int | None = option(None, "Number of clues; by default, puzzles are minimal.", least=1)
-    seed: int = option(0, "Seed of the random order.")
-    output_dir: Path = option(
-        Path("runs/sudoku/results"), "Folder for results.json, sudoku.md, sudoku.png, sudoku.gif."
+    num_clues: int | None = option(
+        None, "Number of clues of Sudoku puzzles; by default, the puzzles are minimal.", least=1
     )
+    seed: int = option(0, "Seed of random orders and sampled tokens.")
+    output_dir: Path = option(Path("runs/puzzles"), "Folder for results.json, the report and pictures.")
 
 
-@dataclass
-class Puzzles:
-    """
-    Puzzles with a unique solution.
-
-    Attributes:
-        size: Number of rows of a grid.
-        pairs: Puzzles and solutions, as in `common/sudoku.py`.
-    """
-
-    size: int
-    pairs: list[tuple[sudoku.Grid, sudoku.Grid]]
-
-    def is_empty(self) -> torch.BoolTensor:
-        """Return whether each cell is to be filled in, (puzzles, cells)."""
-        return torch.tensor([puzzle for puzzle, _ in self.pairs]) == 0
+# ----------------------------------------------------------------------------------------------------------- decoding
 
 
-def evaluate_run(folder: Path, arguments: SudokuArguments) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return the results of a run, and the puzzle to show."""
+def read_run(folder: Path) -> dict[str, Any]:
+    """Return the settings and the cost of a finished run."""
     results, _ = read_finished_run(folder)
     corpus = results["arguments"]["corpus"][0]
-    prefix, _, rest = corpus.partition("-")
-    if prefix != "sudoku" or rest.split("-")[0] not in map(str, sudoku.BOXES):
+    if corpus not in TEST_PUZZLES:
         raise ValueError(
-            f"A run must be trained on a Sudoku corpus, such as 'sudoku-6', but {folder} was trained on {corpus!r}. "
-            "Use another run."
+            f"A run must be trained on one of {', '.join(TEST_PUZZLES)}, but {folder} was trained on {corpus!r}. Use "
+            "another run."
         )
-    size, has_puzzles = int(rest.split("-")[0]), rest.endswith("puzzles")
-    puzzles = Puzzles(size, sudoku.held_out_puzzles(size, arguments.num_puzzles, arguments.num_clues))
-    model, tokenizer = load_model(folder / "model", dtype=torch.float32), load_tokenizer(folder / "model")
-    inputs = encode_after_puzzles(puzzles, tokenizer) if has_puzzles else encode_in_place(puzzles, tokenizer)
-    decodings = {PUZZLE_FIRST: {"order": "left_to_right"}} if has_puzzles else DECODINGS
+    cost = {name: results[name] for name in ("num_parameters", "steps", "tokens", "train_seconds")}
+    return {"run": str(folder), "arguments": results["arguments"], **cost}
+
+
+def solve(run: dict[str, Any], options: PuzzleArguments) -> dict[str, Any]:
+    """Return the results of each decoding, and the puzzle to show."""
+    settings, folder = run["arguments"], Path(run["run"]) / "model"
+    texts = make_puzzles(settings["corpus"][0], options)
+    model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
+    padded_length = settings["sequence_length"] if settings["prompt_end"] is None else None
+    inputs, solutions = encode(texts, tokenizer, padded_length)
     measured, shown = {}, None
-    for name, settings in decodings.items():
-        measured[name], output, is_solved = decode(model, inputs, puzzles, tokenizer, settings, arguments.seed)
-        print(f"{folder} {name}: {measured[name]['solved']} of {len(puzzles.pairs)} puzzles", flush=True)
+    for name in decodings_of(settings):
+        measured[name], is_solved, steps = decode(model, inputs, solutions, name, options.seed)
+        print(f"{run['run']} {name}: {int(is_solved.sum())} of {len(texts)} puzzles", flush=True)
         if name == SHOWN and is_solved.any():
             number = int(is_solved.long().argmax())
-            steps = output.unmasking_steps[number, : size * size].tolist()
-            shown = {"size": size, "solution": puzzles.pairs[number][1], "steps": steps}
-    facts = {"run": str(folder), "size": size, "corpus": corpus, "seed": results["arguments"]["seed"]}
-    facts |= {name: results[name] for name in ("num_parameters", "steps", "tokens", "train_seconds")}
-    return facts | {"decodings": measured}, shown
+            shown = {"solution": texts[number][1], "steps": steps[number].tolist()}
+    return {"decodings": measured, "shown": shown}
 
 
-def encode_in_place(puzzles: Puzzles, tokenizer: PreTrainedTokenizerBase) -> torch.LongTensor:
-    """Return the grids with masks in empty cells, and end-of-text, (puzzles, cells + 1)."""
-    ids = _encode([sudoku.to_text(solution) for _, solution in puzzles.pairs], tokenizer)
-    ids = ids.masked_fill(puzzles.is_empty(), tokenizer.mask_token_id)
-    return torch.nn.functional.pad(ids, (0, 1), value=tokenizer.eos_token_id)
+def make_puzzles(corpus: str, options: PuzzleArguments) -> list[tuple[str, str]]:
+    """Return the held-out puzzles of a corpus."""
+    if not corpus.startswith("sudoku") and options.num_clues is not None:
+        raise ValueError(f"`num_clues` can only be set for Sudoku, but the corpus is {corpus!r}. Remove it.")
+    clues = {"num_clues": options.num_clues} if corpus.startswith("sudoku") else {}
+    return TEST_PUZZLES[corpus](count=options.num_puzzles, **clues)
 
 
-def encode_after_puzzles(puzzles: Puzzles, tokenizer: PreTrainedTokenizerBase) -> torch.LongTensor:
-    """Return puzzles, each with "=" and as many masks as it has cells, (puzzles, 2 * cells + 1)."""
-    ids = _encode([f"{sudoku.to_text(puzzle)}=" for puzzle, _ in puzzles.pairs], tokenizer)
-    return torch.nn.functional.pad(ids, (0, puzzles.size**2), value=tokenizer.mask_token_id)
+def decodings_of(arguments: dict[str, Any]) -> list[str]:
+    """Return the names of the decodings for a run with these arguments."""
+    if arguments["orders"] == "left_to_right":
+        return [name for name, settings in DECODINGS.items() if settings.get("order") == "left_to_right"]
+    is_decoder = arguments["architecture"] == "decoder"
+    return [name for name, settings in DECODINGS.items() if is_decoder or "strategy" not in settings]
 
 
-def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> torch.LongTensor:
-    ids = tokenizer(texts)["input_ids"]
-    if any(len(row) != len(text) for row, text in zip(ids, texts, strict=True)):
+def encode(
+    texts: list[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, padded_length: int | None
+) -> tuple[torch.LongTensor, torch.LongTensor]:
+    """Return ids (puzzles, n) of texts with masks instead of `_`, and of the same texts filled in, with padding."""
+    solutions = tokenizer([solution for _, solution in texts])["input_ids"]
+    if any(len(ids) != len(solution) for ids, (_, solution) in zip(solutions, texts, strict=True)):
         raise ValueError(
-            "Each cell must be one token, but the tokenizer merges several characters into one token. Train the model "
-            "with `vocab_size` 257."
+            "Each character must be one token, but the tokenizer merges several characters into one token. Train the "
+            "model with `vocab_size` 257."
         )
-    return torch.tensor(ids)
+    padding = (0, (padded_length or len(solutions[0])) - len(solutions[0]))
+    is_missing = torch.tensor([[character == "_" for character in text] for text, _ in texts])
+    ids = torch.nn.functional.pad(torch.tensor(solutions), padding, value=tokenizer.eos_token_id)
+    return ids.masked_fill(torch.nn.functional.pad(is_missing, padding), tokenizer.mask_token_id), ids
 
 
 def decode(
-    model: Model,
-    inputs: torch.LongTensor,
-    puzzles: Puzzles,
-    tokenizer: PreTrainedTokenizerBase,
-    settings: dict[str, Any],
-    seed: int,
-) -> tuple[dict[str, Any], AnyOrderGenerationOutput, torch.BoolTensor]:
-    """Fill in the masks of all puzzles. Return the results, the output, and which puzzles are solved."""
-    if not settings:
-        settings = {"order": random_order(inputs == tokenizer.mask_token_id, seed)}
+    model: Model, inputs: torch.LongTensor, solutions: torch.LongTensor, name: str, seed: int
+) -> tuple[dict[str, float], torch.BoolTensor, torch.LongTensor]:
+    """Fill in the masks of all puzzles. Return the results, which puzzles are solved, and the step of each cell."""
+    generator = torch.Generator().manual_seed(seed)
+    settings = {"do_sample": False} | DECODINGS[name]
+    is_masked = inputs != solutions
+    if settings.get("order") == "random":
+        settings["order"] = random_order(is_masked, generator)
+    if "refine_rounds" in settings:
+        settings["refine_length"] = max(int(is_masked.sum(dim=1).min()) // 3, 1)
+    outputs = {"return_dict_in_generate": True, "output_history": True}
     started = time.perf_counter()
-    output = model.generate(inputs, do_sample=False, stop_at_eos=None, return_dict_in_generate=True, **settings)
+    output = model.generate(inputs, generator=generator, **outputs, **settings)
     seconds = time.perf_counter() - started
-    solutions = _encode([sudoku.to_text(solution) for _, solution in puzzles.pairs], tokenizer)
-    start = inputs.shape[1] - solutions.shape[1] if inputs.shape[1] > 2 * puzzles.size**2 else 0
-    is_solved = (output.sequences[:, start : start + solutions.shape[1]] == solutions).all(dim=1)
-    # A puzzle takes part in a forward pass if the pass fills in one of its cells.
-    num_passes = [len(steps[steps >= 0].unique()) for steps in output.unmasking_steps]
-    count, total = int(is_solved.sum()), len(puzzles.pairs)
+    is_solved = (output.sequences == solutions).all(dim=1)
+    # A puzzle takes part in the passes of a step if the step changes it.
+    num_steps = (output.history[1:] != output.history[:-1]).any(dim=2).sum(dim=0).double().mean().item()
     results = {
-        "solved": count,
-        "puzzles": total,
-        "fraction": count / total,
-        "interval": wilson_interval(count, total),
-        "passes_per_puzzle": sum(num_passes) / total,
-        "seconds_per_puzzle": round(seconds / total, 5),
+        "solved": is_solved.double().mean().item(),
+        "passes_per_puzzle": num_steps * output.num_forward_passes / (len(output.history) - 1),
+        "seconds_per_puzzle": round(seconds / len(inputs), 5),
     }
-    return results, output, is_solved
+    return results, is_solved, output.unmasking_steps
 
 
-def random_order(is_masked: torch.BoolTensor, seed: int) -> torch.LongTensor:
+def random_order(is_masked: torch.BoolTensor, generator: torch.Generator) -> torch.LongTensor:
     """Return orders (batch, n): the unmasked positions from left to right, then the masks in random order."""
-    keys = torch.rand(is_masked.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    keys = torch.rand(is_masked.shape, generator=generator, dtype=torch.float64)
     positions = torch.arange(is_masked.shape[1]) - is_masked.shape[1]
     return torch.where(is_masked, keys, positions.double()).argsort(dim=1)
 
 
-def wilson_interval(count: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    """Return Wilson's 95 % confidence interval of a fraction."""
-    fraction, scale = count / total, 1 + z**2 / total
+# ------------------------------------------------------------------------------------------------------------ recipes
+
+
+def group_by_recipe(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """
+    Return the runs of each recipe. The name of a recipe is that of the folders of its runs, without `-SEED` at the end.
+
+    Raises:
+        ValueError: If runs of a recipe differ in other settings than the seed, or have the same seed.
+    """
+    recipes: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        recipes.setdefault(Path(run["run"]).name.removesuffix(f"-{run['arguments']['seed']}"), []).append(run)
+    for name, group in recipes.items():
+        settings = [run["arguments"] for run in group]
+        different = [key for key in RECIPE if any(other.get(key) != settings[0].get(key) for other in settings)]
+        if different or len({other["seed"] for other in settings}) < len(group):
+            raise ValueError(
+                f"The runs of {name!r} must have different seeds and the same recipe, but "
+                f"{'differ in ' + ', '.join(different) if different else 'several have the same seed'}. Rename the "
+                "folders of other recipes, and give each run once."
+            )
+    return recipes
+
+
+def summarize(runs: list[dict[str, Any]], num_puzzles: int) -> dict[str, dict[str, Any]]:
+    """Return the results of each decoding: means over the runs, their range, and the interval over puzzles."""
+    summary = {}
+    for name in runs[0]["decodings"]:
+        measured = [run["decodings"][name] for run in runs]
+        summary[name] = {key: fmean(values[key] for values in measured) for key in measured[0]}
+        summary[name]["seeds"] = [values["solved"] for values in measured]
+        summary[name]["interval"] = wilson_interval(summary[name]["solved"], num_puzzles)
+    return summary
+
+
+def wilson_interval(fraction: float, total: int, z: float = 1.96) -> tuple[float, float]:
+    """Return Wilson's 95 % confidence interval of a fraction of `total`."""
+    scale = 1 + z**2 / total
     center = (fraction + z**2 / (2 * total)) / scale
     half = z / scale * math.sqrt(fraction * (1 - fraction) / total + z**2 / (4 * total**2))
-    return max(center - half, 0.0), min(center + half, 1.0)
+    return min(max(center - half, 0.0), fraction), max(min(center + half, 1.0), fraction)
 
 
 # ------------------------------------------------------------------------------------------------------------- report
@@ -201,68 +262,74 @@ def wilson_interval(count: int, total: int, z: float = 1.96) -> tuple[float, flo
 
 def make_report(results: dict[str, Any]) -> str:
     """Return the report in Markdown."""
-    rows = [
+    decodings = [
         (
-            run["run"],
+            recipe,
             name,
-            f"{measured['fraction']:.1%}",
-            "{:.1%} to {:.1%}".format(*measured["interval"]),
-            f"{measured['passes_per_puzzle']:.1f}",
-            f"{1000 * measured['seconds_per_puzzle']:.1f}",
+            f"{values['solved']:.1%}",
+            f"{min(values['seeds']):.1%} to {max(values['seeds']):.1%}" if len(values["seeds"]) > 1 else "",
+            "{:.1%} to {:.1%}".format(*values["interval"]),
+            f"{values['passes_per_puzzle']:.1f}",
+            f"{1000 * values['seconds_per_puzzle']:.1f}",
         )
-        for run in results["runs"]
-        for name, measured in run["decodings"].items()
+        for recipe, summary in results["summary"].items()
+        for name, values in summary.items()
     ]
-    runs = [
+    recipes = [
         (
-            run["run"],
-            run["corpus"],
-            str(run["seed"]),
-            f"{run['num_parameters']:,}",
-            f"{run['steps']:,}",
-            f"{run['tokens']:,}",
-            f"{run['train_seconds'] / 60:.0f}",
+            recipe,
+            runs[0]["arguments"]["corpus"][0],
+            *(runs[0]["arguments"][key] for key in ("architecture", "orders")),
+            ", ".join(str(run["arguments"]["seed"]) for run in runs),
+            *(f"{runs[0][name]:,}" for name in ("num_parameters", "steps", "tokens")),
+            f"{fmean(run['train_seconds'] for run in runs) / 60:.0f}",
         )
-        for run in results["runs"]
+        for recipe, runs in results["runs"].items()
     ]
-    clues = "minimal" if results["num_clues"] is None else f"with {results['num_clues']} clues"
+    columns = ["recipe", "corpus", "architecture", "orders", "seeds", "parameters", "steps", "tokens", "minutes"]
     return SUMMARY.format(
+        title=results["puzzles"],
+        name=results["task"],
         num_puzzles=results["num_puzzles"],
-        clues=clues,
-        mean_clues=results["mean_clues"],
+        task=TASKS[results["task"]].format(
+            clues=f"{results['num_clues']} clues" if results["num_clues"] else "minimal"
+        ),
+        missing=results["mean_missing"],
         decodings=markdown_table(
-            ["run", "order", "solved", "interval", "passes per puzzle", "ms per puzzle"], rows, align="llrrrr"
+            ["recipe", "order", "solved", "seeds", "interval", "passes per puzzle", "ms per puzzle"],
+            decodings,
+            align="llrrrrr",
         ),
-        runs=markdown_table(
-            ["run", "corpus", "seed", "parameters", "steps", "tokens", "minutes of training"], runs, align="llrrrrr"
-        ),
+        recipes=markdown_table(columns, recipes, align="llllrrrrr"),
     )
 
 
 def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Path) -> None:
-    """Draw a chart of the fractions, next to the solution that is shown."""
-    figure = Figure(figsize=(10, 4.6), layout="constrained")
-    chart, board = figure.subplots(1, 2, width_ratios=(1.25, 1))
-    names = list(dict.fromkeys(name for run in results["runs"] for name in run["decodings"]))
-    total = results["num_puzzles"]
-    for row, name in enumerate(names):
-        fractions = [run["decodings"][name]["fraction"] for run in results["runs"] if name in run["decodings"]]
-        mean = sum(fractions) / len(fractions)
-        low, high = wilson_interval(round(mean * total), total)
-        color = GREY if name == PUZZLE_FIRST else ORANGE if name in (RANDOM, "left to right") else BLUE
-        error = [[mean - min(low, mean)], [max(high, mean) - mean]]
-        chart.barh(row, mean, color=color, height=0.7, xerr=error, error_kw={"ecolor": INK, "capsize": 3})
-        if len(fractions) > 1:
-            chart.plot(fractions, [row] * len(fractions), "o", color=INK, markersize=3)
-        chart.text(max(high, mean) + 0.02, row, f"{mean:.0%}", va="center", color=INK)
-    labels = ["trained left to right:\npuzzle, then solution" if name == PUZZLE_FIRST else name for name in names]
-    chart.set_yticks(range(len(names)), labels)
+    """Draw a chart of the fractions, next to the solution of a Sudoku that is shown."""
+    names = [name for name in DECODINGS if any(name in summary for summary in results["summary"].values())]
+    figure = Figure(figsize=(10, 1.5 + 0.35 * len(names)), layout="constrained")
+    grid = figure.add_gridspec(1, 2, width_ratios=(1.25, 1))
+    chart = figure.add_subplot(grid[0] if shown else grid[:])
+    height = 0.85 / len(results["summary"])
+    for number, (recipe, summary) in enumerate(results["summary"].items()):
+        color = COLORS[number % len(COLORS)]
+        for name, values in summary.items():
+            row, (low, high) = names.index(name) - 0.425 + (number + 0.5) * height, values["interval"]
+            chart.barh(row, values["solved"], height=0.9 * height, color=color)
+            chart.plot([low, high], [row, row], color=INK, linewidth=1)
+            if len(values["seeds"]) > 1:
+                chart.plot(values["seeds"], [row] * len(values["seeds"]), "o", color=INK, markersize=2.5)
+            end = max(high, *values["seeds"]) + 0.02
+            chart.text(end, row, f"{values['solved']:.0%}", va="center", color=INK, fontsize=8)
+        chart.barh(0, 0, color=color, label=recipe)  # for the legend
+    chart.set_yticks(range(len(names)), names)
     chart.invert_yaxis()
     chart.set_xlim(0, 1.15)
     chart.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    style_axes(chart, f"Solved {results['runs'][0]['size']} x {results['runs'][0]['size']} puzzles, by decoding order")
-    board.set_axis_off()
+    chart.legend(frameon=False, fontsize=8, loc="lower right")
+    style_axes(chart, f"Solved puzzles ({results['puzzles']}), by decoding order")
     if shown is not None:
+        board = figure.add_subplot(grid[1])
         draw_board(board, shown, last_step=max(shown["steps"]))
         board.set_title("The order that the model chose", loc="left", fontsize=11)
     save_figure(figure, path)
@@ -270,12 +337,12 @@ def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Pa
 
 def draw_board(axes: Axes, shown: dict[str, Any], last_step: int) -> None:
     """Draw the cells that are filled in up to a step: clues in black, others by step, with its number."""
-    size, steps = shown["size"], shown["steps"]
+    size, steps = math.isqrt(len(shown["solution"])), shown["steps"]
     height, width = sudoku.BOXES[size]
     axes.clear()
     axes.set(xlim=(-0.1, size + 0.1), ylim=(size + 0.1, -0.1), aspect="equal")
     axes.set_axis_off()
-    for cell, (digit, step) in enumerate(zip(shown["solution"], steps, strict=True)):
+    for cell, (digit, step) in enumerate(zip(shown["solution"], steps, strict=False)):
         row, column = divmod(cell, size)
         if step > last_step:
             continue
@@ -283,10 +350,8 @@ def draw_board(axes: Axes, shown: dict[str, Any], last_step: int) -> None:
         if step >= 0:
             axes.fill_between([column, column + 1], row, row + 1, color=color, alpha=0.16, linewidth=0)
             axes.text(column + 0.93, row + 0.2, str(step + 1), ha="right", va="center", fontsize=7, color=color)
-        weight = "bold" if step < 0 else "normal"
-        axes.text(
-            column + 0.5, row + 0.53, str(digit), ha="center", va="center", fontsize=18, color=color, weight=weight
-        )
+        style = {"fontsize": 18, "color": color, "weight": "bold" if step < 0 else "normal"}
+        axes.text(column + 0.5, row + 0.53, digit, ha="center", va="center", **style)
     for line in range(size + 1):
         axes.plot([0, size], [line, line], color=INK, linewidth=2 if line % height == 0 else 0.5)
         axes.plot([line, line], [0, size], color=INK, linewidth=2 if line % width == 0 else 0.5)
@@ -302,30 +367,36 @@ def animate(shown: dict[str, Any], path: Path) -> None:
 @one_line_errors()
 def main(argv: list[str]) -> None:
     """Run the command."""
-    parser = Parser(SudokuArguments)
-    parser.add_argument("runs", nargs="+", type=Path, help="Folders of finished runs on a Sudoku corpus.")
-    arguments, others = parser.parse(argv)
-    evaluated = [evaluate_run(folder, arguments) for folder in others.runs]
-    runs = [run for run, _ in evaluated]
-    if len({run["size"] for run in runs}) > 1:
-        raise ValueError("All runs must have grids of the same size, but they differ. Evaluate the runs one by one.")
-    pairs = sudoku.held_out_puzzles(runs[0]["size"], arguments.num_puzzles, arguments.num_clues)
+    parser = Parser(PuzzleArguments)
+    parser.add_argument("runs", nargs="+", type=Path, help="Folders of finished runs on a corpus of puzzles.")
+    options, others = parser.parse(argv)
+    runs = [read_run(folder) for folder in others.runs]
+    puzzles, *different = {run["arguments"]["corpus"][0].removesuffix("-puzzles") for run in runs}
+    if different:
+        raise ValueError(f"All runs must solve the same puzzles, but these are {puzzles}, {', '.join(different)}.")
+    recipes = group_by_recipe(runs)
+    for run in runs:
+        run |= solve(run, options)
+    task = next(task for task in TASKS if puzzles.startswith(task))
     results = {
-        "num_puzzles": arguments.num_puzzles,
-        "num_clues": arguments.num_clues,
-        "mean_clues": sum(clue > 0 for puzzle, _ in pairs for clue in puzzle) / len(pairs),
+        "task": task,
+        "puzzles": puzzles,
+        "num_puzzles": options.num_puzzles,
+        "num_clues": options.num_clues,
+        "mean_missing": fmean(text.count("_") for text, _ in make_puzzles(puzzles, options)),
         "num_threads": torch.get_num_threads(),
-        "runs": runs,
+        "summary": {name: summarize(group, options.num_puzzles) for name, group in recipes.items()},
+        "runs": recipes,
         "versions": versions(),
     }
-    shown = next((shown for _, shown in evaluated if shown is not None), None)
-    folder = arguments.output_dir
-    plot_results(results, shown, folder / "sudoku.png")
+    folder, report = options.output_dir, make_report(results)
+    shown = next((run["shown"] for run in runs if run["shown"]), None) if task == "sudoku" else None
+    plot_results(results, shown, folder / f"{task}.png")
     if shown is not None:
         animate(shown, folder / "sudoku.gif")
-    report = make_report(results)
-    write_json(folder / "results.json", results | {"shown": shown})
-    write_text(folder / "sudoku.md", report)
+        report += SOLUTION
+    write_json(folder / "results.json", results)
+    write_text(folder / f"{task}.md", report)
     print(report)
 
 

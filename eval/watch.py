@@ -25,7 +25,7 @@ from common.commands import Options, Parser, one_line_errors, option
 from common.models import find_model, load_model
 from common.reports import save_animation
 from common.tokenization import num_unpadded
-from eval.infilling import make_printable
+from eval.benchmarks.quickstart_texts import make_printable
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.orders import ORDER_NAMES
 from modeling_aogpt.tokenization import load_tokenizer

@@ -4,8 +4,7 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
-from .configuration_aogpt import AOGPTConfig
-from .configuration_mdm_encoder import MDMEncoderConfig
+from .configuration_aogpt import AOGPTConfig, MDMEncoderConfig
 from .data_collator import DataCollatorForAnyOrderLM
 from .generation import AnyOrderGenerationOutput
 from .generation_config import AnyOrderGenerationConfig

@@ -1,11 +1,13 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Configuration of AO-GPT."""
+"""Configurations of AO-GPT, and of encoder-only masked diffusion models."""
 
 from typing import Any
 
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
+
+from .validation import check_choice, check_flag, check_integer, check_mask_token, check_positive, is_integer
 
 AUTO_MAP = {
     "AutoConfig": "configuration_aogpt.AOGPTConfig",
@@ -13,11 +15,10 @@ AUTO_MAP = {
     "AutoModelForMaskedLM": "modeling_aogpt.AOGPTForMaskedLM",
     "AutoModelForCausalLM": "modeling_aogpt.AOGPTForCausalLM",
 }
-
-CHOICES = {
-    "target_injection": ("adaln", "input", "shared", "per_layer", "none"),
-    "position_encoding": ("learned", "rotary"),
-    "norm": ("rmsnorm", "layernorm"),
+ENCODER_AUTO_MAP = {
+    "AutoConfig": "configuration_aogpt.MDMEncoderConfig",
+    "AutoModel": "modeling_mdm_encoder.MDMEncoderForMaskedLM",
+    "AutoModelForMaskedLM": "modeling_mdm_encoder.MDMEncoderForMaskedLM",
 }
 
 # Upper limits of sizes, far above the sizes of any model. They prevent a damaged or malicious config.json from
@@ -34,27 +35,10 @@ MAX_SIZES = {
     "target_embedding_size": 2**16,
     "num_valid_tokens": 2**22,
 }
-POSITIVE_NUMBERS = ("norm_eps", "initializer_range")
-FLAGS = (
-    "gated_mlp",
-    "qk_norm",
-    "attention_bias",
-    "attention_output_bias",
-    "mlp_bias",
-    "norm_weight",
-    "norm_bias",
-    "lm_head_bias",
-    "tie_word_embeddings",
-)
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 
 # Size of GPT-2's vocabulary, and the size to which released checkpoints pad it.
 GPT2_VOCAB_SIZE, GPT2_PADDED_VOCAB_SIZE = 50257, 50304
-
-
-def is_positive(value: object) -> bool:
-    """Return whether `value` is a positive integer."""
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 class AOGPTConfig(PreTrainedConfig):
@@ -138,7 +122,11 @@ class AOGPTConfig(PreTrainedConfig):
         "layers.*.mlp.up_proj": "colwise",
         "layers.*.mlp.down_proj": "rowwise",
     }
-    choices = CHOICES
+    choices = {
+        "target_injection": ("adaln", "input", "shared", "per_layer", "none"),
+        "position_encoding": ("learned", "rotary"),
+        "norm": ("rmsnorm", "layernorm"),
+    }
 
     vocab_size: int = GPT2_PADDED_VOCAB_SIZE
     hidden_size: int = 768
@@ -183,7 +171,9 @@ class AOGPTConfig(PreTrainedConfig):
             )
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads
-        if self.head_dim is None and is_positive(self.hidden_size) and is_positive(self.num_attention_heads):
+        if self.head_dim is None:
+            for name in ("hidden_size", "num_attention_heads"):
+                check_integer(name, getattr(self, name), most=MAX_SIZES[name])
             if self.hidden_size % self.num_attention_heads:
                 raise ValueError(
                     f"`hidden_size` ({self.hidden_size}) must be a multiple of `num_attention_heads` "
@@ -230,26 +220,20 @@ class AOGPTConfig(PreTrainedConfig):
                 f"{type(self).model_type!r}. Load the model with the class that its config.json names."
             )
         for name, allowed in self.choices.items():
-            if getattr(self, name) not in allowed:
-                choices = ", ".join(map(repr, allowed))
-                raise ValueError(f"`{name}` must be one of {choices}, but is {getattr(self, name)!r}.")
+            check_choice(name, getattr(self, name), allowed)
         for name, largest in MAX_SIZES.items():
-            value = getattr(self, name)
-            if not is_positive(value) or value > largest:
-                raise ValueError(f"`{name}` must be an integer from 1 to {largest}, but is {value!r}.")
-        for name in POSITIVE_NUMBERS:
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 < value < float("inf"):
-                raise ValueError(f"`{name}` must be a positive finite number, but is {value!r}.")
-        for name in FLAGS:
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"`{name}` must be True or False, but is {getattr(self, name)!r}.")
+            check_integer(name, getattr(self, name), most=largest)
+        for name in ("norm_eps", "initializer_range"):
+            check_positive(name, getattr(self, name))
+        for name, kind in AOGPTConfig.__annotations__.items():
+            if kind is bool:
+                check_flag(name, getattr(self, name))
         if self.hidden_act not in ACT2FN:
             raise ValueError(f"`hidden_act` must be an activation of Transformers, but is {self.hidden_act!r}.")
         for name in ("bos_token_id", "eos_token_id", "pad_token_id", "start_token_id"):
             value = getattr(self, name)
             values = value if name == "eos_token_id" and isinstance(value, list) else [value]
-            if not all(token is None or (isinstance(token, int) and 0 <= token < self.vocab_size) for token in values):
+            if not all(token is None or (is_integer(token) and 0 <= token < self.vocab_size) for token in values):
                 raise ValueError(
                     f"`{name}` must be an id of the vocabulary, 0 to {self.vocab_size - 1}, or None, but is {value!r}."
                 )
@@ -264,11 +248,7 @@ class AOGPTConfig(PreTrainedConfig):
                 f"`num_valid_tokens` ({self.num_valid_tokens}) exceeds `vocab_size` ({self.vocab_size}). Change one "
                 "of them."
             )
-        if not isinstance(self.mask_token_id, int) or self.mask_token_id < self.num_valid_tokens:
-            raise ValueError(
-                f"`mask_token_id` must be at least `num_valid_tokens` ({self.num_valid_tokens}), since lower ids are "
-                f"text, but is {self.mask_token_id!r}."
-            )
+        check_mask_token(self)
         if self.tie_word_embeddings and self.lm_head_bias:
             raise ValueError("`tie_word_embeddings` needs a head without a bias. Set `lm_head_bias=False`.")
 
@@ -286,9 +266,7 @@ class AOGPTConfig(PreTrainedConfig):
                 "`head_dim`, or `hidden_size` and `num_attention_heads`, or set `position_encoding='learned'`."
             )
         parameters = self.rope_parameters
-        theta = parameters.get("rope_theta")
-        if not isinstance(theta, (int, float)) or isinstance(theta, bool) or not 0 < theta < float("inf"):
-            raise ValueError(f"`rope_theta` in `rope_parameters` must be a positive finite number, but is {theta!r}.")
+        check_positive("rope_parameters['rope_theta']", parameters.get("rope_theta"))
         if parameters.get("rope_type") not in ROPE_TYPES or parameters.get("partial_rotary_factor", 1.0) != 1.0:
             raise ValueError(
                 f"`rope_parameters` must have a `rope_type` of {', '.join(map(repr, ROPE_TYPES))}, and no "
@@ -301,4 +279,55 @@ class AOGPTConfig(PreTrainedConfig):
             )
 
 
-__all__ = ["AOGPTConfig"]
+class MDMEncoderConfig(AOGPTConfig):
+    r"""
+    Configuration of an encoder-only masked diffusion model, which has full attention over tokens and masks.
+
+    The defaults are the blocks and the target embeddings of AO-GPT small, so that an encoder and a decoder that differ
+    only in attention can be compared. The published encoders have these settings:
+
+    * RADD (arXiv 2406.03736): `target_injection="none", position_encoding="rotary", norm="layernorm", qk_norm=False,
+      attention_bias=False, attention_output_bias=False, hidden_act="gelu_pytorch_tanh"`;
+    * SEDD (arXiv 2310.16834): the same with `target_injection="sigma", norm_bias=False`.
+
+    Args:
+        target_injection (`str`, defaults to `"adaln"`): Input of a row besides its token. The values of [`AOGPTConfig`]
+            are allowed, with the row's own position as target. `"none"`: no such input (RADD). `"sigma"`: the noise
+            level of the sequence modulates every norm and gates every residual branch (SEDD).
+        target_embedding_size (`int`, defaults to 128): Width of the target embedding of `"adaln"`, or of the embedding
+            of the noise level of `"sigma"`.
+        num_valid_tokens (`int`, *optional*): Number of ids of text. Defaults to 50257 for a table of 50304 (GPT-2),
+            otherwise to `vocab_size` - 1. The last id is then the mask id.
+        mask_token_id (`int`, *optional*): Id of positions to fill in; defaults to `num_valid_tokens`. The encoder
+            embeds the mask id, so it must lie inside the token table.
+        kwargs: Other arguments of [`AOGPTConfig`].
+
+    Raises:
+        ValueError: If a value is not allowed, or values contradict each other.
+
+    Examples:
+        >>> config = MDMEncoderConfig(vocab_size=101)
+        >>> config.num_valid_tokens, config.mask_token_id
+        (100, 100)
+    """
+
+    model_type = "mdm_encoder"
+    choices = AOGPTConfig.choices | {"target_injection": (*AOGPTConfig.choices["target_injection"], "sigma")}
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.num_valid_tokens is None and self.vocab_size != GPT2_PADDED_VOCAB_SIZE:
+            self.num_valid_tokens = self.vocab_size - 1
+        super().__post_init__(**kwargs)
+        self.auto_map = dict(ENCODER_AUTO_MAP)
+
+    def validate(self) -> None:
+        """Raise a `ValueError` if a value is not allowed."""
+        super().validate()
+        if self.mask_token_id >= self.vocab_size:
+            raise ValueError(
+                f"`mask_token_id` ({self.mask_token_id}) must be in the token table of an encoder, from "
+                f"`num_valid_tokens` ({self.num_valid_tokens}) to `vocab_size` - 1 ({self.vocab_size - 1})."
+            )
+
+
+__all__ = ["AOGPTConfig", "MDMEncoderConfig"]

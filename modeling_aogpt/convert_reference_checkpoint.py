@@ -16,7 +16,6 @@ import os
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import PreTrainedModel
 
-from .configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCAB_SIZE, AOGPTConfig
-from .configuration_mdm_encoder import MDMEncoderConfig
-from .modeling_aogpt import AOGPTForAnyOrderLM, compute_frequencies
+from .configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCAB_SIZE, AOGPTConfig, MDMEncoderConfig
+from .modeling_aogpt import AOGPTForAnyOrderLM, AOGPTWithHead, compute_frequencies
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM
 from .tokenization import load_matching_tokenizer
 
@@ -78,12 +75,9 @@ class ReleasedArchitecture:
     """
     Names and settings of a released architecture.
 
-    Attributes:
-        name (`str`): Name of the architecture.
-        embeddings, block, head (`dict`): Maps from released names of modules to names here.
-        settings (`dict`): Values of the configuration that differ from the defaults.
-        published_weights (`str`): `"ema"` or `"live"`, the weights with which the published numbers were computed (see
-            [`convert`]).
+    `embeddings`, `block` and `head` map released names of modules to names here. `settings` are the values of the
+    configuration that differ from the defaults. `published_weights` are those of the published numbers (see
+    [`convert`]).
     """
 
     name: str
@@ -196,16 +190,7 @@ def convert(
 
 
 def load_released(source: Path, weights: str | None = None) -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:
-    """
-    Load a released model on the CPU, in the precision of its file.
-
-    Args:
-        source (`Path`): As in [`convert`].
-        weights (`str`, *optional*): As in [`convert`].
-
-    Raises:
-        ValueError: As in [`convert`].
-    """
+    """Load a released model on the CPU, in the precision of its file (see [`convert`] for the arguments)."""
     if weights not in ("ema", "live", None):
         raise ValueError(f"`weights` must be 'ema' or 'live', but is {weights!r}.")
     return load_encoder(source, weights) if source.is_dir() else load_decoder(source, weights)
@@ -217,10 +202,7 @@ def load_decoder(source: Path, weights: str | None) -> AOGPTForAnyOrderLM:
     tensors = {name.removeprefix("_orig_mod."): tensor for name, tensor in checkpoint["model"].items()}
     architecture = detect_architecture(tensors, source)
     config = read_config(checkpoint, architecture, tensors, source)
-    with torch.device("meta"):
-        model = AOGPTForAnyOrderLM(config)
-    names = dict(released_names(architecture, config, model.state_dict()))
-    shapes = released_shapes(names, model)
+    model, names, shapes = make_empty_model(AOGPTForAnyOrderLM, config, architecture)
     check_tensors(tensors, shapes, f"The tensors of {source} do not fit its model_args ({architecture.name})")
     if config.tie_word_embeddings and not torch.equal(*(tensors[name] for name in TIED)):
         raise ValueError(
@@ -242,10 +224,7 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
     settings, tensors = read_folder(source)
     architecture = SEDD if "sigma_map.mlp.0.weight" in tensors else RADD
     config = read_encoder_config(settings, architecture, source)
-    with torch.device("meta"):
-        model = MDMEncoderForMaskedLM(config)
-    names = dict(released_names(architecture, config, model.state_dict()))
-    shapes = released_shapes(names, model)
+    model, names, shapes = make_empty_model(MDMEncoderForMaskedLM, config, architecture)
     # The file also contains the rotary frequencies. They are compared, because no other tensor depends on the number of
     # heads or on the base.
     frequencies, _ = compute_frequencies(config, torch.device("cpu"))
@@ -254,8 +233,7 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
     if given.shape != frequencies.shape or not torch.allclose(given.float(), frequencies, rtol=1e-3, atol=0):
         raise ValueError(
             f"{problem}: rotary_emb.inv_freq does not have the frequencies of base "
-            f"{config.rope_parameters['rope_theta']:g} and n_heads="
-            f"{config.num_attention_heads}."
+            f"{config.rope_parameters['rope_theta']:g} and n_heads={config.num_attention_heads}."
         )
     check_tensors(tensors, shapes, problem)
     model.load_state_dict(split_tensors(names, tensors), assign=True)
@@ -305,11 +283,7 @@ def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitectur
 
 
 def read_checkpoint(source: Path) -> dict[str, Any]:
-    """
-    Return the dictionary of a released file.
-
-    Its tensors are memory-mapped, that is, read from the disk when used.
-    """
+    """Return the dictionary of a released file. Its tensors are memory-mapped, that is, read when used."""
     if not source.is_file():
         raise ValueError(f"{source} does not exist. Pass a released .pt file, or the folder of a SEDD or RADD.")
     try:
@@ -360,32 +334,30 @@ def read_config(
         raise ValueError(f"{source} has model_args that are not allowed: {error}") from error
 
 
-def released_names(
-    architecture: ReleasedArchitecture, config: AOGPTConfig, known: Iterable[str]
-) -> Iterator[tuple[str, list[str]]]:
+def make_empty_model(
+    model_class: type[AOGPTWithHead], config: AOGPTConfig, architecture: ReleasedArchitecture
+) -> tuple[AOGPTWithHead, dict[str, list[str]], dict[str, tuple[int, ...]]]:
     """
-    Yield (released name, our names) for each released tensor, in the order of the authors' parameters.
+    Return a model without values, and our names and the shape of each released tensor.
 
-    If a released tensor contains the projections of attention queries, keys and values together, it has three of our
-    names. Names that are not in `known` are skipped.
+    The tensors are in the order of the authors' parameters. If a released tensor contains the projections of attention
+    queries, keys and values together, it has three of our names. Tensors that the model does not have are left out.
     """
+    with torch.device("meta"):
+        model = model_class(config)
+    weights, names = model.state_dict(), {}
     blocks = (
         (old.format(layer=layer), new.replace("{layer}", str(layer)))
         for layer in range(config.num_hidden_layers)
         for old, new in architecture.block.items()
     )
-    known = set(known)
     for old, new in (*architecture.embeddings.items(), *blocks, *architecture.head.items()):
         parts = [new.replace("{q,k,v}", part) for part in "qkv"] if "{q,k,v}" in new else [new]
         for kind in ("", ".weight", ".bias"):
-            if f"{parts[0]}{kind}" in known:
-                yield f"{old}{kind}", [f"{part}{kind}" for part in parts]
-
-
-def released_shapes(names: dict[str, list[str]], model: PreTrainedModel) -> dict[str, tuple[int, ...]]:
-    """Return the shape that each released tensor must have."""
-    weights = model.state_dict()
-    return {old: (sum(len(weights[part]) for part in new), *weights[new[0]].shape[1:]) for old, new in names.items()}
+            if f"{parts[0]}{kind}" in weights:
+                names[f"{old}{kind}"] = [f"{part}{kind}" for part in parts]
+    shapes = {old: (sum(len(weights[part]) for part in new), *weights[new[0]].shape[1:]) for old, new in names.items()}
+    return model, names, shapes
 
 
 def split_tensors(names: dict[str, list[str]], tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -421,11 +393,7 @@ def read_moving_averages(
 
 
 def check_tensors(tensors: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], problem: str) -> None:
-    """
-    Raise a `ValueError` unless `tensors` have exactly the names and shapes in `shapes`, and are finite.
-
-    The error message begins with `problem`.
-    """
+    """Raise a `ValueError` that begins with `problem` unless `tensors` have these names and shapes, and are finite."""
     problems = [f"{name} is missing" for name in shapes if name not in tensors]
     for name, tensor in tensors.items():
         if name not in shapes:

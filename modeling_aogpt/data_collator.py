@@ -132,14 +132,9 @@ class OrderDistribution:
         """
         Return the order (batch, width) of each sample. Positions from `lengths` on are padding and come last.
 
-        Args:
-            seed (`int`): Seed of the run.
-            samples (`torch.LongTensor` of shape `(batch,)`): Seed of each sample, such as its index. The order of
-                sample b depends only on `seed`, `samples[b]`, `lengths[b]` and `is_context[b]`.
-            lengths (`torch.LongTensor` of shape `(batch,)`): Length of each sample without padding.
-            width (`int`): Length of the sequences with padding.
-            is_context (`torch.BoolTensor` of shape `(batch, width)`, *optional*): True at positions that come first,
-                from left to right. Defaults to the result of [`draw_context`].
+        `seed` is the seed of the run, and `samples` (batch,) that of each sample, such as its index. `is_context`
+        (batch, width) is True at positions that come first, from left to right, by default the result of
+        [`draw_context`]. The order of sample b depends only on `seed`, `samples[b]`, `lengths[b]` and `is_context[b]`.
         """
         positions = torch.arange(width, device=samples.device)
         if is_context is None:
@@ -179,22 +174,14 @@ class OrderDistribution:
         return to_uniform(draw_integers(make_streams(seed, samples), 1)) < self.left_to_right_fraction
 
     def _draw_keys(self, seed: int, samples: torch.LongTensor, positions: torch.LongTensor) -> torch.LongTensor:
-        """
-        Return sort keys of positions, (batch, width) or (width,).
-
-        They are not negative, and lower keys come first.
-        """
+        """Return sort keys of positions, (batch, width) or (width,). They are not negative. Lower keys come first."""
         if self.orders == "left_to_right":
             return positions
-        if self.orders == "shared":
-            return shift_right(self._draw_shared_keys(seed, positions), 1)
+        if self.orders == "shared":  # positions at the same offset in their blocks have the same key
+            offsets = positions // (self.stride or 1) if self.block_length is None else positions % self.block_length
+            stream = make_streams(seed, torch.tensor(SHARED_SAMPLE, device=positions.device))
+            return shift_right(draw_integers(stream, len(positions))[offsets], 1)
         return shift_right(draw_integers(make_streams(seed, samples), len(positions) + 1)[:, 1:], 1)
-
-    def _draw_shared_keys(self, seed: int, positions: torch.LongTensor) -> torch.LongTensor:
-        """Return sort keys of positions. Positions at the same offset in their blocks have the same key."""
-        offsets = positions // (self.stride or 1) if self.block_length is None else positions % self.block_length
-        stream = make_streams(seed, torch.tensor(SHARED_SAMPLE, device=positions.device))
-        return draw_integers(stream, len(positions))[offsets]
 
 
 @dataclass

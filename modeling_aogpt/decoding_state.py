@@ -40,19 +40,11 @@ MAX_COMPILED_GRAPHS = 64
 
 
 class QueryResult(NamedTuple):
-    """
-    Result of a query: the last hidden state of each queried rank.
+    """Result of a query. Queries of the same sequence are next to each other."""
 
-    Attributes:
-        hidden_states (`torch.Tensor` of shape `(queries, hidden_size)`): Last hidden states. Queries of the same
-            sequence are next to each other.
-        sequences (`torch.LongTensor` of shape `(queries,)`): Index of the sequence of each query.
-        ranks (`torch.LongTensor` of shape `(queries,)`): Rank of each query.
-    """
-
-    hidden_states: torch.Tensor
-    sequences: torch.LongTensor
-    ranks: torch.LongTensor
+    hidden_states: torch.Tensor  # (queries, hidden_size): last hidden state of each query
+    sequences: torch.LongTensor  # (queries,): index of the sequence of each query
+    ranks: torch.LongTensor  # (queries,)
 
     @property
     def indices(self) -> Indices:
@@ -99,23 +91,6 @@ class DecodingState:
         blocks (`torch.LongTensor` of shape `(batch, n)`): Block index of each position. Blocks are filled in one after
             another.
         is_padding (`torch.BoolTensor` of shape `(batch, n)`): True at padding, indexed by position.
-
-    Attributes:
-        ids, positions, blocks (`torch.LongTensor` of shape `(batch, n)`): Token, position and block index of each rank.
-            The ids of masked ranks are arbitrary.
-        orders (`torch.LongTensor` of shape `(batch, n)`): Column of each rank in the text, counted with padding.
-        unmasking_steps, token_logprobs (`torch.Tensor` of shape `(batch, n)`): Step and log-probability of each
-            committed token, by rank; -1 and 0 for other ranks.
-        num_context (`torch.LongTensor` of shape `(batch,)`): Number of unmasked ranks.
-        num_prompt (`torch.LongTensor` of shape `(batch,)`): Number of ranks that the caller gave. They come first.
-        num_tokens (`torch.LongTensor` of shape `(batch,)`): Number of ranks without padding.
-        ends (`torch.LongTensor` of shape `(batch,)`): Number of ranks that belong to the text: `num_tokens`, or less
-            after an end-of-text token.
-        num_forward_passes, num_rows (`int`): Number of forward passes so far, and number of rows in all these passes
-            and sequences.
-        continues_prompt (`torch.BoolTensor` of shape `(batch,)`): Whether all given tokens stand before all masked
-            positions.
-        is_continuation (`bool`): Whether `continues_prompt` is True for all sequences.
     """
 
     def __init__(
@@ -128,21 +103,23 @@ class DecodingState:
     ) -> None:
         self.model = model
         is_masked = ids == model.config.mask_token_id
+        # Values of each rank, (batch, n). `orders` has the column of each rank in the text, counted with padding.
         self.orders = group_orders(orders, torch.where(is_padding, 2, is_masked.long()))
-        self.ids = index_by_rank(ids, self.orders)
+        self.ids = index_by_rank(ids, self.orders)  # arbitrary at masked ranks
         self.positions = index_by_rank(token_positions(~is_padding), self.orders)
         self.blocks = index_by_rank(blocks, self.orders)
-        self.unmasking_steps = torch.full_like(ids, -1)
+        self.unmasking_steps = torch.full_like(ids, -1)  # -1 at ranks that were not committed
         self.token_logprobs = torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
-        self.num_context = (~is_masked & ~is_padding).sum(dim=-1).cpu()
-        self.num_prompt = self.num_context.clone()
+        # Numbers of ranks, (batch,). `ends` is `num_tokens`, or less after an end-of-text token.
+        self.num_context = (~is_masked & ~is_padding).sum(dim=-1).cpu()  # unmasked
+        self.num_prompt = self.num_context.clone()  # given by the caller
         self.num_tokens = (~is_padding).sum(dim=-1).cpu()
         self.ends = self.num_tokens.clone()
         self.num_forward_passes = self.num_rows = 0
         columns = torch.arange(ids.shape[1], device=ids.device)
         first_masked = torch.where(is_masked & ~is_padding, columns, ids.shape[1]).amin(dim=1)
         last_given = torch.where(is_masked | is_padding, -1, columns).amax(dim=1)
-        self.continues_prompt = last_given < first_masked
+        self.continues_prompt = last_given < first_masked  # (batch,): all given tokens stand before all masks
         self.is_continuation = bool(self.continues_prompt.all())
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
@@ -164,15 +141,10 @@ class DecodingState:
         step: int,
     ) -> None:
         """
-        Fill tokens in.
+        Fill in `tokens` (queries,) at `indices`, which must be the next masked ranks of each sequence.
 
-        Args:
-            tokens (`torch.LongTensor` of shape `(queries,)`): The tokens.
-            indices (`tuple` of two `torch.LongTensor` of shape `(queries,)`): Sequence and rank of each token. The
-                ranks must be the next masked ranks of each sequence.
-            num_unmasked (`torch.LongTensor` of shape `(batch,)`): Number of tokens for each sequence, on the CPU.
-            token_logprobs (`torch.Tensor` of shape `(queries,)`): Log-probability of each token.
-            step (`int`): Index of the step.
+        `token_logprobs` (queries,) are their log-probabilities. `num_unmasked` (batch,), on the CPU, is the number of
+        tokens for each sequence.
         """
         # On accelerators, `generate` makes this check at the end, since here it would make the CPU wait.
         if token_logprobs.is_cpu and not torch.isfinite(token_logprobs).all():
@@ -210,13 +182,7 @@ class DecodingState:
         Without blocks, a sequence ends right after the end-of-text token. Later tokens that were drawn in the same step
         are replaced by padding. With blocks, a sequence ends with the block that contains the end-of-text token. The
         other tokens of this block are kept, because tokens before the end-of-text token may have been predicted from
-        them.
-
-        Args:
-            eos_token_ids (`torch.LongTensor`): Ids of end-of-text, on the CPU.
-            pad_token_id (`int`): Id to pad with.
-            in_blocks (`bool`): Whether sequences end with a block.
-            may_end (`torch.BoolTensor` of shape `(batch,)`): True for sequences that may end.
+        them. Only sequences selected by `may_end` (batch,) can end. `eos_token_ids` are on the CPU.
         """
         is_eos = self.ranks_between(self.num_prompt, self.num_context)
         is_eos &= torch.isin(self.ids, to_device(eos_token_ids, self.ids.device))
@@ -242,11 +208,7 @@ class DecodingState:
         return self.ends - self.num_context
 
     def ranks_between(self, first: torch.LongTensor, end: torch.LongTensor) -> torch.BoolTensor:
-        """
-        Return a boolean tensor (batch, n) that is True at ranks in the half-open interval [first, end).
-
-        `first` and `end` have shape (batch,).
-        """
+        """Return a boolean tensor (batch, n) that is True at ranks in the interval [`first`, `end`), both (batch,)."""
         ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
         first, end = (to_device(counts, ranks.device)[:, None] for counts in (first, end))
         return (first <= ranks) & (ranks < end)
@@ -260,40 +222,27 @@ class DecodingState:
         ids = index_by_position(self.ids, self.orders)
         return ids.masked_fill(self.is_masked(), self.model.config.mask_token_id)
 
-    def visible_ids(self, sequences: torch.LongTensor, num_visible: torch.LongTensor | None = None) -> torch.LongTensor:
+    def visible_ids(self, sequences: torch.LongTensor, num_visible: torch.LongTensor) -> torch.LongTensor:
         """
         Return the ids (queries, n) that each query can see, by position.
 
-        Other positions, including padding, have the mask id.
-
-        Args:
-            sequences (`torch.LongTensor` of shape `(queries,)`): Index of the sequence of each query.
-            num_visible (`torch.LongTensor` of shape `(queries,)`, *optional*): Number of ranks that each query can see.
-                Defaults to all unmasked ranks.
+        Other positions, including padding, have the mask id. `sequences` (queries,) is the sequence of each query, and
+        `num_visible` (queries,) the number of ranks that the query can see.
         """
         ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
-        if num_visible is None:
-            num_visible = to_device(self.num_context, ranks.device)[sequences]
         ids = self.ids[sequences].masked_fill(ranks >= num_visible[:, None], self.model.config.mask_token_id)
         return index_by_position(ids, self.orders[sequences])
 
     def visible_prefix(
-        self, sequences: torch.LongTensor, num_visible: torch.LongTensor | None = None
+        self, sequences: torch.LongTensor, num_visible: torch.LongTensor
     ) -> tuple[torch.LongTensor, torch.LongTensor]:
         """
-        Return the ids (queries, n) that each query can see, and the number (queries,) of leading visible positions.
+        Return the ids (queries, n) that each query can see, and the number (queries,) of ids before the first mask.
 
-        The ids are indexed by position without padding, and invisible positions have the mask id. The number counts the
-        positions before the first invisible position.
-
-        Args:
-            sequences (`torch.LongTensor` of shape `(queries,)`): Index of the sequence of each query.
-            num_visible (`torch.LongTensor` of shape `(queries,)`, *optional*): As in [`visible_ids`].
+        The arguments are those of [`visible_ids`]. The ids are indexed by position without padding.
         """
         length, mask = self.ids.shape[1], self.model.config.mask_token_id
         ranks = torch.arange(length, device=self.ids.device)
-        if num_visible is None:
-            num_visible = to_device(self.num_context, ranks.device)[sequences]
         # Invisible ranks are written to a column that is cut off.
         positions = self.positions[sequences].masked_fill(ranks >= num_visible[:, None], length)
         text = self.ids.new_full((len(sequences), length + 1), mask).scatter(1, positions, self.ids[sequences])
@@ -309,14 +258,7 @@ class AnyOrderCache:
     Preallocated key-value cache in which the row that predicts rank r occupies slot r.
 
     When several ranks are queried in parallel, only the row of the first one stays. The next pass overwrites the other
-    rows, so no entry is copied or moved.
-
-    Args:
-        config (`AOGPTConfig`): Configuration of the model.
-        batch_size (`int`): Number of sequences.
-        num_slots (`int`): Number of slots, one for each rank.
-        dtype (`torch.dtype`): Data type of keys and values.
-        devices (sequence of `torch.device`): Device of each layer.
+    rows, so no entry is copied or moved. `num_slots` is the number of ranks, and `devices` the device of each layer.
     """
 
     def __init__(
@@ -341,12 +283,9 @@ class AnyOrderCache:
 
     def set_slots(self, slots: slice | torch.LongTensor, num_visible: int) -> None:
         """
-        Set the slots that the next pass writes and reads.
+        Set the slots that the next pass writes, and the number of leading slots that its rows may attend to.
 
-        Args:
-            slots (`slice` or `torch.LongTensor` of shape `(batch, rows)`): Slot of each row. A slice can be given if
-                the slots are the same for every sequence.
-            num_visible (`int`): Number of leading slots that the rows may attend to.
+        `slots` has shape (batch, rows), or is a slice if the slots are the same for every sequence.
         """
         self._slots, self._num_visible = slots, num_visible
 
@@ -373,15 +312,8 @@ class CachedDecodingState(DecodingState):
     queried rank is part of this chain, so it stays in the cache.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        ids: torch.LongTensor,
-        orders: torch.LongTensor,
-        blocks: torch.LongTensor,
-        is_padding: torch.BoolTensor,
-    ) -> None:
-        super().__init__(model, ids, orders, blocks, is_padding)
+    def __init__(self, model: PreTrainedModel, ids: torch.LongTensor, *arguments: torch.Tensor) -> None:
+        super().__init__(model, ids, *arguments)
         self.num_cached = torch.zeros_like(self.num_context)
         self._is_compiled = is_compiled(model.model)
         self._is_packed = ids.device.type != "cpu"  # weights are packed on CPUs only
@@ -397,10 +329,10 @@ class CachedDecodingState(DecodingState):
     def finish(self) -> None:
         """Keep the buffers of a compiled model for its next generation."""
         if self._is_compiled:
-            self._compiled.keep(self.model)
+            _COMPILED_BUFFERS[self.model.model] = self._compiled
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
-        """Predict the next `num_queries[b]` masked ranks of each sequence b, each given all unmasked tokens."""
+        """Predict masked ranks (see [`DecodingState.query`])."""
         num_context = self.num_context[:, None]
         ranks = self._uncached_ranks(self.num_context + num_queries)
         is_query = (num_context <= ranks) & (ranks < num_context + num_queries[:, None])
@@ -413,12 +345,8 @@ class CachedDecodingState(DecodingState):
         """
         Predict the rank after each draft, given all unmasked tokens and the drafts up to this one.
 
-        The drafts must be in `ids`, at the first masked ranks. They are not committed.
-
-        Args:
-            num_drafts (`torch.LongTensor` of shape `(batch,)`): Number of drafts of each sequence.
-            include_first (`bool`): Whether to predict the rank of the first draft too. This is needed if no query has
-                predicted that rank before.
+        The `num_drafts` (batch,) drafts must be in `ids`, at the first masked ranks. They are not committed. With
+        `include_first`, the rank of the first draft is predicted too. This is needed if no query has predicted it.
         """
         num_context = self.num_context + num_drafts
         ranks = self._uncached_ranks(torch.minimum(num_context + 1, self.ends))
@@ -431,17 +359,13 @@ class CachedDecodingState(DecodingState):
         self.num_cached = self.num_context.clone()
 
     def reorder(self, ranks: torch.LongTensor) -> None:
-        """Move the masked position at rank `ranks[b, k]` of sequence b to rank k. `ranks` has shape (batch, n)."""
+        """Move masked positions (see [`DecodingState.reorder`])."""
         super().reorder(ranks)
         # The row of the first masked rank may still be valid, but a check would make the CPU wait for an accelerator.
         self.num_cached = torch.minimum(self.num_cached, self.num_context)
 
     def remask(self, is_selected: torch.BoolTensor, orders: torch.LongTensor) -> None:
-        """
-        Re-mask generated tokens, and order the re-masked positions by `orders`.
-
-        `is_selected` (batch, n) is True at the positions to re-mask.
-        """
+        """Re-mask generated tokens (see [`DecodingState.remask`])."""
         before = self.orders
         super().remask(is_selected, orders)
         # A row depends on its target position and on the tokens of earlier ranks. Rows therefore stay valid up to the
@@ -564,10 +488,6 @@ class CompiledBuffers(NamedTuple):
             torch._dynamo.mark_static_address(tensor, guard=False)
         return buffers
 
-    def keep(self, model: PreTrainedModel) -> None:
-        """Keep the buffers, so that the next call of `model.generate` can reuse them."""
-        _COMPILED_BUFFERS[model.model] = self
-
 
 _COMPILED_BUFFERS: WeakKeyDictionary[nn.Module, CompiledBuffers] = WeakKeyDictionary()
 
@@ -584,15 +504,12 @@ def allow_many_graphs() -> AbstractContextManager:
 class EncoderDecodingState(DecodingState):
     """Decoding state of an encoder, which recomputes whole sequences for every query and has no cache."""
 
-    def query(self, num_queries: torch.LongTensor, sigma: torch.Tensor | None = None) -> QueryResult:
+    def query(self, num_queries: torch.LongTensor, sigma: float | None = None) -> QueryResult:
         """
-        Predict the next `num_queries[b]` masked ranks of each sequence b, each given all unmasked tokens.
+        Predict masked ranks (see [`DecodingState.query`]).
 
-        Args:
-            num_queries (`torch.LongTensor` of shape `(batch,)`): Number of queries of each sequence. The model does not
-                run on sequences without queries.
-            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence, for models that take a
-                noise level (SEDD). Defaults to the level that matches the fraction of masked tokens.
+        The model does not run on sequences without queries. A model that takes a noise level (SEDD) gets `sigma`. By
+        default, the level matches the fraction of masked tokens of each sequence.
         """
         device = self.ids.device
         is_active = num_queries > 0
@@ -600,9 +517,8 @@ class EncoderDecodingState(DecodingState):
         is_token = self.ranks_between(torch.zeros_like(self.num_tokens), self.num_tokens)
         is_token = index_by_position(is_token, self.orders)[active]
         ids = self.sequences()[active].masked_fill(~is_token, 0)
-        hidden_states = self.model.model(
-            ids, attention_mask=is_token, sigma=None if sigma is None else sigma[active]
-        ).last_hidden_state
+        levels = None if sigma is None else torch.full(active.shape, sigma, dtype=torch.float64, device=device)
+        hidden_states = self.model.model(ids, attention_mask=is_token, sigma=levels).last_hidden_state
         self.num_forward_passes += 1
         self.num_rows += ids.numel()
 

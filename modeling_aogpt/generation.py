@@ -22,14 +22,7 @@ from transformers.utils import ModelOutput, logging
 from .decoding_state import DecodingState, raise_not_finite
 from .devices import draw_uniform, to_device, warn_if_slow
 from .generation_config import AnyOrderGenerationConfig
-from .orders import (
-    block_indices,
-    group_orders,
-    index_by_position,
-    left_to_right_orders,
-    random_orders,
-    token_positions,
-)
+from .orders import OrderSource, block_indices, index_by_position, token_positions
 from .sampling import TokenSampler, make_processors, make_warpers, reads_prefix
 from .speculative import ModelDrafts, PromptLookupDrafts, SpeculativeSampler
 from .unmasking import (
@@ -41,14 +34,7 @@ from .unmasking import (
     ThresholdUnmasking,
     UnmaskingRule,
 )
-from .validation import (
-    check_aligned,
-    check_batch,
-    check_mask_token,
-    check_orders,
-    is_integer,
-    prepare_input_ids,
-)
+from .validation import check_aligned, check_batch, check_mask_token, is_integer, prepare_input_ids
 
 logger = logging.get_logger(__name__)
 
@@ -115,6 +101,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
     A model sets `decoding_state_class` to a class that queries the model, and `generation_config` to its settings.
     """
 
+    generation_config_class = AnyOrderGenerationConfig
     generation_config: AnyOrderGenerationConfig
     decoding_state_class: type[DecodingState]
 
@@ -185,7 +172,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
         inputs = inputs if input_ids is None else input_ids
         config = self.generation_config if generation_config is None else generation_config
         config = AnyOrderGenerationConfig.from_generation_config(config)
-        config = config.with_arguments(kwargs, is_continuation=self._has_no_mask(inputs))
+        check_mask_token(self.config)
+        has_no_mask = isinstance(inputs, torch.Tensor) and not (inputs == self.config.mask_token_id).any()
+        config = config.with_arguments(kwargs, is_continuation=has_no_mask)
         self._check_architecture(config)
         warn_if_slow(self)
         with evaluation_mode(self):  # gradient checkpointing disables the cache in training mode
@@ -204,8 +193,14 @@ class AnyOrderGenerationMixin(GenerationMixin):
         ids, is_padding = self._prepare_inputs(inputs, attention_mask, config)
         eos, pad_token_id = self._resolve_eos(config)
         blocks = block_indices(token_positions(~is_padding), config.block_length, config.stride)
-        orders = self._draw_orders(config, ids, blocks, generator)
-        state = self.decoding_state_class(self, ids, orders, blocks, is_padding)
+        source = OrderSource(
+            "left_to_right" if config.is_adaptive else config.order,
+            config.block_length,
+            config.stride,
+            name="order",
+            expected=f", one order for each of `num_return_sequences` ({config.num_return_sequences}) per input",
+        )
+        state = self.decoding_state_class(self, ids, source.draw(~is_padding, generator), blocks, is_padding)
         progress = GenerationProgress(state, streamer, config.output_history, will_refine=config.refine_rounds > 0)
         if config.refine_rounds:
             check_refine_length(state, config.refine_length)
@@ -220,8 +215,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
         sampler = self._make_sampler(state, config, eos, logits_processor, generator)
         step = sampler.run(0, after_step)
         for _ in range(config.refine_rounds):
-            orders = self._draw_orders(config, ids, blocks, generator)
-            state.remask(draw_refined_positions(state, config.refine_length, generator), orders)
+            orders = source.draw(~is_padding, generator)
+            state.remask(choose_refined_positions(state, config, generator), orders)
             step = sampler.run(step, after_step)
         progress.finish()
         output = self._make_output(state, sampler, progress)
@@ -238,9 +233,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
     ) -> ParallelSampler | SpeculativeSampler:
         if not isinstance(logits_processor, list | tuple | None):
             raise TypeError(f"`logits_processor` must be a list, but has type {type(logits_processor).__name__}.")
-        processors = make_processors(
-            config.repetition_penalty, config.no_repeat_ngram_size, config.bad_words_ids, config.suppress_tokens, eos
-        )
+        processors = make_processors(config, eos)
         processors.extend(logits_processor or [])
         has_prefix = config.is_left_to_right and config.unmasks_one_by_one
         for name in (type(processor).__name__ for processor in processors if reads_prefix(processor)):
@@ -296,11 +289,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 f"`unmasking={config.unmasking!r}` needs a model that predicts a score (SEDD). Set "
                 "`unmasking` to 'bernoulli' or 'fixed_count'."
             )
-
-    def _has_no_mask(self, inputs: torch.LongTensor | None) -> bool:
-        """Return whether `inputs` are given and contain no mask."""
-        check_mask_token(self)
-        return isinstance(inputs, torch.Tensor) and not (inputs == self.config.mask_token_id).any()
 
     def _warn_if_padded(self, inputs: torch.LongTensor) -> None:
         """Warn if a prompt seems to contain padding that no `attention_mask` marks."""
@@ -395,23 +383,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
         repeats = config.num_return_sequences
         return ids.repeat_interleave(repeats, dim=0), is_padding.repeat_interleave(repeats, dim=0)
 
-    def _draw_orders(
-        self,
-        config: AnyOrderGenerationConfig,
-        ids: torch.LongTensor,
-        blocks: torch.LongTensor,
-        generator: torch.Generator | None,
-    ) -> torch.LongTensor:
-        if isinstance(config.order, torch.Tensor):
-            expected = f", one order for each of `num_return_sequences` ({config.num_return_sequences}) per input"
-            check_orders("order", config.order, *ids.shape, expected=expected)
-            return config.order.to(ids.device, torch.long)
-        if config.order == "random":
-            orders = random_orders(*ids.shape, generator=generator, device=ids.device)
-        else:  # also for adaptive orders, with candidates from the left
-            orders = left_to_right_orders(*ids.shape, device=ids.device)
-        return group_orders(orders, blocks)
-
     def adjust_generation_fn(
         self,
         generation_config: GenerationConfig | None,
@@ -480,6 +451,18 @@ def check_refine_length(state: DecodingState, length: int) -> None:
         )
 
 
+def choose_refined_positions(
+    state: DecodingState, config: AnyOrderGenerationConfig, generator: torch.Generator | None
+) -> torch.BoolTensor:
+    """Return a boolean tensor (batch, n) that is True at the positions that `config` re-masks in the next round."""
+    if config.refine_selection == "neighbours":
+        return draw_refined_positions(state, config.refine_length, generator)
+    is_generated = state.ranks_between(state.num_prompt, state.ends)
+    logprobs = index_by_position(state.token_logprobs.masked_fill(~is_generated, float("inf")), state.orders)
+    is_unlikely = logprobs.argsort(dim=1, stable=True).argsort(dim=1) < config.refine_length
+    return is_unlikely & index_by_position(is_generated, state.orders)
+
+
 def draw_refined_positions(
     state: DecodingState, length: int, generator: torch.Generator | None = None
 ) -> torch.BoolTensor:
@@ -506,56 +489,39 @@ class GenerationProgress:
 
     A column is final if no sequence of the batch has a masked position in this column or to its left. Each final column
     is passed to `streamer.put` once. The remaining columns, with masks, are passed to `streamer.put_draft` if the
-    streamer has this method, like Transformers' `TextDiffusionStreamer`. With refinement, generated columns become
-    final only at the end. Padding after an end-of-text token is passed only as far as another sequence of the batch has
-    text.
-
-    Args:
-        state (`DecodingState`): The sequences.
-        streamer (`BaseStreamer`, *optional*): Streamer that receives the tokens.
-        keep_history (`bool`): Whether to store the sequences after every step.
-        will_refine (`bool`): Whether generated tokens may still change after all positions are unmasked.
-
-    Attributes:
-        history (`list` of `torch.LongTensor` of shape `(batch, n)`): The sequences at the beginning and after every
-            step, or None.
+    streamer has this method, like Transformers' `TextDiffusionStreamer`. With refinement (`will_refine`), generated
+    columns become final only at the end. Padding after an end-of-text token is passed only as far as another sequence
+    of the batch has text.
     """
 
     def __init__(
         self, state: DecodingState, streamer: BaseStreamer | None, keep_history: bool, will_refine: bool
     ) -> None:
         self.state, self.streamer, self.will_refine = state, streamer, will_refine
-        self.history = [state.sequences()] if keep_history else None
+        self.history = [state.sequences()] if keep_history else None  # at the beginning and after every step
         self.num_put = 0
         if streamer is not None:
-            # An empty prompt is passed too, because streamers may skip the first call.
-            self._put_final(state.sequences().cpu(), always=True)
+            self._put_final(always=True)  # also an empty prompt, because streamers may skip the first call
 
     def update(self) -> None:
         """Record a step that unmasked at least one position."""
-        if self.history is None and self.streamer is None:
-            return
-        sequences = self.state.sequences()
         if self.history is not None:
-            self.history.append(sequences)
-        if self.streamer is None:
-            return
-        sequences = sequences.cpu()
-        if not self.will_refine:
-            self._put_final(sequences)
-        if hasattr(self.streamer, "put_draft") and self.num_put < sequences.shape[1]:
-            self.streamer.put_draft(sequences[:, self.num_put :])
+            self.history.append(self.state.sequences())
+        if self.streamer is not None and not self.will_refine:
+            self._put_final()
+        if hasattr(self.streamer, "put_draft") and self.num_put < self.state.ids.shape[1]:
+            self.streamer.put_draft(self.state.sequences()[:, self.num_put :].cpu())
 
     def finish(self) -> None:
         """Stream the remaining columns, and end the stream."""
         if self.streamer is not None:
-            self._put_final(self.state.sequences().cpu())
+            self._put_final()
             self.streamer.end()
 
-    def _put_final(self, sequences: torch.LongTensor, always: bool = False) -> None:
+    def _put_final(self, always: bool = False) -> None:
         num_final = self._count_final()
         if num_final > self.num_put or always:
-            self.streamer.put(sequences[:, self.num_put : num_final])
+            self.streamer.put(self.state.sequences()[:, self.num_put : num_final].cpu())
         self.num_put = num_final
 
     def _count_final(self) -> int:

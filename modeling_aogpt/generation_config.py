@@ -14,7 +14,7 @@ from .orders import ORDER_NAMES, check_blocks
 from .sampling import TOP_P_RULES
 from .speculative import DRAFTS
 from .unmasking import ADAPTIVE_UNMASKING, CERTAINTY_MEASURES, SCHEDULES, SCORE_UNMASKING, UNMASKING
-from .validation import check_choice, check_integer, is_number, suggest
+from .validation import check_choice, check_flag, check_integer, check_positive, is_number, suggest
 
 CHOICES = {
     "schedule": SCHEDULES,
@@ -22,6 +22,7 @@ CHOICES = {
     "strategy": ("parallel", "speculative"),
     "draft": DRAFTS,
     "top_p_rule": TOP_P_RULES,
+    "refine_selection": ("neighbours", "least_likely"),
 }
 
 MIN_VALUES = {
@@ -39,8 +40,6 @@ MIN_VALUES = {
     "min_length": 0,
     "min_new_tokens": 0,
 }
-
-FLAGS = ("do_sample", "output_history", "return_dict_in_generate")
 
 # Lowest temperature. Dividing logits by a much lower temperature would overflow in float64.
 MIN_TEMPERATURE = 1e-6
@@ -147,9 +146,13 @@ class AnyOrderGenerationConfig(GenerationConfig):
         eos_token_id (`int` or `list[int]`, *optional*): Ids of end-of-text tokens. Defaults to those of the model.
         pad_token_id (`int`, *optional*): Id of the padding after an end-of-text token. Defaults to that of the model,
             or to the first of `eos_token_id`.
-        refine_rounds (`int`, defaults to 0): Number of rounds of block-Gibbs refinement. A round re-masks
-            `refine_length` neighbouring generated tokens and draws them again given all other tokens.
+        refine_rounds (`int`, defaults to 0): Number of rounds of refinement. A round re-masks `refine_length` generated
+            tokens of each sequence and draws them again given all other tokens.
         refine_length (`int`, *optional*): Number of tokens to re-mask in each round.
+        refine_selection (`str`, defaults to `"neighbours"`): Tokens to re-mask: `"neighbours"`, neighbouring tokens at
+            a random place (block-Gibbs sampling); or `"least_likely"`, the tokens with the lowest `token_logprobs`,
+            that is, those that had the lowest probability when they were drawn. The choice then depends on the tokens,
+            so rounds do not leave the model's distribution unchanged.
         num_return_sequences (`int`, defaults to 1): Number of samples for each input.
         output_history (`bool`, defaults to `False`): Whether to return the sequences after every step.
         return_dict_in_generate (`bool`, defaults to `False`): Whether to return an [`AnyOrderGenerationOutput`].
@@ -200,6 +203,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
     pad_token_id: int | None = None
     refine_rounds: int = 0
     refine_length: int | None = None
+    refine_selection: str = "neighbours"
     num_return_sequences: int = 1
     output_history: bool = False
     return_dict_in_generate: bool = False
@@ -273,9 +277,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         """
         Return a validated copy to which the `arguments` of a call and the default order have been applied.
 
-        Args:
-            arguments (`dict`): Arguments of the call. None restores the default of a field.
-            is_continuation (`bool`): Whether masks are appended to inputs without masks.
+        An argument that is None restores the default of its field. `is_continuation` tells whether masks are appended
+        to inputs without masks.
 
         Raises:
             ValueError: If an argument is unknown, has no effect without another one, or is not allowed; or if the
@@ -331,16 +334,14 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 check_integer(name, getattr(self, name), least)
         for name, allowed in CHOICES.items():
             check_choice(name, getattr(self, name), allowed)
-        for name in FLAGS:
-            if not isinstance(value := getattr(self, name), bool):
-                raise ValueError(f"`{name}` must be True or False, but is {value!r}.")
+        for name in ("do_sample", "output_history", "return_dict_in_generate"):
+            check_flag(name, getattr(self, name))
         if not (is_number(self.temperature) and MIN_TEMPERATURE <= self.temperature < float("inf")):
             raise ValueError(
                 f"`temperature` must be at least {MIN_TEMPERATURE} and finite, but is {self.temperature!r}. Set "
                 "`do_sample=False` to take the likeliest tokens."
             )
-        if not (is_number(self.repetition_penalty) and 0 < self.repetition_penalty < float("inf")):
-            raise ValueError(f"`repetition_penalty` must be positive and finite, but is {self.repetition_penalty!r}.")
+        check_positive("repetition_penalty", self.repetition_penalty)
         if not (is_number(self.min_p) and 0 <= self.min_p <= 1):
             raise ValueError(f"`min_p` must be from 0 to 1, but is {self.min_p!r}.")
         if self.stop_at_eos is not None and not isinstance(self.stop_at_eos, bool):
@@ -430,6 +431,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
             ("draft_length", is_speculative, "`strategy='speculative'`"),
             *((name, self.unmasking == name, f"`unmasking={name!r}`") for name in ADAPTIVE_UNMASKING),
             ("schedule", has_steps, "`num_steps`"),
+            ("refine_selection", self.refine_rounds > 0, "`refine_rounds` above 0"),
             ("unmasking", has_steps or self.unmasking in ADAPTIVE_UNMASKING, "`num_steps`"),
             ("top_p_rule", self.top_p < 1, "`top_p` below 1"),
             ("output_history", self.return_dict_in_generate, "`return_dict_in_generate=True`"),

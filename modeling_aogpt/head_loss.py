@@ -121,17 +121,10 @@ def differentiate_chunk(
     needs_grad: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """
-    Return the weighted loss of a chunk of rows, and its gradient for the logits, divided by `unit`, in their dtype.
+    Return the loss of a chunk of rows, and its gradient with respect to the logits, divided by `unit`.
 
-    Args:
-        logits (`torch.Tensor` of shape `(rows, width)`): Logits, which are overwritten. Those from `num_ids` on are
-            ignored.
-        ids (`torch.LongTensor` of shape `(rows, 1)`): Target id of each row.
-        scale (`torch.Tensor` of shape `(rows,)`): Weight of each row.
-        unit (`torch.Tensor`): Unit of the gradient.
-        loss (`str`): As in [`head_loss`].
-        num_ids (`int`): As in [`head_loss`].
-        needs_grad (`bool`): Whether to compute the gradient.
+    The `logits` (rows, width) are overwritten. Columns from `num_ids` on are ignored. `ids` (rows, 1) are the targets,
+    and `scale` (rows,) the weights of the rows.
     """
     dtype, logits = logits.dtype, logits.to(scale.dtype)
     if logits.shape[1] > num_ids:
@@ -156,11 +149,7 @@ def differentiate_chunk(
 
 
 def _matmul_dtype(hidden_states: torch.Tensor) -> torch.dtype:
-    """
-    Return the dtype of the matrix products with the head.
-
-    It is the dtype of autocast if enabled, or else that of `hidden_states`. On a CPU, it is at least float32.
-    """
+    """Return the dtype of products with the head: that of autocast or `hidden_states`, on a CPU at least float32."""
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
     return torch.promote_types(dtype, torch.float32) if device == "cpu" else dtype

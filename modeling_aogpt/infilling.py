@@ -90,7 +90,7 @@ class AnyOrderInfillingMixin:
             >>> output.sequences.shape[1] == 3 + int(output.lengths)
             True
         """
-        check_mask_token(self)
+        check_mask_token(self.config)
         segments = self._split_at_gaps(input_ids)
         candidates = self._list_candidates(segments, lengths, padded_length)
         rows = [self._insert_masks(segments, candidate, padded_length) for candidate in candidates]

@@ -1,28 +1,65 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Log-likelihoods of a decoder, in any order: of whole sequences, and of some tokens given others."""
+"""
+Log-likelihoods of a decoder, in any order: of whole sequences, and of some tokens given others.
+
+The ensemble over context orders (Eq. 4) is p_ens(x_i | context), the mean of p(x_i | permuted context) over M
+permutations of the context. The current order of the context is always one of them. The ensemble gain is log p_ens -
+log p, summed over ranks, where p is the probability for the current order.
+
+If the gain is computed only at some ranks, it is estimated from randomly drawn ranks or contexts. The log-likelihood of
+the order itself is always computed exactly, since it takes only n rows. The large variation of log p between tokens
+thus adds no sampling error. A context of fewer than two tokens has only one order, so its gain is 0.
+"""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
+from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .devices import warn_if_slow
-from .likelihood_estimators import (
-    ROWS_PER_PASS,
-    RowScorer,
-    diffusion_bound,
-    ensemble_gain_along_orders,
-    ensemble_gain_of_random_orders,
-    ensemble_log_probs,
-    score_permutations,
-    standard_error_of_mean,
-    standard_error_of_pairs,
+from .devices import draw_uniform, warn_if_slow
+from .orders import (
+    Orders,
+    OrderSource,
+    group_orders,
+    index_by_position,
+    index_by_rank,
+    random_orders,
+    token_mask,
+    token_positions,
 )
-from .orders import Orders, OrderSource, group_orders, index_by_position, index_by_rank, random_orders
-from .rows import CONTEXT, PADDING, chain, parallel_queries
-from .validation import check_even, check_finite, check_integer, prepare_targets, suggest_arguments
+from .rows import CONTEXT, PADDING, branch_mask, branch_rows, chain, parallel_queries
+from .validation import (
+    check_choice,
+    check_even,
+    check_finite,
+    check_integer,
+    prepare_input_ids,
+    prepare_targets,
+    suggest_arguments,
+)
+
+MASKINGS = ("bernoulli", "fixed_count")
+
+# Largest number of rows in a forward pass.
+ROWS_PER_PASS = 4096
+
+# Largest number of rows whose logits are in memory at once.
+ROWS_PER_HEAD_CALL = 1024
+
+# Largest number of logits in memory at once. In float32, they take 206 MB.
+LOGITS_PER_HEAD_CALL = 1024 * 50304
+
+# Length of the shortest context with more than one order.
+MIN_ENSEMBLE_CONTEXT = 2
+
+# Function score(is_masked, times) that returns the log-probabilities (batch, n), by position, of the tokens at which
+# `is_masked` (batch, n) is True, and 0 elsewhere. `times` (batch,) are diffusion times.
+MaskedScores = Callable[[torch.BoolTensor, torch.Tensor], torch.Tensor]
 
 
 @dataclass
@@ -58,27 +95,6 @@ class LogLikelihoodOutput(ModelOutput):
     standard_error: torch.FloatTensor | None = None
     importance_weighted: torch.FloatTensor | None = None
     num_rows: int | None = None
-
-    @classmethod
-    def from_orders(
-        cls, per_token: torch.Tensor, totals: torch.Tensor, is_random: bool, num_rows: int
-    ) -> "LogLikelihoodOutput":
-        """
-        Return the output for one or several orders.
-
-        Args:
-            per_token (`torch.Tensor` of shape `(batch, n)`): Mean over orders of log p of each token, by position.
-            totals (`torch.Tensor` of shape `(orders, batch)`): log p of each sequence under each order.
-            is_random (`bool`): Whether the orders are random.
-            num_rows (`int`): Number of rows computed.
-        """
-        return cls(
-            log_likelihood=per_token.sum(dim=-1),
-            token_log_likelihood=per_token,
-            standard_error=standard_error_of_mean(totals) if is_random else torch.zeros_like(totals[0]),
-            importance_weighted=totals.logsumexp(dim=0) - math.log(len(totals)),
-            num_rows=num_rows,
-        )
 
 
 class AnyOrderLikelihoodMixin:
@@ -160,25 +176,22 @@ class AnyOrderLikelihoodMixin:
                 )
         source = make_order_source(orders, num_orders, block_length, stride, allow_repeats=ensemble_size > 1)
         warn_if_slow(self)
-        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass)
+        input_ids = prepare_input_ids(self, input_ids, attention_mask)
+        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
         samples_contexts = num_ranks is not None and source.is_uniform
         no_context, totals, per_token = torch.zeros_like(scorer.num_tokens), [], 0.0
         for _ in range(num_orders):
             drawn = source.draw(scorer.is_token, generator)
             scores = scorer.score(drawn, chain(no_context, scorer.num_tokens, drawn.shape[1]))
             if ensemble_size > 1 and not samples_contexts:
-                gain, draws = ensemble_gain_along_orders(scorer, drawn, scores, ensemble_size, num_ranks, generator)
+                gain, draws = ensemble_gain_along_orders(scorer, drawn, scores, ensemble_size, num_ranks)
                 scores = scores + gain
             totals.append(scores.sum(dim=-1))
             per_token = per_token + index_by_position(scores, drawn) / num_orders
         if samples_contexts:
-            gain, draws = ensemble_gain_of_random_orders(scorer, ensemble_size, num_ranks, generator)
+            gain, draws = ensemble_gain_of_random_orders(scorer, ensemble_size, num_ranks)
             per_token = per_token + gain
-        totals = torch.stack(totals)
-        check_finite(torch.cat((totals, per_token.sum(dim=-1)[None])), self.dtype)
-        output = LogLikelihoodOutput.from_orders(
-            per_token, totals, source.is_random or ensemble_size > 1, scorer.num_rows
-        )
+        output = average_over_orders(scorer, per_token, totals, source.is_random or ensemble_size > 1)
         if num_ranks is None:
             return output
         standard_error = output.standard_error
@@ -255,7 +268,8 @@ class AnyOrderLikelihoodMixin:
         context_source = OrderSource(context_orders, name="context_orders")
         is_target, is_context = prepare_targets(input_ids, targets, context, attention_mask)
         warn_if_slow(self)
-        scorer = RowScorer(self, input_ids.masked_fill(~(is_target | is_context), 0), attention_mask, rows_per_pass)
+        input_ids = prepare_input_ids(self, input_ids.masked_fill(~(is_target | is_context), 0), attention_mask)
+        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
         num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
         max_targets, max_context = int(num_targets.max()), int(num_context.max())
         is_context_random = context_source.is_random or ensemble_size > 1
@@ -275,17 +289,12 @@ class AnyOrderLikelihoodMixin:
                 drawn = source.draw(scorer.is_token, generator)
                 parts.append(group_orders(drawn, (~is_target).long())[:, :max_targets])
             order, branches = join_branches(parts, num_context, num_targets)
-            scores = ensemble_log_probs(
-                scorer.score(order, branches), scorer, order, num_context, branches, ensemble_size, generator
-            )
+            scores = scorer.score(order, branches)
+            scores = scorer.score_ensemble(scores, order, num_context, branches, ensemble_size)
             scores = scores.masked_fill(branches < 0, 0.0)
             totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
             per_token.scatter_add_(1, order, scores / num_orders)
-        totals = torch.stack(totals)
-        check_finite(totals, self.dtype)
-        return LogLikelihoodOutput.from_orders(
-            per_token, totals, source.is_random or is_context_random, scorer.num_rows
-        )
+        return average_over_orders(scorer, per_token, totals, source.is_random or is_context_random)
 
     @suggest_arguments
     @torch.no_grad()
@@ -327,20 +336,21 @@ class AnyOrderLikelihoodMixin:
         """
         check_integer("ensemble_size", ensemble_size)
         warn_if_slow(self)
-        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass)
+        input_ids = prepare_input_ids(self, input_ids, attention_mask)
+        scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
 
         def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
             drawn = random_orders(*input_ids.shape, generator=generator, device=input_ids.device)
             drawn = group_orders(drawn, torch.where(scorer.is_token, is_masked.long(), 2))
             num_context = scorer.num_tokens - is_masked.sum(dim=-1)
             branches = parallel_queries(num_context, scorer.num_tokens, drawn.shape[1])
-            scores, _ = score_permutations(scorer, drawn, num_context, branches, ensemble_size, generator)
+            scores, _ = scorer.score_permutations(drawn, num_context, branches, ensemble_size)
             return index_by_position(scores, drawn)
 
-        per_token, standard_error = diffusion_bound(score, scorer.is_token, num_times, masking, generator)
-        log_likelihood = per_token.sum(dim=-1)
-        check_finite(log_likelihood, self.dtype)
-        return LogLikelihoodOutput(log_likelihood, per_token, standard_error, num_rows=scorer.num_rows)
+        return diffusion_bound(scorer, score, scorer.is_token, num_times, masking)
+
+
+# -------------------------------------------------------------------------------------------------- orders and branches
 
 
 def make_order_source(
@@ -375,13 +385,9 @@ def join_branches(
     """
     Return the target position and the branch of each row, both (batch, rows). Each order of the targets is a branch.
 
-    Args:
-        parts (`list` of `torch.LongTensor`): The positions of the context (batch, max_context), then the positions of
-            the targets (batch, max_targets) in each order.
-        num_context (`torch.LongTensor` of shape `(batch,)`): Number of positions in the first part that are context.
-            The positions after them are padding.
-        num_targets (`torch.LongTensor` of shape `(batch,)`): Number of positions in each other part that are targets.
-            The positions after them are padding.
+    The first part holds the positions of the context (batch, max_context), of which `num_context` (batch,) are used.
+    Each other part holds an order of the targets (batch, max_targets), of which `num_targets` (batch,) are used. The
+    other positions are padding.
     """
     branches = []
     for branch, part in enumerate(parts, CONTEXT):
@@ -391,3 +397,326 @@ def join_branches(
     order, branches = torch.cat(parts, dim=1), torch.cat(branches, dim=1)
     padding_last = (branches == PADDING).long().argsort(dim=-1, stable=True)
     return index_by_rank(order, padding_last), index_by_rank(branches, padding_last)
+
+
+# --------------------------------------------------------------------------------------------------------------- scores
+
+
+def token_log_probs(
+    head: Callable[[torch.Tensor], torch.Tensor],
+    hidden_states: torch.Tensor,
+    ids: torch.LongTensor,
+    num_valid_tokens: int,
+) -> torch.Tensor:
+    """
+    Return the float64 log-probability (rows,) of one id in each row, normalized over the ids of text.
+
+    `head` maps last hidden states (rows, hidden_size) to logits (rows, vocab_size). `ids` has shape (rows,).
+    """
+    num_rows, scores = max(1, min(ROWS_PER_HEAD_CALL, LOGITS_PER_HEAD_CALL // num_valid_tokens)), []
+    for states, targets in zip(hidden_states.split(num_rows), ids.split(num_rows), strict=True):
+        logits = head(states)[:, :num_valid_tokens]
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        scores.append(-nn.functional.cross_entropy(logits, targets, reduction="none").double())
+    return torch.cat(scores)
+
+
+class Scorer:
+    """
+    Base class of scorers, which compute log-probabilities of tokens.
+
+    `input_ids` (batch, n) are the result of `prepare_input_ids`. A forward pass has at most `rows_per_pass` rows.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        input_ids: torch.LongTensor,
+        attention_mask: torch.Tensor | None,
+        rows_per_pass: int,
+        generator: torch.Generator | None,
+    ) -> None:
+        check_integer("rows_per_pass", rows_per_pass)
+        self.model, self.input_ids, self.rows_per_pass, self.generator = model, input_ids, rows_per_pass, generator
+        self.num_rows = 0  # rows computed so far, including padding
+        self.is_token = token_mask(input_ids, attention_mask)
+        self.positions, self.num_tokens = token_positions(self.is_token), self.is_token.sum(dim=-1)
+
+    def score_rows(self, hidden_states: torch.Tensor, ids: torch.LongTensor) -> torch.Tensor:
+        """Return the log-probability (rows,) of one id in each row, given the last hidden states of the rows."""
+        return token_log_probs(self.model.apply_head, hidden_states, ids, self.model.config.num_valid_tokens)
+
+
+class RowScorer(Scorer):
+    """Scorer of a decoder, for tokens in any order (see `rows.py` for rows and branches)."""
+
+    def score(self, order: torch.LongTensor, branches: torch.LongTensor) -> torch.Tensor:
+        """
+        Return the log-probability of every token of a branch given the context and the earlier tokens of the branch.
+
+        `order` (copies * batch, rows) is the position that each row predicts. The batch may be repeated `copies` times.
+        `branches` and the float64 result have the same shape. The result is 0 at context and padding.
+        """
+        scores = torch.zeros(order.shape, dtype=torch.float64, device=order.device)
+        num_rows = (branches != PADDING).sum(dim=-1)
+        by_length = num_rows.argsort(descending=True)  # sequences of similar length share a pass
+        by_length = by_length[: int((num_rows > 0).sum())]
+        lengths, start = num_rows[by_length].tolist(), 0
+        while start < len(lengths):
+            length = lengths[start]
+            selected = by_length[start : start + max(1, self.rows_per_pass // length)]
+            scores[selected, :length] = self._run(selected, order[selected, :length], branches[selected, :length])
+            start += len(selected)
+        return scores
+
+    def _run(self, selected: torch.LongTensor, order: torch.LongTensor, branches: torch.LongTensor) -> torch.Tensor:
+        self.num_rows += order.numel()
+        ids, positions = (
+            index_by_rank(values[selected % len(self.input_ids)], order) for values in (self.input_ids, self.positions)
+        )
+        hidden_states = self.model.model(
+            **branch_rows(ids, positions, branches), attention_mask=branch_mask(branches)
+        ).last_hidden_state
+        is_scored = branches >= 0
+        scores = torch.zeros(order.shape, dtype=torch.float64, device=order.device)
+        scores[is_scored] = self.score_rows(hidden_states[is_scored], ids[is_scored])
+        return scores
+
+    def score_permutations(
+        self, order: torch.LongTensor, num_context: torch.LongTensor, branches: torch.LongTensor, num_permutations: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """
+        Score tokens under random permutations of the context: return log(mean of p) and mean of log p, (batch, rows).
+
+        `order` and `branches` are as in [`score`], for one copy of the batch. The context of a sequence is its first
+        `num_context` (batch,) rows.
+        """
+        log_sum = torch.full(order.shape, -torch.inf, dtype=torch.float64, device=order.device)
+        sum_of_logs = torch.zeros_like(log_sum)
+        copies = max(1, self.rows_per_pass // max(1, order.numel()))
+        for start in range(0, num_permutations, copies):
+            number = min(copies, num_permutations - start)
+            permuted = [permute_context(order, num_context, self.generator) for _ in range(number)]
+            scores = self.score(torch.cat(permuted), branches.repeat(number, 1)).view(number, *order.shape)
+            log_sum = torch.logaddexp(log_sum, scores.logsumexp(dim=0))
+            sum_of_logs += scores.sum(dim=0)
+        return log_sum - math.log(num_permutations), sum_of_logs / num_permutations
+
+    def score_ensemble(
+        self,
+        scores: torch.Tensor,
+        order: torch.LongTensor,
+        num_context: torch.LongTensor,
+        branches: torch.LongTensor,
+        ensemble_size: int,
+    ) -> torch.Tensor:
+        """
+        Return log p_ens (batch, rows) of an ensemble of `ensemble_size` orders of the context.
+
+        These are the current order, for which log p is given as `scores`, and random permutations of the context.
+        """
+        if ensemble_size == 1:
+            return scores
+        others, _ = self.score_permutations(order, num_context, branches, ensemble_size - 1)
+        return torch.logaddexp(scores, others + math.log(ensemble_size - 1)) - math.log(ensemble_size)
+
+
+# ---------------------------------------------------------------------------------------- ensembles of context orders
+
+
+def permute_context(
+    order: torch.LongTensor, num_context: torch.LongTensor, generator: torch.Generator | None
+) -> torch.LongTensor:
+    """Permute the first `num_context` (batch,) entries of each order (batch, rows) at random, and keep the rest."""
+    ranks = torch.arange(order.shape[1], device=order.device).double()
+    keys = draw_uniform(*order.shape, generator=generator, device=order.device)
+    return index_by_rank(order, torch.where(ranks < num_context[:, None], keys, 1 + ranks).argsort(dim=-1))
+
+
+def draw_context_sizes(
+    num_gaining: torch.LongTensor, num_draws: int, generator: torch.Generator | None
+) -> list[torch.LongTensor]:
+    """
+    Draw stratified context sizes, a list of `num_draws` tensors (batch,).
+
+    Each size is drawn uniformly from `num_gaining` (batch,) sizes, of which `MIN_ENSEMBLE_CONTEXT` is the smallest.
+    """
+    draws = draw_stratified(num_draws, len(num_gaining), generator, num_gaining.device)
+    return list(MIN_ENSEMBLE_CONTEXT + (draws * num_gaining).floor().long())
+
+
+def ensemble_gain_along_orders(
+    scorer: RowScorer, orders: torch.LongTensor, scores: torch.Tensor, ensemble_size: int, num_ranks: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    Compute the ensemble gain at all ranks of `orders`, or estimate it without bias from `num_ranks` random ranks.
+
+    `orders` (batch, n) have padding at the end. `scores` (batch, n) are the log-probabilities of the tokens under these
+    orders, by rank. The random ranks are stratified. The gain at rank r takes (M - 1)(r + 1) rows.
+
+    Returns:
+        The gain (batch, n) by rank, and one estimate of its sum over ranks for each drawn rank, (draws, batch). The
+        mean of these estimates is the sum of the gain.
+    """
+    length, num_tokens = orders.shape[1], scorer.num_tokens
+    num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)
+    if num_ranks is None:
+        all_ranks = range(MIN_ENSEMBLE_CONTEXT, int(num_tokens.max()))
+        ranks, weights = [torch.full_like(num_tokens, rank) for rank in all_ranks], torch.ones_like(num_tokens).double()
+    else:
+        ranks = draw_context_sizes(num_gaining, num_ranks, scorer.generator)
+        weights = num_gaining.double() / num_ranks
+    gain, draws = torch.zeros_like(scores), []
+    for rank in ranks:
+        branches = chain(rank, torch.where(rank < num_tokens, rank + 1, 0), length)
+        current = scores.masked_fill(branches < 0, 0.0)
+        ensemble = scorer.score_ensemble(current, orders, rank, branches, ensemble_size)
+        gain_at_rank = (ensemble - current).masked_fill(branches < 0, 0.0) * weights[:, None]
+        gain += gain_at_rank
+        draws.append(gain_at_rank.sum(dim=-1) * len(ranks))
+    return gain, torch.stack(draws) if draws else scores.new_zeros(2, len(orders))
+
+
+def ensemble_gain_of_random_orders(
+    scorer: RowScorer, ensemble_size: int, num_draws: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """
+    Estimate the mean ensemble gain over all orders without bias, from random contexts as in masked diffusion (Eq. 2).
+
+    A draw is a random context of random size l. The n - l other tokens are predicted in one pass for each of M random
+    permutations of the context. Any of these permutations could be the current order, so log p is averaged over all of
+    them. A draw takes M n rows.
+
+    Returns:
+        The gain (batch, n) by position, and one estimate of its sum for each draw, (num_draws, batch). The mean of
+        these estimates is the sum of the gain.
+    """
+    num_tokens, (batch_size, length) = scorer.num_tokens, scorer.input_ids.shape
+    num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)
+    gain, draws = torch.zeros(batch_size, length, dtype=torch.float64, device=num_tokens.device), []
+    for num_context in draw_context_sizes(num_gaining, num_draws, scorer.generator):
+        orders = random_orders(batch_size, length, generator=scorer.generator, device=num_tokens.device)
+        orders = group_orders(orders, (~scorer.is_token).long())
+        branches = parallel_queries(num_context, torch.where(num_gaining > 0, num_tokens, 0), length)
+        ensemble, single = scorer.score_permutations(orders, num_context, branches, ensemble_size)
+        weights = num_gaining.double() / (num_tokens - num_context).clamp(min=1)
+        gain_of_draw = (ensemble - single) * weights[:, None]
+        gain += index_by_position(gain_of_draw, orders) / num_draws
+        draws.append(gain_of_draw.sum(dim=-1))
+    return gain, torch.stack(draws)
+
+
+# -------------------------------------------------------------------------------------------- masked-diffusion bound
+
+
+def draw_stratified(
+    num_draws: int, batch_size: int, generator: torch.Generator | None, device: torch.device | str | None
+) -> torch.Tensor:
+    """Draw float64 numbers (num_draws, batch) uniformly from [0, 1), two in each of num_draws / 2 equal strata."""
+    draws = draw_uniform(num_draws, batch_size, generator=generator, device=device)
+    strata = torch.arange(num_draws, device=device) // 2
+    return (strata[:, None] + draws) / (num_draws // 2)
+
+
+def draw_masks(
+    is_target: torch.BoolTensor, times: torch.Tensor, masking: str, generator: torch.Generator | None
+) -> tuple[torch.BoolTensor, torch.Tensor]:
+    """
+    Draw the targets to mask at diffusion `times` (batch,) in (0, 1], at least one in each sequence.
+
+    Returns:
+        A boolean tensor (batch, n) that is True at masked positions, and the weight (batch,) of the log-probabilities
+        of these positions in the bound.
+    """
+    num_targets = is_target.sum(dim=-1)
+    draws = draw_uniform(*is_target.shape, generator=generator, device=is_target.device)
+    if masking == "fixed_count":
+        num_masked = (times * num_targets).ceil().clamp(min=1)
+        ranks = draws.masked_fill(~is_target, 1.0).argsort(dim=-1).argsort(dim=-1)
+        return (ranks < num_masked[:, None]) & is_target, num_targets / num_masked
+    # Each target is masked with probability t, conditioned on at least one target being masked. Without this condition,
+    # a draw without masked targets would take a pass and contribute nothing. The variance would also be infinite: for
+    # small t, a single target is masked with probability of about n t, which decreases more slowly than its squared
+    # weight 1 / t^2 increases.
+    log_kept = torch.log1p(-times)
+    probability_of_any = -torch.expm1(num_targets * log_kept)
+    first_draw = draw_uniform(len(times), generator=generator, device=times.device)
+    first = (torch.log1p(-first_draw * probability_of_any) / log_kept).floor().clamp(max=num_targets - 1)
+    numbers, first = token_positions(is_target), first[:, None]
+    is_masked = (numbers == first) | ((numbers > first) & (draws < times[:, None]))
+    return is_masked & is_target, probability_of_any / times
+
+
+def diffusion_bound(
+    scorer: Scorer,
+    score: MaskedScores,
+    is_target: torch.BoolTensor,
+    num_times: int,
+    masking: str,
+) -> LogLikelihoodOutput:
+    """
+    Estimate the masked-diffusion bound on the log-likelihood (Eq. 1) from stratified random diffusion times.
+
+    The bound is log p(x) >= - integral over t in (0, 1] of (1/t) E[sum over masked i of -log p(x_i | x_t)], where each
+    token is masked with probability t. Masking a uniform number k of n tokens instead, with weight n / k, has the same
+    mean for a model that does not depend on t (second line of Eq. 2), and less variance.
+
+    `score` computes log-probabilities of masked tokens with `scorer`. `is_target` (batch, n) is True at positions to
+    score; other positions are context and are never masked. With `masking="bernoulli"`, each target is masked with
+    probability t, conditioned on at least one target being masked (Eq. 1). With `"fixed_count"`, exactly ceil(t n) of n
+    targets are masked (Eq. 2). `num_times` must be even, since two diffusion times are drawn in each stratum.
+    """
+    check_even("num_times", num_times)
+    check_choice("masking", masking, MASKINGS)
+    per_token = torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
+    draws = []
+    for times in 1 - draw_stratified(num_times, len(is_target), scorer.generator, is_target.device):
+        is_masked, weights = draw_masks(is_target, times, masking, scorer.generator)
+        scores = score(is_masked, times) * weights[:, None]
+        per_token += scores / num_times
+        draws.append(scores.sum(dim=-1))
+    log_likelihood = per_token.sum(dim=-1)
+    check_finite(log_likelihood, scorer.model.dtype)
+    standard_error = standard_error_of_pairs(torch.stack(draws))
+    return LogLikelihoodOutput(log_likelihood, per_token, standard_error, num_rows=scorer.num_rows)
+
+
+# ----------------------------------------------------------------------------------------------------------- results
+
+
+def average_over_orders(
+    scorer: Scorer, per_token: torch.Tensor, totals: list[torch.Tensor], is_random: bool
+) -> LogLikelihoodOutput:
+    """
+    Return the log-likelihood for one order, or its mean over several orders, which `scorer` has computed.
+
+    `per_token` (batch, n) is the mean over orders of log p of each token, by position. `totals` contains log p of each
+    sequence (batch,) for each order. `is_random` tells whether the orders are random.
+    """
+    log_likelihood, totals = per_token.sum(dim=-1), torch.stack(totals)
+    check_finite(torch.cat((totals, log_likelihood[None])), scorer.model.dtype)
+    return LogLikelihoodOutput(
+        log_likelihood=log_likelihood,
+        token_log_likelihood=per_token,
+        standard_error=standard_error_of_mean(totals) if is_random else torch.zeros_like(totals[0]),
+        importance_weighted=totals.logsumexp(dim=0) - math.log(len(totals)),
+        num_rows=scorer.num_rows,
+    )
+
+
+def standard_error_of_mean(values: torch.Tensor) -> torch.Tensor:
+    """Return the standard error (batch,) of the mean of independent draws (draws, batch); NaN for a single draw."""
+    if len(values) == 1:
+        return torch.full_like(values[0], torch.nan)
+    return values.std(dim=0) / len(values) ** 0.5
+
+
+def standard_error_of_pairs(values: torch.Tensor) -> torch.Tensor:
+    """
+    Return the standard error (batch,) of the mean of stratified draws (draws, batch).
+
+    Draws 0 and 1 are from one stratum, draws 2 and 3 from the next, and so on. The square of half the difference of
+    such a pair is an unbiased estimate of the variance of the pair's mean.
+    """
+    differences = values[0::2] - values[1::2]
+    return differences.square().sum(dim=0).sqrt() / len(values)

@@ -3,9 +3,7 @@
 """
 AO-GPT: a decoder-only language model that predicts tokens in any order (arXiv 2506.19935).
 
-The input of the decoder is a batch of rows (see `rows.py`). A row is a token, the position of that token, and the
-target position to predict. Row k of a sequence carries the token of rank k - 1 and predicts the token at position
-`orders[b, k]`. Row 0 carries a learned start embedding.
+The input of the decoder is a batch of rows: tokens with their positions and the positions to predict (see `rows.py`).
 
 With rotary positions (`position_encoding="rotary"`), attention queries are rotated by the position before the target,
 and keys by the position of the row's own token. From left to right, these two positions are the same. With
@@ -43,24 +41,11 @@ from .generation_config import AnyOrderGenerationConfig
 from .head_loss import head_loss
 from .infilling import AnyOrderInfillingMixin
 from .likelihood import AnyOrderLikelihoodMixin
-from .orders import (
-    group_orders,
-    index_by_position,
-    index_by_rank,
-    left_to_right_orders,
-    token_mask,
-    token_positions,
-)
+from .orders import group_orders, index_by_position, index_by_rank, left_to_right_orders, token_mask, token_positions
 from .rows import add_start_row, branch_rows, causal_mask, query_mask, query_rows
-from .validation import (
-    check_forward_arguments,
-    check_orders,
-    prepare_input_ids,
-    prepare_labels,
-    should_validate,
-)
+from .validation import check_forward_arguments, check_orders, prepare_input_ids, prepare_labels, should_validate
 
-Rotation = tuple[torch.Tensor, torch.Tensor]
+Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, rows, head_dim)
 
 # Methods of AOGPTForAnyOrderLM. A class without such a method raises an error that names AOGPTForAnyOrderLM.
 ANY_ORDER_METHODS = ("generate", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
@@ -109,11 +94,7 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """
-    Compute attention with plain tensor operations.
-
-    `attention_mask` is True where a row attends to a slot. None means causal attention.
-    """
+    """Compute attention. `attention_mask` is True where a row attends to a slot. None means causal attention."""
     if attention_mask is None:
         rows = torch.arange(query.shape[2], device=query.device)
         attention_mask = rows[:, None] >= rows
@@ -154,12 +135,16 @@ class AOGPTAttention(nn.Module):
         self,
         hidden_states: torch.Tensor,
         rotations: tuple[Rotation, Rotation] | None,
-        attention_mask: torch.Tensor | None,
-        past_key_values: Cache | None,
+        attention_mask: torch.Tensor | None = None,
+        past_key_values: Cache | None = None,
         kept: slice = slice(None),
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Return attention output and weights of the rows in the slice `kept`. Every row provides a key and a value."""
+        """
+        Return attention output and weights of the rows in the slice `kept`. Every row provides a key and a value.
+
+        `rotations` are the rotation of attention queries and that of keys.
+        """
         query, key, value = self.q_proj(hidden_states[:, kept]), self.k_proj(hidden_states), self.v_proj(hidden_states)
         query, key, value = (states.unflatten(-1, (-1, self.config.head_dim)) for states in (query, key, value))
         # Normalize before the transpose, while the data is contiguous; afterwards it takes twice as long.
@@ -214,18 +199,19 @@ class TargetModulation(nn.Module):
         self.num_vectors = num_vectors
         self.proj = Linear(config.target_embedding_size, num_vectors * config.hidden_size)
 
-    def tabulate(self, conditions: torch.Tensor) -> torch.Tensor:
-        """Return a table (n, num_vectors * hidden_size) of the vectors for `conditions` (n, target_embedding_size)."""
-        return self.proj(conditions)
-
     def forward(
         self, conditions: torch.Tensor | None, targets: torch.LongTensor, table: torch.Tensor | None = None
     ) -> tuple[torch.Tensor, ...]:
-        """Return `num_vectors` tensors (batch, rows, hidden_size), which are looked up in `table` if it is given."""
+        """
+        Return `num_vectors` tensors (batch, rows, hidden_size).
+
+        `conditions` (n, target_embedding_size) holds the embedding of each target. `table`, the projection of all
+        `conditions`, can be given instead.
+        """
         if table is None and targets.numel() > conditions.shape[0]:
             # There are fewer positions than rows, so project each position only once. For 256 sequences of 16 rows,
             # forward and backward passes then take a sixth of the time.
-            table = self.tabulate(conditions)
+            table = self.proj(conditions)
         vectors = self.proj(conditions[targets]) if table is None else F.embedding(targets, table)
         return vectors.chunk(self.num_vectors, dim=-1)
 
@@ -260,7 +246,8 @@ class AOGPTBlock(GradientCheckpointingLayer):
     """
     Attention and MLP with residual connections.
 
-    With `target_injection="adaln"`, the target modulates and gates both.
+    With `target_injection="adaln"`, the target modulates and gates both. With `"sigma"` (only in encoders), the noise
+    level does so.
     """
 
     def __init__(self, config: AOGPTConfig, layer_idx: int) -> None:
@@ -269,7 +256,7 @@ class AOGPTBlock(GradientCheckpointingLayer):
         self.self_attn = AOGPTAttention(config, layer_idx)
         self.post_attention_layernorm = make_norm(config)
         self.mlp = AOGPTMLP(config)
-        self.modulation = TargetModulation(config, 6) if config.target_injection == "adaln" else None
+        self.modulation = TargetModulation(config, 6) if config.target_injection in ("adaln", "sigma") else None
         self.target_embeddings = (
             nn.Embedding(config.max_position_embeddings, config.hidden_size)
             if config.target_injection == "per_layer"
@@ -281,48 +268,22 @@ class AOGPTBlock(GradientCheckpointingLayer):
         hidden_states: torch.Tensor,
         conditions: torch.Tensor | None,
         targets: torch.LongTensor,
-        rotations: tuple[Rotation, Rotation] | None,
-        attention_mask: torch.Tensor | None = None,
-        past_key_values: Cache | None = None,
         modulations: torch.Tensor | None = None,
         kept: slice = slice(None),
-        **kwargs: Unpack[TransformersKwargs],
+        **kwargs: Any,
     ) -> torch.Tensor:
-        """
-        Return the hidden states of the rows selected by `kept`.
-
-        Args:
-            hidden_states (`torch.Tensor` of shape `(batch, rows, hidden_size)`): Input of the block.
-            conditions (`torch.Tensor` of shape `(n, target_embedding_size)`, *optional*): Inputs of the modulation, one
-                for each value of `targets`.
-            targets (`torch.LongTensor` of shape `(batch, rows)`): Target position of each row.
-            rotations (pair of `Rotation`, *optional*): Rotations of attention queries (by target) and of keys (by
-                token).
-            attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True where a row
-                attends to a slot.
-            past_key_values (`Cache`, *optional*): The key-value cache.
-            modulations (`torch.Tensor` of shape `(n, 6 * hidden_size)`, *optional*): Result of
-                [`TargetModulation.tabulate`], used instead of `conditions`.
-            kept (`slice`): Rows to return.
-            kwargs: Arguments of the attention function.
-        """
-        arguments = {
-            "rotations": rotations,
-            "attention_mask": attention_mask,
-            "past_key_values": past_key_values,
-            "kept": kept,
-            **kwargs,
-        }
+        """Return the hidden states of the rows selected by `kept` (see [`AOGPTStack.run_layers`])."""
         if self.modulation is None:
             if self.target_embeddings is not None:
                 hidden_states = hidden_states + self.target_embeddings(targets)
-            attention_output = self.self_attn(self.input_layernorm(hidden_states), **arguments)[0]
+            attention_output, _ = self.self_attn(self.input_layernorm(hidden_states), kept=kept, **kwargs)
             hidden_states = hidden_states[:, kept] + attention_output
             return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 
         shift, scale, *others = self.modulation(conditions, targets, modulations)
         gate, mlp_shift, mlp_scale, mlp_gate = (vectors[:, kept] for vectors in others)
-        attention_output = self.self_attn(modulate(self.input_layernorm(hidden_states), shift, scale), **arguments)[0]
+        attention_input = modulate(self.input_layernorm(hidden_states), shift, scale)
+        attention_output, _ = self.self_attn(attention_input, kept=kept, **kwargs)
         hidden_states = add_product(hidden_states[:, kept], gate, attention_output)
         mlp_output = self.mlp(modulate(self.post_attention_layernorm(hidden_states), mlp_shift, mlp_scale))
         return add_product(hidden_states, mlp_gate, mlp_output)
@@ -398,9 +359,8 @@ class AOGPTStack(AOGPTPreTrainedModel):
         self,
         hidden_states: torch.Tensor,
         targets: torch.LongTensor,
-        conditions: torch.Tensor | None,
-        added: torch.Tensor | None,
-        rotations: tuple[Rotation, Rotation] | None,
+        rotary_indices: tuple[torch.LongTensor, torch.LongTensor],
+        conditions: torch.Tensor | None = None,
         modulations: tuple[torch.Tensor, ...] | None = None,
         kept: slice = slice(None),
         **kwargs: Any,
@@ -410,17 +370,25 @@ class AOGPTStack(AOGPTPreTrainedModel):
 
         Args:
             hidden_states (`torch.Tensor` of shape `(batch, rows, hidden_size)`): Embeddings of the rows.
-            targets (`torch.LongTensor` of shape `(batch, rows)`): Index of each row into `conditions`.
+            targets (`torch.LongTensor` of shape `(batch, rows)`): Target position of each row, or its index into
+                `conditions`.
+            rotary_indices (pair of `torch.LongTensor` of shape `(batch, rows)`): Rotary position index of each
+                attention query and of each key.
             conditions (`torch.Tensor` of shape `(n, target_embedding_size)`, *optional*): Inputs of the modulation.
-            added (`torch.Tensor` of shape `(batch, rows, hidden_size)`, *optional*): Target embedding of each row,
-                added to the input of the first layer, or of every layer with `target_injection="shared"`.
-            rotations (pair of `Rotation`, *optional*): Rotations of attention queries (by target) and of keys (by
-                token).
+                Computed from the target embeddings by default.
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`AOGPTModel.tabulate_modulations`], used
                 instead of `conditions`.
             kept (`slice`): Rows to return. For the other rows, the last layer computes only keys and values.
-            kwargs: Further arguments of [`AOGPTBlock`].
+            kwargs: Further arguments of [`AOGPTAttention`].
         """
+        rotations, added = None, None
+        if self.config.position_encoding == "rotary":
+            frequencies = compute_frequencies(self.config, targets.device)
+            rotations = tuple(compute_rotation(indices, *frequencies) for indices in rotary_indices)
+        if self.modulation is None and self.target_embeddings is not None:
+            added = self.target_embeddings(targets)
+        elif self.modulation is not None and modulations is None and conditions is None:
+            conditions = embed_targets(self.target_embeddings, self.config.max_position_embeddings, targets.device)
         for layer_idx, layer in enumerate(self.layers):
             if added is not None and (layer_idx == 0 or self.config.target_injection == "shared"):
                 hidden_states = hidden_states + added
@@ -428,7 +396,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
                 hidden_states,
                 conditions,
                 targets,
-                rotations,
+                rotations=rotations,
                 modulations=None if modulations is None else modulations[layer_idx],
                 kept=kept if layer_idx == len(self.layers) - 1 else slice(None),
                 **kwargs,
@@ -489,7 +457,7 @@ class AOGPTModel(AOGPTStack):
             return None
         conditions = embed_targets(self.target_embeddings, length, device)
         modules = (*(layer.modulation for layer in self.layers), self.modulation)
-        return tuple(module.tabulate(conditions) for module in modules)
+        return tuple(module.proj(conditions) for module in modules)
 
     @capture_outputs
     def forward(
@@ -532,24 +500,13 @@ class AOGPTModel(AOGPTStack):
                 f"`num_kept` ({num_kept}) is less than the number of rows ({positions.shape[1]}), but there is no "
                 "`attention_mask`. Pass a mask, because the default causal attention needs all rows."
             )
-        hidden_states = self._embed(input_ids, positions)
-        rotations, conditions, added = None, None, None
-        if self.config.position_encoding == "rotary":
-            frequencies = compute_frequencies(self.config, positions.device)
+        hidden_states = self.run_layers(
+            self._embed(input_ids, positions),
+            target_positions,
             # Attention queries are rotated by target - 1, and keys by the token's position. Both indices are shifted by
             # 1, because the start row has position -1, but the start token of a Llama has the index 0.
-            rotations = tuple(compute_rotation(indices, *frequencies) for indices in (target_positions, positions + 1))
-        if self.modulation is None and self.target_embeddings is not None:
-            added = self.target_embeddings(target_positions)
-        elif self.modulation is not None and modulations is None:
-            conditions = embed_targets(self.target_embeddings, self.config.max_position_embeddings, positions.device)
-        hidden_states = self.run_layers(
-            hidden_states,
-            target_positions,
-            conditions,
-            added,
-            rotations,
-            modulations,
+            rotary_indices=(target_positions, positions + 1),
+            modulations=modulations,
             kept=slice(None) if num_kept is None else slice(-num_kept, None),
             attention_mask=attention_mask,
             past_key_values=past_key_values,
@@ -570,6 +527,8 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         self.model = self.model_class(config)
         self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
+        if isinstance(self, AnyOrderGenerationMixin):  # Transformers before 5.13 does not use generation_config_class
+            self.generation_config = AnyOrderGenerationConfig.from_model_config(config)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -595,12 +554,8 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         """
         Return the mean cross-entropy over labels other than -100, in at least float32.
 
-        Args:
-            logits (`torch.Tensor` of shape `(batch, n, vocab_size)`): Logits, aligned with `labels`.
-            labels (`torch.LongTensor` of shape `(batch, n)`): Labels.
-            num_items_in_batch (`torch.Tensor` or `int`, *optional*): Number to divide the sum of cross-entropies by,
-                instead of the number of labels.
-            kwargs: Other arguments of `forward`, which are ignored.
+        `logits` (batch, n, vocab_size) and `labels` (batch, n) are aligned. If `num_items_in_batch` is given, the sum
+        of cross-entropies is divided by it instead of the number of labels. Other arguments are ignored.
         """
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
@@ -611,14 +566,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         labels: torch.LongTensor,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
-        """
-        Return the loss of `compute_loss` without the logits of all rows.
-
-        Args:
-            hidden_states (`torch.Tensor` of shape `(batch, n, hidden_size)`): Inputs of the head.
-            labels (`torch.LongTensor` of shape `(batch, n)`): Labels, aligned with `hidden_states`.
-            num_items_in_batch (`torch.Tensor` or `int`, *optional*): Divide the sum by this number instead.
-        """
+        """Return the same loss as `compute_loss`, but compute logits from `hidden_states`, for some rows at a time."""
         device = self.lm_head.weight.device
         labels = labels.flatten().to(device)
         is_label = labels != -100
@@ -680,12 +628,6 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
 
     _auto_class = "AutoModel"
     decoding_state_class = CachedDecodingState
-    generation_config_class = AnyOrderGenerationConfig
-
-    def __init__(self, config: AOGPTConfig) -> None:
-        super().__init__(config)
-        # Transformers before 5.13 does not use `generation_config_class`.
-        self.generation_config = AnyOrderGenerationConfig.from_model_config(config)
 
     def forward_by_rank(
         self,
@@ -708,11 +650,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
             orders = left_to_right_orders(batch_size, length, device=input_ids.device)
         elif should_validate(self, input_ids):
             check_orders("orders", orders, batch_size, length)
-        orders = orders.long()
-        if attention_mask is None:
-            positions = left_to_right_orders(batch_size, length, device=input_ids.device)
-        else:
-            positions = token_positions(attention_mask != 0)
+        orders, positions = orders.long(), token_positions(token_mask(input_ids, attention_mask))
+        if attention_mask is not None:
             orders = group_orders(orders, (attention_mask == 0).long())
         ids, positions = index_by_rank(input_ids, orders), index_by_rank(positions, orders)
         return self.model(**branch_rows(ids, positions, torch.zeros_like(ids)), **kwargs), orders

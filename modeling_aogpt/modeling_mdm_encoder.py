@@ -17,13 +17,18 @@ from transformers.processing_utils import Unpack
 from transformers.utils import TransformersKwargs, can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
-from .configuration_mdm_encoder import MDMEncoderConfig
+from .configuration_aogpt import MDMEncoderConfig
 from .decoding_state import EncoderDecodingState
 from .devices import Linear, warn_if_slow
 from .generation import AnyOrderGenerationMixin
-from .generation_config import AnyOrderGenerationConfig
-from .likelihood import LogLikelihoodOutput, make_order_source
-from .likelihood_estimators import ROWS_PER_PASS, diffusion_bound, token_log_probs
+from .likelihood import (
+    ROWS_PER_PASS,
+    LogLikelihoodOutput,
+    Scorer,
+    average_over_orders,
+    diffusion_bound,
+    make_order_source,
+)
 from .modeling_aogpt import (
     AOGPTAttention,
     AOGPTBlock,
@@ -31,24 +36,13 @@ from .modeling_aogpt import (
     AOGPTStack,
     AOGPTWithHead,
     TargetModulation,
-    compute_frequencies,
-    compute_rotation,
-    embed_targets,
     has_padding,
     make_norm,
     make_target_embeddings,
 )
-from .orders import Orders, OrderSource, group_orders, token_mask, token_positions
+from .orders import Orders, group_orders, token_mask, token_positions
 from .unmasking import log_linear_noise
-from .validation import (
-    check_finite,
-    check_forward_arguments,
-    check_integer,
-    prepare_input_ids,
-    prepare_targets,
-    should_validate,
-    suggest_arguments,
-)
+from .validation import check_forward_arguments, prepare_input_ids, prepare_targets, should_validate, suggest_arguments
 
 # SEDD embeds a noise level with this number of sinusoids. The longest wavelength is nearly 2 pi times `MAX_PERIOD`.
 NUM_SINUSOIDS, MAX_PERIOD = 256, 10000.0
@@ -79,17 +73,11 @@ class SigmaEmbedding(nn.Module):
 
 
 class MDMEncoderBlock(AOGPTBlock):
-    """
-    Block of the decoder with full attention.
-
-    With `target_injection="sigma"`, the noise level modulates and gates it instead of the target.
-    """
+    """Block of the decoder with full attention."""
 
     def __init__(self, config: MDMEncoderConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
         self.self_attn.is_causal = False
-        if config.target_injection == "sigma":
-            self.modulation = TargetModulation(config, 6)
 
 
 class MDMEncoderPreTrainedModel(AOGPTPreTrainedModel):
@@ -157,33 +145,21 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         hidden_states = self.embed_tokens(input_ids)
         if self.position_embeddings is not None:
             hidden_states = hidden_states + self.position_embeddings(positions)
-        rotations, conditions, added, targets = None, None, None, positions
-        if self.config.position_encoding == "rotary":
-            rotations = (compute_rotation(positions, *compute_frequencies(self.config, positions.device)),) * 2
+        targets, conditions = positions, None
         sigma = self._prepare_sigma(sigma, input_ids, attention_mask)
-        if sigma is not None:
-            # All rows of a sequence share a condition. `targets` therefore holds indices of sequences. With "adaln", it
-            # holds positions.
+        if sigma is not None:  # all rows of a sequence share a condition, so their `targets` are its index
             conditions = F.silu(self.sigma_embedding(sigma))
             targets = torch.arange(len(sigma), device=sigma.device)[:, None].expand_as(input_ids)
-        elif self.modulation is not None:
-            conditions = embed_targets(self.target_embeddings, self.config.max_position_embeddings, input_ids.device)
-        elif self.target_embeddings is not None:
-            added = self.target_embeddings(positions)
         mask = self._prepare_mask(input_ids, attention_mask)
         hidden_states = self.run_layers(
-            hidden_states, targets, conditions, added, rotations, attention_mask=mask, **kwargs
+            hidden_states, targets, (positions, positions), conditions, attention_mask=mask, **kwargs
         )
         return BaseModelOutput(last_hidden_state=hidden_states)
 
     def _prepare_sigma(
         self, sigma: torch.Tensor | None, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """
-        Return the noise levels (batch,), or None if the model takes no noise level.
-
-        By default, the noise level of a sequence matches its fraction of masked tokens.
-        """
+        """Return the noise levels (batch,), or None if the model takes none."""
         if self.sigma_embedding is None:
             if sigma is not None:
                 raise ValueError(
@@ -191,7 +167,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
                     "noise level. Remove `sigma`."
                 )
             return None
-        if sigma is None:
+        if sigma is None:  # the level that matches the fraction of masked tokens
             is_token = token_mask(input_ids, attention_mask)
             num_masked = ((input_ids == self.config.mask_token_id) & is_token).sum(dim=-1)
             return log_linear_noise(num_masked.double() / is_token.sum(dim=-1).clamp(min=1))
@@ -223,58 +199,29 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
 # ------------------------------------------------------------------------------------------------------- likelihoods
 
 
-class MaskedScorer:
-    """
-    Scorer that computes log-probabilities of masked tokens given the unmasked tokens.
-
-    Args:
-        model (`MDMEncoderForMaskedLM`): The encoder.
-        input_ids (`torch.LongTensor` of shape `(batch, n)`): The sequences.
-        is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding.
-        rows_per_pass (`int`): Largest number of rows in a forward pass.
-
-    Attributes:
-        num_rows (`int`): Number of rows computed so far.
-    """
-
-    def __init__(
-        self,
-        model: "MDMEncoderForMaskedLM",
-        input_ids: torch.LongTensor,
-        is_token: torch.BoolTensor,
-        rows_per_pass: int,
-    ) -> None:
-        check_integer("rows_per_pass", rows_per_pass)
-        self.model, self.input_ids, self.is_token = model, input_ids, is_token
-        self.sequences_per_pass = max(1, rows_per_pass // input_ids.shape[1])
-        self.num_rows = 0
+class MaskedScorer(Scorer):
+    """Scorer of an encoder, for masked tokens given the unmasked tokens."""
 
     def score(
         self, is_masked: torch.BoolTensor, is_scored: torch.BoolTensor, sigma: torch.Tensor | None = None
     ) -> torch.Tensor:
         """
-        Return the log-probability (batch, n) of each scored token, by position, float64; 0 elsewhere.
+        Return the log-probability (batch, n) of each token selected by `is_scored`, by position; 0 elsewhere.
 
-        Args:
-            is_masked (`torch.BoolTensor` of shape `(batch, n)`): Positions to mask.
-            is_scored (`torch.BoolTensor` of shape `(batch, n)`): Positions to score. They must be masked.
-            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence, for a model that takes
-                a noise level. Defaults to the level that matches the fraction of masked tokens.
+        The positions selected by `is_masked` (batch, n), which include those of `is_scored`, are masked. A model that
+        takes the noise level gets `sigma` (batch,). By default, the level matches the fraction of masked tokens.
         """
         scores = torch.zeros(is_masked.shape, dtype=torch.float64, device=is_masked.device)
-        config = self.model.config
         active = is_scored.any(dim=-1).nonzero().squeeze(1)
-        for selected in active.split(self.sequences_per_pass):
+        for selected in active.split(max(1, self.rows_per_pass // is_scored.shape[1])):
             ids, is_selected = self.input_ids[selected], is_scored[selected]
             self.num_rows += ids.numel()
             hidden_states = self.model.model(
-                ids.masked_fill(is_masked[selected], config.mask_token_id),
+                ids.masked_fill(is_masked[selected], self.model.config.mask_token_id),
                 attention_mask=self.is_token[selected],
                 sigma=None if sigma is None else sigma[selected],
             ).last_hidden_state
-            log_probs = token_log_probs(
-                self.model.apply_head, hidden_states[is_selected], ids[is_selected], config.num_valid_tokens
-            )
+            log_probs = self.score_rows(hidden_states[is_selected], ids[is_selected])
             scores[selected] = torch.zeros_like(scores[selected]).masked_scatter(is_selected, log_probs)
         return scores
 
@@ -336,8 +283,6 @@ class EncoderLikelihoodMixin:
             ValueError: If an argument is not allowed, or if a result is not finite.
 
         Examples:
-            >>> from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
-
             >>> config = MDMEncoderConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
             >>> model, input_ids = MDMEncoderForMaskedLM(config), torch.tensor([[5, 6, 7]])
             >>> bound = model.log_likelihood(input_ids, num_times=8)
@@ -346,15 +291,11 @@ class EncoderLikelihoodMixin:
             (24, 9)
         """
         input_ids = prepare_input_ids(self, input_ids, attention_mask)
-        is_token = token_mask(input_ids, attention_mask)
-        scorer = MaskedScorer(self, input_ids, is_token, rows_per_pass)
-        source = self._make_source(orders, num_orders, block_length, stride, num_times, masking)
-        if source is not None:
-            return self._score_along_orders(scorer, is_token, source, num_orders, generator)
-        takes_sigma = self.config.target_injection == "sigma"
-        masking = masking or ("bernoulli" if takes_sigma else "fixed_count")
-        uses_time = takes_sigma and masking == "bernoulli"
-        return self._estimate_bound(scorer, is_token, num_times, masking, generator, uses_time)
+        scorer = MaskedScorer(self, input_ids, attention_mask, rows_per_pass, generator)
+        uses_time = self.config.target_injection == "sigma" and masking in (None, "bernoulli")
+        return self._estimate(
+            scorer, scorer.is_token, orders, num_orders, block_length, stride, num_times, masking, uses_time
+        )
 
     @suggest_arguments
     @torch.no_grad()
@@ -405,8 +346,6 @@ class EncoderLikelihoodMixin:
                 allowed, or if a result is not finite.
 
         Examples:
-            >>> from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
-
             >>> config = MDMEncoderConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
             >>> model = MDMEncoderForMaskedLM(config)
             >>> output = model.conditional_log_likelihood(torch.tensor([[5, 6, 7]]), targets=torch.tensor([[0, 1, 0]]))
@@ -417,80 +356,54 @@ class EncoderLikelihoodMixin:
         is_known = is_target | is_context
         input_ids = prepare_input_ids(self, input_ids.masked_fill(~is_known, 0))
         input_ids = input_ids.masked_fill(~is_known, self.config.mask_token_id)
-        scorer = MaskedScorer(self, input_ids, token_mask(input_ids, attention_mask), rows_per_pass)
-        source = self._make_source(orders, num_orders, block_length, stride, num_times, masking)
-        if source is not None:
-            return self._score_along_orders(scorer, is_target, source, num_orders, generator)
-        return self._estimate_bound(scorer, is_target, num_times, masking or "fixed_count", generator, uses_time=False)
+        scorer = MaskedScorer(self, input_ids, attention_mask, rows_per_pass, generator)
+        return self._estimate(scorer, is_target, orders, num_orders, block_length, stride, num_times, masking)
 
-    def _make_source(
+    def _estimate(
         self,
+        scorer: MaskedScorer,
+        is_target: torch.BoolTensor,
         orders: Orders | None,
         num_orders: int,
         block_length: int | None,
         stride: int | None,
         num_times: int | None,
         masking: str | None,
-    ) -> OrderSource | None:
-        """Return the source of orders, or None for the masked-diffusion bound, which uses no orders."""
+        uses_time: bool = False,
+    ) -> LogLikelihoodOutput:
+        """
+        Estimate the log-likelihood of targets: the masked-diffusion bound (Eq. 1), or the mean over orders (Eq. 7).
+
+        If `uses_time` is True, the model gets the noise level of each diffusion time. Otherwise, a model that takes the
+        noise level gets the level that matches the fraction of masked tokens.
+        """
         warn_if_slow(self)
         if orders is None and num_orders == 1 and block_length is None and stride is None:
-            return None
+
+            def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
+                return scorer.score(is_masked, is_masked, log_linear_noise(times) if uses_time else None)
+
+            num_times = NUM_TIMES if num_times is None else num_times
+            masking = masking or ("bernoulli" if uses_time else "fixed_count")
+            return diffusion_bound(scorer, score, is_target, num_times, masking)
         if num_times is not None or masking is not None:
             raise ValueError(
                 "`num_times` and `masking` apply only to the masked-diffusion bound, which uses no orders. Remove "
                 "`num_times` and `masking`, or remove `orders`, `num_orders`, `block_length` and `stride`."
             )
-        return make_order_source(orders, num_orders, block_length, stride)
-
-    def _estimate_bound(
-        self,
-        scorer: MaskedScorer,
-        is_target: torch.BoolTensor,
-        num_times: int | None,
-        masking: str,
-        generator: torch.Generator | None,
-        uses_time: bool,
-    ) -> LogLikelihoodOutput:
-        """
-        Estimate the masked-diffusion bound.
-
-        If `uses_time` is True, the model gets the noise level of each diffusion time. Otherwise, a model that takes the
-        noise level gets the level that matches the fraction of masked tokens.
-        """
-
-        def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:
-            return scorer.score(is_masked, is_masked, log_linear_noise(times) if uses_time else None)
-
-        num_times = NUM_TIMES if num_times is None else num_times
-        per_token, standard_error = diffusion_bound(score, is_target, num_times, masking, generator)
-        log_likelihood = per_token.sum(dim=-1)
-        check_finite(log_likelihood, self.dtype)
-        return LogLikelihoodOutput(log_likelihood, per_token, standard_error, num_rows=scorer.num_rows)
-
-    def _score_along_orders(
-        self,
-        scorer: MaskedScorer,
-        is_target: torch.BoolTensor,
-        source: OrderSource,
-        num_orders: int,
-        generator: torch.Generator | None,
-    ) -> LogLikelihoodOutput:
-        """Compute the mean over orders of log p(targets | order), predicting one target after another (Eq. 7)."""
+        source = make_order_source(orders, num_orders, block_length, stride)
         per_token = torch.zeros(is_target.shape, dtype=torch.float64, device=is_target.device)
         totals = []
         for _ in range(num_orders):
-            drawn = group_orders(source.draw(scorer.is_token, generator), (~is_target).long())
+            drawn = group_orders(source.draw(scorer.is_token, scorer.generator), (~is_target).long())
             ranks = drawn.argsort(dim=-1)
             total = torch.zeros_like(per_token[:, 0])
-            for rank in range(int(is_target.sum(dim=-1).max())):
+            for rank in range(int(is_target.sum(dim=-1).max())):  # predict one target after another
                 scores = scorer.score((ranks >= rank) & is_target, (ranks == rank) & is_target)
                 per_token += scores / num_orders
                 total += scores.sum(dim=-1)
             totals.append(total)
-        totals = torch.stack(totals)
-        check_finite(totals, self.dtype)
-        return LogLikelihoodOutput.from_orders(per_token, totals, source.is_random, scorer.num_rows)
+        return average_over_orders(scorer, per_token, totals, source.is_random)
 
 
 class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGenerationMixin, EncoderLikelihoodMixin):
@@ -518,12 +431,6 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
     _auto_class = "AutoModelForMaskedLM"
     model_class = MDMEncoderModel
     decoding_state_class = EncoderDecodingState
-    generation_config_class = AnyOrderGenerationConfig
-
-    def __init__(self, config: MDMEncoderConfig) -> None:
-        super().__init__(config)
-        # Transformers before 5.13 does not know `generation_config_class`.
-        self.generation_config = AnyOrderGenerationConfig.from_model_config(config)
 
     @can_return_tuple
     def forward(

@@ -68,11 +68,8 @@ def group_orders(orders: torch.LongTensor, groups: torch.Tensor) -> torch.LongTe
     """
     Sort each order by the groups of its positions, and keep the relative order within each group.
 
-    Positions of lower groups come first. A uniformly random order stays uniformly random within each group.
-
-    Args:
-        orders (`torch.LongTensor` of shape `(batch, n)`): The orders.
-        groups (`torch.Tensor` of shape `(batch, n)`): Group number of each position, indexed by position.
+    `groups` (batch, n) is indexed by position. Positions of lower groups come first. A uniformly random order stays
+    uniformly random within each group.
     """
     return index_by_rank(orders, index_by_rank(groups, orders).argsort(dim=-1, stable=True))
 
@@ -107,7 +104,7 @@ def token_positions(is_token: torch.BoolTensor) -> torch.LongTensor:
 
 class OrderSource:
     """
-    Source of orders for likelihoods: a given tensor, a named distribution or a function.
+    Source of orders: a given tensor, a named distribution or a function.
 
     Args:
         orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`): A tensor of orders, `"left_to_right"`,
@@ -117,16 +114,19 @@ class OrderSource:
             another, from left to right. The named order applies within each block.
         stride (`int`, *optional*): Like `block_length`, but with strided blocks (see [`block_indices`]).
         name (`str`): Name of the argument, used in error messages.
-
-    Attributes:
-        is_random (`bool`): Whether each call of [`draw`] may return different orders, as with `"random"` or a function.
-        is_uniform (`bool`): Whether all orders are equally likely.
+        expected (`str`): Explanation of the required shape of a tensor, appended to it in the error message.
     """
 
     def __init__(
-        self, orders: Orders, block_length: int | None = None, stride: int | None = None, name: str = "orders"
+        self,
+        orders: Orders,
+        block_length: int | None = None,
+        stride: int | None = None,
+        name: str = "orders",
+        expected: str = "",
     ) -> None:
-        self.orders, self.block_length, self.stride, self.name = orders, block_length, stride, name
+        self.orders, self.block_length, self.stride = orders, block_length, stride
+        self.name, self.expected = name, expected
         check_blocks(block_length, stride)
         is_name = isinstance(orders, str)
         if is_name:
@@ -141,6 +141,7 @@ class OrderSource:
                 f"`block_length` and `stride` need orders given by name, but `{name}` has type "
                 f"{type(orders).__name__}. Remove `block_length` and `stride`, or set `{name}='random'`."
             )
+        # Whether each call of `draw` may return other orders, and whether all orders are equally likely.
         self.is_random = not isinstance(orders, torch.Tensor) and orders != "left_to_right"
         self.is_uniform = is_name and orders == "random" and block_length is None and stride is None
 
@@ -148,15 +149,13 @@ class OrderSource:
         """
         Return orders (batch, n) with padding at the end. Random orders are drawn anew in every call.
 
-        Args:
-            is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding, indexed by position.
-            generator (`torch.Generator`, *optional*): Source of randomness.
+        `is_token` (batch, n) is False at padding, indexed by position.
         """
         (batch_size, length), device = is_token.shape, is_token.device
         if not isinstance(self.orders, str):
             is_given = isinstance(self.orders, torch.Tensor)
             orders = self.orders if is_given else self.orders(batch_size, length, generator=generator)
-            check_orders(self.name, orders, batch_size, length)
+            check_orders(self.name, orders, batch_size, length, self.expected)
             orders = orders.to(device, torch.long)
         elif self.orders == "random":
             orders = random_orders(batch_size, length, generator=generator, device=device)

@@ -27,13 +27,8 @@ def make_rows(
     """
     Return rows as keyword arguments of `AOGPTModel.forward`.
 
-    Args:
-        ids (`torch.LongTensor` of shape `(batch, n)`): Tokens.
-        positions (`torch.LongTensor` of shape `(batch, n)`): Positions, aligned with `ids`.
-        carried (`torch.LongTensor` of shape `(batch, rows)`): Column of `ids` that holds the token of each row, -1 for
-            a start row.
-        targets (`torch.LongTensor` of shape `(batch, rows)`): Column of `positions` that holds the target position of
-            each row.
+    `ids` and `positions` (batch, n) are tokens and their positions. For each row, `carried` (batch, rows) is the column
+    of its token, or -1 for a start row, and `targets` (batch, rows) is the column of its target position.
     """
     is_start, carried = carried < 0, carried.clamp(min=0)
     return {
@@ -52,11 +47,8 @@ def query_rows(
     If a rank is within the context, or is the first rank after it, its row carries the token of the rank before. The
     rows of later ranks all carry the last token of the context, since they are parallel queries.
 
-    Args:
-        ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, by rank.
-        positions (`torch.LongTensor` of shape `(batch, n)`): Positions, by rank.
-        ranks (`torch.LongTensor` of shape `(batch, rows)`): Ranks to predict.
-        num_context (`torch.LongTensor` of shape `(batch,)`): Number of ranks in the context.
+    `ids` and `positions` (batch, n) are indexed by rank. `ranks` (batch, rows) are the ranks to predict, and
+    `num_context` (batch,) is the number of ranks in the context.
     """
     return make_rows(ids, positions, torch.minimum(ranks, num_context[:, None]) - 1, ranks)
 
@@ -115,14 +107,9 @@ def chain(num_context: torch.LongTensor, ends: torch.LongTensor, num_rows: int) 
 
 
 def parallel_queries(num_context: torch.LongTensor, ends: torch.LongTensor, num_rows: int) -> torch.LongTensor:
-    """
-    Return branches (batch, rows) that consist of a context and parallel queries.
-
-    `num_context` and `ends` have shape (batch,). Ranks below `num_context` are `CONTEXT`, each rank from `num_context`
-    to `ends` - 1 is a branch of its own, and ranks from `ends` on are `PADDING`.
-    """
-    ranks = torch.arange(num_rows, device=ends.device)
-    return torch.where(ranks < num_context[:, None], CONTEXT, ranks).masked_fill(ranks >= ends[:, None], PADDING)
+    """Return the same as [`chain`], but with a branch of its own for each rank from `num_context` to `ends` - 1."""
+    branches = chain(num_context, ends, num_rows)
+    return torch.where(branches < 0, branches, torch.arange(num_rows, device=ends.device))
 
 
 def causal_mask(

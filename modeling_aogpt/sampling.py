@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from transformers.generation import (
+    GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
     MinPLogitsWarper,
@@ -20,7 +21,7 @@ from transformers.generation import (
 )
 
 from .decoding_state import DecodingState, QueryResult
-from .devices import draw_uniform
+from .devices import draw_uniform, to_device
 
 TOP_P_RULES = ("inclusive", "exclusive")
 
@@ -94,23 +95,17 @@ class PartialTopPWarper(LogitsProcessor):
         return torch.full_like(scores, float("-inf")).scatter(-1, tokens, kept)
 
 
-def make_processors(
-    repetition_penalty: float,
-    no_repeat_ngram_size: int,
-    bad_words_ids: list[list[int]] | None,
-    suppress_tokens: list[int] | None,
-    eos_token_ids: torch.LongTensor | None,
-) -> LogitsProcessorList:
-    """Return Transformers' logits processors for these generation settings, in the same order as Transformers."""
+def make_processors(config: GenerationConfig, eos_token_ids: torch.LongTensor | None) -> LogitsProcessorList:
+    """Return Transformers' logits processors for the settings in `config`, in the same order as Transformers."""
     processors = LogitsProcessorList()
-    if repetition_penalty != 1.0:
-        processors.append(RepetitionPenaltyLogitsProcessor(float(repetition_penalty)))
-    if no_repeat_ngram_size > 0:
-        processors.append(NoRepeatNGramLogitsProcessor(no_repeat_ngram_size))
-    if bad_words_ids is not None:
-        processors.append(NoBadWordsLogitsProcessor(bad_words_ids, eos_token_ids))
-    if suppress_tokens is not None:
-        processors.append(SuppressTokensLogitsProcessor(suppress_tokens))
+    if config.repetition_penalty != 1.0:
+        processors.append(RepetitionPenaltyLogitsProcessor(float(config.repetition_penalty)))
+    if config.no_repeat_ngram_size > 0:
+        processors.append(NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size))
+    if config.bad_words_ids is not None:
+        processors.append(NoBadWordsLogitsProcessor(config.bad_words_ids, eos_token_ids))
+    if config.suppress_tokens is not None:
+        processors.append(SuppressTokensLogitsProcessor(config.suppress_tokens))
     return processors
 
 
@@ -128,14 +123,7 @@ def make_warpers(
     """
     Return warpers for temperature, top-k, top-p and min-p, in this order. Warpers that change nothing are left out.
 
-    Args:
-        temperature (`float`): Number that divides the logits.
-        top_k (`int`): Number of likeliest tokens to keep; 0 keeps all tokens.
-        top_p (`float`): Total probability of the likeliest tokens to keep; 1 keeps all tokens.
-        top_p_rule (`str`): `"inclusive"` keeps the token that crosses `top_p`, as Transformers does; `"exclusive"`
-            removes it (see [`PartialTopPWarper`]).
-        min_p (`float`): Smallest probability to keep, as a fraction of the probability of the likeliest token; 0 keeps
-            all tokens.
+    The arguments are explained in `AnyOrderGenerationConfig`.
     """
     warpers = LogitsProcessorList()
     if temperature != 1.0:
@@ -197,30 +185,18 @@ def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Long
 def choose_tokens(
     probabilities: torch.Tensor, do_sample: bool, generator: torch.Generator | None = None
 ) -> tuple[torch.LongTensor, torch.Tensor]:
-    """
-    Draw a token from each distribution (queries, vocab_size), or take the likeliest token.
-
-    Returns:
-        The tokens (queries,) and their log-probabilities in nats (queries,), which are NaN where probabilities are NaN.
-    """
+    """Draw a token from each distribution, or take the likeliest; return the tokens and their log-probabilities."""
     tokens = draw_tokens(probabilities, generator) if do_sample else probabilities.argmax(dim=-1)
     return tokens, probabilities.gather(1, tokens[:, None]).log().squeeze(1)
 
 
 @dataclass
 class SampledTokens:
-    """
-    Tokens, and measures of the distributions from which they were drawn.
-
-    Attributes:
-        tokens (`torch.LongTensor` of shape `(queries,)`): The tokens.
-        logprobs (`torch.Tensor` of shape `(queries,)`): Their log-probabilities in nats.
-        measures (`dict` of `torch.Tensor` of shape `(queries,)`): Results of the measure function, by name.
-    """
+    """Tokens, and measures of the distributions from which they were drawn. All tensors have shape (queries,)."""
 
     tokens: torch.LongTensor
-    logprobs: torch.Tensor
-    measures: dict[str, torch.Tensor]
+    logprobs: torch.Tensor  # in nats
+    measures: dict[str, torch.Tensor]  # results of the measure function, by name
 
 
 class TokenSampler:
@@ -233,15 +209,9 @@ class TokenSampler:
     to right, processors that read the end or the length of `input_ids` get the text before the token, and other
     processors get the whole sequence.
 
-    Args:
-        state (`DecodingState`): The decoding state that is queried.
-        processors (`LogitsProcessorList`): Logits processors.
-        warpers (`LogitsProcessorList`): Warpers for temperature and truncation (see [`make_warpers`]).
-        do_sample (`bool`): Whether to draw tokens. Otherwise, the likeliest token is taken.
-        generator (`torch.Generator`, *optional*): Source of randomness.
-        is_left_to_right (`bool`): Whether all tokens before a queried position are known.
-        eos_ban (pair of `torch.Tensor`, *optional*): A boolean tensor (batch, n), by column, that is True where
-            end-of-text tokens are forbidden, and the ids of these tokens.
+    Without `do_sample`, the likeliest token is taken. `is_left_to_right` tells whether all tokens before a queried
+    position are known. `eos_ban` is a boolean tensor (batch, n), by column, that is True where end-of-text tokens are
+    forbidden, and the ids of these tokens.
     """
 
     def __init__(
@@ -296,10 +266,7 @@ class TokenSampler:
         """
         Return the float64 distributions (queries, vocab_size) to draw from.
 
-        Args:
-            result (`QueryResult`): The queries.
-            num_visible (`torch.LongTensor` of shape `(queries,)`, *optional*): Number of ranks that each query can see.
-                Defaults to all unmasked ranks.
+        Each query can see the first `num_visible` (queries,) ranks. By default, these are all unmasked ranks.
         """
         shape = len(result.hidden_states), self.state.model.config.vocab_size
         output = result.hidden_states.new_empty(shape, dtype=torch.float64)
@@ -314,41 +281,35 @@ class TokenSampler:
     def _process(
         self, logits: torch.Tensor, queries: QueryResult, num_visible: torch.LongTensor | None = None
     ) -> torch.Tensor:
+        state = self.state
+        if self.processors and num_visible is None:
+            num_visible = to_device(state.num_context, logits.device)[queries.sequences]
         for processor, gets_prefix in zip(self.processors, self.get_prefix, strict=True):
-            apply = self._apply_to_prefix if gets_prefix else self._apply_to_sequence
-            logits = apply(processor, logits, queries, num_visible)
+            if gets_prefix:
+                text, lengths = state.visible_prefix(queries.sequences, num_visible)
+                logits = apply_to_prefixes(processor, text, lengths, logits)
+            else:
+                text = state.visible_ids(queries.sequences, num_visible)
+                # Processors look up scores by id. The mask id may have no column in the logits, so a column is added
+                # for the call.
+                num_missing = max(state.model.config.mask_token_id + 1 - logits.shape[1], 0)
+                padded = F.pad(logits, (0, num_missing), value=float("-inf"))
+                logits = processor(text, padded)[:, : logits.shape[1]]
         if self.eos_ban is not None:
             is_banned, eos_token_ids = self.eos_ban
             is_eos = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device)
             is_eos[eos_token_ids] = True
-            columns = self.state.orders[queries.indices]
+            columns = state.orders[queries.indices]
             logits = logits.masked_fill(is_banned[queries.sequences, columns][:, None] & is_eos, float("-inf"))
         return logits
 
-    def _apply_to_prefix(
-        self,
-        processor: LogitsProcessor,
-        logits: torch.Tensor,
-        queries: QueryResult,
-        num_visible: torch.LongTensor | None,
-    ) -> torch.Tensor:
-        """Apply a processor that reads the text before each query. Queries with texts of equal length share a call."""
-        text, lengths = self.state.visible_prefix(queries.sequences, num_visible)
-        output = logits.clone()
-        for length in lengths.unique().tolist():
-            rows = lengths == length
-            output[rows] = processor(text[rows, :length], logits[rows])
-        return output
 
-    def _apply_to_sequence(
-        self,
-        processor: LogitsProcessor,
-        logits: torch.Tensor,
-        queries: QueryResult,
-        num_visible: torch.LongTensor | None,
-    ) -> torch.Tensor:
-        # Processors look up scores by id. The mask id may have no column in the logits, so a column is added for the
-        # call.
-        num_missing = max(self.state.model.config.mask_token_id + 1 - logits.shape[1], 0)
-        padded = F.pad(logits, (0, num_missing), value=float("-inf"))
-        return processor(self.state.visible_ids(queries.sequences, num_visible), padded)[:, : logits.shape[1]]
+def apply_to_prefixes(
+    processor: LogitsProcessor, text: torch.LongTensor, lengths: torch.LongTensor, logits: torch.Tensor
+) -> torch.Tensor:
+    """Apply a processor to the first `lengths` ids of each text. Texts with equal lengths share a call."""
+    output = logits.clone()
+    for length in lengths.unique().tolist():
+        rows = lengths == length
+        output[rows] = processor(text[rows, :length], logits[rows])
+    return output

@@ -26,19 +26,11 @@ LOOKUP_REACH = 3
 
 
 class Drafts(NamedTuple):
-    """
-    Drafted tokens for the next ranks of each sequence.
+    """Drafted tokens for the next ranks of each sequence."""
 
-    Attributes:
-        tokens (`torch.LongTensor` of shape `(batch, width)`): The drafts.
-        distributions (`torch.Tensor` of shape `(batch, width + 1, vocab_size)`): The distribution q of each draft.
-            Columns after the last draft of a sequence are zero.
-        counts (`torch.LongTensor` of shape `(batch,)`): Number of drafts of each sequence, on the CPU.
-    """
-
-    tokens: torch.LongTensor
-    distributions: torch.Tensor
-    counts: torch.LongTensor
+    tokens: torch.LongTensor  # (batch, width)
+    distributions: torch.Tensor  # (batch, width + 1, vocab_size): q of each draft; 0 after the last draft
+    counts: torch.LongTensor  # (batch,): number of drafts of each sequence, on the CPU
 
 
 class ModelDrafts:
@@ -46,12 +38,9 @@ class ModelDrafts:
     Source of drafts that queries the model itself, for several ranks in parallel. Drafts do not see each other.
 
     For the first draft of a round, q equals p. This draft is always accepted, so each pass gives at least one token.
-
-    Attributes:
-        num_always_accepted (`int`): Number of drafts per round that cannot be rejected.
     """
 
-    num_always_accepted = 1
+    num_always_accepted = 1  # per round
 
     def __init__(self, sampler: TokenSampler) -> None:
         self.sampler = sampler
@@ -76,9 +65,6 @@ class PromptLookupDrafts:
     first difference and at most `LOOKUP_REACH`, plus the same number on the right. Of several best positions, the last
     one is taken. From left to right, this is a lookup of the longest n-gram. Drafting stops at the first target for
     which no neighbour agrees.
-
-    Attributes:
-        num_always_accepted (`int`): Number of drafts per round that cannot be rejected.
     """
 
     num_always_accepted = 0
@@ -116,9 +102,7 @@ def look_up(text: torch.LongTensor, targets: torch.LongTensor) -> tuple[torch.Lo
     """
     Return the token (batch,) whose neighbours agree best with those of the target, and whether at least one agrees.
 
-    Args:
-        text (`torch.LongTensor` of shape `(batch, n)`): Tokens by position, -1 at masked positions.
-        targets (`torch.LongTensor` of shape `(batch,)`): Target position of each sequence.
+    `text` (batch, n) has -1 at masked positions. `targets` (batch,) is the target position of each sequence.
     """
     length = text.shape[1]
     padded = torch.nn.functional.pad(text, (LOOKUP_REACH, LOOKUP_REACH), value=-1)
@@ -144,15 +128,7 @@ class SpeculativeSampler:
     A round takes one pass to verify drafts. With `ModelDrafts`, it takes another pass to make them. A round unmasks at
     least one token, or with `ModelDrafts` at least two (if two are left). There are thus never more passes than tokens.
 
-    Args:
-        state (`CachedDecodingState`): The sequences to fill in.
-        sampler (`TokenSampler`): Sampler that gives the distributions p.
-        drafter (`ModelDrafts` or `PromptLookupDrafts`): Source of drafts.
-        draft_length (`int`): Largest number of drafts per round and sequence.
-
-    Attributes:
-        num_drafts (`int`): Number of drafts that could have been rejected, over all sequences and rounds.
-        num_accepted (`int`): Number of these drafts that were accepted.
+    `draft_length` is the largest number of drafts per round and sequence.
     """
 
     def __init__(
@@ -163,6 +139,7 @@ class SpeculativeSampler:
         draft_length: int,
     ) -> None:
         self.state, self.sampler, self.drafter, self.draft_length = state, sampler, drafter, draft_length
+        # Drafts that could have been rejected, and those of them that were accepted, over all sequences and rounds.
         self.num_drafts = self.num_accepted = 0
 
     def run(self, first_step: int, after_step: Callable[[], None]) -> int:

@@ -7,7 +7,6 @@ import os
 from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase
 
 from .configuration_aogpt import AOGPTConfig
-from .configuration_mdm_encoder import MDMEncoderConfig
 
 # `lstrip` makes the blank before a mask part of the mask, because tokens of words also contain the blank before the
 # word. Filling in "LETTER <|mask|> WITH" therefore leaves one blank between the words.
@@ -16,10 +15,7 @@ MASK = AddedToken("<|mask|>", lstrip=True, special=True)
 
 def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     """
-    Load a tokenizer from the Hub or a folder, and add a mask token if it has none.
-
-    Args:
-        name_or_path (`str`): Hub name or folder.
+    Load a tokenizer by the name of a Hub repository or folder, and add a mask token if it has none.
 
     Raises:
         ValueError: If no tokenizer can be loaded, or if the tokenizer has no end-of-text token.
@@ -42,17 +38,8 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     return add_mask_token(tokenizer)
 
 
-def load_matching_tokenizer(config: AOGPTConfig | MDMEncoderConfig, name_or_path: str) -> PreTrainedTokenizerBase:
-    """
-    Load the tokenizer that will be saved with a model, and check that it fits the model.
-
-    Args:
-        config (`AOGPTConfig` or `MDMEncoderConfig`): Configuration of the model.
-        name_or_path (`str`): Hub name or folder.
-
-    Raises:
-        ValueError: If the id of the mask token differs from `config.mask_token_id`, or as in [`load_tokenizer`].
-    """
+def load_matching_tokenizer(config: AOGPTConfig, name_or_path: str) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model as [`load_tokenizer`] does, and check that its mask id is that of the model."""
     tokenizer = load_tokenizer(name_or_path)
     if tokenizer.mask_token_id != config.mask_token_id:
         raise ValueError(
@@ -70,9 +57,6 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
 
     A tokenizer whose mask token already has the highest id is not changed. A mask token with a lower id, like BERT's,
     is replaced, because a model predicts every id below its mask id.
-
-    Args:
-        tokenizer (`PreTrainedTokenizerBase`): The tokenizer, changed in place.
 
     Raises:
         ValueError: If `<|mask|>` is already another token.

@@ -10,6 +10,7 @@ candidates come first. `ParallelSampler` runs the steps.
 
 import math
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 
@@ -68,22 +69,17 @@ def draw_unmasking_steps(
     generator: torch.Generator | None = None,
 ) -> torch.LongTensor:
     """
-    Draw the index of the step at which each masked rank is unmasked.
+    Draw the index of the step at which each of the `num_masked` (batch,) masked ranks is unmasked.
 
-    Args:
-        num_masked (`torch.LongTensor` of shape `(batch,)`): Number of masked ranks m of each sequence.
-        num_steps (`int`): Number of steps T.
-        schedule (`str`): See [`masked_fractions`].
-        unmasking (`str`): With `"bernoulli"` (Lemma 4.1), every position draws its own step, and step k (counted from
-            1) has probability t_{k-1} - t_k. Here t_k is the expected fraction of masked positions after step k. In a
-            uniformly random order, positions are exchangeable, so the drawn steps can be sorted and assigned along the
-            order without changing the distribution. With `"fixed_count"` (released code), the first floor(m (1 - t_k))
-            ranks are unmasked after step k, but each step unmasks at least one rank while any rank is masked.
-        generator (`torch.Generator`, *optional*): Source of randomness.
+    The `schedule` gives the expected fraction t_k of positions that are masked after step k (counted from 1). With
+    `unmasking="bernoulli"` (Lemma 4.1), every position draws its own step, and step k has probability t_{k-1} - t_k. In
+    a uniformly random order, positions are exchangeable, so the drawn steps can be sorted and assigned along the order
+    without changing the distribution. With `"fixed_count"` (released code), the first floor(m (1 - t_k)) of m ranks are
+    unmasked after step k, but each step unmasks at least one rank while any rank is masked.
 
     Returns:
         `torch.LongTensor` (batch, max(num_masked)) on the CPU. The first m values of each sequence are indices of steps
-        from 0 to T - 1, in non-decreasing order. The remaining values are T.
+        from 0 to `num_steps` - 1, in non-decreasing order. The remaining values are `num_steps`.
 
     Examples:
         >>> draw_unmasking_steps(torch.tensor([6, 3]), 3, "linear", "fixed_count")
@@ -144,12 +140,20 @@ CERTAINTY_MEASURES = {"confidence": confidence, "margin": margin, "entropy": neg
 # ------------------------------------------------------------------------------------------------------------- rules
 
 
+class Candidates(NamedTuple):
+    """Masked ranks that the model predicted in a step, in columns in order of preference."""
+
+    is_candidate: torch.BoolTensor  # (batch, columns)
+    num_planned: torch.LongTensor  # (batch,): number of ranks that the rule planned to unmask in this step
+    measures: dict[str, torch.Tensor]  # results of `UnmaskingRule.measure`, each (batch, columns)
+
+
 class UnmaskingRule:
     """
-    Rule that decides how many candidates a step unmasks.
+    Rule that decides which candidates a step unmasks.
 
-    A rule first plans how many ranks each step predicts. The masked ranks that the model predicted in a step are the
-    candidates of the step. The rule can use the predictions to choose the candidates that are unmasked.
+    A rule first plans how many ranks each step unmasks. It can then use the predictions of a step to choose other
+    candidates, or another number of them.
     """
 
     is_adaptive = False  # whether the number of unmasked ranks depends on predictions
@@ -167,25 +171,11 @@ class UnmaskingRule:
         """Return the measures of each prediction that `select` needs (see `MeasureFunction`)."""
         return {}
 
-    def select(
-        self,
-        step: int,
-        is_candidate: torch.BoolTensor,
-        num_planned: torch.LongTensor,
-        measures: dict[str, torch.Tensor],
-    ) -> torch.BoolTensor:
-        """
-        Return a boolean tensor (batch, columns) that is True at the candidates to unmask.
-
-        Args:
-            step (`int`): Index of the step.
-            is_candidate (`torch.BoolTensor` of shape `(batch, columns)`): True at candidates. The columns are in order
-                of preference.
-            num_planned (`torch.LongTensor` of shape `(batch,)`): Number of ranks that [`steps`] planned for this step.
-            measures (`dict` of `torch.Tensor` of shape `(batch, columns)`): Results of [`measure`].
-        """
-        columns = torch.arange(is_candidate.shape[1], device=is_candidate.device)
-        return columns < to_device(num_planned, columns.device)[:, None]
+    def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
+        """Return a boolean tensor (batch, columns) that is True at the candidates to unmask: the first planned ones."""
+        device = candidates.is_candidate.device
+        columns = torch.arange(candidates.is_candidate.shape[1], device=device)
+        return columns < to_device(candidates.num_planned, device)[:, None]
 
 
 class ScheduledUnmasking(UnmaskingRule):
@@ -216,9 +206,16 @@ class ScheduledUnmasking(UnmaskingRule):
 
 
 class AdaptiveUnmasking(UnmaskingRule):
-    """Rule that takes as many steps as the predictions require, and unmasks at least one position in each step."""
+    """
+    Rule that takes as many steps as the predictions require, and unmasks at least one position in each step.
+
+    `bound` is the setting `entropy_bound` or `threshold` of `generate`.
+    """
 
     is_adaptive = True
+
+    def __init__(self, bound: float) -> None:
+        self.bound = bound
 
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
         """Yield steps until no rank is masked."""
@@ -236,53 +233,36 @@ class EntropyBoundUnmasking(AdaptiveUnmasking):
     of distributions from which they are drawn (arXiv 2505.24857).
     """
 
-    def __init__(self, bound: float) -> None:
-        self.bound = bound
-
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the entropy of each prediction in nats."""
         return {"entropy": -negative_entropy(probabilities)}
 
-    def select(
-        self,
-        step: int,
-        is_candidate: torch.BoolTensor,
-        num_planned: torch.LongTensor,
-        measures: dict[str, torch.Tensor],
-    ) -> torch.BoolTensor:
+    def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
         """Return a boolean tensor (batch, columns) that is True at the leading candidates within the bound."""
-        entropies = measures["entropy"]
+        entropies = candidates.measures["entropy"]
         total_correlation_bound = entropies.cumsum(dim=1) - entropies.cummax(dim=1).values
         is_selected = total_correlation_bound <= self.bound + 1e-12  # 0 for a single position, up to rounding
         is_selected[:, 0] = True
-        return is_candidate & is_selected
+        return candidates.is_candidate & is_selected
 
 
 class ThresholdUnmasking(AdaptiveUnmasking):
     """
-    Rule that unmasks every candidate whose likeliest token has at least the probability `threshold`.
+    Rule that unmasks every candidate whose likeliest token has at least the probability `bound`.
 
     If there is no such candidate, it unmasks the first candidate (Fast-dLLM, arXiv 2505.22618, section 3.3).
     """
 
     takes_leading = False
 
-    def __init__(self, threshold: float) -> None:
-        self.threshold = threshold
-
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return the probability of the likeliest token of each prediction."""
         return {"confidence": confidence(probabilities)}
 
-    def select(
-        self,
-        step: int,
-        is_candidate: torch.BoolTensor,
-        num_planned: torch.LongTensor,
-        measures: dict[str, torch.Tensor],
-    ) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, columns), True at candidates that reach the threshold, else at the first."""
-        is_selected = is_candidate & (measures["confidence"] >= self.threshold)
+    def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
+        """Return a boolean tensor (batch, columns), True at candidates that reach the bound, else at the first one."""
+        is_candidate, measures = candidates.is_candidate, candidates.measures
+        is_selected = is_candidate & (measures["confidence"] >= self.bound)
         is_selected[:, 0] |= is_candidate[:, 0] & ~is_selected.any(dim=1)
         return is_selected
 
@@ -323,26 +303,20 @@ class ScoreUnmasking(UnmaskingRule):
         """Return the log of the score summed over tokens, without the factor that depends only on the noise level."""
         return {"log_total": logits.double().logsumexp(dim=-1) - math.log(self.num_tokens)}
 
-    def select(
-        self,
-        step: int,
-        is_candidate: torch.BoolTensor,
-        num_planned: torch.LongTensor,
-        measures: dict[str, torch.Tensor],
-    ) -> torch.BoolTensor:
+    def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
         """Draw the candidates to unmask at random."""
         if step == len(self.times) - 1:
-            return is_candidate
+            return candidates.is_candidate
         time, next_time = self.times[step].item(), self.times[step + 1].item()
         sigma, next_sigma = self.noise_level(step), self.noise_level(step + 1)
-        total_score = measures["log_total"].exp() / math.expm1(sigma)
+        total_score = candidates.measures["log_total"].exp() / math.expm1(sigma)
         if self.unmasking == "euler":
             rate = MAX_MASKED_FRACTION / (1 - MAX_MASKED_FRACTION * time)
             probability = (time - next_time) * rate * total_score
         else:
             probability = math.expm1(sigma - next_sigma) * total_score
         draws = draw_uniform(*probability.shape, generator=self.generator, device=probability.device)
-        return is_candidate & (draws < probability)
+        return candidates.is_candidate & (draws < probability)
 
 
 # ----------------------------------------------------------------------------------------------------------- sampler
@@ -352,17 +326,10 @@ class ParallelSampler:
     """
     Sampler that unmasks several positions per forward pass.
 
-    The tokens of a step are drawn independently of each other, given all tokens that were unmasked before.
-
-    Args:
-        state (`DecodingState`): The sequences to fill in.
-        rule (`UnmaskingRule`): Rule that decides how many positions each step unmasks.
-        sampler (`TokenSampler`): Sampler that draws the tokens.
-        certainty (`str`, *optional*): Name in `CERTAINTY_MEASURES`. The candidates of a step are then unmasked in the
-            order of that measure instead of the order of the state. Samples then no longer follow the model's
-            distribution under a fixed order.
-        window (`int`, *optional*): Number of masked ranks that are candidates. Defaults to all masked ranks of the
-            block.
+    The tokens of a step are drawn independently of each other, given all tokens that were unmasked before. With
+    `certainty`, a name in `CERTAINTY_MEASURES`, the candidates of a step are unmasked in the order of that measure
+    instead of the order of the state. Samples then no longer follow the model's distribution under a fixed order.
+    `window` is the number of masked ranks that are candidates. By default, all masked ranks of the block are.
     """
 
     def __init__(
@@ -390,7 +357,8 @@ class ParallelSampler:
             num_queries = num_planned if blocks is None else self._count_candidates(num_planned, blocks)
             if not num_queries.any():
                 continue  # nothing to unmask in this step, so no forward pass
-            result = self._query(num_queries, self.rule.noise_level(step))
+            sigma = self.rule.noise_level(step)
+            result = state.query(num_queries) if sigma is None else state.query(num_queries, sigma)
             sampled = self.sampler.sample(result, self._measure if self.needs_measures else None)
             if self.needs_measures:
                 num_unmasked = self._commit_selected(result, sampled, num_queries, num_planned, step, first_step)
@@ -400,12 +368,6 @@ class ParallelSampler:
             if num_unmasked.any():
                 after_step()
         return first_step + step + 1
-
-    def _query(self, num_queries: torch.LongTensor, sigma: float | None) -> QueryResult:
-        if sigma is None:
-            return self.state.query(num_queries)
-        levels = torch.full(num_queries.shape, sigma, dtype=torch.float64, device=self.state.ids.device)
-        return self.state.query(num_queries, sigma=levels)
 
     def _measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
         values = self.rule.measure(logits, probabilities)
@@ -449,7 +411,7 @@ class ParallelSampler:
         preference = self._sort_candidates(queries, result, sampled)
         preferred = queries.gather(1, preference)
         measures = {name: values[preferred] for name, values in sampled.measures.items()}
-        is_selected = self.rule.select(step, preferred >= 0, num_planned, measures)
+        is_selected = self.rule.select(step, Candidates(preferred >= 0, num_planned, measures))
         front = (~is_selected).long().argsort(dim=1, stable=True)
         self._move_candidates(preference.gather(1, front), num_queries)
 

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from numbers import Integral, Real
 
 import torch
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import TransformersKwargs
 
 # Arguments that every `forward` must accept, because Transformers' trainer, pipelines and tokenizers or PEFT may pass
@@ -56,20 +56,29 @@ def suggest_arguments(method: Callable) -> Callable:
 
 
 def check_choice(name: str, value: object, allowed: Iterable[str], alternative: str = "") -> None:
-    """
-    Raise a `ValueError` unless `value` is one of the `allowed` strings.
-
-    The error message lists the allowed strings, followed by the text `alternative`.
-    """
+    """Raise a `ValueError` unless `value` is one of the `allowed` strings. The message adds `alternative` to them."""
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(map(repr, allowed)) + alternative
         raise ValueError(f"`{name}` must be one of {choices}, but is {value!r}.")
 
 
-def check_integer(name: str, value: object, least: int = 1) -> None:
-    """Raise a `ValueError` unless `value` is an integer of at least `least`."""
-    if not is_integer(value) or value < least:
-        raise ValueError(f"`{name}` must be an integer of at least {least}, but is {value!r}.")
+def check_integer(name: str, value: object, least: int = 1, most: int | None = None) -> None:
+    """Raise a `ValueError` unless `value` is an integer of at least `least` and, if given, at most `most`."""
+    if not is_integer(value) or value < least or (most is not None and value > most):
+        allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise ValueError(f"`{name}` must be an integer {allowed}, but is {value!r}.")
+
+
+def check_positive(name: str, value: object) -> None:
+    """Raise a `ValueError` unless `value` is a positive, finite number."""
+    if not is_number(value) or not 0 < value < float("inf"):
+        raise ValueError(f"`{name}` must be positive and finite, but is {value!r}.")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raise a `ValueError` unless `value` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"`{name}` must be True or False, but is {value!r}.")
 
 
 def check_even(name: str, value: object) -> None:
@@ -112,14 +121,9 @@ def check_aligned(name: str, values: torch.Tensor, input_ids: torch.Tensor) -> N
 
 def check_orders(name: str, orders: torch.Tensor, batch_size: int, length: int, expected: str = "") -> None:
     """
-    Raise a `ValueError` unless every order is a permutation of 0 ... length - 1.
+    Raise a `ValueError` unless `orders` are `batch_size` permutations of 0 ... length - 1.
 
-    Args:
-        name (`str`): Name of the argument, used in error messages.
-        orders (`torch.Tensor` of shape `(batch, n)`): The orders to check.
-        batch_size (`int`): Required number of orders.
-        length (`int`): Required number of positions in each order.
-        expected (`str`): Explanation of the required shape, appended to it in the error message.
+    The error message for a wrong shape contains `expected`, an explanation of the required shape.
     """
     check_tensor(name, orders)
     if tuple(orders.shape) != (batch_size, length):
@@ -184,13 +188,12 @@ def check_text_ids(model: PreTrainedModel, name: str, ids: torch.LongTensor, als
         )
 
 
-def check_mask_token(model: PreTrainedModel) -> None:
-    """Raise a `ValueError` if `config.mask_token_id` was changed to a value that is not above the ids of text."""
-    mask, num_valid = model.config.mask_token_id, model.config.num_valid_tokens
-    if not is_integer(mask) or mask < num_valid:
+def check_mask_token(config: PreTrainedConfig) -> None:
+    """Raise a `ValueError` if the mask id of a model configuration is not above the ids of text."""
+    if not is_integer(config.mask_token_id) or config.mask_token_id < config.num_valid_tokens:
         raise ValueError(
-            f"config.mask_token_id must be an integer of at least {num_valid} (config.num_valid_tokens), since lower "
-            f"ids are text, but is {mask!r}."
+            f"`mask_token_id` must be at least `num_valid_tokens` ({config.num_valid_tokens}), since lower ids are "
+            f"text, but is {config.mask_token_id!r}."
         )
 
 
@@ -203,9 +206,7 @@ def prepare_input_ids(
     """
     Check `input_ids` (batch, n), and return them as int64 with 0 at padding.
 
-    Raises:
-        ValueError: If `input_ids` is not a batch of ids of text (or masks, with `allow_mask`), if its sequences are too
-            long, or if `attention_mask` has another shape.
+    They must be ids of text (or masks, with `allow_mask`), and not too long for the model.
     """
     check_batch("input_ids", input_ids)
     if attention_mask is not None:
@@ -217,7 +218,7 @@ def prepare_input_ids(
             "(config.max_position_embeddings). Truncate or split the text, or use a model for longer sequences."
         )
     if allow_mask:
-        check_mask_token(model)
+        check_mask_token(model.config)
     input_ids = input_ids.long()
     if attention_mask is not None:
         input_ids = input_ids.masked_fill(attention_mask == 0, 0)
@@ -231,13 +232,7 @@ def prepare_labels(
     input_ids: torch.LongTensor,
     attention_mask: torch.Tensor | None = None,
 ) -> torch.LongTensor:
-    """
-    Check `labels` (batch, n), and return them as int64 with -100 at padding.
-
-    Raises:
-        ValueError: If `labels` does not have the shape of `input_ids`, or contains values that are neither ids of text
-            nor -100.
-    """
+    """Check that `labels` (batch, n) are ids of text or -100, and return them as int64 with -100 at padding."""
     check_batch("labels", labels)
     check_aligned("labels", labels, input_ids)
     labels = labels.long()
@@ -267,10 +262,6 @@ def prepare_targets(
     Check `targets` and `context`, and return two boolean tensors (batch, n) that are True at targets and at context.
 
     Without `context`, all tokens that are not targets are context. A sequence without targets gets no context.
-
-    Raises:
-        ValueError: If `targets` or `context` does not have the shape of `input_ids`, contains padding, or overlaps the
-            other, or if no position is a target.
     """
     check_batch("input_ids", input_ids)
     check_aligned("targets", targets, input_ids)

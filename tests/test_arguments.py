@@ -24,6 +24,7 @@ from training.arguments import (
 )
 
 CONFIGS = sorted((Path(__file__).parents[1] / "training" / "configs").glob("*.yaml"))
+CONFIGS = [path for path in CONFIGS if not path.stem.startswith("study")]  # these are read by eval/benchmarks/study.py
 RECIPES = [path for path in CONFIGS if path.stem.startswith(("small", "medium", "large"))]
 ENCODER = "architecture: encoder"
 MASKED_DIFFUSION = f"{ENCODER}\nobjective: masked_diffusion"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
-from modeling_aogpt.likelihood_estimators import draw_masks, draw_stratified
+from modeling_aogpt.likelihood import draw_masks, draw_stratified
 from tests.references import check_estimates, perturb_vectors, random_encoder, random_model
 
 BATCH, N = 400, 4

@@ -17,6 +17,7 @@ from common.commands import Parser
 from common.corpora import unicode_names
 from common.tokenization import train_tokenizer, vocabulary_arguments
 from eval.benchmarks.speed import SpeedArguments
+from eval.benchmarks.speed_quality import SpeedQualityArguments
 from eval.generative import GenerativeArguments
 from eval.protocols import EVALUATION_SETS
 from eval.watch import WatchArguments
@@ -176,6 +177,7 @@ def test_training_commands_parse(model_folder: Path, tmp_path: Path, monkeypatch
         ("eval/generative.py", GenerativeArguments, "+"),
         ("eval/watch.py", WatchArguments, "+"),
         ("eval/benchmarks/speed.py", SpeedArguments, None),
+        ("eval/benchmarks/speed_quality.py", SpeedQualityArguments, "+"),
         ("model_cards/publish.py", PublishArguments, "+"),
     ],
 )

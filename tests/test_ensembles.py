@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from modeling_aogpt import AOGPTForAnyOrderLM
-from modeling_aogpt.likelihood_estimators import permute_context
+from modeling_aogpt.likelihood import permute_context
 from modeling_aogpt.orders import random_orders
 from tests.references import block_orders, check_estimates, random_model
 

@@ -7,23 +7,25 @@ import pytest
 import torch
 from PIL import Image
 
-from common import sudoku
+from common import path_star, sudoku
 from common.files import read_json
 from common.tokenization import train_tokenizer
 from eval.sudoku import (
     DECODINGS,
-    PUZZLE_FIRST,
-    Puzzles,
+    animate,
     decode,
-    encode_after_puzzles,
-    encode_in_place,
+    decodings_of,
+    encode,
+    group_by_recipe,
     main,
+    make_report,
     random_order,
+    summarize,
     wilson_interval,
 )
 from tests.training_runs import train
 
-PUZZLES = Puzzles(4, sudoku.held_out_puzzles(4, 3))
+TEXTS = sudoku.held_out_texts(4, False, 3)
 TOKENIZER = train_tokenizer(["1234"], 257)
 MASK = TOKENIZER.mask_token_id
 
@@ -44,85 +46,159 @@ tracker: none
 
 def test_wilson_interval() -> None:
     """The values are those of statsmodels' `proportion_confint(..., method="wilson")`."""
-    assert wilson_interval(8, 10) == pytest.approx((0.49016, 0.94332), abs=1e-4)
-    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.27753), abs=1e-4)
-    assert wilson_interval(10, 10)[1] == 1.0
+    assert wilson_interval(0.8, 10) == pytest.approx((0.49016, 0.94332), abs=1e-4)
+    assert wilson_interval(0.0, 10) == pytest.approx((0.0, 0.27753), abs=1e-4)
+    assert wilson_interval(1.0, 10)[1] == 1.0
 
 
 def test_clues_come_first_from_left_to_right() -> None:
     is_masked = torch.rand(50, 9, generator=torch.Generator().manual_seed(0)) < 0.5
-    orders = random_order(is_masked, seed=1)
+    orders = random_order(is_masked, torch.Generator().manual_seed(1))
     for order, masked in zip(orders, is_masked, strict=True):
         given = (~masked).nonzero()[:, 0].tolist()
         assert order[: len(given)].tolist() == given
         assert sorted(order[len(given) :].tolist()) == masked.nonzero()[:, 0].tolist()
-    assert not torch.equal(orders, random_order(is_masked, seed=2))
+    assert not torch.equal(orders, random_order(is_masked, torch.Generator().manual_seed(2)))
 
 
-def test_puzzles_are_encoded_with_masks() -> None:
-    in_place, after = encode_in_place(PUZZLES, TOKENIZER), encode_after_puzzles(PUZZLES, TOKENIZER)
-    assert in_place.shape == (3, 17)
-    assert after.shape == (3, 33)
-    for (puzzle, _), ids, with_puzzle in zip(PUZZLES.pairs, in_place, after, strict=True):
-        assert torch.equal(ids[:16] == MASK, torch.tensor(puzzle) == 0)
-        given = [TOKENIZER.decode(token) for token in ids[:16] if token != MASK]
-        assert given == [str(digit) for digit in puzzle if digit]
-        assert TOKENIZER.decode(with_puzzle[:17]) == sudoku.to_text(puzzle) + "="
-        assert (with_puzzle[17:] == MASK).all()
+@pytest.mark.parametrize("has_puzzle", [False, True])
+def test_missing_digits_are_masks(has_puzzle: bool) -> None:
+    texts = sudoku.held_out_texts(4, has_puzzle, 3)
+    ids, solutions = encode(texts, TOKENIZER, None if has_puzzle else 17)
+    assert ids.shape == solutions.shape == (3, 33 if has_puzzle else 17)
+    for (puzzle, solution), row, filled, (clues, grid) in zip(
+        texts, ids.tolist(), solutions.tolist(), sudoku.held_out_puzzles(4, 3), strict=True
+    ):
+        assert solution.endswith(sudoku.to_text(grid))
+        assert solution.startswith(f"{sudoku.to_text(clues)}=") == has_puzzle
+        assert [token == MASK for token in row[: len(puzzle)]] == [character == "_" for character in puzzle]
+        assert TOKENIZER.decode(filled, skip_special_tokens=True) == solution
+        assert puzzle.count("_") == (16 if has_puzzle else clues.count(0))
+        assert filled[len(solution) :] == row[len(solution) :] == [TOKENIZER.eos_token_id] * (not has_puzzle)
     with pytest.raises(ValueError, match="the tokenizer merges several characters"):
-        encode_in_place(PUZZLES, train_tokenizer(["1234"] * 20, 259))
+        encode(texts, train_tokenizer(["1234"] * 20, 259), None)
 
 
-@pytest.mark.parametrize("encode", [encode_in_place, encode_after_puzzles])
-def test_a_puzzle_is_solved_if_all_cells_are_right(encode: callable) -> None:
-    inputs = encode(PUZZLES, TOKENIZER)
-    solutions = torch.tensor(TOKENIZER([sudoku.to_text(solution) for _, solution in PUZZLES.pairs]).input_ids)
+def test_a_puzzle_is_solved_if_all_cells_are_right() -> None:
+    ids, solutions = encode(TEXTS, TOKENIZER, 17)
+    given = {}
 
     def generate(inputs: torch.LongTensor, **settings: object) -> SimpleNamespace:
-        sequences, steps = inputs.clone(), torch.full_like(inputs, -1)
-        start = 0 if encode is encode_in_place else 17
-        sequences[:, start : start + 16] = solutions
+        given.update(settings)
+        sequences = solutions.clone()
         last = (inputs[0] == MASK).nonzero()[-1]
         sequences[0, last] = TOKENIZER("5").input_ids[0]  # a single wrong cell
-        steps[inputs == MASK] = 7
-        steps[0, last] = 9
-        return SimpleNamespace(sequences=sequences, unmasking_steps=steps)
+        halfway = inputs.clone()
+        halfway[0, last] = sequences[0, last]  # only the first puzzle takes two steps
+        return SimpleNamespace(
+            sequences=sequences, history=torch.stack((inputs, halfway, sequences)), num_forward_passes=4,
+            unmasking_steps=None,
+        )  # fmt: skip
 
-    results, _, is_solved = decode(
-        SimpleNamespace(generate=generate), inputs, PUZZLES, TOKENIZER, {"order": "margin"}, 0
-    )
+    results, is_solved, _ = decode(SimpleNamespace(generate=generate), ids, solutions, "confidence, refined", 0)
     assert is_solved.tolist() == [False, True, True]
-    assert (results["solved"], results["puzzles"], results["fraction"]) == (2, 3, 2 / 3)
-    assert results["passes_per_puzzle"] == 4 / 3
+    assert results["solved"] == pytest.approx(2 / 3)
+    assert results["passes_per_puzzle"] == pytest.approx(4 / 3 * 2)  # two passes in each step
+    fewest = min(puzzle.count("_") for puzzle, _ in TEXTS)
+    assert (given["order"], given["do_sample"], given["refine_length"]) == ("confidence", False, fewest // 3)
+
+
+def test_decodings_fit_the_model() -> None:
+    decoder, encoder, rival = (
+        decodings_of({"architecture": architecture, "orders": orders})
+        for architecture, orders in (("decoder", "context_first"), ("encoder", "random"), ("decoder", "left_to_right"))
+    )
+    assert decoder == list(DECODINGS)
+    assert set(decoder) - set(encoder) == {"random, speculative"}
+    assert rival == ["left to right", "left to right, sampled"]
+
+
+def make_run(folder: str, solved: float, **arguments: object) -> dict:
+    """Return a run that solves a fraction of the puzzles."""
+    arguments = {"seed": 0, "corpus": ["sudoku-4"], "architecture": "decoder", "orders": "random", **arguments}
+    decodings = {"margin": {"solved": solved, "passes_per_puzzle": 9.0, "seconds_per_puzzle": 0.01}}
+    cost = {"num_parameters": 1000, "steps": 5, "tokens": 100, "train_seconds": 120.0}
+    return {"run": folder, "arguments": arguments, "decodings": decodings, **cost}
+
+
+def test_seeds_of_a_recipe_are_one_row() -> None:
+    recipes = group_by_recipe(
+        [make_run("runs/any-0", 0.5), make_run("other/any-1", 0.75, seed=1), make_run("any-1", 0.0)]
+    )
+    assert {name: [run["run"] for run in runs] for name, runs in recipes.items()} == {
+        "any": ["runs/any-0", "other/any-1"],
+        "any-1": ["any-1"],  # its seed is 0
+    }
+    summary = {name: summarize(runs, num_puzzles=10) for name, runs in recipes.items()}
+    assert summary["any"]["margin"]["seeds"] == [0.5, 0.75]
+    assert summary["any"]["margin"]["interval"] == wilson_interval(0.625, 10)
+    facts = {"task": "sudoku", "puzzles": "sudoku-4", "num_puzzles": 10, "num_clues": None, "mean_missing": 5.0}
+    report = make_report({"summary": summary, "runs": recipes, **facts})
+    assert "| any | margin | 62.5% | 50.0% to 75.0% |" in report
+    assert "| any-1 | margin | 0.0% |  |" in report
+    assert "| any | sudoku-4 | decoder | random | 0, 1 | 1,000 | 5 | 100 | 2 |" in report
+
+
+@pytest.mark.parametrize(
+    ("others", "message"),
+    [
+        ({"seed": 1, "learning_rate": 2}, "but differ in learning_rate\\."),
+        ({"learning_rate": 2}, "but differ in learning_rate\\."),
+        ({}, "but several have the same seed"),
+    ],
+)
+def test_runs_of_a_recipe_differ_only_in_the_seed(others: dict, message: str) -> None:
+    first = make_run("a/any-0", 0.5, learning_rate=1, output_dir="a")
+    second = make_run(f"b/any-{others.get('seed', 0)}", 0.5, **{"learning_rate": 1, "output_dir": "b", **others})
+    with pytest.raises(ValueError, match=message):
+        group_by_recipe([first, second])
 
 
 @pytest.mark.usefixtures("datasets_cache")
-def test_runs_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_compared(tmp_path: Path) -> None:
+    context_first = "corpus: sudoku-4\nsequence_length: 17\norders: context_first\nmin_context: 3\n"
     settings = {
-        "any-order": "corpus: sudoku-4\nsequence_length: 17\norders: context_first\nmin_context: 3\n",
+        "any-0": context_first,
+        "any-1": f"{context_first}seed: 1\n",
+        "encoder": "corpus: sudoku-4\nsequence_length: 17\narchitecture: encoder\nobjective: masked_diffusion\n",
         "rival": 'corpus: sudoku-4-puzzles\nsequence_length: 34\norders: left_to_right\nprompt_end: "="\n',
     }
     for name, lines in settings.items():
         (tmp_path / f"{name}.yaml").write_text(TINY + lines)
         train(tmp_path / f"{name}.yaml", tmp_path / name)
-    monkeypatch.setitem(DECODINGS, "confidence", {"order": "confidence", "suppress_tokens": [0]})
     out = tmp_path / "results"
-    main([str(tmp_path / "any-order"), str(tmp_path / "rival"), "--num_puzzles", "4", "--output_dir", str(out)])
-    first, second = read_json(out / "results.json", ("runs",), "eval/sudoku.py")["runs"]
-    assert list(first["decodings"]) == list(DECODINGS)
-    assert list(second["decodings"]) == [PUZZLE_FIRST]
-    assert second["decodings"][PUZZLE_FIRST]["passes_per_puzzle"] == 16
-    report = (out / "sudoku.md").read_text()
-    assert "4 held-out puzzles (minimal; " in report
-    assert report.count(" to ") >= 7
+    main([*(str(tmp_path / name) for name in settings), "--num_puzzles", "4", "--output_dir", str(out)])
+    results = read_json(out / "results.json", ("runs",), "eval/sudoku.py")
+    assert {name: len(runs) for name, runs in results["runs"].items()} == {"any": 2, "encoder": 1, "rival": 1}
+    summary = results["summary"]
+    assert list(summary["any"]) == list(DECODINGS)
+    assert list(summary["encoder"]) == [name for name in DECODINGS if "speculative" not in name]
+    assert summary["rival"]["left to right"]["passes_per_puzzle"] == 16
+    missing = results["mean_missing"]
+    assert summary["any"]["margin"]["passes_per_puzzle"] == summary["encoder"]["random"]["passes_per_puzzle"] == missing
+    assert missing < summary["any"]["confidence, refined"]["passes_per_puzzle"] <= missing + 4 * (missing // 3)
+    assert "4 held-out Sudoku puzzles (minimal), each" in (out / "sudoku.md").read_text()
     assert Image.open(out / "sudoku.png").width > 1000
     with pytest.raises(SystemExit, match=r"error: .*rival"):
         main([str(tmp_path / "rival.yaml")])
 
 
-def test_the_animation_shows_a_step_per_frame(tmp_path: Path) -> None:
-    from eval.sudoku import animate
+@pytest.mark.usefixtures("datasets_cache")
+def test_path_star_graphs_are_puzzles_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(path_star, "NUM_DRAWN", 40)
+    lines = 'corpus: path-star-2-5\nsequence_length: 36\nprompt_end: "="\n'
+    (tmp_path / "star.yaml").write_text(TINY + lines)
+    train(tmp_path / "star.yaml", tmp_path / "star")
+    main([str(tmp_path / "star"), "--num_puzzles", "3", "--output_dir", str(tmp_path / "out")])
+    report = (tmp_path / "out" / "path-star.md").read_text()
+    assert "3 held-out [path-star graphs]" in report
+    assert "On average, 5.0 tokens are missing" in report
+    assert Image.open(tmp_path / "out" / "path-star.png").width > 1000
+    with pytest.raises(SystemExit, match="`num_clues` can only be set for Sudoku"):
+        main([str(tmp_path / "star"), "--num_clues", "3"])
 
-    animate({"size": 4, "solution": PUZZLES.pairs[0][1], "steps": [-1, 0, 1, 2] * 4}, tmp_path / "steps.gif")
+
+def test_the_animation_shows_a_step_per_frame(tmp_path: Path) -> None:
+    animate({"solution": TEXTS[0][1], "steps": [-1, 0, 1, 2] * 4}, tmp_path / "steps.gif")
     image = Image.open(tmp_path / "steps.gif")
     assert image.n_frames == 4

@@ -3,15 +3,12 @@
 """The comparison of any-order training from a left-to-right model with that from random weights."""
 
 import json
-import math
 from pathlib import Path
 
 import pytest
-import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM
 
 from eval.benchmarks import from_causal
-from tests.references import random_model
 from tests.training_runs import RECIPE, STEPS, results, train, write_config
 
 LLAMA = """
@@ -80,19 +77,3 @@ def test_a_failed_run_ends_the_command(config: Path, tmp_path: Path, monkeypatch
     with pytest.raises(SystemExit) as error:
         from_causal.train([str(tmp_path / "none.yaml")])
     assert error.value.code == 1
-
-
-def test_infilling_predicts_every_token_once_given_half_of_the_others() -> None:
-    model, ids = random_model(), torch.randint(11, (3, 12), generator=torch.Generator().manual_seed(0))
-    calls, score = [], model.conditional_log_likelihood
-    model.conditional_log_likelihood = lambda ids, targets, **options: (
-        calls.append(targets) or score(ids, targets, **options)
-    )
-    nats = from_causal.infilling_nats(model, ids)
-    assert torch.equal(calls[0], ~calls[1])
-    assert calls[0].sum(dim=-1).tolist() == [6, 6, 6]
-    assert not torch.equal(calls[0][0], calls[0][1])
-    assert math.isfinite(nats)
-    torch.nn.init.zeros_(model.lm_head.weight)
-    torch.nn.init.zeros_(model.lm_head.bias)
-    assert from_causal.infilling_nats(model, ids) == pytest.approx(36 * math.log(model.config.num_valid_tokens))

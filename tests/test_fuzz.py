@@ -51,6 +51,7 @@ SETTINGS = {
     "num_return_sequences": [1, 2],
     "refine_rounds": [1],
     "refine_length": [1],
+    "refine_selection": ["neighbours", "least_likely"],
 }
 
 
@@ -102,7 +103,7 @@ def draw_inputs(draw: random.Random) -> dict[str, torch.Tensor]:
 def draw_settings(draw: random.Random) -> dict[str, object]:
     chosen = draw.sample(sorted(SETTINGS), draw.choice([0, 1, 2, 3, 4, 5]))
     settings = {name: draw.choice(SETTINGS[name]) for name in chosen}
-    if "refine_rounds" in settings or "refine_length" in settings:
+    if any(name.startswith("refine_") for name in settings):
         settings |= {"refine_rounds": 1, "refine_length": 1}
     if "draft" in settings or "draft_length" in settings:
         settings["strategy"] = "speculative"

@@ -418,7 +418,7 @@ def test_padding_without_a_mask_is_warned_of(
 def test_a_mask_id_that_was_changed_to_text_is_an_error(mask_token_id: object) -> None:
     model = random_model()
     model.config.mask_token_id = mask_token_id
-    message = rf"config.mask_token_id must be an integer of at least 11 .*, but is {mask_token_id}"
+    message = rf"`mask_token_id` must be at least `num_valid_tokens` \(11\), .* but is {mask_token_id}"
     for call in (model.generate, lambda: model.generate(torch.tensor([[1, 11]]))):
         with pytest.raises(ValueError, match=message):
             call()

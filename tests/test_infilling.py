@@ -1,151 +1,99 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-import random
-from types import SimpleNamespace
+import math
+import sys
+from pathlib import Path
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerBase
 
-from common.tokenization import train_tokenizer
-from eval.infilling import (
-    KINDS,
-    choose_letter_and_mark,
-    choose_one_or_two_words,
-    classify,
-    infill,
-    make_printable,
-    mask_documents,
-    sample,
-)
-from tests.test_trained_tokenizers import DOCUMENTS
+from common.files import read_json
+from eval.infilling import BEFORE, Filler, Gap, evaluate, main, make_gaps
+from modeling_aogpt import AOGPTForAnyOrderLM
+from tests.references import random_model
+from tests.training_runs import train, write_config
 
-KNOWN = {"train": set(DOCUMENTS[1::2]), "validation": set(DOCUMENTS[::2])}
+MASK, EOS = 11, 0
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
-    return train_tokenizer(DOCUMENTS, 300)  # few merges, so that most words have several tokens
+@pytest.fixture
+def model() -> AOGPTForAnyOrderLM:
+    model = random_model()
+    model.config.eos_token_id = EOS
+    return model
 
 
-@pytest.fixture(scope="module")
-def sequences(tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    longest = max(map(len, tokenizer(DOCUMENTS)["input_ids"])) + 1
-    return [ids + [tokenizer.eos_token_id] * (longest - len(ids)) for ids in tokenizer(DOCUMENTS)["input_ids"]]
+def test_gaps_leave_a_part_of_the_document() -> None:
+    documents = [[1], [2, 3], [4, 5, 6, 7, 8, 9]] * 50
+    gaps = make_gaps(documents, 90, max_gap=4, seed=0)
+    assert len(gaps) == 90
+    assert {gap.length for gap in gaps if len(gap.ids) == 2} == {1}
+    assert {gap.length for gap in gaps if len(gap.ids) == 6} == {1, 2, 3, 4}
+    assert all(0 <= gap.start <= len(gap.ids) - gap.length for gap in gaps)
+    assert Gap([4, 5, 6, 7], 1, 2).with_tokens([MASK] * 3) == [4, MASK, MASK, MASK, 7]
+    assert make_gaps(documents, 90, 4, seed=0) == gaps != make_gaps(documents, 90, 4, seed=1)
 
 
-def model_that_generates(sequences: torch.Tensor, mask_token_id: int) -> SimpleNamespace:
-    """Return a model that fills masks, or whole sequences, with the tokens of `sequences`."""
+class Words:
+    """A tokenizer with a word for each id."""
 
-    def generate(inputs: torch.Tensor | None = None, **options: object) -> torch.Tensor:
-        return sequences if inputs is None else torch.where(inputs == mask_token_id, sequences, inputs)
-
-    return SimpleNamespace(generate=generate)
+    def decode(self, ids: list[int]) -> str:
+        return " ".join(f"w{token}" for token in ids)
 
 
-def test_choose_letter_and_mark() -> None:
-    rng = random.Random(0)
-    assert choose_letter_and_mark("LATIN SMALL LETTER A WITH ACUTE", rng) == {3, 5}
-    assert choose_letter_and_mark("GREEK SMALL LETTER ETA WITH DASIA AND OXIA", rng) == {3, 5}
-    assert choose_letter_and_mark("SOLIDUS WITH OVERLINE", rng) == set()
+@pytest.mark.parametrize("padded_length", [8, None])
+def test_fillings_are_compared_per_token(model: AOGPTForAnyOrderLM, padded_length: int | None) -> None:
+    filler, gap, fillings = Filler(model, padded_length, max_length=4), Gap([3, 1, 4, 5], 1, 2), []
+    for count in range(1, 5):
+        ids = torch.tensor([[3, *[MASK] * count, 5, *[EOS] * ((padded_length or count + 2) - count - 2)]])
+        output = model.generate(ids, order="confidence", do_sample=False, return_dict_in_generate=True)
+        fillings.append((output.token_logprobs.sum().item() / count, output.sequences[0, 1 : count + 1].tolist()))
+    assert filler.by_filling(gap) == max(fillings)[1]
+    assert filler.with_known_length(gap) == fillings[1][1]
 
 
-def test_choose_one_or_two_words() -> None:
-    rng = random.Random(0)
-    assert choose_one_or_two_words("PLUS SIGN", rng) == set()
-    drawn = [choose_one_or_two_words("A B C D", rng) for _ in range(200)]
-    assert {len(words) for words in drawn} == {1, 2}
-    assert set.union(*drawn) == {0, 1, 2, 3}
+def test_left_to_right_does_not_see_the_text_after_the_gap(model: AOGPTForAnyOrderLM) -> None:
+    filler, fillings, nats = Filler(model, 8, max_length=4), set(), {}
+    for after in (5, 6, 7, 8):
+        gap = Gap([3, 1, 4, after], 1, 2)
+        fillings.add(tuple(filler.from_text_before(gap)))
+        for only_before in (True, False):
+            nats.setdefault(only_before, set()).add(round(filler.nats(gap, only_before), 5))
+    assert len(fillings) == len(nats[True]) == 1
+    assert len(nats[False]) == 4
+    expected = -model.log_likelihood(torch.tensor([[3, 1, 4]]), orders="left_to_right").token_log_likelihood[0, 1:]
+    assert nats[True] == {round(expected.sum().item(), 5)}
 
 
-def test_documents_without_masked_words_are_skipped(
-    tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]
-) -> None:
-    chosen = [text for text in DOCUMENTS if "ALEPH" not in text]
-    assert len(chosen) < len(DOCUMENTS)
-    documents = mask_documents(
-        tokenizer, DOCUMENTS, sequences, lambda text, rng: {0} if text in chosen else set(), 7, seed=0
-    )
-    assert [document.text for document in documents] == chosen[:7]
+def test_scores_of_fillings(model: AOGPTForAnyOrderLM) -> None:
+    filler = Filler(model, 8, max_length=4)
+    ids = torch.tensor([[3, MASK, MASK, 5, *[EOS] * 4]])
+    filled = model.generate(ids, order="confidence", do_sample=False)[0, :4].tolist()
+    other = [filled[0], filled[1], (filled[2] + 1) % 11, filled[3]]
+    results = evaluate(filler, [Gap(filled, 1, 2), Gap(other, 1, 2)], Words())
+    known = results["known length"]
+    assert (known["length"], known["exact"], known["rouge"]) == (1.0, 0.5, 0.75)  # half of the words of the second
+    num_bytes = sum(len(Words().decode(ids[1:3])) for ids in (filled, other))
+    nats = filler.nats(Gap(filled, 1, 2), False) + filler.nats(Gap(other, 1, 2), False)
+    assert known["bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes)
+    assert results["length by the filled gap"]["bits_per_byte"] is None
+    assert list(evaluate(filler, [Gap(filled, 1, 2)], Words(), "left_to_right")) == [BEFORE]
 
 
-def test_generator_is_passed_to_the_model(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
-    generator, seen = torch.Generator(), []
-    written = torch.tensor(sequences[:1])
-    model = SimpleNamespace(generate=lambda *inputs, **options: seen.append(options["generator"]) or written)
-    documents = mask_documents(tokenizer, DOCUMENTS, sequences, choose_letter_and_mark, limit=1, seed=0)
-    sample(model, tokenizer, KNOWN, 1, generator)
-    infill(model, tokenizer, documents, KNOWN, generator)
-    assert seen == [generator, generator]
+@pytest.mark.usefixtures("datasets_cache")
+def test_report_of_runs(tmp_path: Path) -> None:
+    config, out = write_config(tmp_path), tmp_path / "out"
+    train(config, tmp_path / "decoder")
+    train(config, tmp_path / "encoder", "--architecture", "encoder", "--objective", "masked_diffusion")
+    train(config, tmp_path / "packed", "--packing", "packed")
+    folders = [str(tmp_path / name) for name in ("decoder", "encoder", "packed")]
+    main([*folders, "--num_documents", "5", "--max_length", "3", "--max_gap", "2", "--output_dir", str(out)])
+    results = read_json(out / "results.json", ("runs",), "eval/infilling.py")["runs"]
+    assert [len(methods) for methods in results.values()] == [4, 1, 4]
+    assert f"| {folders[1]} | known length | 100.0% |" in (out / "report.md").read_text()
 
 
-def test_words_of_a_masked_document(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
-    document = mask_documents(tokenizer, DOCUMENTS, sequences, choose_letter_and_mark, limit=3, seed=0)[2]
-    words = [
-        (tokenizer.decode(document.ids[positions]).strip(), is_masked) for positions, is_masked in document.words()
-    ]
-    assert DOCUMENTS[2] == "LATIN SMALL LETTER ALEPH WITH DIAERESIS"
-    assert words == [(word, word in ("ALEPH", "DIAERESIS")) for word in DOCUMENTS[2].split()]
-
-
-def test_only_masked_words_are_filled(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
-    documents = mask_documents(tokenizer, DOCUMENTS, sequences, choose_letter_and_mark, limit=100, seed=0)
-    (bang,) = tokenizer.encode("!")
-    bangs = torch.full((len(documents), len(sequences[0])), bang)
-    found = infill(model_that_generates(bangs, tokenizer.mask_token_id), tokenizer, documents, KNOWN, None)
-    assert found["count"] == len(DOCUMENTS) == 54
-    assert found["shares"] == {"exact": 0, "held_out": 0, "train": 0, "new": 1}
-    for example in found["examples"]:
-        script, case, _, letter, _, mark = example["original"].split()
-        tokens = [len(tokenizer.tokenize(f" {word}")) for word in (letter, mark)]
-        assert max(tokens) > 1
-        assert example["before"] == f"{script} {case} LETTER {'_' * tokens[0]} WITH {'_' * tokens[1]}"
-        assert example["after"] == [
-            *((script, False), (f" {case}", False), (" LETTER", False)),
-            *(("!" * tokens[0], True), (" WITH", False), ("!" * tokens[1], True)),
-        ]
-
-
-def test_text_that_ends_early_is_shown_to_its_end(
-    tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]
-) -> None:
-    (document,) = mask_documents(tokenizer, DOCUMENTS, sequences, choose_letter_and_mark, limit=1, seed=0)
-    *_, (last_word, _) = document.words()
-    assert last_word.stop - last_word.start > 1
-    for last_token, shown in ((last_word.start, (" WITH", False)), (last_word.start + 1, ("!", True))):
-        written = torch.full((1, len(document.ids)), tokenizer.eos_token_id)
-        written[:, :last_token] = tokenizer.encode("!")[0]
-        found = infill(model_that_generates(written, tokenizer.mask_token_id), tokenizer, [document], KNOWN, None)
-        assert found["examples"][0]["after"][-1] == shown
-
-
-def test_shares_distinguish_originals_from_other_names(
-    tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]
-) -> None:
-    held_out = sequences[::2]
-    documents = mask_documents(tokenizer, DOCUMENTS[::2], held_out, choose_one_or_two_words, limit=100, seed=0)
-    model = model_that_generates(torch.tensor(held_out), tokenizer.mask_token_id)
-    assert infill(model, tokenizer, documents, KNOWN, None)["shares"] == {
-        "exact": 1,
-        "held_out": 0,
-        "train": 0,
-        "new": 0,
-    }
-
-
-def test_kinds() -> None:
-    known = {"train": {"a"}, "validation": {"b", "c"}}
-    assert [classify(text, known, "b") for text in ("b", "c", "a", "d")] == list(KINDS)
-    assert classify("b", known) == "held_out"
-    assert classify("b", {"train": {"b"}, "validation": {"b"}}) == "held_out"  # two documents have the same text
-
-
-def test_samples(tokenizer: PreTrainedTokenizerBase, sequences: list[list[int]]) -> None:
-    written = torch.tensor([sequences[0], sequences[1], sequences[1], [tokenizer.eos_token_id] * len(sequences[0])])
-    found = sample(model_that_generates(written, -1), tokenizer, KNOWN, 4, None)
-    assert found["shares"] == {"exact": 0, "held_out": 0.25, "train": 0.5, "new": 0.25}
-    assert found["examples"][1] == {"text": DOCUMENTS[1], "kind": "train"}
-
-
-def test_make_printable() -> None:
-    assert make_printable("größer 漢\n\t\x1b[1m") == "größer 漢���[1m"
+def test_missing_rouge_score_is_named(model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
+    with pytest.raises(ValueError, match="pip install rouge-score"):
+        evaluate(Filler(model, 8, 4), [Gap([1, 2, 3], 1, 1)], Words())

@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from modeling_aogpt import LogLikelihoodOutput, likelihood_estimators
+from modeling_aogpt import LogLikelihoodOutput, likelihood
 from modeling_aogpt.orders import left_to_right_orders, random_orders
 from tests.references import block_orders, random_encoder, random_model
 
@@ -24,7 +24,7 @@ def ids() -> torch.LongTensor:
 def test_log_likelihood_is_the_chain_rule_along_the_order(
     ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(likelihood_estimators, "ROWS_PER_HEAD_CALL", 5)
+    monkeypatch.setattr(likelihood, "ROWS_PER_HEAD_CALL", 5)
     model, orders = random_model(), random_orders(3, 12, torch.Generator().manual_seed(0))
     for given, order in ((orders, orders), (None, None), ("left_to_right", None)):
         expected = model(ids, order).logits.log_softmax(-1).gather(2, ids[..., None])[..., 0]
@@ -245,7 +245,7 @@ def test_the_head_runs_on_few_rows_at_a_time_and_only_on_scored_ones(
     ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logits of the context and of padding are not computed, and never those of all rows at once."""
-    monkeypatch.setattr(likelihood_estimators, "ROWS_PER_HEAD_CALL", 5)
+    monkeypatch.setattr(likelihood, "ROWS_PER_HEAD_CALL", 5)
     model, num_rows = random_model(), []
     model.lm_head.register_forward_hook(lambda module, inputs, output: num_rows.append(len(inputs[0])))
     model.log_likelihood(ids)
@@ -263,7 +263,7 @@ def test_scores_of_bfloat16_logits_are_computed_in_float32_over_ids_of_text() ->
     head, states, ids = torch.nn.Linear(8, 50).bfloat16(), torch.randn(20, 8).bfloat16(), torch.arange(20)
     for num_valid_tokens in (20, 50):
         expected = head(states)[:, :num_valid_tokens].float().log_softmax(-1).gather(1, ids[:, None])[:, 0].double()
-        scores = likelihood_estimators.token_log_probs(head, states, ids, num_valid_tokens)
+        scores = likelihood.token_log_probs(head, states, ids, num_valid_tokens)
         torch.testing.assert_close(scores, expected, rtol=0, atol=1e-6)
 
 

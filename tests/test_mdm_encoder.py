@@ -323,12 +323,12 @@ def test_a_saved_folder_loads_without_the_package(masked_ids: torch.LongTensor, 
         expected[form] = model(masked_ids).logits
         auto_map = json.loads((tmp_path / form / "config.json").read_text())["auto_map"]
         assert auto_map == {
-            "AutoConfig": "configuration_mdm_encoder.MDMEncoderConfig",
+            "AutoConfig": "configuration_aogpt.MDMEncoderConfig",
             "AutoModel": "modeling_mdm_encoder.MDMEncoderForMaskedLM",
             "AutoModelForMaskedLM": "modeling_mdm_encoder.MDMEncoderForMaskedLM",
         }
         code = list((tmp_path / form).glob("*.py"))
-        assert {"configuration_mdm_encoder.py", "modeling_mdm_encoder.py"} <= {file.name for file in code}
+        assert {"configuration_aogpt.py", "modeling_mdm_encoder.py"} <= {file.name for file in code}
         assert all(file.read_bytes() == (package / file.name).read_bytes() for file in code)
     environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")}
     command = [sys.executable, "-I", "-c", REMOTELY, tmp_path, FIXTURES]

@@ -55,6 +55,80 @@ def test_a_round_draws_neighbours_again_given_all_other_tokens(tiny: Enumeration
     assert (expected - tiny.of_groups(tuple((p,) for p in order))).abs().sum() > 0.01
 
 
+def distribution_after_refining_the_least_likely(
+    tiny: Enumeration, order: tuple[int, ...], length: int, rounds: int
+) -> torch.Tensor:
+    """Return p(x) under `order` after rounds that each draw the `length` tokens again that were the least likely."""
+
+    def draw(context: tuple, masked: tuple[int, ...], probability: float, drawn: dict) -> list[tuple]:
+        """Return (probability, tokens and their probabilities) of every way to fill in the masked positions."""
+        if not masked:
+            return [(probability, drawn)]
+        predicted = conditional(tiny.model, context, masked[0], 4).tolist()
+        return [
+            outcome
+            for token, p in enumerate(predicted)
+            for outcome in draw(
+                (*context, (masked[0], token)), masked[1:], probability * p, drawn | {masked[0]: (token, p)}
+            )
+        ]
+
+    outcomes = draw((), order, 1.0, {})
+    for _ in range(rounds):
+        refined = []
+        for probability, drawn in outcomes:
+            masked = sorted(drawn, key=lambda position: drawn[position][1])[:length]
+            # The context keeps its order, and the masked positions follow in `order`.
+            drawn = {position: value for position, value in drawn.items() if position not in masked}
+            context = tuple((position, token) for position, (token, _) in drawn.items())
+            refined += draw(context, tuple(p for p in order if p in masked), probability, drawn)
+        outcomes = refined
+    total = dict.fromkeys(tiny.sequences, 0.0)
+    for probability, drawn in outcomes:
+        total[tuple(drawn[position][0] for position in range(4))] += probability
+    return torch.tensor(list(total.values()), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("length", "rounds"), [(2, 1), (1, 2)])
+@pytest.mark.parametrize("strategy", ["parallel", "speculative"])
+def test_a_round_draws_the_least_likely_tokens_again(
+    tiny: Enumeration, strategy: str, length: int, rounds: int
+) -> None:
+    order = (2, 0, 3, 1)
+    samples = tiny.model.generate(
+        order=torch.tensor(order).expand(10_000, -1),
+        num_return_sequences=10_000,
+        refine_rounds=rounds,
+        refine_length=length,
+        refine_selection="least_likely",
+        strategy=strategy,
+        generator=seeded(),
+    )
+    expected = distribution_after_refining_the_least_likely(tiny, order, length, rounds)
+    assert chi_square(tiny.count(samples), expected) < 1
+    assert (expected - distribution_after_one_round(tiny, order, length)).abs().sum() > 0.01
+
+
+def test_only_generated_tokens_are_chosen_as_the_least_likely() -> None:
+    """The probabilities of the prompt and of padding are not compared."""
+    inputs, attention_mask = torch.full((3, 8), 11), torch.ones(3, 8, dtype=torch.long)
+    inputs[0, [0, 4]] = 1
+    inputs[1] = 5
+    attention_mask[2, :3] = 0
+    arguments = {"attention_mask": attention_mask, "do_sample": False, "return_dict_in_generate": True}
+    arguments["order"] = torch.arange(8).expand(3, -1)
+    before = random_model().generate(inputs, **arguments)
+    refinement = {"refine_rounds": 1, "refine_length": 2, "refine_selection": "least_likely"}
+    after = random_model().generate(inputs, **arguments, **refinement)
+    is_generated = (inputs == 11) & (attention_mask != 0)
+    assert torch.equal(after.sequences[~is_generated], before.sequences[~is_generated])
+    for row in (0, 2):
+        chosen = (after.unmasking_steps[row] >= before.unmasking_steps.max() + 1).nonzero().flatten().tolist()
+        logprobs = before.token_logprobs[row].masked_fill(~is_generated[row], float("inf"))
+        assert sorted(chosen) == sorted(logprobs.argsort()[:2].tolist())
+    assert (after.unmasking_steps[1] == -1).all()
+
+
 @pytest.mark.parametrize("position_encoding", ["learned", "rotary"])
 @pytest.mark.parametrize("strategy", ["parallel", "speculative"])
 def test_log_probabilities_of_the_last_round_equal_full_forwards(strategy: str, position_encoding: str) -> None:
@@ -188,6 +262,11 @@ def test_too_long_refine_length_is_refused_before_the_first_pass(monkeypatch: py
     [
         ({"refine_rounds": 2}, r"`refine_rounds` \(2\) and `refine_length` \(None\) need each other"),
         ({"refine_length": 2}, r"`refine_rounds` \(0\) and `refine_length` \(2\) need each other"),
+        ({"refine_selection": "least_likely"}, "`refine_selection` has no effect without `refine_rounds` above 0"),
+        (
+            {"refine_rounds": 1, "refine_length": 2, "refine_selection": "worst"},
+            "`refine_selection` must be one of 'neighbours', 'least_likely', but is 'worst'",
+        ),
         ({"refine_rounds": -1}, "`refine_rounds` must be an integer of at least 0, but is -1"),
         (
             {"refine_rounds": 1, "refine_length": 13},

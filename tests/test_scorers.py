@@ -25,11 +25,17 @@ from transformers import (
 
 from common.models import identity_of_weights, load_model, longest_sequence
 from eval.benchmarks import speed
-from eval.benchmarks.contenders import make_causal_lm
+from eval.benchmarks.contenders import load_causal_lm
 from eval.judging import Judge
 from eval.scorers import AnyOrderScorer, CausalScorer, EstimatorSettings, load_scorer
 from eval.scoring import score_rows
-from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt import (
+    AOGPTConfig,
+    AOGPTForAnyOrderLM,
+    DataCollatorForAnyOrderLM,
+    MDMEncoderConfig,
+    MDMEncoderForMaskedLM,
+)
 from tests.references import remove_weight
 from training.convert_causal_lm import convert
 
@@ -108,7 +114,7 @@ def test_seeds_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
         lambda name: speed.measure(speed.SpeedArguments(name, device="cpu"), "command"),
         lambda name: convert(name, Path(name) / "out"),
         lambda name: Judge(name, torch.device("cpu")),
-        lambda name: make_causal_lm(name, 9, torch.device("cpu"), torch.float32),
+        lambda name: load_causal_lm(name, AOGPTConfig(), 9),
     ],
     ids=["zero_shot", "generative", "speed", "convert_causal_lm", "judge", "causal_lm"],
 )

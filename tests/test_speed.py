@@ -21,71 +21,124 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlavaConfig, MambaConfig
 
 from common.hardware import versions
+from eval.benchmarks import contenders as contenders_module
 from eval.benchmarks import resources, speed
 from eval.benchmarks.contenders import (
-    ABLATIONS,
-    ConcatenatingCache,
+    CONTENDERS,
+    DECODERS,
+    ENCODERS,
     Contender,
-    Generate,
-    make_causal_lm,
-    make_decoder,
+    load_causal_lm,
+    make_contenders,
     make_encoder,
+    sample_causal_lm,
+    sample_encoder,
 )
-from eval.benchmarks.resources import Machine, PeakMemory, best_time, count_work, measure_length, measure_machine
-from eval.benchmarks.speed import QUEUED_STEPS, SpeedArguments, main, measure, time_contenders
-from eval.benchmarks.speed_report import main as plot_reports
+from eval.benchmarks.resources import (
+    Machine,
+    PeakMemory,
+    best_time,
+    count_work,
+    measure_decoder,
+    measure_encoder,
+    measure_machine,
+)
+from eval.benchmarks.speed import SpeedArguments, main, measure, time_contenders
 from eval.benchmarks.speed_report import write_report
-from modeling_aogpt import AOGPTConfig, decoding_state
-from modeling_aogpt.decoding_state import AnyOrderCache
+from modeling_aogpt import AOGPTConfig, MDMEncoderForMaskedLM, decoding_state
 from modeling_aogpt.devices import HAS_ONEDNN, Linear
 from tests.references import random_model
 
+CPU = torch.device("cpu")
 TINY = {"size": "tiny", "length": 16, "steps": [2, 16], "repeats": 1, "device": "cpu", "threads": 1}
 
 
-def decode(generate: Generate) -> torch.LongTensor:
+def decode(contender: Contender) -> torch.LongTensor:
     torch.manual_seed(0)
-    return generate(3, 12, 4)
+    return contender.sample(3, 12, 4)
 
 
-@pytest.mark.parametrize("name", ABLATIONS)
+@pytest.mark.parametrize("name", ["no-cache", "no-lemma", "plain-products", "sorted-vocabulary"])
 def test_ablations_do_not_change_samples(name: str) -> None:
     model = random_model()
-    plain = decode(make_decoder(model))
-    assert torch.equal(decode(ABLATIONS[name](model)), plain)
-    assert torch.equal(decode(make_decoder(model)), plain)  # the model is restored
+    if name == "no-lemma":  # draws more tokens than it keeps
+        model.generation_config.do_sample = False
+    plain = decode(DECODERS["decoder"](model))
+    assert torch.equal(decode(DECODERS[name](model)), plain)
+    assert torch.equal(decode(DECODERS["decoder"](model)), plain)  # the model is restored
 
 
-@pytest.mark.parametrize("name", [None, *ABLATIONS])
-def test_ablations_remove_one_thing_each(name: str | None) -> None:
-    """Record in 4 steps of 3 tokens: rows, outputs and cache of the last layer, and whether it gets a table."""
+@pytest.mark.parametrize(
+    ("name", "rows", "queries"),
+    [
+        ("decoder", [3, 5, 5, 5], [3, 3, 3, 3]),
+        ("no-cache", [3, 6, 9, 12], [3, 3, 3, 3]),
+        ("no-lemma", [12, 11, 8, 5], [12, 9, 6, 3]),
+        ("one-by-one", [1] * 12, [1] * 12),
+        ("prompt-lookup", None, None),
+        ("speculative", None, None),
+    ],
+)
+def test_rows_and_queries_of_each_pass(name: str, rows: list[int] | None, queries: list[int] | None) -> None:
+    """Count, for each of 12 tokens in 4 steps, the rows of a pass and the predictions for which tokens are drawn."""
     model = random_model()
-    seen: dict[str, list] = {"rows": [], "kept": [], "has_table": [], "cache": []}
-
-    def record(module: torch.nn.Module, arguments: tuple, options: dict, output: torch.Tensor) -> None:
-        seen["rows"].append(arguments[0].shape[1])
-        seen["kept"].append(output.shape[1])
-        seen["has_table"].append(options["modulations"] is not None)
-        seen["cache"].append(type(options["past_key_values"]))
-
-    model.model.layers[-1].register_forward_hook(record, with_kwargs=True)
-    decode(make_decoder(model) if name is None else ABLATIONS[name](model))
-    assert seen["rows"] == ([3, 6, 9, 12] if name == "no-cache" else [3, 5, 5, 5])
-    assert seen["kept"] == ([3, 5, 5, 5] if name == "whole-last-layer" else [3, 3, 3, 3])
-    assert seen["has_table"] == [name != "no-modulation-table"] * 4
-    assert seen["cache"] == [ConcatenatingCache if name == "concatenated-cache" else AnyOrderCache] * 4
+    seen: dict[str, list[int]] = {"rows": [], "queries": []}
+    model.model.layers[0].register_forward_hook(lambda *values: seen["rows"].append(values[1][0].shape[1]))
+    model.lm_head.register_forward_hook(lambda *values: seen["queries"].append(values[1][0].shape[0] // 3))
+    decode(DECODERS[name](model))
+    if rows is None:
+        assert len(seen["rows"]) < 24
+    else:
+        assert (seen["rows"], seen["queries"]) == (rows, queries)
 
 
 @pytest.mark.skipif(not HAS_ONEDNN, reason="PyTorch was built without oneDNN")
 @pytest.mark.parametrize("name", ["plain-products", "no-cache"])
 def test_plain_products_do_not_use_onednn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PACK", 1)
-    generate = ABLATIONS[name](random_model().float())
+    contender = DECODERS[name](random_model().float())
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
-        decode(generate)
+        decode(contender)
     names = {event.key for event in profiler.key_averages()}
     onednn_names = {"mkldnn::_linear_pointwise", "mkldnn::_reorder_linear_weight"}
     assert names & onednn_names == (set() if name == "plain-products" else onednn_names)
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_encoders_have_the_sizes_of_the_decoder(name: str) -> None:
+    config = random_model().config
+    encoder = make_encoder(name, config).eval()
+    sizes = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "num_valid_tokens")
+    assert all(getattr(encoder.config, size) == getattr(config, size) for size in sizes)
+    noise_levels, queries = [], []
+    encoder.model.register_forward_pre_hook(
+        lambda module, arguments, options: noise_levels.append(options["sigma"]), with_kwargs=True
+    )
+    encoder.lm_head.register_forward_hook(lambda *values: queries.append(values[1][0].shape[0] // 3))
+    contender = sample_encoder(encoder)
+    assert contender.is_linear
+    decode(contender)
+    if name == "sedd":
+        assert all(level is not None for level in noise_levels)
+        assert queries[0] == 12
+    else:
+        assert noise_levels == [None] * 4
+        assert queries == [3] * 4
+
+
+def test_samples_are_checked() -> None:
+    def make(result: Any) -> Contender:
+        return Contender(lambda batch_size, length, num_steps: result, "mine", num_ids=5)
+
+    assert make(torch.tensor([[0, 4]])).sample(1, 2, 1).tolist() == [[0, 4]]
+    for result, message in (
+        (None, r"\(mine\) must return a tensor of ids of shape \(1, 2\), but its result has type NoneType"),
+        (torch.zeros(1, 3), r"shape \(1, 2\), but its result has shape \(1, 3\)"),
+        (torch.tensor([[0, 5]]), "ids from 0 to 4, but returned ids from 0 to 5"),
+        (torch.tensor([[-1, 1]]), "ids from 0 to 4, but returned ids from -1 to 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(result).sample(1, 2, 1)
 
 
 def test_error_of_the_command_has_one_line() -> None:
@@ -93,57 +146,64 @@ def test_error_of_the_command_has_one_line() -> None:
         main(["--size", "tiny", "--length", "65", "--device", "cpu"])
 
 
-def test_concatenating_cache_returns_the_same_in_new_memory() -> None:
-    config, kinds = random_model().config, (AnyOrderCache, ConcatenatingCache)
-    caches = [kind(config, 1, 4, torch.float64, ["cpu"] * config.num_hidden_layers) for kind in kinds]
-    for start, stop in ((0, 2), (1, 4)):
-        states = torch.randn(2, 1, 2, stop - start, 8, dtype=torch.float64)
-        for cache in caches:
-            cache.set_slots(slice(start, stop), stop)
-        (plain, _), (concatenated, _) = (cache.update(*states, layer_idx=1) for cache in caches)
-        assert torch.equal(plain, concatenated)
-        assert plain.data_ptr() == caches[0].layers[1][0].data_ptr()
-        assert concatenated.data_ptr() != caches[1].layers[1][0].data_ptr()
-
-
 def test_speed_needs_neither_datasets_nor_evaluate() -> None:
     code = "import sys; sys.modules |= {'datasets': None, 'evaluate': None}; import eval.benchmarks.speed"
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=True)
 
 
-def test_encoder_has_the_decoders_blocks() -> None:
-    config = random_model().config
-    contender = make_encoder(config, torch.device("cpu"), torch.float32)
-    assert contender.one_step_only
-    assert contender.generate(2, 12, 1).shape == (2, 12, config.hidden_size)
+def save_gpt2(folder: Path, length: int) -> GPT2LMHeadModel:
+    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20, "n_positions": length}
+    model = GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=3, eos_token_id=1))
+    model.save_pretrained(folder)
+    return model
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_encoder_runs_in_the_given_dtype(dtype: torch.dtype) -> None:
-    contender = make_encoder(random_model().config, torch.device("cpu"), dtype)
-    assert contender.generate(2, 12, 1).dtype == dtype
+def test_causal_lms_generate_the_given_length(tmp_path: Path) -> None:
+    save_gpt2(tmp_path, 20)
+    decoder = random_model().float()
+    found = make_contenders([str(tmp_path), "llama"], decoder, 9)
+    names = [f"{name}{way}" for name in (tmp_path, "llama") for way in ("", " static-cache", " prompt-lookup")]
+    assert list(found) == names
+    for name, contender in found.items():
+        assert not contender.takes_steps
+        assert contender.max_batch_size == (1 if "lookup" in name else None)
+        assert contender.sample(1, 9, 9).shape == (1, 9)
+    assert found["llama"].sample(3, 9, 9).shape == (3, 9)
+    with pytest.raises(ValueError, match=r"`length` must be at most 20 for .*, but is 21"):
+        load_causal_lm(str(tmp_path), decoder.config, 21)
 
 
-def test_causal_lm_generates_the_given_length(tmp_path: Path) -> None:
-    sizes = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 20, "n_positions": 9}
-    GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=0, eos_token_id=1)).save_pretrained(tmp_path)
-    contender = make_causal_lm(str(tmp_path), 9, torch.device("cpu"), torch.float32)
-    assert contender.one_by_one
-    assert contender.generate(3, 9, 9).shape == (3, 9)
-    with pytest.raises(ValueError, match=r"`length` must be at most 9 for .*, but is 10"):
-        make_causal_lm(str(tmp_path), 10, torch.device("cpu"), torch.float32)
+def test_prompt_lookup_is_left_out_for_short_models(tmp_path: Path) -> None:
+    assert "x prompt-lookup" not in sample_causal_lm("x", save_gpt2(tmp_path, 9), 9)
+
+
+def test_causal_lms_start_with_the_start_token_and_do_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, calls = save_gpt2(tmp_path, 20), []
+
+    def generate(start: torch.LongTensor, **settings: Any) -> torch.LongTensor:
+        calls.append(settings | {"start": start.tolist()})
+        return start.repeat(1, 6)
+
+    monkeypatch.setattr(model, "generate", generate)
+    for contender in sample_causal_lm("x", model, 5, "default").values():
+        contender.sample(1, 5, 5)
+    assert model.generation_config.eos_token_id is None
+    assert [call["start"] for call in calls] == [[[3]]] * 3
+    assert all(call["do_sample"] and call["top_k"] == 0 for call in calls)
+    assert [call.get("cache_implementation") for call in calls] == [None, "static", None]
+    assert calls[1]["compile_config"].mode == "default"
+    assert calls[2]["prompt_lookup_num_tokens"] == 10
 
 
 def test_longest_sequence_of_a_causal_lm_is_that_of_its_text_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = "name", 8, torch.device("cpu"), torch.float32
     unknown = MambaConfig()
     unknown.max_position_embeddings = None
-    monkeypatch.setattr("eval.benchmarks.contenders.load_pretrained", lambda *given, **options: Mock(config=unknown))
-    assert make_causal_lm(*arguments).one_by_one
-    text = LlavaConfig(text_config=LlamaConfig(max_position_embeddings=7))
-    monkeypatch.setattr("eval.benchmarks.contenders.load_pretrained", lambda *given, **options: Mock(config=text))
+    model = Mock(config=unknown)
+    monkeypatch.setattr(contenders_module, "load_pretrained", lambda *given, **options: model)
+    assert load_causal_lm("name", AOGPTConfig(), 8) == model.eval()
+    model.config = LlavaConfig(text_config=LlamaConfig(max_position_embeddings=7))
     with pytest.raises(ValueError, match="`length` must be at most 7 for name, but is 8"):
-        make_causal_lm(*arguments)
+        load_causal_lm("name", AOGPTConfig(), 8)
 
 
 def test_floor_counts_weights_and_rows() -> None:
@@ -193,30 +253,76 @@ def test_best_time_is_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
     assert next(durations, None) is None
 
 
-def test_timing_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full run warms up the accelerator. A single step is timed in a queue of steps."""
-    seen: list[Any] = []
-    monkeypatch.setattr(speed, "synchronize", lambda device: seen.append("wait"))
+def fake(name: str, calls: list[tuple], **attributes: Any) -> Contender:
+    """Return a contender that records its calls."""
+
+    def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
+        calls.append((name, batch_size, length, num_steps))
+        return torch.zeros(batch_size, length, dtype=torch.long)
+
+    return Contender(generate, name, num_ids=1, **attributes)
+
+
+def fake_contenders(calls: list[tuple]) -> dict[str, Contender]:
     contenders = {
-        "decoder": Contender(lambda *arguments: seen.append(arguments)),
-        "encoder": Contender(lambda *asked: seen.append("pass"), one_step_only=True),
+        "decoder": fake("decoder", calls),
+        "one-by-one": fake("one-by-one", calls, takes_steps=False),
+        "encoder": fake("encoder", calls, is_linear=True),
+        "lookup": fake("lookup", calls, takes_steps=False, max_batch_size=1),
     }
-    arguments = SpeedArguments(**TINY | {"steps": [4], "device": "cuda"})
-    points = list(time_contenders(contenders, arguments, 16, torch.device("cuda")))
-    generation, passes = ["wait", (1, 16, 4), "wait"], ["wait", *["pass"] * QUEUED_STEPS, "wait"]
-    assert seen == [*generation, *passes] * 2
-    assert [point["is_extrapolated"] for point in points] == [False, True]
+    return contenders
 
 
-def test_cpu_ablations_are_left_out_on_a_gpu() -> None:
-    both = [SpeedArguments(ablations=["all"], device=device).ablations for device in ("cpu", "cuda")]
-    assert both[0] == list(ABLATIONS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_warm_up(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full generation warms up an accelerator, and 8 tokens warm up a CPU. All jobs take turns in each round."""
+    monkeypatch.setattr(speed, "synchronize", lambda device: None)
+    calls: list[tuple] = []
+    arguments = SpeedArguments(**TINY | {"steps": [4, 99], "device": device, "repeats": 2})
+    rounds = list(time_contenders(fake_contenders(calls), arguments, 2, 16, torch.device(device)))
+    assert [len(point["all_seconds"]) for point in rounds[0] + rounds[1]] == [1] * 5 + [2] * 5
+    jobs = [("decoder", 2, 16, 4), ("encoder", 2, 16, 4), ("decoder", 2, 16, 16)]
+    jobs += [("one-by-one", 2, 16, 16), ("encoder", 2, 16, 16)]  # no lookup at batch size 2
+    warm_up = jobs if device == "cuda" else [(name, 2, 8, 1) for name, *_ in jobs]
+    assert calls == [("encoder", 2, 16, 1), *warm_up, *jobs, *jobs]  # the first call estimates the time of a step
+
+
+def test_times_of_many_steps_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of the encoder takes 10 s and its draws 3 s. The decoder takes 1 s per step, and one-by-one 8 s."""
+    rounds = iter([1.0, 1.0, 1.5, 1.2])  # the first value is used for the estimate; load in the second round
+
+    def measure_time(contender: Contender, *arguments: Any) -> tuple[float, None]:
+        num_steps = arguments[2]
+        own = num_steps if contender.takes_steps else 8.0
+        return current[0] * (3.0 + 10 * num_steps if contender.is_linear else own), None
+
+    monkeypatch.setattr(speed, "time_generation", measure_time)
+    current = [next(rounds)]
+    arguments = SpeedArguments(**TINY | {"steps": [2, 8, 16], "repeats": 3, "limit_seconds": 100.0})
+    for found in time_contenders(fake_contenders([]), arguments, 1, 16, CPU):
+        points = {(point["contender"], point["num_steps"]): point for point in found}
+        current[0] = next(rounds, 1.0)
+    assert points["encoder", 2]["seconds"] == 23.0
+    assert not points["encoder", 2]["is_computed"]
+    assert points["encoder", 8]["is_computed"]
+    assert points["encoder", 16]["seconds"] == pytest.approx(163.0)
+    assert points["encoder", 16]["all_seconds"] == pytest.approx([163.0, 163.0, 1.5 * 163.0])
+    assert points["encoder", 16]["ratio"] == pytest.approx(163 / 16)
+    assert points["lookup", None]["ratio"] == 1.0
+    assert points["one-by-one", None]["seconds"] == 8.0
+
+
+def test_contenders_are_chosen_by_name() -> None:
+    both = [SpeedArguments(contenders=["all"], device=device).contenders for device in ("cpu", "cuda")]
+    assert set(both[0]) == set(CONTENDERS)
     assert set(both[0]) - set(both[1]) == {"plain-products"}
+    assert SpeedArguments(contenders=["none"]).contenders == ["decoder", "one-by-one"]
+    assert SpeedArguments(contenders=["sedd", "decoder"]).contenders == ["decoder", "one-by-one", "sedd"]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_floor_is_measured_in_the_given_dtype(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = SpeedArguments(**TINY | {"steps": [2], "dtype": dtype, "encoder": False, "ablations": ["none"]})
+    arguments = SpeedArguments(**TINY | {"steps": [2], "dtype": dtype, "contenders": ["none"]})
     dtypes = []
 
     def record(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Machine:
@@ -230,70 +336,88 @@ def test_floor_is_measured_in_the_given_dtype(dtype: str, monkeypatch: pytest.Mo
 
 def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "mine.py").write_text(
+        "import torch\n"
         "def make(config, device, dtype):\n"
         "    calls = []\n"
         "    def generate(batch_size, length, num_steps):\n"
         "        calls.append((batch_size, length, num_steps))\n"
         "        print('called with', *calls[-1])\n"
+        "        return torch.zeros(batch_size, length, dtype=int)\n"
         "    return generate\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     arguments = "--size tiny --length 16 --steps 16 2 --batch_size 1 2 --repeats 2 --threads 1 --device cpu"
+    arguments += " --contenders no-cache encoder"
     folder = tmp_path / "report"
     main([*arguments.split(), "--compare", "mine:make", "--output_dir", str(folder)])
     report = json.loads((folder / "speed.json").read_text())
     found = {(p["contender"], p["batch_size"], p["num_steps"]) for p in report["points"]}
-    names = ("decoder", "no-cache", "encoder", "compare mine:make")
-    assert found == {(name, batch, steps) for name in names for batch in (1, 2) for steps in (2, 16)}
+    names = ("decoder", "no-cache", "encoder", "mine:make")
+    expected = {(name, batch, steps) for name in names for batch in (1, 2) for steps in (2, 16)}
+    assert found == expected | {("one-by-one", batch, None) for batch in (1, 2)}
+    assert list(report["contenders"]) == ["decoder", "one-by-one", *names[1:]]
     for point in report["points"]:
         assert len(point["all_seconds"]) == 2
         assert point["seconds"] == min(point["all_seconds"]) > 0
-        assert point["is_extrapolated"] == (point["contender"] == "encoder")
+        assert not point["is_computed"]
+        if point["contender"] in ("decoder", "one-by-one"):
+            assert point["ratio"] == 1.0
     assert capsys.readouterr().out.count("called with 2 16 16") == 2
     assert report["hardware"]["threads"] == 1
     assert report["versions"] == versions()
     assert report["command"].startswith("python eval/benchmarks/speed.py --size tiny")
     assert (folder / "speed.png").stat().st_size > 10_000
-    plot_reports([str(folder / "speed.json"), str(folder / "speed.json"), "--output_dir", str(tmp_path / "both")])
-    assert (tmp_path / "both/speed.png").stat().st_size > 10_000
-    elsewhere = json.loads((folder / "speed.json").read_text())
-    elsewhere["hardware"]["threads"] = 77
-    (tmp_path / "elsewhere.json").write_text(json.dumps(elsewhere))
-    with pytest.raises(
-        SystemExit, match=r"reports must come from the same machine, length and dtype, but they come from: .*, 77, "
-    ):
-        plot_reports(
-            [str(folder / "speed.json"), str(tmp_path / "elsewhere.json"), "--output_dir", str(tmp_path / "both")]
-        )
     written = (folder / "speed.md").read_text()
-    assert "| 2 | 16 | encoder (one pass, times steps) |" in written
+    assert "| 2 | 16 | encoder | " in written
+    assert "All weights are random." in written
     used = f"torch {torch.__version__}, transformers {transformers.__version__}, python {platform.python_version()}. "
     assert f"; {used}On this machine, large" in written
 
 
 def test_interrupted_run_keeps_its_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "interrupted.py").write_text(
+        "import torch\n"
         "def make(config, device, dtype):\n"
         "    def generate(batch_size, length, num_steps):\n"
         "        if (batch_size, num_steps) == (2, 2):\n"
         "            raise RuntimeError\n"
+        "        return torch.zeros(batch_size, length, dtype=int)\n"
         "    return generate\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    arguments = "--size tiny --length 16 --steps 2 --batch_size 1 2 --repeats 1 --threads 1 --device cpu"
+    arguments = (
+        "--size tiny --length 16 --steps 2 --batch_size 1 2 --repeats 1 --threads 1 --device cpu --contenders none"
+    )
     folder = tmp_path / "report"
     with pytest.raises(RuntimeError):
         main([*arguments.split(), "--compare", "interrupted:make", "--output_dir", str(folder)])
     report = json.loads((folder / "speed.json").read_text())
-    assert [point["batch_size"] for point in report["points"]] == [1] * 4
-    assert "| 1 | 2 | compare interrupted:make |" in (folder / "speed.md").read_text()
+    assert [point["batch_size"] for point in report["points"]] == [1] * 3
+    assert "| 1 | 2 | interrupted:make |" in (folder / "speed.md").read_text()
 
 
 def test_memory_grows_with_the_length() -> None:
     config = AOGPTConfig(**speed.SIZES["tiny"])
-    short, long = (measure_length(config.to_dict(), length, "cpu", torch.float32, 1) for length in (32, 64))
+    short, long = (measure_decoder(config.to_dict(), length, "cpu", torch.float32, 1) for length in (32, 64))
     assert long["cache_bytes"] == 2 * short["cache_bytes"] == 2 * 2 * 2 * 32 * 32 * 4
     assert long["modulation_bytes"] == 2 * short["modulation_bytes"] == 2 * 32 * 4 * 32 * (2 * 6 + 2)
+
+
+def test_encoder_memory_is_that_of_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All 64 positions are computed once, and a 32nd of them is masked."""
+    passes: list[torch.LongTensor] = []
+
+    def make(name: str, config: AOGPTConfig) -> MDMEncoderForMaskedLM:
+        model = make_encoder(name, config)
+        model.model.register_forward_pre_hook(lambda module, arguments: passes.append(arguments[0].clone()))
+        return model
+
+    monkeypatch.setattr(resources, "make_encoder", make)
+    config = AOGPTConfig(**speed.SIZES["tiny"])
+    assert measure_encoder(config.to_dict(), 64, "cpu", torch.float32, 1)["encoder_peak_bytes"] > 0
+    assert passes[-1].shape == (1, 64)
+    assert (passes[-1] == config.mask_token_id).sum() == 2
+    assert len(passes) == 2  # with the warm-up
 
 
 def test_peak_memory_is_measured_within_the_block() -> None:
@@ -305,18 +429,13 @@ def test_peak_memory_is_measured_within_the_block() -> None:
 
 
 def test_memory_is_measured_in_another_process(tmp_path: Path) -> None:
-    report = measure(SpeedArguments(**TINY | {"steps": [1]}, memory_lengths=[32]), "command")
+    report = measure(SpeedArguments(**TINY | {"steps": [1]}, contenders=["none"], memory_lengths=[32]), "command")
     write_report(report, tmp_path)
     assert (tmp_path / "memory.png").stat().st_size > 10_000
     assert report["memory"][0]["length"] == 32
     assert report["memory"][0]["cache_bytes"] == 2 * 2 * 32 * 32 * 4
     assert report["memory"][0]["peak_bytes"] > 0
-
-
-def test_slow_contenders_are_left_out() -> None:
-    report = measure(SpeedArguments(**TINY, limit_seconds=0.0), "command")
-    found = [(point["contender"], point["num_steps"]) for point in report["points"]]
-    assert found == [("decoder", 2), ("no-cache", 2), ("encoder", 2), ("decoder", 16), ("encoder", 16)]
+    assert report["memory"][0]["encoder_peak_bytes"] > 0
 
 
 @pytest.mark.parametrize(
@@ -325,7 +444,7 @@ def test_slow_contenders_are_left_out() -> None:
         ({"steps": [0]}, "`steps` must be at least 1, but is 0"),
         ({"repeats": 0}, "`repeats` must be at least 1, but is 0"),
         ({"model": "mine"}, r"`size` \(tiny\) has no effect with `model` \(mine\)"),
-        ({"ablations": ["cache"]}, r"`ablations` must be among no-cache, .* but contains cache\."),
+        ({"contenders": ["cache"]}, r"`contenders` must be among decoder, .* but contains cache\."),
         ({"length": 65}, "`length` must be between 1 and 64 .* but is 65"),
         (
             {"compare": "no_such_module:function"},

@@ -1,15 +1,14 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import json
-import sys
+import os
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from eval.benchmarks import training_speed
+from eval.benchmarks.resources import run_in_new_process
 from eval.benchmarks.training_speed import Arguments, PlainAOGPT
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from tests.references import perturb_vectors
@@ -60,10 +59,7 @@ def test_plain_implementation_computes_the_same_loss() -> None:
 
 
 def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(kind: str, argv: list[str]) -> dict[str, Any]:
-        return training_speed.measure(kind, Arguments("tiny", length=8, steps=3))
-
-    monkeypatch.setattr(training_speed, "measure_in_own_process", measure)
+    monkeypatch.setattr(training_speed, "run_in_new_process", lambda function, *arguments: function(*arguments))
     options = ["--size", "tiny", "--length", "8", "--steps", "3", "--output_dir", str(tmp_path)]
     training_speed.main(options)
     results = json.loads((tmp_path / "results.json").read_text())
@@ -102,14 +98,8 @@ def test_bad_input_is_an_error_before_measuring(capsys: pytest.CaptureFixture) -
         training_speed.main(["--size", "tiny", "--steps", "0"])
 
 
-def test_each_measurement_is_a_new_process(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    def run(command: list[str], **options: Any) -> SimpleNamespace:
-        assert command[0] == sys.executable
-        training_speed.main(command[2:])
-        return SimpleNamespace(stdout=capsys.readouterr().out)
-
-    monkeypatch.setattr(training_speed.subprocess, "run", run)
-    argv = ["--size", "tiny", "--batch_size", "2", "--length", "8", "--steps", "1"]
-    found = training_speed.measure_in_own_process("ours, full", argv)
+def test_each_measurement_is_a_new_process() -> None:
+    found = run_in_new_process(training_speed.measure, "ours, full", Arguments("tiny", 2, length=8, steps=1))
     assert (found["kind"], found["precision"], found["batch_size"], found["length"]) == ("ours, full", "float32", 2, 8)
     assert len(found["losses"]) == 1
+    assert run_in_new_process(os.getpid) != os.getpid()

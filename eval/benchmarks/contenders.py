@@ -1,28 +1,34 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Contenders (samplers to time) for `speed.py`: the decoder, ablations of the decoder, and other samplers.
+Contenders: the samplers that `speed.py` and `speed_quality.py` time.
 
-The ablations are implemented here, so that the package does not need options to switch parts of it off.
+To add a sampler of a decoder, add a line to `DECODERS`. To add an encoder, add its settings to `ENCODERS`. To add a
+causal language model, add its model type to `CAUSAL_LMS`.
 """
 
 import importlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
-from transformers.generation import LogitsProcessorList, TopPLogitsWarper
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+from transformers.generation import CompileConfig, LogitsProcessorList, TopPLogitsWarper
 
-from common.models import load_pretrained, longest_sequence
+from common.models import Model, load_pretrained, longest_sequence
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from modeling_aogpt.decoding_state import AnyOrderCache, CachedDecodingState, QueryResult
+from modeling_aogpt.decoding_state import CachedDecodingState, QueryResult
+from modeling_aogpt.unmasking import ScheduledUnmasking
 
-# Called as generate(batch_size, length, num_steps).
-Generate = Callable[[int, int, int], Any]
+# Called as generate(batch_size, length, num_steps). Returns ids of shape (batch_size, length).
+Generate = Callable[[int, int, int], torch.LongTensor]
+
+CAUSAL_LMS = ("gpt2", "llama")
+LOOKUP_TOKENS = 10  # number of tokens that prompt lookup of Transformers drafts; the value in its documentation
 
 
 @dataclass
@@ -32,170 +38,244 @@ class Contender:
 
     Attributes:
         generate: Function that generates sequences.
-        one_step_only: Whether `generate` runs only one of `num_steps` equal steps. If so, its time is multiplied by
-            `num_steps`.
-        one_by_one: Whether each step generates exactly one token, so that there are as many steps as tokens.
+        remark: What it computes and samples, for the report.
+        num_ids: Number of ids that it may generate.
+        num_parameters: Number of parameters, if known.
+        takes_steps: Whether it generates in `num_steps` steps. Otherwise, it chooses the number of steps itself.
+        is_linear: Whether its time is a linear function of the number of steps.
+        max_batch_size: Largest number of sequences that it can generate at once.
     """
 
     generate: Generate
-    one_step_only: bool = False
-    one_by_one: bool = False
+    remark: str
+    num_ids: int
+    num_parameters: int | None = None
+    takes_steps: bool = True
+    is_linear: bool = False
+    max_batch_size: int | None = None
+
+    def sample(self, batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
+        """Generate sequences. Raise a `ValueError` unless the result has the right shape, and all ids are allowed."""
+        ids = self.generate(batch_size, length, num_steps)
+        if not isinstance(ids, torch.Tensor) or ids.shape != (batch_size, length):
+            found = f"shape {tuple(ids.shape)}" if isinstance(ids, torch.Tensor) else f"type {type(ids).__name__}"
+            raise ValueError(
+                f"A contender ({self.remark}) must return a tensor of ids of shape ({batch_size}, {length}), but its "
+                f"result has {found}. Return all tokens of every sequence."
+            )
+        least, largest = ids.min().item(), ids.max().item()
+        if least < 0 or largest >= self.num_ids:
+            raise ValueError(
+                f"A contender ({self.remark}) must return ids from 0 to {self.num_ids - 1}, but returned ids from "
+                f"{least} to {largest}. Return no masks and no ids without text."
+            )
+        return ids
 
 
-class _WithoutCache(CachedDecodingState):
+# ------------------------------------------------------------------------------------------- models of this package
+
+
+def sample_any_order(
+    model: Model,
+    remark: str,
+    takes_steps: bool = True,
+    is_linear: bool = False,
+    context: Callable[[Model], AbstractContextManager] = lambda model: nullcontext(),
+    **settings: Any,
+) -> Contender:
+    """
+    Return a contender that generates with a model of this package.
+
+    Args:
+        model: The decoder or encoder.
+        remark: As in `Contender`.
+        takes_steps: As in `Contender`.
+        is_linear: As in `Contender`.
+        context: Function that returns a context manager in which to generate. It can change the model for a while.
+        settings: Arguments of `model.generate`.
+    """
+    if takes_steps:
+        settings = {"unmasking": "fixed_count"} | settings
+
+    def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
+        steps = {"num_steps": num_steps} if takes_steps else {}
+        with context(model):
+            return model.generate(num_return_sequences=batch_size, max_length=length, **steps, **settings)
+
+    return Contender(
+        generate, remark, model.config.num_valid_tokens, model.num_parameters(), takes_steps, is_linear=is_linear
+    )
+
+
+class WithoutCache(CachedDecodingState):
     """Decoding state without a cache: every pass computes all rows of the context again."""
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
+        """Predict the next `num_queries[b]` masked ranks of each sequence b, each given all unmasked tokens."""
         self.num_cached.zero_()
         return super().query(num_queries)
 
 
-class ConcatenatingCache(AnyOrderCache):
-    """Cache whose update copies old and new entries to new memory, as Transformers' `DynamicCache` does."""
-
-    def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add the keys and values of a layer, and return a copy of all keys and values up to and including these."""
-        num_old = self._num_visible - keys.shape[2]
-        stored = super().update(keys, values, layer_idx)
-        return tuple(
-            torch.cat((kept[:, :, :num_old], new), dim=2) for kept, new in zip(stored, (keys, values), strict=True)
-        )
-
-
-class _WithConcatenation(CachedDecodingState):
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.cache.__class__ = ConcatenatingCache
-
-
-class _WithoutTable(CachedDecodingState):
-    """Decoding state that computes the modulations of the targets in every pass, instead of looking them up."""
-
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self.modulations = None
-
-
-@contextmanager
-def _use_decoding_state(model: AOGPTForAnyOrderLM, decoding_state_class: type[CachedDecodingState]) -> Iterator[None]:
-    """Make the model use another class of decoding state in `generate`."""
-    model.decoding_state_class = decoding_state_class
-    try:
-        yield
-    finally:
-        del model.decoding_state_class  # uncovers the attribute of the class again
-
-
-@contextmanager
-def _compute_whole_last_layer(model: AOGPTForAnyOrderLM) -> Iterator[None]:
-    """Make the last layer also compute the outputs of rows that only enter the cache."""
-    num_kept = 0
-
-    def request_all(module: Any, arguments: tuple, options: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        nonlocal num_kept
-        num_kept = options["num_kept"]
-        return arguments, options | {"num_kept": None}
-
-    def select_kept(module: Any, arguments: tuple, output: Any) -> None:
-        output.last_hidden_state = output.last_hidden_state[:, -num_kept:]
-
-    hooks = (
-        model.model.register_forward_pre_hook(request_all, with_kwargs=True),
-        model.model.register_forward_hook(select_kept),
-    )
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
-def _sort_vocabulary(ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
+def sort_vocabulary(ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
     """Sort the vocabulary for every token, as top-p does. The result is not used, so scores do not change."""
     TopPLogitsWarper(1.0)(ids, scores.double())
     return scores
 
 
-def make_decoder(model: AOGPTForAnyOrderLM, **arguments: Any) -> Generate:
-    """Return a function that generates with a decoder, with the same number of tokens in each step."""
+# Each value makes a contender of a decoder. `patch.object` changes an attribute for a while.
+DECODERS: dict[str, Callable[[AOGPTForAnyOrderLM], Contender]] = {
+    "decoder": partial(sample_any_order, remark="cache; a step queries only the positions it unmasks (Lemma 4.1)"),
+    "no-lemma": partial(
+        sample_any_order,
+        remark="cache; a step queries all masked positions, draws a token for each, and keeps a part of them",
+        is_linear=True,
+        context=lambda model: patch.object(ScheduledUnmasking, "is_adaptive", True),
+    ),
+    "no-cache": partial(
+        sample_any_order,
+        remark="a step computes all rows of the context again",
+        is_linear=True,
+        context=lambda model: patch.object(model, "decoding_state_class", WithoutCache),
+    ),
+    "one-by-one": partial(
+        sample_any_order,
+        remark="cache; one token per pass, in a random order: an exact sample of the model",
+        takes_steps=False,
+    ),
+    "left-to-right": partial(
+        sample_any_order,
+        remark="like one-by-one, but from left to right",
+        takes_steps=False,
+        order="left_to_right",
+        stop_at_eos=False,
+    ),
+    "speculative": partial(
+        sample_any_order,
+        remark="an exact sample like one-by-one, with drafts from the model itself",
+        takes_steps=False,
+        strategy="speculative",
+    ),
+    "prompt-lookup": partial(
+        sample_any_order,
+        remark="an exact sample like one-by-one, with drafts from the text so far",
+        takes_steps=False,
+        strategy="speculative",
+        draft="prompt_lookup",
+    ),
+    "plain-products": partial(
+        sample_any_order,
+        remark="on a CPU: PyTorch's default matrix products, without packed weights",
+        context=lambda model: torch.backends.mkldnn.flags(enabled=False),
+    ),
+    "sorted-vocabulary": partial(
+        sample_any_order,
+        remark="the vocabulary is sorted for every token, as top-p does",
+        logits_processor=LogitsProcessorList([sort_vocabulary]),
+    ),
+}
 
-    def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
-        return model.generate(
-            num_return_sequences=batch_size,
-            max_length=length,
-            num_steps=num_steps,
-            unmasking="fixed_count",
-            **arguments,
-        )
-
-    return generate
-
-
-def _ablate(
-    context: Callable[[AOGPTForAnyOrderLM], AbstractContextManager],
-) -> Callable[[AOGPTForAnyOrderLM], Generate]:
-    """Return a function that maps a decoder to a function that generates inside of `context(model)`."""
-
-    def make(model: AOGPTForAnyOrderLM) -> Generate:
-        generate = make_decoder(model)
-
-        def generate_within(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
-            with context(model):
-                return generate(batch_size, length, num_steps)
-
-        return generate_within
-
-    return make
+# Settings of encoders, in addition to the sizes of the decoder.
+ENCODERS: dict[str, dict[str, Any]] = {
+    "encoder": {},
+    "sedd": {
+        "target_injection": "sigma",
+        "position_encoding": "rotary",
+        "norm": "layernorm",
+        "norm_bias": False,
+        "qk_norm": False,
+        "attention_bias": False,
+        "attention_output_bias": False,
+        "hidden_act": "gelu_pytorch_tanh",
+    },
+}
 
 
-def make_encoder(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
+def make_encoder(name: str, config: AOGPTConfig) -> MDMEncoderForMaskedLM:
+    """Return an encoder of `ENCODERS` with random weights and the sizes of a decoder."""
+    sizes = {key: getattr(config, key) for key in AOGPTConfig.__annotations__}
+    sizes["vocab_size"] = max(config.vocab_size, config.mask_token_id + 1)  # an encoder embeds the mask token
+    return MDMEncoderForMaskedLM(MDMEncoderConfig(**sizes | ENCODERS[name]))
+
+
+def sample_encoder(model: MDMEncoderForMaskedLM) -> Contender:
+    """Return a contender that generates with an encoder: a SEDD with its own sampler, other encoders by Lemma 4.1."""
+    if model.config.target_injection == "sigma":
+        remark = "SEDD with its sampler: a step predicts all masked positions, and the score selects those it unmasks"
+        return sample_any_order(model, remark, is_linear=True, unmasking="analytic")
+    remark = "full attention, so no cache; a step draws only the positions it unmasks (Lemma 4.1)"
+    return sample_any_order(model, remark, is_linear=True)
+
+
+# ----------------------------------------------------------------------------------------------------- other models
+
+
+def load_causal_lm(name: str, config: AOGPTConfig, length: int, **options: Any) -> PreTrainedModel:
     """
-    Return an encoder with the same sizes as the decoder.
+    Return a causal language model that can generate `length` tokens.
 
-    A step is a forward pass over all positions, without the head.
-    """
-    shared = {name: getattr(config, name) for name in AOGPTConfig.__annotations__}
-    shared["vocab_size"] = max(
-        config.vocab_size, config.mask_token_id + 1
-    )  # an encoder has an embedding of the mask token
-    model = MDMEncoderForMaskedLM(MDMEncoderConfig(**shared)).eval().to(device, dtype)
-
-    @torch.no_grad()
-    def run_step(batch_size: int, length: int, num_steps: int) -> torch.Tensor:
-        ids = torch.full((batch_size, length), config.mask_token_id, device=device)
-        return model.model(ids).last_hidden_state
-
-    return Contender(run_step, one_step_only=True)
-
-
-def make_causal_lm(name: str, length: int, device: torch.device, dtype: torch.dtype) -> Contender:
-    """
-    Return a contender that generates with a causal language model.
-
-    `name` is a model type of Transformers (random weights), or the folder or Hub name of a model.
+    Args:
+        name: Folder or Hub name of a model, or a model type of Transformers. A model of a type has random weights and
+            the sizes of `config`.
+        config: Configuration of the decoder.
+        length: Number of tokens.
+        options: Arguments of `from_pretrained`, such as `dtype`.
     """
     if name in CONFIG_MAPPING:
-        model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](), dtype=dtype)
+        names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
+        sizes = {key: getattr(config, key) for key in names}
+        sizes["max_position_embeddings"] = config.max_position_embeddings + 1 + LOOKUP_TOKENS
+        if name != "gpt2":  # an MLP with a gate has three matrices instead of two
+            sizes |= {
+                "intermediate_size": config.intermediate_size * 2 // 3,
+                "num_key_value_heads": config.num_attention_heads,
+            }
+        model = AutoModelForCausalLM.from_config(
+            CONFIG_MAPPING[name](**sizes, bos_token_id=0, eos_token_id=None), **options
+        )
     else:
-        model = load_pretrained(AutoModelForCausalLM, name, dtype=dtype)
+        model = load_pretrained(AutoModelForCausalLM, name, **options)
     longest = longest_sequence(model.config) or length
     if length > longest:
         raise ValueError(f"`length` must be at most {longest} for {name}, but is {length}. Decrease `length`.")
-    model = model.eval().to(device)
+    return model.eval()
 
-    def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
-        start = torch.zeros(batch_size, 1, dtype=torch.long, device=device)
-        return model.generate(
-            start,
-            attention_mask=torch.ones_like(start),
-            min_new_tokens=length - 1,
-            max_new_tokens=length - 1,
-            do_sample=True,
-            top_k=0,
-            pad_token_id=0,
-        )
 
-    return Contender(generate, one_by_one=True)
+def sample_causal_lm(
+    name: str, model: PreTrainedModel, length: int, compile_mode: str | None = None
+) -> dict[str, Contender]:
+    """
+    Return contenders that generate `length` tokens with the `generate` of Transformers.
+
+    There are three for one model: the default, a static cache, and prompt lookup. Prompt lookup is left out if the
+    model is too short for it: its last pass may go beyond the end of the text.
+    """
+    config = model.generation_config
+    start_id = next((id for id in (config.bos_token_id, config.eos_token_id) if isinstance(id, int)), 0)
+    config.eos_token_id = config.forced_eos_token_id = None  # otherwise, a sequence could be shorter than `length`
+
+    def make(remark: str, max_batch_size: int | None = None, **settings: Any) -> Contender:
+        def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
+            start = torch.full((batch_size, 1), start_id, device=model.device)
+            mask, sampling = torch.ones_like(start), {"do_sample": True, "top_k": 0, "pad_token_id": 0}
+            output = model.generate(start, attention_mask=mask, max_new_tokens=length, **sampling, **settings)
+            return output[:, 1:]
+
+        vocab_size, num_parameters = model.config.get_text_config().vocab_size, model.num_parameters()
+        return Contender(generate, remark, vocab_size, num_parameters, False, max_batch_size=max_batch_size)
+
+    static: dict[str, Any] = {"cache_implementation": "static"}
+    if compile_mode is not None:
+        static["compile_config"] = CompileConfig(mode=compile_mode)
+        static["compile_config"]._compile_all_devices = True  # otherwise, Transformers compiles nothing on a CPU
+    contenders = {
+        name: make("left to right, one token per pass, with the default cache"),
+        f"{name} static-cache": make("left to right, with a static cache, compiled on a GPU or by --compile", **static),
+    }
+    longest = longest_sequence(model.config)
+    if longest is None or length + LOOKUP_TOKENS < longest:
+        remark = "left to right, with drafts from the text so far; Transformers supports only batch size 1"
+        contenders[f"{name} prompt-lookup"] = make(remark, 1, prompt_lookup_num_tokens=LOOKUP_TOKENS)
+    return contenders
 
 
 def make_compared(name: str, config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
@@ -212,15 +292,34 @@ def make_compared(name: str, config: AOGPTConfig, device: torch.device, dtype: t
             f"`compare` ({name!r}) cannot be imported. Set it to module:function, and add the folder of the module to "
             f"PYTHONPATH. (Cause: {error})"
         ) from error
-    return Contender(make(config, device, dtype))
+    return Contender(make(config, device, dtype), f"the function {name}", config.vocab_size)
 
 
-ABLATIONS: dict[str, Callable[[AOGPTForAnyOrderLM], Generate]] = {
-    "no-cache": _ablate(partial(_use_decoding_state, decoding_state_class=_WithoutCache)),
-    "concatenated-cache": _ablate(partial(_use_decoding_state, decoding_state_class=_WithConcatenation)),
-    "no-modulation-table": _ablate(partial(_use_decoding_state, decoding_state_class=_WithoutTable)),
-    "whole-last-layer": _ablate(_compute_whole_last_layer),
-    # On a CPU, use PyTorch's default matrix products, and do not pack the weights for oneDNN.
-    "plain-products": _ablate(lambda model: torch.backends.mkldnn.flags(enabled=False)),
-    "sorted-vocabulary": lambda model: make_decoder(model, logits_processor=LogitsProcessorList([_sort_vocabulary])),
-}
+# -------------------------------------------------------------------------------------------------------------- all
+
+CONTENDERS = (*DECODERS, *ENCODERS, *CAUSAL_LMS)
+
+
+def make_contenders(
+    names: Sequence[str], decoder: AOGPTForAnyOrderLM, length: int, compile_mode: str | None = None
+) -> dict[str, Contender]:
+    """
+    Return contenders with the sizes, device and dtype of a decoder. Other models than the decoder have random weights.
+
+    Args:
+        names: Names in `CONTENDERS`, and folders, Hub names or model types of causal language models.
+        decoder: The decoder.
+        length: Number of tokens to generate.
+        compile_mode: Mode of torch.compile for causal language models with a static cache.
+    """
+    device, dtype = decoder.device, decoder.dtype
+    contenders = {}
+    for name in names:
+        if name in DECODERS:
+            contenders[name] = DECODERS[name](decoder)
+        elif name in ENCODERS:
+            contenders[name] = sample_encoder(make_encoder(name, decoder.config).eval().to(device, dtype))
+        else:
+            model = load_causal_lm(name, decoder.config, length, dtype=dtype).to(device)
+            contenders |= sample_causal_lm(name, model, length, compile_mode)
+    return contenders

@@ -13,7 +13,6 @@ have together. Finished runs are not repeated, and interrupted runs are resumed.
 report.md and curves.png.
 """
 
-import math
 import shlex
 import statistics
 import subprocess
@@ -22,18 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from matplotlib.figure import Figure
 
 from common.commands import Options, Parser, one_line_errors, option
-from common.data import load_data
 from common.files import make_folder, write_json, write_text
-from common.models import load_model
 from common.reports import BLUE, GREEN, GREY, ORANGE, markdown_table, save_figure, style_axes, with_error
-from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
-from eval.scoring import split_batches
-from modeling_aogpt import AOGPTForAnyOrderLM
-from modeling_aogpt.orders import random_orders
+from common.results import ORDER_NAMES, read_finished_run
+from eval.benchmarks.study_results import infilling_score
 from training.convert_causal_lm import convert
 from training.export_causal_lm import export
 
@@ -116,40 +110,12 @@ def train_all(arguments: Arguments, seed: int) -> Path:
     return folder
 
 
-@torch.no_grad()
-def infilling_nats(model: AOGPTForAnyOrderLM, input_ids: torch.LongTensor) -> float:
-    """
-    Divide the tokens of each sequence into two random halves, and predict each half given the other.
-
-    Return the sum of the negative log-likelihoods in nats. The tokens of a half are predicted in random order.
-    """
-    generator = torch.Generator().manual_seed(ORDER_SEED)
-    shape = input_ids.shape
-    is_first_half = random_orders(*shape, generator=generator) < shape[1] // 2
-    orders = random_orders(*shape, generator=generator)
-    return -sum(
-        model.conditional_log_likelihood(input_ids, targets, orders=orders).log_likelihood.sum().item()
-        for targets in (is_first_half, ~is_first_half)
-    )
-
-
-def measure_infilling(folder: Path) -> float:
-    """Convert `infilling_nats` to bits per byte, over the sequences on which the run was evaluated."""
-    results, data = read_finished_run(folder)
-    rows, num_rows = load_data(data).validation, results["evaluations"][-1]["sequences"]
-    rows = rows[[number * len(rows) // num_rows for number in range(num_rows)]]
-    model, nats = load_model(folder / "model"), 0.0
-    for batch in split_batches(rows["input_ids"], results["arguments"]["eval_batch_size"]):
-        nats += infilling_nats(model, torch.tensor(batch))
-    return nats / sum(rows["num_bytes"]) / math.log(2)
-
-
 def summarize_run(folder: Path) -> dict[str, Any]:
     """Return the number of parameters and tokens, the evaluations, and the final bits per byte of a run."""
     results, _ = read_finished_run(folder)
     keys = ("num_parameters", "tokens", "train_seconds", "evaluations")
     final = {measure: results["evaluations"][-1][measure] for measure in ORDER_NAMES}
-    return {key: results[key] for key in keys} | {"final": final | {"infilling": measure_infilling(folder)}}
+    return {key: results[key] for key in keys} | {"final": final | {"infilling": infilling_score(folder)}}
 
 
 def collect_results(folders: dict[int, Path], command: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from common.reports import BLUE, GREY, ORANGE, save_figure, style_axes
-from eval.infilling import make_printable
+from eval.benchmarks.quickstart_texts import make_printable
 
 INK, PALE, GREEN = "#22262a", "#d5d8dc", "#2c8a3d"
 WIDTH, HEIGHT, DOTS_PER_INCH = 12.0, 7.7, 150

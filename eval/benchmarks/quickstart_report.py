@@ -35,7 +35,7 @@ from common.reports import markdown_table, with_error
 from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
 from common.tokenization import decode
 from eval.benchmarks.quickstart_picture import draw_report
-from eval.infilling import (
+from eval.benchmarks.quickstart_texts import (
     choose_letter_and_mark,
     choose_one_or_two_words,
     infill,

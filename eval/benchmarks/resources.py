@@ -17,6 +17,7 @@ import psutil
 import torch
 from tqdm import tqdm
 
+from eval.benchmarks.contenders import make_encoder
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.decoding_state import MIN_PASSES_TO_PACK, CachedDecodingState
 from modeling_aogpt.devices import Linear
@@ -124,30 +125,34 @@ def count_work(config: AOGPTConfig, batch_size: int, length: int, num_steps: int
 # ----------------------------------------------------------------------------------------------------------- memory
 
 
+def run_in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a function that runs in a new process, whose memory holds nothing else."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, arguments)
+
+
 def measure_memory(config: AOGPTConfig, lengths: list[int], device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
     """
     Return the memory of a generation of one sequence for each length. Each length is measured in a new process.
 
     `cache_bytes` is the size of the keys and values, and `modulation_bytes` the size of the modulation table.
     `peak_bytes` is the increase of the memory of the process (on CUDA: of allocated memory) during the generation.
+    `encoder_peak_bytes` is the same for an encoder.
     """
-    context = multiprocessing.get_context("spawn")
-    measured = []
-    for length in tqdm(lengths, desc="memory", unit="length"):
-        with context.Pool(1) as pool:
-            arguments = (config.to_dict(), length, device, dtype, torch.get_num_threads())
-            measured.append(pool.apply(measure_length, arguments))
-    return measured
+    arguments = (device, dtype, torch.get_num_threads())
+    return [
+        {"length": length}
+        | run_in_new_process(measure_decoder, config.to_dict(), length, *arguments)
+        | run_in_new_process(measure_encoder, config.to_dict(), length, *arguments)
+        for length in tqdm(lengths, desc="memory", unit="length")
+    ]
 
 
-def measure_length(
+def measure_decoder(
     sizes: dict[str, Any], length: int, device_name: str, dtype: torch.dtype, threads: int
-) -> dict[str, Any]:
-    """Return the memory of a generation of one sequence (see `measure_memory`)."""
-    torch.set_num_threads(threads)
-    device = torch.device(device_name)
-    config = AOGPTConfig(**(sizes | {"max_position_embeddings": length}))
-    model = AOGPTForAnyOrderLM(config).eval().to(device, dtype)
+) -> dict[str, int]:
+    """Return the memory of a generation of one sequence with a decoder (see `measure_memory`)."""
+    model = _make_decoder(sizes, length, device_name, dtype, threads)
     model.generate(max_length=min(length, 2))  # loads libraries that are loaded once per process
     held = {}
 
@@ -158,9 +163,35 @@ def measure_length(
             held["modulation_bytes"] = sum(table.nbytes for table in self.modulations or ())
 
     model.decoding_state_class = Observed
-    with PeakMemory(device) as peak:
+    with PeakMemory(model.device) as peak:
         model.generate(max_length=length, num_steps=min(NUM_STEPS, length), unmasking="fixed_count")
-    return {"length": length, "num_parameters": model.num_parameters(), **held, "peak_bytes": peak.bytes}
+    return held | {"peak_bytes": peak.bytes}
+
+
+def measure_encoder(
+    sizes: dict[str, Any], length: int, device_name: str, dtype: torch.dtype, threads: int
+) -> dict[str, int]:
+    """
+    Return the peak memory of a generation of one sequence with an encoder (see `measure_memory`).
+
+    Only the last step is run: all steps of an encoder compute the same number of rows.
+    """
+    config = _make_decoder(sizes, length, device_name, dtype, threads).config
+    model = make_encoder("encoder", config).eval().to(device_name, dtype)
+    inputs = torch.zeros(1, length, dtype=torch.long)
+    inputs[:, : max(1, length // NUM_STEPS)] = config.mask_token_id
+    model.generate(inputs[:, :2], num_steps=1)
+    with PeakMemory(model.device) as peak:
+        model.generate(inputs, num_steps=1)
+    return {"encoder_peak_bytes": peak.bytes}
+
+
+def _make_decoder(
+    sizes: dict[str, Any], length: int, device_name: str, dtype: torch.dtype, threads: int
+) -> AOGPTForAnyOrderLM:
+    torch.set_num_threads(threads)
+    config = AOGPTConfig(**(sizes | {"max_position_embeddings": length}))
+    return AOGPTForAnyOrderLM(config).eval().to(device_name, dtype)
 
 
 class PeakMemory:

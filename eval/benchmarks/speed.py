@@ -1,18 +1,20 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Time and memory of generation: the decoder, ablations of the decoder, an encoder, and other samplers.
+Time and memory of generation: the decoder, its ablations, encoders, causal language models, and your own sampler.
 
-    python eval/benchmarks/speed.py [--steps 32 128 1023] [--batch_size 1 8] [--ablations all] [--causal_lm gpt2]
+    python eval/benchmarks/speed.py [--steps 16 128 1024] [--batch_size 1 8 32] [--contenders decoder encoder ...]
         [--output_dir DIR]
 
-Without --model, weights are random. This does not affect the time. Each result is the best time of `--repeats` runs.
-With --output_dir, the command writes speed.json, speed.md, speed.png (like Figure 5 of the paper) and, with
---memory_lengths, memory.png. The files are updated after every measurement, so an interrupted run keeps its results.
+All contenders are measured in one run. They take turns, so that other load on the machine affects all of them. Without
+--model, weights are random. With --output_dir, the command writes speed.json, speed.md, speed.png (like Figure 5 of the
+paper) and, with --memory_lengths, memory.png. The files are updated after every round, so an interrupted run keeps its
+results.
 """
 
 import platform
 import shlex
+import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +30,7 @@ from tqdm import tqdm
 from common.commands import Options, Parser, one_line_errors, option
 from common.hardware import num_cores, versions
 from common.models import find_model, load_pretrained
-from eval.benchmarks.contenders import ABLATIONS, Contender, make_causal_lm, make_compared, make_decoder, make_encoder
+from eval.benchmarks.contenders import CONTENDERS, Contender, make_compared, make_contenders
 from eval.benchmarks.resources import count_work, measure_machine, measure_memory, synchronize
 from eval.benchmarks.speed_report import to_markdown, write_report
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -40,8 +42,10 @@ SIZES = {
 }
 SIZES["tiny"]["max_position_embeddings"] = 64
 
-# Number of calls that are timed together on an accelerator, if a contender runs only one step per call.
-QUEUED_STEPS = 16
+# If the time of a contender is linear in the number of steps, the time of many steps is computed from these numbers.
+FEW_STEPS = (1, 4)
+
+Seconds = dict[tuple[str, int], list[float]]  # key: name of a contender, and number of steps
 
 
 @dataclass
@@ -53,18 +57,24 @@ class SpeedArguments(Options):
         "small", "Model size: the paper's small and medium, or a tiny one."
     )
     length: int | None = option(None, "Number of tokens in a sequence. Defaults to the model's maximum.")
-    steps: list[int] = option([16, 32, 64, 128], "Numbers of steps.", least=1)
+    steps: list[int] = option([16, 32, 64, 128], "Numbers of steps. More steps than tokens are reduced.", least=1)
     batch_size: list[int] = option([1], "Numbers of sequences that are generated at once.", least=1)
-    ablations: list[str] = option(["no-cache"], f"Ablations of the decoder: {', '.join(ABLATIONS)}; or all, or none.")
-    encoder: bool = option(True, "Also time an encoder of the same size, by one forward pass.")
-    causal_lm: str | None = option(None, "Also time a causal LM: model type (random weights), folder or Hub name.")
+    contenders: list[str] = option(
+        ["no-lemma", "no-cache", "encoder"],
+        f"Contenders to time, besides decoder and one-by-one: all, none, or some of {', '.join(CONTENDERS)}.",
+    )
+    causal_lm: str | None = option(None, "Also time a causal LM: folder or Hub name, or model type (random weights).")
     compare: str | None = option(None, "Also time the sampler module:function (see `make_compared`).")
     memory_lengths: list[int] = option([], "Lengths at which to measure memory, such as 1024 2048 4096 8192.", least=1)
-    repeats: int = option(2, "Number of runs of each measurement. The best time is the result.", least=1)
-    limit_seconds: float = option(60.0, "Leave out contenders that are expected to take longer than this.")
+    repeats: int = option(2, "Number of rounds. In each round, every contender generates once.", least=1)
+    limit_seconds: float = option(
+        30.0, "If a generation without a cache would take longer, its time is computed from that of 1 and 4 steps."
+    )
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
     device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")
-    compile: str | None = option(None, "Mode of torch.compile for the decoder: default, reduce-overhead, ...")
+    compile: str | None = option(
+        None, "Mode of torch.compile for the decoder, and for causal LMs with a static cache: default, ..."
+    )
     threads: int | None = option(None, "Number of CPU threads. Defaults to PyTorch's choice.", least=1)
     output_dir: Path | None = option(None, "Folder for speed.json, speed.md and the pictures.")
 
@@ -72,25 +82,24 @@ class SpeedArguments(Options):
         super().__post_init__()
         if self.model is not None and self.size != SpeedArguments.size:
             raise ValueError(f"`size` ({self.size}) has no effect with `model` ({self.model}). Remove one of the two.")
-        if self.ablations == ["all"]:
-            cpu_only = () if self.device.startswith("cpu") else ("plain-products",)
-            self.ablations = [name for name in ABLATIONS if name not in cpu_only]
-        elif self.ablations == ["none"]:
-            self.ablations = []
-        if unknown := sorted(set(self.ablations) - ABLATIONS.keys()):
+        usable = [name for name in CONTENDERS if name != "plain-products" or self.device.startswith("cpu")]
+        chosen = {"all": usable, "none": []}.get(self.contenders[0], self.contenders)
+        if unknown := sorted(set(chosen) - set(CONTENDERS)):
             raise ValueError(
-                f"`ablations` must be among {', '.join(ABLATIONS)}, or be all or none, but contains "
+                f"`contenders` must be among {', '.join(CONTENDERS)}, or be all or none, but contains "
                 f"{', '.join(unknown)}. Remove the unknown names."
             )
+        # The two to which all others are compared are always included.
+        self.contenders = list(dict.fromkeys(("decoder", "one-by-one", *chosen)))
 
 
 def measure(
     arguments: SpeedArguments, command: str, save: Callable[[dict[str, Any]], None] = lambda report: None
 ) -> dict[str, Any]:
-    """Make all measurements, and return the report. After each measurement, `save` is called with the report so far."""
+    """Make all measurements, and return the report. After each round, `save` is called with the report so far."""
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
-    device, dtype = _find_device(arguments.device), getattr(torch, arguments.dtype)
+    device, dtype = find_device(arguments.device), getattr(torch, arguments.dtype)
     torch.manual_seed(0)
     if arguments.model is None:
         model = AOGPTForAnyOrderLM(AOGPTConfig(**SIZES[arguments.size]))
@@ -102,22 +111,31 @@ def measure(
     if not 1 <= length <= longest:
         raise ValueError(f"`length` must be between 1 and {longest} (`max_position_embeddings`), but is {length}.")
 
-    contenders = _make_contenders(arguments, model, length, device, dtype)
+    contenders = _make_contenders(arguments, model, length)
     machine = measure_machine(model.config, device, dtype)
     report = {
         "command": command,
-        "hardware": _describe_hardware(device),
+        "hardware": describe_hardware(device),
         "versions": versions(),
         "dtype": arguments.dtype,
         "length": length,
-        "num_parameters": model.num_parameters(),
+        "model": arguments.model,
         "machine": asdict(machine),
+        "contenders": {
+            name: {"num_parameters": contender.num_parameters, "remark": contender.remark}
+            for name, contender in contenders.items()
+        },
         "points": [],
     }
-    for point in time_contenders(contenders, arguments, length, device):
-        work = count_work(model.config, point["batch_size"], length, point["num_steps"], dtype)
-        report["points"].append(point | {"floor_seconds": work.seconds(machine)})
-        save(report)
+    for batch_size in arguments.batch_size:
+        finished = report["points"]
+        for points in time_contenders(contenders, arguments, batch_size, length, device):
+            for point in points:
+                num_steps = point["num_steps"] or length
+                work = count_work(model.config, batch_size, length, num_steps, dtype)
+                point["floor_seconds"] = work.seconds(machine)
+            report["points"] = finished + points
+            save(report)
     if arguments.memory_lengths:
         config = model.config
         del model, contenders
@@ -127,7 +145,7 @@ def measure(
     return report
 
 
-def _find_device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
     """Return a device of this machine. Raise a `ValueError` if there is no such device."""
     try:
         return torch.empty(0, device=name).device
@@ -137,18 +155,11 @@ def _find_device(name: str) -> torch.device:
         ) from error
 
 
-def _make_contenders(
-    arguments: SpeedArguments, model: AOGPTForAnyOrderLM, length: int, device: torch.device, dtype: torch.dtype
-) -> dict[str, Contender]:
-    contenders = {"decoder": Contender(make_decoder(model))}
-    for name in arguments.ablations:
-        contenders[name] = Contender(ABLATIONS[name](model))
-    if arguments.encoder:
-        contenders["encoder"] = make_encoder(model.config, device, dtype)
-    if arguments.causal_lm is not None:
-        contenders[f"causal-lm {arguments.causal_lm}"] = make_causal_lm(arguments.causal_lm, length, device, dtype)
+def _make_contenders(arguments: SpeedArguments, model: AOGPTForAnyOrderLM, length: int) -> dict[str, Contender]:
+    names = arguments.contenders + ([arguments.causal_lm] if arguments.causal_lm else [])
+    contenders = make_contenders(names, model, length, arguments.compile)
     if arguments.compare is not None:
-        contenders[f"compare {arguments.compare}"] = make_compared(arguments.compare, model.config, device, dtype)
+        contenders[arguments.compare] = make_compared(arguments.compare, model.config, model.device, model.dtype)
     if arguments.compile is not None:
         try:
             model.model.compile(mode=arguments.compile)
@@ -160,57 +171,96 @@ def _make_contenders(
 
 
 def time_contenders(
-    contenders: dict[str, Contender], arguments: SpeedArguments, length: int, device: torch.device
-) -> Iterator[dict[str, Any]]:
-    """
-    Yield one measurement for each batch size, number of steps and contender.
+    contenders: dict[str, Contender], arguments: SpeedArguments, batch_size: int, length: int, device: torch.device
+) -> Iterator[list[dict[str, Any]]]:
+    """Time all contenders at one batch size. After each round, yield the measurements of all rounds so far."""
+    steps = sorted({min(count, length) for count in arguments.steps})
+    included = {
+        name: contender
+        for name, contender in contenders.items()
+        if contender.max_batch_size is None or batch_size <= contender.max_batch_size
+    }
+    seconds: Seconds = {
+        (name, count): []
+        for name, contender in included.items()
+        for count in _choose_steps(contender, steps, arguments.limit_seconds, batch_size, length, device)
+    }
+    # A CPU needs only a few tokens to warm up. Accelerators and torch.compile load or compile kernels for every shape,
+    # so they need a complete generation.
+    needs_full_warm_up = arguments.compile is not None or device.type != "cpu"
+    jobs = sorted(seconds, key=lambda job: job[1])  # times that are compared are measured one after another
+    for name, count in jobs:
+        warm_up = (length, count) if needs_full_warm_up else (min(length, 8), 1)
+        included[name].sample(batch_size, *warm_up)
+    for _ in range(arguments.repeats):
+        for name, count in tqdm(jobs, desc=f"batch {batch_size}", unit="generation"):
+            seconds[name, count].append(time_generation(included[name], batch_size, length, count, device)[0])
+        yield _make_points(included, seconds, steps, batch_size)
 
-    The runs of the contenders are interleaved, so that other load on the machine affects all contenders equally.
-    """
-    for batch_size in arguments.batch_size:
-        seconds_per_step = dict.fromkeys(contenders, 0.0)
-        for num_steps in sorted(set(arguments.steps)):
-            included = {}
-            for name, contender in contenders.items():
-                is_short = seconds_per_step[name] * num_steps <= arguments.limit_seconds or contender.one_step_only
-                if name == "decoder" or (is_short and (num_steps >= length - 1 or not contender.one_by_one)):
-                    included[name] = contender
-            # A CPU needs only a few tokens to warm up. Accelerators and torch.compile load or compile kernels for every
-            # shape, so they need a complete generation.
-            needs_full_warm_up = arguments.compile is not None or device.type != "cpu"
-            for contender in included.values():
-                warm_up = (length, num_steps) if needs_full_warm_up else (min(length, 8), 1)
-                _time_generation(contender, batch_size, *warm_up, device)
-            seconds: dict[str, list[float]] = {name: [] for name in included}
-            for _ in tqdm(range(arguments.repeats), desc=f"batch {batch_size}, {num_steps} steps", unit="round"):
-                for name, contender in included.items():
-                    factor = num_steps if contender.one_step_only else 1
-                    seconds[name].append(factor * _time_generation(contender, batch_size, length, num_steps, device))
-            for name, values in seconds.items():
-                seconds_per_step[name] = min(values) / num_steps
-                tqdm.write(f"{name}, batch {batch_size}, {num_steps} steps: {min(values):.3g} s", file=sys.stderr)
-                yield {
+
+def _choose_steps(
+    contender: Contender, steps: list[int], limit: float, batch_size: int, length: int, device: torch.device
+) -> list[int]:
+    """Return the numbers of steps to time. Long generations of a linear contender are replaced by `FEW_STEPS`."""
+    if not contender.takes_steps:
+        return [length]
+    if not contender.is_linear:
+        return steps
+    estimate, _ = time_generation(contender, batch_size, length, 1, device)
+    short = [count for count in steps if count * estimate <= limit]
+    return short if short == steps else sorted({*short, *(min(count, length) for count in FEW_STEPS)})
+
+
+def time_generation(
+    contender: Contender, batch_size: int, length: int, num_steps: int, device: torch.device
+) -> tuple[float, torch.LongTensor]:
+    """Return the seconds of a generation, which include the check of its samples, and the samples."""
+    synchronize(device)
+    start = time.perf_counter()
+    ids = contender.sample(batch_size, length, num_steps)
+    synchronize(device)
+    return time.perf_counter() - start, ids
+
+
+def _make_points(
+    contenders: dict[str, Contender], seconds: Seconds, steps: list[int], batch_size: int
+) -> list[dict[str, Any]]:
+    """Return the times of all contenders at one batch size, and their ratios to the decoder or to one-by-one."""
+    points = []
+    for num_steps in (*steps, None):
+        for name, contender in contenders.items():
+            if contender.takes_steps == (num_steps is None):
+                continue
+            times, is_computed = _times(seconds, name, num_steps)
+            reference, _ = _times(seconds, "one-by-one" if num_steps is None else "decoder", num_steps)
+            ratios = [one / other for one, other in zip(times, reference, strict=True)]
+            points.append(
+                {
                     "contender": name,
                     "batch_size": batch_size,
                     "num_steps": num_steps,
-                    "seconds": min(values),
-                    "all_seconds": values,
-                    "is_extrapolated": contenders[name].one_step_only,
+                    "seconds": min(times),
+                    "all_seconds": list(times),
+                    "ratio": statistics.median(ratios),
+                    "is_computed": is_computed,
                 }
+            )
+    return points
 
 
-def _time_generation(contender: Contender, batch_size: int, length: int, num_steps: int, device: torch.device) -> float:
-    # An accelerator queues the steps of a generation. For a fair comparison, several single steps are queued, too.
-    calls = QUEUED_STEPS if contender.one_step_only and device.type != "cpu" else 1
-    synchronize(device)
-    start = time.perf_counter()
-    for _ in range(calls):
-        contender.generate(batch_size, length, num_steps)
-    synchronize(device)
-    return (time.perf_counter() - start) / calls
+def _times(seconds: Seconds, name: str, num_steps: int | None) -> tuple[list[float], bool]:
+    """Return the seconds in each round, and whether they are computed from those of fewer steps."""
+    if num_steps is None:
+        return next(times for (other, _), times in seconds.items() if other == name), False
+    if (name, num_steps) in seconds:
+        return seconds[name, num_steps], False
+    measured = sorted((count, times) for (other, count), times in seconds.items() if other == name)
+    (few, short), (more, long) = measured[0], measured[-1]
+    return [a + (b - a) * (num_steps - few) / (more - few) for a, b in zip(short, long, strict=True)], True
 
 
-def _describe_hardware(device: torch.device) -> dict[str, Any]:
+def describe_hardware(device: torch.device) -> dict[str, Any]:
+    """Return the names and numbers of processors that a measurement uses."""
     facts = {"cpu": _cpu_name(), "cores": num_cores(), "threads": torch.get_num_threads()}
     facts["capability"] = torch.backends.cpu.get_cpu_capability()
     if device.type == "cuda":

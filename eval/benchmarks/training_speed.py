@@ -10,9 +10,7 @@ updates the weights and their moving averages. The first step is not counted. Th
 process. It includes the weights, their moving averages and AdamW's moments.
 """
 
-import json
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -29,6 +27,7 @@ from common.commands import Options, Parser, one_line_errors, option
 from common.files import make_folder, write_json, write_text
 from common.hardware import check_precision, num_cores, peak_memory, product_speed, versions
 from common.reports import markdown_table
+from eval.benchmarks.resources import run_in_new_process
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from training.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
 from training.arguments import TrainingArguments
@@ -185,7 +184,7 @@ def _make_config(size: dict[str, int]) -> AOGPTConfig:
 
 
 def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
-    """Measure time and memory of an implementation in this process."""
+    """Return the time and the memory of an implementation in this process."""
     torch.manual_seed(0)
     size, batch_size, length = SIZES[arguments.size], arguments.batch_size, arguments.length
     step = make_step(kind, size, arguments.mixed_precision)
@@ -210,13 +209,6 @@ def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "product_speed": product_speed(),
     }
-
-
-def measure_in_own_process(kind: str, argv: list[str]) -> dict[str, Any]:
-    """Measure time and memory of an implementation in a new process."""
-    command = [sys.executable, __file__, *argv, "--measure", kind]
-    finished = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-    return json.loads(finished.stdout.splitlines()[-1])
 
 
 def format_table(results: dict[str, Any]) -> str:
@@ -264,18 +256,10 @@ Written by `{results["command"]}`.
 @one_line_errors()
 def main(argv: list[str]) -> None:
     """Run the command."""
-    parser = Parser(Arguments)
-    parser.add_argument(
-        "--measure", choices=KINDS, help="Measure one implementation in this process, and print the results as JSON."
-    )
-    arguments, others = parser.parse(argv)
-    if others.measure:
-        print(json.dumps(measure(others.measure, arguments)))
-        return
-
+    (arguments,) = Parser(Arguments).parse(argv)
     size = SIZES[arguments.size]
     with make_folder(arguments.output_dir):  # if this fails, it fails before the long measurements
-        runs = [measure_in_own_process(kind, argv) for kind in tqdm(KINDS, unit="process")]
+        runs = [run_in_new_process(measure, kind, arguments) for kind in tqdm(KINDS, unit="process")]
     speed = max(run["product_speed"] for run in runs)
     for run in runs:
         run["mfu"] = flops_per_token(_make_config(size), run["length"]) * run["tokens_per_second"] / speed

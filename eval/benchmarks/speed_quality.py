@@ -1,0 +1,264 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Speed against quality: seconds per sequence, and generative perplexity and entropy of the same sequences.
+
+    python eval/benchmarks/speed_quality.py MODEL [MODEL ...] --judge JUDGE --output_dir DIR [--steps 4 16 64]
+
+The models are trained decoders, encoders or causal language models. Decoders and encoders generate in each number of
+steps. Decoders also generate one token at a time and by speculative decoding. The contenders take turns. The judge is
+the causal language model that computes the perplexity. The command writes speed_quality.json and speed_quality.png.
+"""
+
+import math
+import shlex
+import statistics
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from matplotlib import colormaps
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter
+from tqdm import tqdm
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from common.commands import Options, Parser, one_line_errors, option
+from common.data import load_data
+from common.files import make_folder, write_json
+from common.hardware import versions
+from common.models import find_model, load_model, load_pretrained, longest_sequence, read_any_config
+from common.reports import GREY, markdown_table, save_figure, style_axes, with_error
+from common.results import read_finished_run
+from eval.benchmarks.contenders import DECODERS, Contender, sample_causal_lm, sample_encoder
+from eval.benchmarks.speed import describe_hardware, find_device, time_generation
+from eval.generative import without_padding
+from eval.judging import Judge, Sample
+from eval.metrics.sample_entropy.sample_entropy import unigram_entropy
+from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
+from modeling_aogpt.tokenization import load_tokenizer
+
+MARKERS = "osD^v<>Ph"
+JUDGE_BATCH_SIZE = 16
+
+
+@dataclass
+class SpeedQualityArguments(Options):
+    """Options of eval/benchmarks/speed_quality.py."""
+
+    output_dir: Path = field(metadata={"help": "Folder for speed_quality.json and speed_quality.png."})
+    judge: str = option("openai-community/gpt2-large", "Folder or Hub name of any causal language model.")
+    steps: list[int] = option([4, 16, 64], "Numbers of steps of decoders and encoders.", least=1)
+    contenders: list[str] = option(
+        ["decoder", "one-by-one", "left-to-right", "speculative", "prompt-lookup"],
+        f"Contenders of each decoder, some of {', '.join(DECODERS)}.",
+    )
+    reference: Path | None = option(None, "Folder of a training run, whose held-out text is judged too.")
+    num_samples: int = option(64, "Number of sequences of each contender.", least=1)
+    length: int | None = option(None, "Number of tokens of a sequence. Defaults to the shortest maximum of the models.")
+    batch_size: int = option(1, "Number of sequences that are generated at once.", least=1)
+    seed: int = option(0, "Seed of the samples.")
+    dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of the weights.")
+    device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if unknown := sorted(set(self.contenders) - set(DECODERS)):
+            raise ValueError(
+                f"`contenders` must be among {', '.join(DECODERS)}, but contains {', '.join(unknown)}. Remove the "
+                "unknown names."
+            )
+
+
+@dataclass
+class Point:
+    """
+    A contender of a model, at one number of steps.
+
+    Attributes:
+        model: Name of the model.
+        name: Name of the contender.
+        num_steps: Number of steps; None if the contender chooses it itself.
+        contender: The contender.
+        tokenizer: Tokenizer of the model.
+        seconds: Seconds per sequence in each round.
+        samples: All sequences so far.
+    """
+
+    model: str
+    name: str
+    num_steps: int | None
+    contender: Contender
+    tokenizer: PreTrainedTokenizerBase
+    seconds: list[float] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
+
+    def run(self, batch_size: int, length: int, device: torch.device) -> None:
+        """Generate and time `batch_size` sequences."""
+        seconds, ids = time_generation(self.contender, batch_size, length, self.num_steps or length, device)
+        self.seconds.append(seconds / batch_size)
+        self.samples += make_samples(ids.tolist(), self.tokenizer)
+
+
+def make_samples(sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> list[Sample]:
+    """Return samples without padding."""
+    kept = [without_padding(ids, tokenizer.eos_token_id) for ids in sequences]
+    return [Sample(ids, tokenizer.decode(ids)) for ids in kept]
+
+
+def load_points(name: str, arguments: SpeedQualityArguments, length: int, device: torch.device) -> list[Point]:
+    """Load a model, and return its points."""
+    config, dtype = read_any_config(name, trust_remote_code=False), getattr(torch, arguments.dtype)
+    if isinstance(config, AOGPTConfig):
+        model, tokenizer = load_model(name, dtype=dtype).to(device), load_tokenizer(name)
+        if isinstance(config, MDMEncoderConfig):
+            contenders = {"encoder": sample_encoder(model)}
+        else:
+            contenders = {contender: DECODERS[contender](model) for contender in arguments.contenders}
+    else:
+        model = load_pretrained(AutoModelForCausalLM, name, dtype=dtype).eval().to(device)
+        tokenizer, (contender, *_) = AutoTokenizer.from_pretrained(name), sample_causal_lm("", model, length).values()
+        contenders = {"causal LM": contender}
+    steps = sorted({min(count, length) for count in arguments.steps})
+    return [
+        Point(name, key, count, contender, tokenizer)
+        for key, contender in contenders.items()
+        for count in (steps if contender.takes_steps else [None])
+    ]
+
+
+def compare(models: list[str], arguments: SpeedQualityArguments) -> dict[str, Any]:
+    """Generate, time and judge the sequences of all contenders. Return the report."""
+    device = find_device(arguments.device)
+    longest = [longest_sequence(read_any_config(name, trust_remote_code=False)) for name in models]
+    shortest = min(length for length in longest if length is not None)
+    length = shortest if arguments.length is None else arguments.length
+    if not 1 <= length <= shortest:
+        raise ValueError(f"`length` must be between 1 and {shortest} for these models, but is {length}.")
+    judge = Judge(find_model(arguments.judge), device)
+    reference = read_reference(arguments) if arguments.reference else None
+    points = [point for name in models for point in load_points(name, arguments, length, device)]
+    torch.manual_seed(arguments.seed)
+    for start in tqdm(range(0, arguments.num_samples, arguments.batch_size), unit="round"):
+        for point in points:
+            point.run(min(arguments.batch_size, arguments.num_samples - start), length, device)
+    return {
+        "length": length,
+        "judge": judge.name,
+        "batch_size": arguments.batch_size,
+        "hardware": describe_hardware(device),
+        "versions": versions(),
+        "reference": reference and judge_samples(*reference, judge),
+        "points": [
+            {
+                "model": point.model,
+                "contender": point.name,
+                "num_steps": point.num_steps,
+                "seconds": statistics.median(point.seconds),
+                "all_seconds": point.seconds,
+                **judge_samples(point.samples, point.tokenizer, judge),
+            }
+            for point in tqdm(points, desc="Judging", unit="contender")
+        ],
+    }
+
+
+def read_reference(arguments: SpeedQualityArguments) -> tuple[list[Sample], PreTrainedTokenizerBase]:
+    """Return held-out sequences of a training run, and their tokenizer."""
+    _, data = read_finished_run(arguments.reference)
+    rows, tokenizer = load_data(data).validation, load_tokenizer(arguments.reference / "model")
+    count = min(arguments.num_samples, len(rows))
+    spread = rows[[number * len(rows) // count for number in range(count)]]
+    return make_samples(spread["input_ids"], tokenizer), tokenizer
+
+
+def judge_samples(samples: list[Sample], tokenizer: PreTrainedTokenizerBase, judge: Judge) -> dict[str, Any]:
+    """Return the perplexity of samples over all tokens, its standard error, and the mean entropy of a sample."""
+    sequences = judge.encode(samples, tokenizer)
+    judged = judge.perplexity(sequences, JUDGE_BATCH_SIZE)
+    # The log of a perplexity over all tokens is a ratio of two sums over samples: nats and tokens.
+    counts, deviations = [], []
+    for ids, perplexity in zip(sequences, judged["perplexities"], strict=True):
+        if perplexity is not None:
+            counts.append(min(len(ids), judge.longest) - 1)
+            deviations.append(counts[-1] * math.log(perplexity / judged["pooled"]))
+    error = statistics.stdev(deviations) * len(deviations) ** 0.5 / sum(counts) if len(deviations) > 1 else None
+    return {
+        "perplexity": judged["pooled"],
+        "standard_error": None if error is None else judged["pooled"] * error,
+        "entropy": statistics.fmean(unigram_entropy(sample.ids) for sample in samples),
+    }
+
+
+def format_table(report: dict[str, Any]) -> str:
+    """Return the table of all points."""
+    header = ["model", "contender", "steps", "seconds per sequence", "perplexity", "entropy"]
+    rows = [
+        (
+            *(point["model"], point["contender"], str(point["num_steps"] or "own"), f"{point['seconds']:.3g}"),
+            *_format_quality(point),
+        )
+        for point in report["points"]
+    ]
+    if report["reference"]:
+        rows.append(("held-out text", "", "", "", *_format_quality(report["reference"])))
+    return markdown_table(header, rows, "llrrrr")
+
+
+def _format_quality(judged: dict[str, Any]) -> tuple[str, str]:
+    return with_error(judged["perplexity"], judged["standard_error"], 2), f"{judged['entropy']:.2f}"
+
+
+def shorten(model: str) -> str:
+    """Return the last two parts of the name or path of a model."""
+    return "/".join(Path(model).parts[-2:])
+
+
+def draw(report: dict[str, Any], path: Path) -> None:
+    """Plot perplexity and entropy against the seconds per sequence, with a line for each contender of each model."""
+    figure = Figure(figsize=(13, 4.8), layout="constrained")
+    all_axes = figure.subplots(1, 2, sharex=True)
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for point in report["points"]:
+        lines.setdefault(f"{shorten(point['model'])}: {point['contender']}", []).append(point)
+    for axes, title, key in (
+        (all_axes[0], f"perplexity of the samples by {shorten(report['judge'])}", "perplexity"),
+        (all_axes[1], "unigram entropy of a sample (nats)", "entropy"),
+    ):
+        for index, (label, points) in enumerate(lines.items()):
+            xs, ys = [point["seconds"] for point in points], [point[key] for point in points]
+            errors = [point["standard_error"] or 0 for point in points] if key == "perplexity" else None
+            style = {"color": colormaps["tab10"](index % 10), "marker": MARKERS[index % len(MARKERS)]}
+            axes.errorbar(xs, ys, errors, **style, markersize=6, linewidth=1.3, label=label)
+            for point, x, y in zip(points, xs, ys, strict=True):
+                if point["num_steps"]:
+                    axes.annotate(str(point["num_steps"]), (x, y), (3, 4), textcoords="offset points", fontsize=7)
+        if report["reference"]:
+            axes.axhline(report["reference"][key], color=GREY, linestyle=":", label="held-out text")
+        axes.set(xscale="log", xlabel="seconds per sequence")
+        axes.xaxis.set_major_formatter(LogFormatter())
+        axes.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+        style_axes(axes, title)
+    all_axes[0].set_yscale("log")
+    figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
+    save_figure(figure, path)
+
+
+@one_line_errors()
+def main(argv: list[str]) -> None:
+    """Run the command."""
+    parser = Parser(SpeedQualityArguments)
+    parser.add_argument("models", nargs="+", help="Folders of models or runs, or Hub names.")
+    arguments, others = parser.parse(argv)
+    with make_folder(arguments.output_dir):  # if this fails, it fails before the long measurements
+        report = compare([find_model(name) for name in others.models], arguments)
+    report = {"command": shlex.join(["python", "eval/benchmarks/speed_quality.py", *argv])} | report
+    write_json(arguments.output_dir / "speed_quality.json", report)
+    draw(report, arguments.output_dir / "speed_quality.png")
+    print(format_table(report))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

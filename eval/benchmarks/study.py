@@ -1,0 +1,286 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Command that runs a study: it trains models with different settings and several seeds, and compares them.
+
+    python eval/benchmarks/study.py STUDY.yaml [--jobs N] [--collect] [--runs_dir DIR] [--output_dir DIR]
+
+STUDY.yaml contains settings of training/pretrain.py for all runs, arms (each with settings of its own), seeds, and
+questions (each compares some arms). The command trains each arm with each seed, several at the same time: first all
+arms with the first seed. Finished runs are not repeated, and interrupted runs are resumed. For each question, it then
+writes a table (NAME.md), a figure (NAME.png) and all numbers (NAME.json) of the seeds with which all arms are finished.
+"""
+
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from common.commands import Options, Parser, one_line_errors, option, progress_bar
+from common.files import write_text
+from common.results import read_results
+from eval.benchmarks.study_results import Question, read_model, write_results
+from training.arguments import changed_settings, check_same_run, parse_arguments, to_settings
+
+PRETRAIN = Path(__file__).parents[2] / "training" / "pretrain.py"
+CONTINUED = 1000  # added to the seed of a run that continues another run; the same seed would repeat its data
+POLL_SECONDS = 0.2
+SEE_DOCS = "See `Studies` in docs/evaluation.md."
+
+
+@dataclass(frozen=True)
+class Study:
+    """
+    Content of a study's YAML file.
+
+    Attributes:
+        name: Name of the file without .yaml.
+        settings: Settings of training/pretrain.py for all runs.
+        arms: Settings of each arm. If `init_from` is the name of another arm, the arm continues the run of that arm.
+        seeds: Seeds of the runs.
+        questions: Comparisons, by name.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    arms: dict[str, dict[str, Any]]
+    seeds: list[int]
+    questions: dict[str, Question]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """
+    A training run of a study.
+
+    Attributes:
+        arm: Name of the arm.
+        seed: Seed of the study. (A run that continues another one is trained with a different seed.)
+        folder: Folder of the run. Its configuration and its log are next to this folder.
+        settings: Settings of training/pretrain.py.
+        start: The run that is continued, or None.
+    """
+
+    arm: str
+    seed: int
+    folder: Path
+    settings: dict[str, Any]
+    start: "Run | None"
+
+    @property
+    def name(self) -> str:
+        """Return the name of the run in messages."""
+        return f"{self.arm} (seed {self.seed})"
+
+    @property
+    def log(self) -> Path:
+        """Return the path of the file with the output of training/pretrain.py."""
+        return self.folder.with_name(f"{self.arm}.log")
+
+    @property
+    def chain(self) -> list["Run"]:
+        """Return the runs whose tokens the model was trained on, ending with this run."""
+        return [*(self.start.chain if self.start else []), self]
+
+    @property
+    def config(self) -> Path:
+        """Return the path of the YAML file for training/pretrain.py."""
+        return self.folder.with_name(f"{self.arm}.yaml")
+
+    @property
+    def is_finished(self) -> bool:
+        """Return whether the run is finished. Raise a `ValueError` if settings are wrong, or differ from the run's."""
+        if self.start is not None and not self.start.is_finished:
+            return False
+        settings = to_settings(*parse_arguments([str(self.config)]))
+        results = read_results(self.folder)
+        if results is None:
+            return False
+        check_same_run(results["arguments"], settings, self.folder)
+        return not changed_settings(results["arguments"], settings)
+
+    def train(self, num_threads: int) -> subprocess.Popen:
+        """Start training in a new process."""
+        environment = os.environ | {"OMP_NUM_THREADS": str(num_threads)}
+        with self.log.open("ab") as log:
+            command = [sys.executable, str(PRETRAIN), str(self.config)]
+            return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+
+@dataclass
+class StudyArguments(Options):
+    """Options of eval/benchmarks/study.py."""
+
+    jobs: int | None = option(
+        None, "Number of runs at the same time, which share the cores. Defaults to the number of cores.", least=1
+    )
+    collect: bool = option(False, "Train nothing, and write the results of the runs that are finished.")
+    runs_dir: Path | None = option(None, "Folder for the runs; defaults to runs/NAME, where NAME.yaml is the study.")
+    output_dir: Path | None = option(None, "Folder for the results; defaults to `results` in the folder of the runs.")
+
+
+def read_study(path: Path) -> Study:
+    """
+    Read the YAML file of a study.
+
+    Raises:
+        ValueError: If the file is not the description of a study.
+    """
+    try:
+        # The base loader keeps all values as text. The settings of training/pretrain.py then decide about the types.
+        content = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} cannot be read as YAML. Correct the file. (Cause: {error})") from error
+    expected = {"settings": dict, "arms": dict, "seeds": list, "questions": dict}
+    if not isinstance(content, dict) or {key: type(value) for key, value in content.items()} != expected:
+        raise ValueError(
+            f"{path} must contain the mappings `settings`, `arms` and `questions` and the list `seeds`, and nothing "
+            f"else. {SEE_DOCS}"
+        )
+    arms = {name: settings or {} for name, settings in content["arms"].items()}
+    if chosen := {"seed", "output_dir"} & set().union(content["settings"], *arms.values()):
+        raise ValueError(
+            f"{path} sets {' and '.join(sorted(chosen))} of training/pretrain.py, but the study chooses these. Remove "
+            "the keys, and write `seeds` at the top level."
+        )
+    questions = {name: _read_question(name, entry, list(arms)) for name, entry in content["questions"].items()}
+    return Study(path.stem, content["settings"], arms, [int(seed) for seed in content["seeds"]], questions)
+
+
+def _read_question(name: str, entry: dict[str, Any], arms: list[str]) -> Question:
+    known = {item.name for item in fields(Question)}
+    if unknown := entry.keys() - known:
+        raise ValueError(f"The question {name!r} has unknown keys: {', '.join(sorted(unknown))}. {SEE_DOCS}")
+    entry = {"arms": arms, **entry, "unequal_tokens": entry.get("unequal_tokens") == "true"}
+    question = Question(**entry)
+    for arm in (*question.arms, question.baseline, question.left_to_right or question.baseline):
+        if arm not in arms or arm not in question.arms:
+            raise ValueError(
+                f"The question {name!r} names the arm {arm!r}. The arms to compare must be keys of `arms`, and "
+                f"`baseline` and `left_to_right` must be arms to compare: {', '.join(question.arms)}."
+            )
+    return question
+
+
+def list_runs(study: Study, runs_dir: Path) -> list[Run]:
+    """Return all runs in the order in which they are trained: all arms with the first seed, then with the second."""
+    runs = []
+    for seed in study.seeds:
+        of_seed: dict[str, Run] = {}
+        for arm, changes in study.arms.items():
+            folder = runs_dir / f"seed-{seed}" / arm
+            settings = {**study.settings, **changes, "seed": seed, "output_dir": str(folder)}
+            start = of_seed.get(settings.get("init_from"))
+            if start is not None:
+                settings |= {"init_from": str(start.folder), "seed": seed + CONTINUED * len(start.chain)}
+            of_seed[arm] = Run(arm, seed, folder, settings, start)
+        runs += of_seed.values()
+    return runs
+
+
+def write_configs(runs: list[Run]) -> None:
+    """Write the YAML files of the runs. Raise a `ValueError` if a setting is wrong, or differs in a finished run."""
+    for run in runs:
+        write_text(run.config, yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True))
+        run.is_finished  # noqa: B018 checks the settings
+
+
+def train_all(runs: list[Run], jobs: int) -> list[Run]:
+    """
+    Train all runs that are not finished, `jobs` at the same time, and return those that failed.
+
+    A run that continues another one waits for it, and fails if it failed.
+    """
+    num_threads = max((os.cpu_count() or 1) // jobs, 1)
+    waiting = [run for run in runs if not run.is_finished]
+    running: dict[Run, subprocess.Popen] = {}
+    failed: list[Run] = []
+    bar = progress_bar(total=len(runs), initial=len(runs) - len(waiting), unit="run")
+    old_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises a KeyboardInterrupt
+    try:
+        while waiting or running:
+            while len(running) < jobs and (run := _next_run(waiting, running)) is not None:
+                waiting.remove(run)
+                if run.start in failed:
+                    failed.append(run)
+                    bar.write(f"{run.name} was not trained, because {run.start.name} failed.", sys.stderr)
+                else:
+                    running[run] = run.train(num_threads)
+            bar.set_postfix_str(", ".join(run.name for run in running), refresh=False)
+            time.sleep(POLL_SECONDS)
+            for run in [run for run, process in running.items() if process.poll() is not None]:
+                if running.pop(run).returncode == 0:
+                    bar.write(f"{run.name} is finished.", sys.stderr)
+                else:
+                    failed.append(run)
+                    bar.write(f"{run.name} failed. Its output is in {run.log}.", sys.stderr)
+                bar.update()
+    finally:
+        for process in running.values():
+            process.terminate()  # training/pretrain.py then writes a checkpoint
+        for process in running.values():
+            process.wait()
+        signal.signal(signal.SIGTERM, old_handler)
+        bar.close()
+    return failed
+
+
+def _next_run(waiting: list[Run], running: dict[Run, subprocess.Popen]) -> Run | None:
+    """Return the first run that does not wait for another one."""
+    return next((run for run in waiting if run.start not in waiting and run.start not in running), None)
+
+
+def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> None:
+    """Write the results of each question, for the seeds with which all arms of the question are finished."""
+    finished = {(run.arm, run.seed): [part.folder for part in run.chain] for run in runs if run.is_finished}
+    for name, question in study.questions.items():
+        seeds = [seed for seed in study.seeds if all((arm, seed) in finished for arm in question.arms)]
+        if not seeds:
+            missing = [run.name for run in runs if run.arm in question.arms and (run.arm, run.seed) not in finished]
+            print(f"{name}: no results yet. These runs are not finished: {', '.join(missing)}.")
+            continue
+        models = {
+            arm: [read_model(finished[arm, seed]) for seed in seeds]
+            for arm in progress_bar(question.arms, desc=name, unit="arm")
+        }
+        details = {
+            "command": command,
+            "settings": study.settings,
+            "settings_of_arms": {arm: study.arms[arm] for arm in question.arms},
+            "seeds": seeds,
+        }
+        write_results(question, models, details, output_dir / name)
+        print(f"Written: {output_dir / name}.md, .png and .json (seeds: {', '.join(map(str, seeds))}).")
+
+
+@one_line_errors()
+def main(argv: list[str]) -> None:
+    """Run the command."""
+    parser = Parser(StudyArguments)
+    parser.add_argument("study", type=Path, metavar="STUDY", help="YAML file of the study")
+    arguments, others = parser.parse(argv)
+    study = read_study(others.study)
+    runs_dir = arguments.runs_dir or Path("runs") / study.name
+    runs = list_runs(study, runs_dir)
+    write_configs(runs)
+    failed = []
+    if not arguments.collect:
+        try:
+            failed = train_all(runs, arguments.jobs or os.cpu_count() or 1)
+        except KeyboardInterrupt:
+            sys.exit("Stopped. The same command continues.")
+    command = shlex.join(["python", "eval/benchmarks/study.py", *argv])
+    collect(study, runs, arguments.output_dir or runs_dir / "results", command)
+    if failed:
+        raise ValueError(f"{len(failed)} runs failed: {', '.join(f'{run.name}, {run.log}' for run in failed)}.")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,368 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Results of a study: means over seeds with confidence intervals, as JSON, as a table and as a figure."""
+
+import json
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from common.data import DataArguments, load_data
+from common.files import read_json, write_json, write_text
+from common.models import Model, load_model
+from common.reports import markdown_table, save_figure, style_axes, with_error
+from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
+from eval.scoring import split_batches
+from modeling_aogpt.orders import random_orders
+from training.report import use_log_axis
+
+# Kinds of bits per byte: key in the JSON files, and name in reports.
+MEASURES = {**ORDER_NAMES, "infilling": "a random half, given the other", "own_orders": "training loss"}
+# 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom. For more degrees of freedom, the last
+# one is used, which makes the intervals slightly too wide.
+T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
+
+@dataclass(frozen=True)
+class Question:
+    """
+    A comparison of arms.
+
+    Attributes:
+        title: Title of the report.
+        baseline: Arm with which the other arms are compared, seed by seed.
+        arms: Arms to compare; defaults to all arms.
+        left_to_right: Arm whose bits per byte left to right are the lower end of the any-order gap. The upper end is
+            the bits per byte of `baseline` in random orders. By default, the gap is not computed.
+        unequal_tokens: Whether the arms may be trained on different numbers of tokens.
+    """
+
+    title: str
+    baseline: str
+    arms: list[str] = field(default_factory=list)
+    left_to_right: str | None = None
+    unequal_tokens: bool = False
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """
+    A model that was trained in one run, or in several runs, each of which continued the run before.
+
+    Attributes:
+        num_parameters: Number of parameters.
+        tokens: Number of training tokens of all runs.
+        seconds: Training time of all runs.
+        scores: Final bits per byte of each measure. (Encoders have none left to right.) `own_orders` is the training
+            loss, averaged over the last tenth of the last run.
+        curves: Numbers of training tokens and bits per byte at the evaluations of all runs, for each kind of order.
+        facts: Facts that are the same for all models of a study: corpus, held-out text, hardware and versions.
+    """
+
+    num_parameters: int
+    tokens: int
+    seconds: float
+    scores: dict[str, float]
+    curves: dict[str, tuple[list[int], list[float]]]
+    facts: dict[str, Any]
+
+
+def read_model(folders: Sequence[Path]) -> TrainedModel:
+    """Read the results of a model from the folders of its runs. Measure infilling when this is called first."""
+    tokens, seconds, points = 0, 0.0, []
+    for folder in folders:
+        results, _ = read_finished_run(folder)
+        tokens_per_step = results["tokens"] // results["steps"]
+        points += [(tokens + scores["step"] * tokens_per_step, scores) for scores in results["evaluations"]]
+        tokens, seconds = tokens + results["tokens"], seconds + results["train_seconds"]
+    last = results["evaluations"][-1]
+    kinds = [kind for kind in ORDER_NAMES if kind in last]
+    return TrainedModel(
+        results["num_parameters"],
+        tokens,
+        seconds,
+        {kind: last[kind] for kind in kinds}
+        | {"infilling": infilling_score(folders[-1]), "own_orders": _final_training_loss(results)},
+        {kind: ([at for at, _ in points], [scores[kind] for _, scores in points]) for kind in kinds},
+        {
+            "corpus": results["corpus"],
+            "held_out": {key: last[key] for key in ("sequences", "bytes")},
+            "hardware": results["hardware"],
+            "versions": results["versions"],
+        },
+    )
+
+
+def _final_training_loss(results: dict[str, Any]) -> float:
+    """Return the training loss in bits per byte, averaged over the last tenth of the points of the loss curve."""
+    losses = results["loss_curve"]["loss"]
+    nats_per_token = statistics.fmean(losses[-max(len(losses) // 10, 1) :])
+    last = results["evaluations"][-1]
+    bytes_per_token = last["bytes"] / last["sequences"] / results["arguments"]["sequence_length"]
+    return nats_per_token / math.log(2) / bytes_per_token
+
+
+def infilling_score(folder: Path) -> float:
+    """Return the bits per byte of random halves of the held-out sequences. They are stored in infilling.json."""
+    path = folder / "infilling.json"
+    if not path.exists() or path.stat().st_mtime < (folder / "results.json").stat().st_mtime:
+        write_json(path, {"infilling": _measure_infilling(folder)})
+    return read_json(path, ("infilling",), "eval/benchmarks/study.py")["infilling"]
+
+
+def _measure_infilling(folder: Path) -> float:
+    """Measure infilling on the sequences on which a run was evaluated."""
+    results, _ = read_finished_run(folder)
+    rows, model = held_out_rows(folder), load_model(folder / "model")
+    batches = split_batches(rows["input_ids"], results["arguments"]["eval_batch_size"])
+    nats = sum(infilling_nats(model, torch.tensor(batch)) for batch in batches)
+    return nats / sum(rows["num_bytes"]) / math.log(2)
+
+
+def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]]:
+    """
+    Return evenly spaced held-out sequences of a run, in the columns `input_ids` and `num_bytes`.
+
+    By default, these are the sequences on which the run was evaluated.
+    """
+    results, data = read_finished_run(folder)
+    data.tokenizer = results["arguments"]["tokenizer"]  # the text that this tokenizer has tokenized is cached
+    rows = _load_validation(json.dumps(asdict(data)))
+    count = min(count or results["evaluations"][-1]["sequences"], len(rows))
+    return rows[[number * len(rows) // count for number in range(count)]]
+
+
+@lru_cache(maxsize=1)
+def _load_validation(data: str) -> Dataset:
+    """Return the held-out sequences for `DataArguments`, as JSON, and keep them for the next model of the study."""
+    return load_data(DataArguments(**json.loads(data))).validation
+
+
+@torch.no_grad()
+def infilling_nats(model: Model, input_ids: torch.LongTensor) -> float:
+    """
+    Divide the tokens of each sequence into two random halves, and predict each half given the other.
+
+    Return the sum of the negative log-likelihoods in nats. The tokens of a half are predicted in random order.
+    """
+    generator = torch.Generator().manual_seed(ORDER_SEED)
+    shape = input_ids.shape
+    is_first_half = random_orders(*shape, generator=generator) < shape[1] // 2
+    orders = random_orders(*shape, generator=generator)
+    return -sum(
+        model.conditional_log_likelihood(input_ids, targets, orders=orders).log_likelihood.sum().item()
+        for targets in (is_first_half, ~is_first_half)
+    )
+
+
+def estimate(values: Sequence[float]) -> dict[str, Any]:
+    """
+    Return the mean of values, one per seed, and half the width of its 95 % confidence interval (Student's t).
+
+    The half-width of a single value is None.
+    """
+    half_width = None
+    if len(values) > 1:
+        quantile = T_QUANTILES[min(len(values) - 1, len(T_QUANTILES)) - 1]
+        half_width = quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return {"mean": statistics.fmean(values), "half_width": half_width, "values": list(values)}
+
+
+def compare(question: Question, models: dict[str, list[TrainedModel]]) -> dict[str, dict[str, Any]]:
+    """
+    Compare the models of a question.
+
+    Args:
+        question: The question.
+        models: The models of each arm, one for each seed.
+
+    Returns:
+        For each arm: `num_parameters`, `tokens`, `seconds` (mean over seeds), `scores`, `differences` (from the
+        baseline) and `curves` for each measure and, if the question names an arm `left_to_right`, `gap` (bits per byte
+        in random orders, minus those of that arm left to right) and `gap_closed` (1 minus the gap divided by the
+        baseline's gap). Means and intervals are those of `estimate`, over values that are computed for each seed.
+
+    Raises:
+        ValueError: If the arms were trained on different numbers of tokens, unless the question allows it; or if they
+            were evaluated on different text.
+    """
+    _check_comparable(question, models)
+    compared = {}
+    for arm, of_seeds in models.items():
+        first, baselines = of_seeds[0], models[question.baseline]
+        compared[arm] = entry = {
+            "num_parameters": first.num_parameters,
+            "tokens": first.tokens,
+            "seconds": statistics.fmean(model.seconds for model in of_seeds),
+            "scores": {kind: estimate([model.scores[kind] for model in of_seeds]) for kind in first.scores},
+            "differences": {
+                kind: estimate(_subtract(kind, of_seeds, baselines))
+                for kind in first.scores
+                if arm != question.baseline and kind in baselines[0].scores
+            },
+            "curves": {
+                kind: {"tokens": tokens, "values": [model.curves[kind][1] for model in of_seeds]}
+                for kind, (tokens, _) in first.curves.items()
+            },
+        }
+        if question.left_to_right not in (None, arm):
+            references = [model.scores["left_to_right"] for model in models[question.left_to_right]]
+            gaps, baseline_gaps = (
+                [model.scores["any_order"] - reference for model, reference in zip(side, references, strict=True)]
+                for side in (of_seeds, baselines)
+            )
+            entry["gap"] = estimate(gaps)
+            if arm != question.baseline:
+                closed = [1 - gap / whole for gap, whole in zip(gaps, baseline_gaps, strict=True)]
+                entry["gap_closed"] = estimate(closed)
+    return compared
+
+
+def _subtract(kind: str, models: list[TrainedModel], baselines: list[TrainedModel]) -> list[float]:
+    return [one.scores[kind] - other.scores[kind] for one, other in zip(models, baselines, strict=True)]
+
+
+def _check_comparable(question: Question, models: dict[str, list[TrainedModel]]) -> None:
+    tokens = {arm: {model.tokens for model in of_seeds} for arm, of_seeds in models.items()}
+    if not question.unequal_tokens and len(set.union(*tokens.values())) > 1:
+        numbers = ", ".join(f"{arm}: {' or '.join(map(str, sorted(tokens[arm])))}" for arm in tokens)
+        raise ValueError(
+            f"The arms must be trained on the same number of tokens, but are not ({numbers}). Change `max_steps`, or "
+            "set `unequal_tokens: true` in the question."
+        )
+    texts = {arm: (model.facts["corpus"]["sources"], model.facts["held_out"]) for arm, (model, *_) in models.items()}
+    for arm, text in texts.items():
+        if text != texts[question.baseline]:
+            raise ValueError(
+                f"All arms must be evaluated on the same text, but {arm} was evaluated on {text}, and "
+                f"{question.baseline} on {texts[question.baseline]}. Use the same corpus and `eval_sequences`."
+            )
+
+
+def write_results(
+    question: Question, models: dict[str, list[TrainedModel]], details: dict[str, Any], path: Path
+) -> None:
+    """
+    Write the table (.md), the figure (.png) and the numbers (.json) of a question.
+
+    Args:
+        question: The question.
+        models: The models of each arm, one for each seed.
+        details: What the JSON file also contains: `command`, `settings`, the settings of each arm, and `seeds`.
+        path: Path of the files without a suffix.
+    """
+    facts = models[question.baseline][0].facts
+    results = {"title": question.title, **details, **facts, "arms": compare(question, models)}
+    _plot(question, results["arms"], path.with_suffix(".png"))
+    write_text(path.with_suffix(".md"), _format_report(question, results, path.name))
+    write_json(path.with_suffix(".json"), results)  # the last, because it is complete
+
+
+def _format_report(question: Question, results: dict[str, Any], name: str) -> str:
+    arms, num_seeds, held_out = results["arms"], len(results["seeds"]), results["held_out"]
+    header = ["arm", "parameters", "tokens", "seconds", *MEASURES.values(), f"random orders, minus {question.baseline}"]
+    rows = [
+        [
+            arm,
+            f"{entry['num_parameters'] / 1e6:.2f} M",
+            f"{entry['tokens'] / 1e6:.2f} M",
+            f"{entry['seconds']:.0f}",
+            *(format_estimate(entry["scores"].get(kind)) for kind in MEASURES),
+            format_estimate(entry["differences"].get("any_order")),
+        ]
+        for arm, entry in arms.items()
+    ]
+    notes = []
+    if question.left_to_right is not None:
+        header.append("gap closed")
+        for row, entry in zip(rows, arms.values(), strict=True):
+            row.append(format_estimate(entry.get("gap_closed"), 100, "%"))
+        notes.append(
+            "* The gap of an arm is its bits per byte in random orders, minus the bits per byte left to right of "
+            f"{question.left_to_right}. *Gap closed* is 1 minus the gap divided by that of {question.baseline}."
+        )
+    settings = (
+        f"* {arm}: " + ", ".join(f"`{key}: {value}`" for key, value in results["settings_of_arms"][arm].items())
+        for arm in arms
+    )
+    spread = (
+        f"Values are means over {num_seeds} seeds, with half the width of the 95 % confidence interval (Student's t). "
+        "Differences are computed for each seed. "
+        if num_seeds > 1
+        else "There is only one seed, so the spread over seeds is unknown. "
+    )
+    parts = [
+        f"# {question.title}",
+        f"![Held-out bits per byte]({name}.png)",
+        f"The table shows bits per byte on {held_out['bytes']:,} held-out bytes, computed with the moving averages of "
+        f"the weights. Lower is better. {spread}Seconds are the training time of one model.",
+        markdown_table(header, rows, "l" + "r" * (len(header) - 1)),
+        "\n".join(
+            [
+                *notes,
+                f"* *{MEASURES['infilling'].capitalize()}*: the tokens of a sequence are divided into two random "
+                "halves, and each half is predicted in random order, given the other.",
+                f"* *{MEASURES['own_orders'].capitalize()}*: the loss in the last tenth of the training, in the "
+                "training orders of the arm, with the current weights.",
+            ]
+        ),
+        "The arms have these settings, in addition to the settings of all arms:",
+        "\n".join(settings),
+        f"Written by `{results['command']}`.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def format_estimate(value: dict[str, Any] | None, factor: int = 1, unit: str = "") -> str:
+    """Format a mean and its confidence interval. A value that was not measured is an empty cell."""
+    if value is None:
+        return ""
+    half_width = value["half_width"]
+    digits = 3 if factor == 1 else 0
+    text = with_error(factor * value["mean"], None if half_width is None else factor * half_width, digits)
+    return f"{text} {unit}".rstrip()
+
+
+def _plot(question: Question, arms: dict[str, Any], path: Path) -> None:
+    """Plot learning curves, and the final bits per byte of each arm with their confidence intervals."""
+    figure = Figure(figsize=(13, 3.6 + 0.22 * len(arms)), layout="constrained")
+    *held_out, final = figure.subplots(1, 3)
+    colors = dict(zip(arms, colormaps["tab10"].colors * len(arms), strict=False))
+    for kind, axes in zip(ORDER_NAMES, held_out, strict=True):
+        for arm, entry in arms.items():
+            if kind in entry["curves"]:
+                _plot_curves(axes, entry["curves"][kind], colors[arm], arm)
+        axes.set(xlabel="million training tokens", ylabel="bits per byte")
+        use_log_axis(axes)
+        style_axes(axes, f"Held-out text, {ORDER_NAMES[kind]}")
+    for marker, (kind, name) in zip("<o*|", MEASURES.items(), strict=True):
+        final.plot([], [], marker, color="black", label=name)
+        for height, (arm, entry) in enumerate(arms.items()):
+            if kind in entry["scores"]:
+                score = entry["scores"][kind]
+                final.errorbar(score["mean"], height, xerr=score["half_width"], fmt=marker, color=colors[arm])
+    final.set(xlabel="bits per byte", yticks=range(len(arms)), yticklabels=list(arms))
+    final.invert_yaxis()
+    final.legend(frameon=False, fontsize=8)
+    style_axes(final, "At the end of training")
+    figure.legend(*held_out[1].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    save_figure(figure, path)
+
+
+def _plot_curves(axes: Axes, curve: dict[str, Any], color: Any, label: str) -> None:
+    """Plot the mean over seeds, and thin lines for the seeds."""
+    tokens = [count / 1e6 for count in curve["tokens"]]
+    for values in curve["values"]:
+        axes.plot(tokens, values, color=color, linewidth=0.6, alpha=0.4)
+    means = [statistics.fmean(values) for values in zip(*curve["values"], strict=True)]
+    axes.plot(tokens, means, color=color, marker="o", markersize=3, label=label)

@@ -1,0 +1,140 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Speed against quality. No test asserts a time."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from datasets import Dataset
+from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
+
+from eval.benchmarks import speed_quality
+from eval.benchmarks.speed_quality import SpeedQualityArguments, compare, judge_samples, main
+from eval.judging import Judge, Sample
+from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
+from tests.references import random_encoder
+from tests.test_generative import save_judge
+
+
+@pytest.fixture
+def judge(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
+    return save_judge(tmp_path / "judge", tiny_tokenizer)
+
+
+def save(folder: Path, model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, tokenizer: PreTrainedTokenizerFast) -> str:
+    model.float().save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def measure_nats(judge: str, ids: list[int]) -> float:
+    logits = GPT2LMHeadModel.from_pretrained(judge)(torch.tensor([ids])).logits[0, :-1]
+    return torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum").item()
+
+
+def test_report(
+    tiny_model: AOGPTForAnyOrderLM,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    judge: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    models = [
+        save(tmp_path / "decoder", tiny_model, tiny_tokenizer),
+        save(tmp_path / "encoder", random_encoder(vocab_size=17), tiny_tokenizer),
+        judge,
+    ]
+    options = "--steps 2 99 --contenders decoder speculative --num_samples 5 --batch_size 2 --device cpu"
+    main([*models, "--judge", judge, *options.split(), "--output_dir", str(tmp_path / "out")])
+    report = json.loads((tmp_path / "out/speed_quality.json").read_text())
+    found = [(point["model"], point["contender"], point["num_steps"]) for point in report["points"]]
+    decoder, encoder, causal = models
+    assert found == [
+        (decoder, "decoder", 2),
+        (decoder, "decoder", 12),  # not more steps than tokens
+        (decoder, "speculative", None),
+        (encoder, "encoder", 2),
+        (encoder, "encoder", 12),
+        (causal, "causal LM", None),
+    ]
+    assert all(len(point["all_seconds"]) == 3 for point in report["points"])
+    assert report["length"] == 12
+    assert report["judge"] == judge
+    assert report["reference"] is None
+    assert (tmp_path / "out/speed_quality.png").stat().st_size > 10_000
+    assert "judge | causal LM | own |" in capsys.readouterr().out
+
+
+def test_quality_is_that_of_the_timed_samples(
+    tiny_model: AOGPTForAnyOrderLM,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    judge: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder, drawn = save(tmp_path / "decoder", tiny_model, tiny_tokenizer), []
+
+    def record(*arguments: Any) -> tuple[float, torch.LongTensor]:
+        _, ids = time_generation(*arguments)
+        drawn.extend(ids.tolist())
+        return 6.0 * len(ids) if len(drawn) > 2 else 99.0, ids  # the first round is slow
+
+    time_generation = speed_quality.time_generation
+    monkeypatch.setattr(speed_quality, "time_generation", record)
+    arguments = SpeedQualityArguments(
+        tmp_path / "out", judge, [4], ["decoder"], num_samples=6, batch_size=2, length=8, device="cpu"
+    )
+    (point,) = compare([folder], arguments)["points"]
+    assert point["seconds"] == 6.0  # median per sequence
+    kept = [ids if 13 not in ids[-1:] else speed_quality.without_padding(ids, 13) for ids in drawn]
+    assert len(drawn) == 6
+    tokens = sum(len(ids) - 1 for ids in kept)
+    assert point["perplexity"] == pytest.approx(math.exp(sum(measure_nats(judge, ids) for ids in kept) / tokens))
+    with pytest.raises(ValueError, match="`length` must be between 1 and 12 for these models, but is 13"):
+        compare([folder], SpeedQualityArguments(tmp_path, judge, length=13, device="cpu"))
+
+
+def test_standard_error_of_a_perplexity(judge: str, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
+    """Compare it with the spread of perplexities when samples are drawn again with replacement."""
+    set_seed(0)
+    samples = [Sample(torch.randint(13, (length,)).tolist(), "") for length in (3, 5, 8, 12, 1) * 12]
+    found = judge_samples(samples, tiny_tokenizer, Judge(judge, torch.device("cpu")))
+    counts = np.array([len(sample.ids) - 1 for sample in samples])
+    nats = np.array([measure_nats(judge, sample.ids) if len(sample.ids) > 1 else 0.0 for sample in samples])
+    assert found["perplexity"] == pytest.approx(math.exp(nats.sum() / counts.sum()), rel=1e-5)
+    redrawn = np.random.default_rng(0).integers(len(samples), size=(4000, len(samples)))
+    perplexities = np.exp(nats[redrawn].sum(1) / counts[redrawn].sum(1))
+    assert found["standard_error"] == pytest.approx(perplexities.std(), rel=0.1)
+    alone = judge_samples(samples[:1], tiny_tokenizer, Judge(judge, torch.device("cpu")))
+    assert alone["standard_error"] is None
+
+
+def test_held_out_text_is_judged(
+    tiny_model: AOGPTForAnyOrderLM,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    judge: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = save(tmp_path / "run/model", tiny_model, tiny_tokenizer)
+    rows = [[index, 2, 3, 13, 13] for index in range(6)]
+    data = SimpleNamespace(validation=Dataset.from_dict({"input_ids": rows}))
+    monkeypatch.setattr(speed_quality, "read_finished_run", lambda run: (None, run))
+    monkeypatch.setattr(speed_quality, "load_data", lambda run: data)
+    arguments = SpeedQualityArguments(tmp_path, judge, [1], ["decoder"], tmp_path / "run", num_samples=3, device="cpu")
+    report = compare([folder], arguments)
+    nats = sum(measure_nats(judge, [index, 2, 3, 13]) for index in (0, 2, 4))  # spread over the text, without padding
+    assert report["reference"]["perplexity"] == pytest.approx(math.exp(nats / 9))
+    speed_quality.draw(report, tmp_path / "picture.png")
+    assert speed_quality.format_table(report).splitlines()[-1].startswith("| held-out text |")
+
+
+def test_unknown_contenders_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"`contenders` must be among decoder, .* but contains encoder\."):
+        SpeedQualityArguments(tmp_path, contenders=["decoder", "encoder"])

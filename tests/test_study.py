@@ -1,0 +1,287 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Studies: all arms are trained with all seeds, and compared."""
+
+import json
+import math
+import os
+import signal
+import threading
+from dataclasses import replace
+from pathlib import Path
+from subprocess import Popen
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from matplotlib.figure import Figure
+
+from eval.benchmarks import study, study_results
+from eval.benchmarks.study_results import Question, TrainedModel, compare, estimate
+from tests.references import random_model
+from tests.training_runs import RECIPE, STEPS, results, train, write_config
+
+HALF = {"position_encoding": "rotary", "max_steps": STEPS // 2}
+ARMS = {
+    "random": {},
+    "left-to-right": {"orders": "left_to_right"},
+    "first-half": {**HALF, "orders": "left_to_right"},
+    "second-half": {**HALF, "init_from": "first-half"},
+}
+QUESTION = {
+    "title": "Orders",
+    "baseline": "random",
+    "left_to_right": "left-to-right",
+    "arms": ["random", "left-to-right", "second-half"],
+}
+
+
+def write_study(folder: Path, arms: dict[str, Any], **questions: dict[str, Any]) -> str:
+    write_config(folder)
+    content = {
+        "settings": {
+            "corpus": str(folder / "words.txt"),
+            **yaml.safe_load(RECIPE),
+            "num_samples": 0,
+            "tracker": "none",
+            "eval_sequences": 5,
+        },
+        "arms": arms,
+        "seeds": [0, 1],
+        "questions": questions,
+    }
+    (folder / "orders.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    return str(folder / "orders.yaml")
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch, datasets_cache: None) -> list[str]:
+    """Train in this process, and return a list of the names of the runs that were trained."""
+    names = []
+
+    def train_here(run: study.Run, num_threads: int) -> SimpleNamespace:
+        names.append(run.name)
+        train(run.config, run.folder)
+        return SimpleNamespace(poll=lambda: 0, returncode=0)
+
+    monkeypatch.setattr(study.Run, "train", train_here)
+    monkeypatch.setattr(study, "POLL_SECONDS", 0)
+    return names
+
+
+def test_all_arms_are_trained_with_all_seeds_and_compared(
+    trained: list[str], tmp_path: Path, saved_figures: list[Figure]
+) -> None:
+    path, runs = write_study(tmp_path, ARMS, orders=QUESTION), tmp_path / "runs"
+    study.main([path, f"--runs_dir={runs}", "--jobs=1"])
+    assert trained == [f"{arm} (seed {seed})" for seed in (0, 1) for arm in ARMS]
+    assert results(runs / "seed-1" / "random")["arguments"]["seed"] == 1
+    continued = results(runs / "seed-1" / "second-half")["arguments"]
+    assert (continued["init_from"], continued["seed"]) == (str(runs / "seed-1" / "first-half" / "model"), 1001)
+
+    found = json.loads((runs / "results" / "orders.json").read_text())
+    assert found["seeds"] == [0, 1]
+    assert found["held_out"]["sequences"] == 5
+    table = (runs / "results" / "orders.md").read_text()
+    tokens = {arm: entry["tokens"] for arm, entry in found["arms"].items()}
+    assert tokens == dict.fromkeys(QUESTION["arms"], STEPS * 12 * 8)
+    for arm, entry in found["arms"].items():
+        last = [results(runs / f"seed-{seed}" / arm)["evaluations"][-1]["any_order"] for seed in (0, 1)]
+        assert entry["scores"]["any_order"]["values"] == last
+        assert f"{sum(last) / 2:.3f} ± {entry['scores']['any_order']['half_width']:.3f}" in table
+    curve = found["arms"]["second-half"]["curves"]["any_order"]
+    first = results(runs / "seed-0" / "first-half")["evaluations"][-1]["any_order"]
+    assert (curve["tokens"], curve["values"][0][0]) == ([4 * 96, 8 * 96], first)
+    drawn = {line.get_label() for line in saved_figures[-1].axes[1].lines}
+    assert drawn >= {"random", "left-to-right", "second-half"}
+
+    # Finished runs are not repeated. The measurement of infilling is kept, too.
+    trained.clear()
+    (runs / "seed-0" / "random" / "infilling.json").write_text('{"infilling": 100}')
+    study.main([path, f"--runs_dir={runs}", "--output_dir", str(tmp_path / "again")])
+    assert trained == []
+    again = json.loads((tmp_path / "again" / "orders.json").read_text())["arms"]
+    assert again["random"]["scores"]["infilling"]["values"][0] == 100
+    assert again["left-to-right"] == found["arms"]["left-to-right"] | {
+        "differences": again["left-to-right"]["differences"]
+    }
+
+
+def test_an_encoder_has_no_score_left_to_right(trained: list[str], tmp_path: Path) -> None:
+    arms = {"random": {}, "encoder": {"architecture": "encoder"}}
+    path = write_study(tmp_path, arms, sides={"title": "Sides", "baseline": "random"})
+    study.main([path, f"--runs_dir={tmp_path}"])
+    entry = json.loads((tmp_path / "results" / "sides.json").read_text())["arms"]["encoder"]
+    assert set(entry["scores"]) == {"any_order", "infilling", "own_orders"}
+    assert "| encoder |" in (tmp_path / "results" / "sides.md").read_text()
+
+
+def test_results_are_those_of_the_seeds_with_all_arms(
+    trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    arms = {"one": {}, "two": {"learning_rate": 0.01}}
+    questions = {name: {"title": "T", "baseline": name} for name in arms}
+    path = write_study(tmp_path, arms, **questions)
+    argv = [path, f"--runs_dir={tmp_path}", "--collect"]
+    study.main(argv)
+    assert trained == []
+    assert "one: no results yet. These runs are not finished: one (seed 0)" in capsys.readouterr().out
+    assert not (tmp_path / "results").exists()
+
+    runs = study.list_runs(study.read_study(Path(path)), tmp_path)
+    for run in runs[:3]:
+        run.train(1)
+    study.main(argv)
+    assert json.loads((tmp_path / "results" / "one.json").read_text())["seeds"] == [0]
+    table = (tmp_path / "results" / "two.md").read_text()
+    assert "only one seed" in table
+    assert "±" not in table
+
+
+def test_a_run_with_other_settings_is_an_error(trained: list[str], tmp_path: Path) -> None:
+    question = {"title": "T", "baseline": "one"}
+    path = write_study(tmp_path, {"one": {}}, first=question)
+    study.main([path, f"--runs_dir={tmp_path}"])
+    write_study(tmp_path, {"one": {"learning_rate": 0.01}}, first=question)
+    with pytest.raises(SystemExit, match=r"seed-0/one belongs to a run with other settings \(.*learning_rate"):
+        study.main([path, f"--runs_dir={tmp_path}"])
+
+
+@pytest.fixture
+def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Replace training/pretrain.py by a script that prints the number of threads, and fails in arms named `bad`."""
+    path = tmp_path / "stub.py"
+    path.write_text("import os, sys\nprint(os.environ['OMP_NUM_THREADS'])\nsys.exit(3 * ('/bad' in sys.argv[1]))\n")
+    monkeypatch.setattr(study, "PRETRAIN", path)
+    monkeypatch.setattr(study, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    return path
+
+
+def test_failed_runs_are_reported_and_do_not_stop_the_others(
+    stub: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    arms = {"bad": {}, "good": {}, "next": {"init_from": "bad"}}
+    path = write_study(tmp_path, arms, first={"title": "T", "baseline": "good"})
+    with pytest.raises(SystemExit) as error:
+        study.main([path, f"--runs_dir={tmp_path / 'runs'}", "--jobs=2"])
+    for seed in (0, 1):
+        assert f"bad (seed {seed}), {tmp_path}/runs/seed-{seed}/bad.log" in str(error.value)
+        assert f"next (seed {seed})" in str(error.value)
+        assert (tmp_path / "runs" / f"seed-{seed}" / "good.log").read_text() == "2\n"  # of four cores
+        assert not (tmp_path / "runs" / f"seed-{seed}" / "next.log").exists()
+    assert "next (seed 0) was not trained, because bad (seed 0) failed" in capsys.readouterr().err
+
+
+def test_runs_are_stopped_with_the_command(stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stub.write_text("import time\nprint('started', flush=True)\ntime.sleep(600)")
+    processes, start = [], study.Run.train
+    monkeypatch.setattr(study.Run, "train", lambda *arguments: processes.append(start(*arguments)) or processes[-1])
+    path = write_study(tmp_path, {"one": {}, "two": {}}, first={"title": "T", "baseline": "one"})
+
+    def stop() -> None:
+        while len(processes) < 2:
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop).start()
+    with pytest.raises(SystemExit, match=r"^Stopped. The same command continues"):
+        study.main([path, f"--runs_dir={tmp_path / 'runs'}", "--jobs=2"])
+    assert [process.returncode for process in processes] == [-signal.SIGTERM] * 2
+    assert all(isinstance(process, Popen) for process in processes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seeds": "3"}, "must contain the mappings `settings`, `arms` and `questions`"),
+        ({"steps": []}, "must contain the mappings"),
+        ({"settings": {"seed": "1"}}, "sets seed of training/pretrain.py"),
+        ({"arms": {"one": {"output_dir": "x"}}}, "sets output_dir of training/pretrain.py"),
+        ({"questions": {"first": {"title": "T", "baseline": "one", "arm": "one"}}}, "unknown keys: arm"),
+        ({"questions": {"first": {"title": "T", "baseline": "none"}}}, "names the arm 'none'"),
+        ({"questions": {"first": {"title": "T", "baseline": "one", "arms": ["two"]}}}, "names the arm 'one'"),
+        ({"settings": {"learning_rat": "1"}}, "Did you mean 'learning_rate'"),
+    ],
+)
+def test_mistakes_in_the_file_are_errors(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = write_study(tmp_path, {"one": {}, "two": {}}, first={"title": "T", "baseline": "one"})
+    Path(path).write_text(yaml.safe_dump(yaml.safe_load(Path(path).read_text()) | change))
+    with pytest.raises(SystemExit, match=message):
+        study.main([path, f"--runs_dir={tmp_path / 'runs'}", "--collect"])
+
+
+# ------------------------------------------------------------------------------------------------------- comparison
+
+
+def test_intervals_are_those_of_students_t() -> None:
+    found = estimate([1.0, 2.0, 3.0])
+    assert found == {"mean": 2.0, "half_width": pytest.approx(4.303 / 3**0.5), "values": [1.0, 2.0, 3.0]}
+    assert estimate([5.0]) == {"mean": 5.0, "half_width": None, "values": [5.0]}
+    generator = torch.Generator().manual_seed(0)
+    samples = torch.randn(2000, 4, generator=generator).tolist()
+    covered = sum(abs(found["mean"]) < found["half_width"] for found in map(estimate, samples))
+    assert 0.93 < covered / 2000 < 0.97
+
+
+def make_models(any_order: list[float], left_to_right: list[float], tokens: int = 100) -> list[TrainedModel]:
+    facts = {"corpus": {"sources": []}, "held_out": {"bytes": 10}}
+    return [
+        TrainedModel(10, tokens, 2.0, {"left_to_right": one, "any_order": other}, {}, facts)
+        for one, other in zip(left_to_right, any_order, strict=True)
+    ]
+
+
+MODELS = {
+    "paper": make_models([3.0, 4.0], [2.5, 3.5]),
+    "better": make_models([2.5, 3.25], [2.0, 2.5]),
+    "reference": make_models([9.0, 9.0], [1.0, 2.0]),
+}
+
+
+def test_arms_are_compared_with_the_baseline_seed_by_seed() -> None:
+    arms = compare(Question("T", "paper", list(MODELS), "reference"), MODELS)
+    assert arms["better"]["differences"]["any_order"]["values"] == [-0.5, -0.75]
+    assert arms["better"]["gap"]["values"] == [1.5, 1.25]
+    assert arms["better"]["gap_closed"]["values"] == [0.25, 0.375]
+    assert arms["paper"]["gap"]["mean"] == 2.0
+    assert not {"gap_closed", "differences"} & {key for key, value in arms["paper"].items() if value}
+    assert "gap" not in arms["reference"]
+    assert "gap" not in compare(Question("T", "paper", list(MODELS)), MODELS)["better"]
+
+
+def test_arms_with_other_numbers_of_tokens_or_other_text_are_errors() -> None:
+    longer = MODELS | {"better": make_models([2.5, 3.25], [2.0, 2.5], tokens=200)}
+    with pytest.raises(ValueError, match=r"the same number of tokens, .*better: 200, reference: 100"):
+        compare(Question("T", "paper"), longer)
+    assert compare(Question("T", "paper", unequal_tokens=True), longer)["better"]["tokens"] == 200
+    other_text = [replace(model, facts=model.facts | {"held_out": {"bytes": 11}}) for model in MODELS["better"]]
+    with pytest.raises(ValueError, match=r"better was evaluated on .*11"):
+        compare(Question("T", "paper"), MODELS | {"better": other_text})
+
+
+def test_infilling_is_measured_again_after_a_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = iter([1.0, 2.0])
+    monkeypatch.setattr(study_results, "_measure_infilling", lambda folder: next(values))
+    (tmp_path / "results.json").write_text("{}")
+    assert study_results.infilling_score(tmp_path) == study_results.infilling_score(tmp_path) == 1.0
+    os.utime(tmp_path / "infilling.json", (0, 0))
+    assert study_results.infilling_score(tmp_path) == 2.0
+
+
+def test_infilling_predicts_every_token_once_given_half_of_the_others() -> None:
+    model, ids = random_model(), torch.randint(11, (3, 12), generator=torch.Generator().manual_seed(0))
+    calls, score = [], model.conditional_log_likelihood
+    model.conditional_log_likelihood = lambda ids, targets, **options: (
+        calls.append(targets) or score(ids, targets, **options)
+    )
+    nats = study_results.infilling_nats(model, ids)
+    assert torch.equal(calls[0], ~calls[1])
+    assert calls[0].sum(dim=-1).tolist() == [6, 6, 6]
+    assert not torch.equal(calls[0][0], calls[0][1])
+    assert math.isfinite(nats)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    torch.nn.init.zeros_(model.lm_head.bias)
+    assert study_results.infilling_nats(model, ids) == pytest.approx(36 * math.log(model.config.num_valid_tokens))

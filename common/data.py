@@ -68,24 +68,17 @@ class Data:
     """
     Training and validation data.
 
-    Attributes:
-        arguments: The options that the data was made with.
-        train: Sequences, in the column `input_ids`, of exactly `sequence_length` ids. With `prompt_end`, there are also
-            `labels`. Packed sequences are views of the tokenized documents. With `streaming`, these are the documents.
-        validation: Sequences, in the columns `input_ids` and `num_bytes`. `num_bytes` counts the bytes of the text in
-            UTF-8, plus one for each end-of-text that ends a document. Bits per byte therefore refer to the documents
-            joined by newlines.
-        tokenizer: The tokenizer, with a mask token.
-        facts: Sizes and sources of the data, as numbers and strings.
-        held_out: SHA-256 of each streamed document that training must skip.
+    A sequence has exactly `sequence_length` ids, in the column `input_ids`. With `prompt_end`, training sequences also
+    have `labels`. Validation sequences have `num_bytes`: the bytes of the text in UTF-8, plus one for each end-of-text
+    that ends a document. Bits per byte therefore refer to the documents joined by newlines.
     """
 
     arguments: DataArguments
-    train: Dataset | PackedRows | IterableDataset
+    train: Dataset | PackedRows | IterableDataset  # with `streaming`, these are the documents
     validation: Dataset
-    tokenizer: PreTrainedTokenizerBase
-    facts: dict[str, Any]
-    held_out: frozenset[bytes] = field(default_factory=frozenset)
+    tokenizer: PreTrainedTokenizerBase  # with a mask token
+    facts: dict[str, Any]  # sizes and sources, as numbers and strings
+    held_out: frozenset[bytes] = field(default_factory=frozenset)  # SHA-256 of streamed documents to skip
 
 
 def load_data(arguments: DataArguments) -> Data:

@@ -48,13 +48,10 @@ class StopRequest:
 
     A second SIGINT interrupts the run immediately. Further SIGTERMs do not, because a scheduler and a launcher may both
     send SIGTERM, and the second one may arrive while the checkpoint is being written.
-
-    Attributes:
-        signal: Number of the last signal, or 0.
     """
 
     def __init__(self) -> None:
-        self.signal = 0
+        self.signal = 0  # number of the last signal, or 0
 
     def __enter__(self) -> "StopRequest":
         self._handlers = {number: signal.signal(number, self._record) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -97,16 +94,11 @@ class CheckpointWriter:
 
     A checkpoint becomes visible when it is complete. Then, older checkpoints except for the newest `keep` - 1 are
     removed. If a checkpoint cannot be written, for instance because the disk is full, older checkpoints are kept.
-
-    Attributes:
-        folder: Folder of the run.
-        keep: Number of checkpoints to keep.
-        is_milestone: Function that returns whether to keep the checkpoint of a step forever.
     """
 
     folder: Path
     keep: int
-    is_milestone: Callable[[int], bool] = lambda step: False
+    is_milestone: Callable[[int], bool] = lambda step: False  # whether to keep the checkpoint of a step forever
 
     def save(self, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Path:
         """Write `checkpoint-STEP.safetensors`. Raise an `OSError` if this fails."""
@@ -252,11 +244,7 @@ def _checksum(names: Iterable[str], tensor_of: Callable[[str], torch.Tensor]) ->
 def training_state(
     model: nn.Module, average: dict[str, torch.Tensor], optimizer_state: OptimizerState
 ) -> dict[str, torch.Tensor]:
-    """
-    Return all tensors that training changes, with their names in a checkpoint.
-
-    For each weight, these are `weights.NAME`, its moving average `average.NAME`, and its state in AdamW.
-    """
+    """Return each weight, its moving average and its state in AdamW, with their names in a checkpoint."""
     tensors = {}
     for name, weight in model.named_parameters():
         state = {"weights": weight.detach(), "average": average[name], **optimizer_state.get(weight, {})}
@@ -277,11 +265,7 @@ def load_state(
 
 
 def load_model(checkpoint: Checkpoint, weights: str = "average") -> Model:
-    """
-    Return the model of a checkpoint.
-
-    `weights` is `"average"` for the moving averages of the weights, or `"weights"` for the weights of the last step.
-    """
+    """Return the model of a checkpoint with the moving averages of the weights, or with the last `"weights"`."""
     config = dict(checkpoint.metadata["config"])
     with torch.device("meta"):
         model = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))

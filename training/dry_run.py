@@ -8,7 +8,6 @@ Command that estimates what a run will take, and checks that it fits, without a 
 CONFIG.yaml and `--key value` are as for training/pretrain.py. Only the tokenizer of the run is loaded.
 """
 
-import math
 import shutil
 import sys
 from dataclasses import dataclass
@@ -75,7 +74,7 @@ def estimate_run(
 ) -> tuple[dict[str, str], list[str]]:
     """Return the names and values of the estimate, and a sentence for each thing that does not fit."""
     launch = yaml.safe_load(options.launch.read_text(encoding="utf-8"))
-    num_processes = options.num_processes or launch["num_processes"]
+    launch["num_processes"] = num_processes = options.num_processes or launch["num_processes"]
     gpus = [name for name in PEAK_FLOPS if options.gpu in name]
     if not gpus:
         raise ValueError(f"`gpu` must be part of one of {', '.join(PEAK_FLOPS)}, but is {options.gpu!r}.")
@@ -85,9 +84,7 @@ def estimate_run(
     batch_tokens = training.batch_size * data.sequence_length
     step_flops = batch_tokens * flops_per_token(config, data.sequence_length)
     seconds = step_flops / (num_processes * PEAK_FLOPS[gpus[0]] * options.mfu)
-    memory = device_memory(
-        config, num_parameters, batch_tokens // passes // num_processes, training, launch, num_processes
-    )
+    memory = device_memory(config, num_parameters, batch_tokens // passes // num_processes, training, launch)
     checkpoint = num_parameters * CHECKPOINT_BYTES
     kept = training.save_total_limit + 1 + training.max_steps // (training.keep_every or training.max_steps + 1)
     free = shutil.disk_usage(next(path for path in training.output_dir.absolute().parents if path.exists())).free
@@ -112,12 +109,7 @@ def estimate_run(
 
 
 def device_memory(
-    config: AOGPTConfig,
-    num_parameters: int,
-    num_tokens: int,
-    training: TrainingArguments,
-    launch: dict[str, Any],
-    num_processes: int,
+    config: AOGPTConfig, num_parameters: int, num_tokens: int, training: TrainingArguments, launch: dict[str, Any]
 ) -> float:
     """
     Return the estimated peak memory of a GPU in bytes. torch.compile often needs less, and fragmentation more.
@@ -127,7 +119,7 @@ def device_memory(
     """
     is_sharded = launch["distributed_type"] == "FSDP"
     parallelism = launch.get("parallelism_config") or {}
-    num_shards = parallelism.get("parallelism_config_dp_shard_size", num_processes) if is_sharded else 1
+    num_shards = parallelism.get("parallelism_config_dp_shard_size", launch["num_processes"]) if is_sharded else 1
     value_bytes = 4 if (training.mixed_precision or launch["mixed_precision"]) == "no" else 2
     per_layer = ACTIVATION_BYTES[training.activation_checkpointing]
     per_token = per_layer * config.num_hidden_layers + (ACTIVATION_BYTES["none"] - per_layer)  # one block is recomputed
@@ -137,8 +129,8 @@ def device_memory(
     copies = num_parameters * (value_bytes if value_bytes == 2 or is_sharded else 0)  # in the precision of products
     if is_sharded:
         return state + max(activations + logits, copies)
-    buckets = 4 * num_parameters if num_processes > 1 else 0  # of DDP
-    return math.fsum((state, buckets, copies, activations, logits))
+    buckets = 4 * num_parameters if launch["num_processes"] > 1 else 0  # of DDP
+    return state + buckets + copies + activations + logits
 
 
 if __name__ == "__main__":

@@ -74,24 +74,14 @@ logger = logging.getLogger("pretrain")
 
 @dataclass
 class TrainingProgress:
-    """
-    Progress of a run, as stored in checkpoints.
+    """Progress of a run, as stored in checkpoints."""
 
-    Attributes:
-        step: Number of steps so far.
-        losses: Loss of every step, in nats per token.
-        evaluations: Results of the evaluations.
-        position: For a streamed corpus, the position in the stream.
-        train_seconds: Duration of all steps.
-        device_seconds: Duration of all steps, summed over processes. (Their number may change when a run is resumed.)
-    """
-
-    step: int = 0
-    losses: list[float] = field(default_factory=list)
+    step: int = 0  # number of steps so far
+    losses: list[float] = field(default_factory=list)  # of every step, in nats per token
     evaluations: list[dict[str, Any]] = field(default_factory=list)
-    position: dict[str, int] | None = None
+    position: dict[str, int] | None = None  # in a streamed corpus
     train_seconds: float = 0.0
-    device_seconds: float = 0.0
+    device_seconds: float = 0.0  # summed over processes, whose number may change when a run is resumed
 
 
 def main(argv: list[str]) -> None:
@@ -424,11 +414,6 @@ class Pretraining:
         self.progress.losses.append(mean_loss)
         return stop_signal
 
-    @property
-    def num_tokens(self) -> int:
-        """Return the number of training tokens so far, over all processes."""
-        return self.progress.step * self.training.batch_size * self.settings["sequence_length"]
-
     def usage(self, since: TrainingProgress | None = None) -> dict[str, float]:
         """
         Return `tokens_per_second` and `peak_memory_gb`.
@@ -512,7 +497,7 @@ class Pretraining:
             "num_parameters": model.num_parameters(),
             "steps": progress.step,
             "sequences": progress.step * training.batch_size,
-            "tokens": self.num_tokens,
+            "tokens": progress.step * training.batch_size * self.settings["sequence_length"],
             "train_seconds": round(progress.train_seconds, 1),
             **{key: round(value, 4) for key, value in self.usage().items()},
             "loss_curve": loss_curve(progress.losses, training),

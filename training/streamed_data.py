@@ -33,42 +33,25 @@ class Position:
     Position in the stream at which a window begins. A window is the part of the stream that is shuffled at once.
 
     Checkpoints contain this position. It does not depend on the version of `datasets`.
-
-    Attributes:
-        window: Number of the window.
-        epoch: Number of the epoch.
-        shard: Index of the file in the order of the epoch.
-        batch: Index of the batch of `DOCUMENTS_PER_BATCH` documents in the file.
-        token: Index in the batch of the first token of the window.
     """
 
-    window: int = 0
+    window: int = 0  # number of the window
     epoch: int = 0
-    shard: int = 0
-    batch: int = 0
-    token: int = 0
+    shard: int = 0  # index of the file in the order of the epoch
+    batch: int = 0  # index of the batch of `DOCUMENTS_PER_BATCH` documents in the file
+    token: int = 0  # index in the batch of the first token of the window
 
 
 @dataclass(frozen=True)
 class Stream:
-    """
-    Corpus that is read as a stream.
+    """Corpus that is read as a stream."""
 
-    Attributes:
-        shards: Data set of documents. Each shard is a file.
-        text_column: Column with the text of the documents.
-        tokenizer: Tokenizer.
-        sequence_length: Number of tokens per sequence.
-        window_size: Number of sequences that are shuffled together.
-        held_out: SHA-256 of the documents to skip.
-    """
-
-    shards: IterableDataset
+    shards: IterableDataset  # documents; each shard is a file
     text_column: str
     tokenizer: PreTrainedTokenizerBase
     sequence_length: int
-    window_size: int
-    held_out: frozenset[bytes] = frozenset()
+    window_size: int  # number of sequences that are shuffled together
+    held_out: frozenset[bytes] = frozenset()  # SHA-256 of the documents to skip
 
     def batches(self, seed: int, start: Position) -> Iterator[tuple[Position, list[int]]]:
         """

@@ -65,7 +65,8 @@ def to_markdown(report: dict[str, Any]) -> str:
         sizes = ("cache_bytes", "modulation_bytes", "peak_bytes", "encoder_peak_bytes")
         rows = [(str(row["length"]), *(f"{row[name] / 1e6:.1f}" for name in sizes)) for row in memory]
         parts += [
-            "The next table shows the memory of a generation of one sequence in MB, in addition to the weights:",
+            "The next table shows the memory of a generation of one sequence in MB, in addition to the weights. On a "
+            "CPU, the decoder's peak includes a second copy of the weights, packed for oneDNN:",
             markdown_table(
                 ["tokens", "keys and values", "modulation table", "decoder, peak", "encoder, peak"], rows, "rrrrr"
             ),

@@ -58,8 +58,8 @@ def hide_other_packages(kept: Iterable[str] = KEPT, hidden_modules: Iterable[str
         def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
             return None if name.partition(".")[0] in hidden else super().find_spec(name, path, target)
 
-    # Packages installed in editable mode have their own finders. These are removed, because they would find the
-    # modules.
+    # Packages installed in editable mode have their own finders. These are removed, because they would still find the
+    # hidden modules.
     others = [finder for finder in sys.meta_path if "editable" not in str(finder)]
     sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in others]
     return hidden

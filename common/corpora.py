@@ -116,7 +116,7 @@ BUILT_IN: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "unicode-names": unicode_names,
     "python-stdlib": python_stdlib,
 }
-# For each corpus of puzzles, a function that returns `count` puzzles that are in neither split. A puzzle is a pair of texts:
+# For each corpus of puzzles, a function that returns `count` puzzles that are in neither split, as pairs of texts:
 # one with `_` for each missing character, and the same text with all characters.
 TEST_PUZZLES: dict[str, Callable[..., list[tuple[str, str]]]] = {}
 for _size, (_suffix, _has_puzzle) in product(sudoku.BOXES, (("", False), ("-puzzles", True))):
@@ -135,7 +135,7 @@ def _load_built_in(name: str, validation_fraction: float) -> dict[str, Dataset]:
 
 
 def make_dataset(documents: list[str]) -> Dataset:
-    """Return a data set that `datasets` identifies by its content, so data sets made from it are cached too."""
+    """Return a data set of documents. It is identified by its content, so `datasets` caches what is made from it."""
     return Dataset.from_generator(_make_rows, gen_kwargs={"documents": documents})
 
 

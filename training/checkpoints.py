@@ -178,7 +178,7 @@ def load_newest_checkpoint(
         try:
             checkpoint = load_checkpoint(path)
         except ValueError as error:
-            logger.warning("Skipping a checkpoint: %s", error)
+            logger.warning("Skipping a damaged checkpoint: %s", error)
             continue
         if can_continue(checkpoint):
             return checkpoint

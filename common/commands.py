@@ -24,13 +24,13 @@ def option(default: Any, help: str, least: float | None = None, below: float | N
 
 @dataclass
 class Options:
-    """Base class for the options of a command. Subclasses are dataclasses, and `option` makes their fields."""
+    """Base class for the options of a command. Subclasses are dataclasses whose fields are made with `option`."""
 
     def __post_init__(self) -> None:
         self.check_bounds()
 
     def check_bounds(self) -> None:
-        """Raise a `ValueError` if an option, or a number in an option that is a list, is out of bounds."""
+        """Raise a `ValueError` if an option is out of bounds. In a list, every item is checked."""
         for item in fields(self):
             least, below = item.metadata.get("least"), item.metadata.get("below")
             given = getattr(self, item.name)
@@ -48,7 +48,7 @@ class Parser(HfArgumentParser):
         super().__init__(*arguments, **options, allow_abbrev=False)
 
     def add_argument(self, *arguments: Any, least: Any = None, below: Any = None, **options: Any) -> Any:
-        """Add an argument, without `least` and `below`: `Options` checks these bounds."""
+        """Add an argument. `least` and `below` are ignored: argparse does not know them, and `Options` checks them."""
         return super().add_argument(*arguments, **options)
 
     def error(self, message: str) -> NoReturn:
@@ -56,7 +56,7 @@ class Parser(HfArgumentParser):
         self.exit(2, f"error: {message} (`{self.prog} --help` lists all options)\n")
 
     def parse(self, argv: Sequence[str]) -> tuple[Any, ...]:
-        """Return the dataclasses and, if `add_argument` was called, a namespace with the added arguments."""
+        """Parse `argv`. Return the dataclasses and, if `add_argument` was called, a namespace of added arguments."""
         *parsed, unknown = self.parse_args_into_dataclasses(argv, return_remaining_strings=True)
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
@@ -69,7 +69,7 @@ def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
     Context manager and decorator that exits with `error: MESSAGE` and status 1 instead of a traceback.
 
     It handles exceptions of the given kinds, by default `ValueError` and `OSError`. If several processes fail, only the
-    first one to fail prints its error. Before the processes are connected, process 0 of each machine prints its error.
+    first one to fail prints its error. Before torch.distributed is initialized, only process 0 of each machine does.
     """
     reported = kinds or (ValueError, OSError)
     try:
@@ -83,7 +83,7 @@ def _is_reported_by_another_process() -> bool:
         return os.environ.get("LOCAL_RANK", "0") != "0"
     try:
         return torch.distributed.distributed_c10d._get_default_store().add("errors", 1) > 1
-    except RuntimeError:  # the process that holds the store has already reported its error and exited
+    except RuntimeError:  # process 0, which holds the store, has reported its error and exited
         return True
 
 

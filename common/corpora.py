@@ -32,10 +32,11 @@ from modeling_aogpt.validation import check_choice
 SampleBy = Literal["line", "paragraph", "document"]
 COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
 BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # all other files are read as text
-TEXT_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", ".csv", ".tsv")  # no Hub data set ends with these
+# A name that ends with one of these suffixes is a file, not a Hub data set.
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", ".csv", ".tsv")
 
-# Prefixes of names to exclude. After the prefix, these names have only a code point or a sound. Other families of
-# numbered characters need no prefix here, because all names with a digit are excluded.
+# Prefixes of names that the corpus `unicode-names` excludes. After the prefix, such a name has only a code point or a
+# transliteration. Other families of numbered characters are not listed, because all names with a digit are excluded.
 UNNUMBERED_FAMILIES = ("CJK COMPATIBILITY IDEOGRAPH", "CUNEIFORM SIGN", "HANGUL SYLLABLE")
 EXCLUDED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages"}  # of the standard library
 
@@ -63,8 +64,8 @@ class CorpusArguments(Options):
     validation_files: list[str] = option([], "Files to hold out, if the corpus consists of files or is streamed.")
     validation_fraction: float = option(
         0.05,
-        "Fraction of the documents to hold out if no split and no files are held out. The documents are chosen by "
-        "hash.",
+        "Fraction of the documents to hold out if there is neither a validation split nor validation_files. The "
+        "documents are selected by a hash.",
         least=0,
         below=1,
     )
@@ -89,11 +90,11 @@ class CorpusArguments(Options):
 
 def unicode_names() -> Iterator[tuple[str, str]]:
     """
-    Yield the names of the Unicode characters, as (name, name). Families of numbered characters are excluded.
+    Yield pairs (key, text) for the Unicode characters, where key and text are both the name of the character.
 
-    The excluded names are all names with a digit (such as ideographs and hieroglyphs), CJK compatibility ideographs,
-    Hangul syllables and cuneiform signs. The names are sorted by hash. In code point order, most names would differ
-    from the previous name by a single word, so a compressor or a model of packed text could predict them easily.
+    Names with a digit (such as those of ideographs and hieroglyphs), CJK compatibility ideographs, Hangul syllables and
+    cuneiform signs are excluded. The names are sorted by hash. In code point order, most names would differ from the
+    previous name by a single word, so a compressor or a model of packed text could predict them easily.
     """
     names = (unicodedata.name(chr(code_point), "") for code_point in range(sys.maxunicode + 1))
     phrases = (name for name in names if not name.startswith(UNNUMBERED_FAMILIES) and not re.search("[0-9]", name))
@@ -101,7 +102,7 @@ def unicode_names() -> Iterator[tuple[str, str]]:
 
 
 def python_stdlib() -> Iterator[tuple[str, str]]:
-    """Yield the files of the standard library of this Python installation, without the tests, as (path, text)."""
+    """Yield pairs (path, text) for the files of this Python's standard library, without its tests."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
@@ -110,12 +111,13 @@ def python_stdlib() -> Iterator[tuple[str, str]]:
                 yield relative.as_posix(), file.read()
 
 
+# Functions that yield pairs (key, text). A hash of the key decides whether the text belongs to the validation split.
 BUILT_IN: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "unicode-names": unicode_names,
     "python-stdlib": python_stdlib,
 }
-# For a corpus of puzzles, a function that returns `count` puzzles that no split contains: texts with `_` for each
-# missing character, and the same texts filled in.
+# For each corpus of puzzles, a function that returns `count` puzzles that are in neither split, as pairs of texts:
+# one with `_` for each missing character, and the same text with all characters.
 TEST_PUZZLES: dict[str, Callable[..., list[tuple[str, str]]]] = {}
 for _size, (_suffix, _has_puzzle) in product(sudoku.BOXES, (("", False), ("-puzzles", True))):
     BUILT_IN[f"sudoku-{_size}{_suffix}"] = partial(sudoku.training_texts, _size, _has_puzzle)
@@ -133,7 +135,7 @@ def _load_built_in(name: str, validation_fraction: float) -> dict[str, Dataset]:
 
 
 def make_dataset(documents: list[str]) -> Dataset:
-    """Return a data set of documents. The cache identifies it by its content, so derived data sets are cached too."""
+    """Return a data set of documents. It is identified by its content, so `datasets` caches what is made from it."""
     return Dataset.from_generator(_make_rows, gen_kwargs={"documents": documents})
 
 
@@ -146,8 +148,8 @@ def is_held_out(key: str, fraction: float) -> bool:
     Return whether the document with this key belongs to the validation split.
 
     The decision depends only on the SHA-256 of the key. It is therefore the same on every machine and for all copies of
-    a document, and does not depend on other documents. With a larger `fraction`, the same documents and more are held
-    out.
+    a document, and does not depend on other documents. A larger `fraction` holds out the same documents and additional
+    ones.
     """
     return int.from_bytes(sha256(key)[:8], "big") < fraction * 2**64
 
@@ -197,7 +199,7 @@ def _check_number(arguments: CorpusArguments, found: int) -> None:
 
 
 def stream_corpus(arguments: CorpusArguments) -> dict[str, IterableDataset]:
-    """Open a corpus for streaming. Only for a Hub data set can the result have the split `validation`."""
+    """Return streams of the split `train` and, for a Hub data set with a validation split, of `validation`."""
     name = _check_corpus(arguments, is_streamed=True)
     if is_hub_name(name):
         splits = _load_hub(arguments, streaming=True)
@@ -283,12 +285,12 @@ def drop_empty(texts: Dataset, split: str, arguments: CorpusArguments) -> Datase
 
 
 def limit_workers(num_workers: int | None, rows: Dataset) -> int | None:
-    """Return the number of processes to work on some rows."""
+    """Return `num_workers`, but at most one process per row. None means that no processes are started."""
     return None if num_workers is None else max(min(num_workers, len(rows)), 1)
 
 
 def first_texts(stream: IterableDataset, split: str, arguments: CorpusArguments, count: int) -> list[str]:
-    """Return the first `count` documents that are not empty, or fewer if the stream ends before."""
+    """Return the first `count` documents that are not empty, or all such documents if there are fewer."""
     texts = (row[arguments.text_column] for row in stream)
     return _check_filled(list(islice(filter(None, texts), count)), split, arguments)
 
@@ -342,7 +344,7 @@ def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, 
 
 
 def _partial_folders(data_files: dict[str, list[str]]) -> list[str]:
-    """Return the names of folders with parts of a data set, such as partial-train, in the Hub's Parquet conversions."""
+    """Return the names of folders, such as partial-train, in which the Hub stores only a part of a data set."""
     folders = {os.path.basename(os.path.dirname(str(file))) for files in data_files.values() for file in files}
     return sorted(folder for folder in folders if folder.startswith("partial-"))
 
@@ -368,14 +370,14 @@ def find_files(patterns: Sequence[str]) -> list[str]:
 
 
 def _choose_builder(file: str) -> str:
-    """Return the `datasets` builder for the suffix of a file. The suffix of a compression is ignored."""
+    """Return the name of the `datasets` builder for a file, chosen by its suffix. A suffix such as .gz is skipped."""
     path = Path(file)
     inner = Path(path.stem) if path.suffix in COMPRESSED else path
     return BUILDERS.get(inner.suffix, "text")
 
 
 def load_files(patterns: Sequence[str], sample_by: str = "line", streaming: bool = False) -> Dataset | IterableDataset:
-    """Load local files. All must be of the same kind. In plain text, every line ending is read as a newline."""
+    """Load local files: all text, all JSON or all Parquet. In text, every line ending is read as a newline."""
     files = find_files(patterns)
     builders = sorted({_choose_builder(file) for file in files})
     if len(builders) > 1:
@@ -401,8 +403,8 @@ def describe_sources(arguments: CorpusArguments, corpus: DatasetDict) -> list[di
     """
     Return the name and size of every file of a corpus.
 
-    Local files also have a SHA-256. The names of Hub files contain the commit. A built-in corpus has the version of
-    Python instead.
+    For local files, also return the SHA-256. The names of Hub files contain the commit. For a built-in corpus, return
+    its name and the version of Python.
     """
     if arguments.corpus[0] in BUILT_IN:
         return [{"name": arguments.corpus[0], "python": platform.python_version()}]
@@ -413,7 +415,7 @@ def describe_sources(arguments: CorpusArguments, corpus: DatasetDict) -> list[di
 
 
 def describe_streamed_sources(arguments: CorpusArguments, splits: list[str]) -> list[dict[str, Any]]:
-    """Do the same as `describe_sources` for a streamed corpus, of which only `splits` are read."""
+    """Return the same as `describe_sources` for a streamed corpus. Of its splits, only `splits` are listed."""
     if not is_hub_name(arguments.corpus[0]):
         return _describe_files([*arguments.corpus, *arguments.validation_files])
     names = {"train": arguments.train_split, "validation": arguments.validation_split or "validation"}

@@ -53,7 +53,7 @@ class DataArguments(CorpusArguments):
         "With packing=documents, a text that ends the prompt of each document. The loss does not include the prompt or "
         "this text.",
     )
-    streaming: bool = option(False, "Read, tokenize and pack the corpus during training; needs a tokenizer.")
+    streaming: bool = option(False, "Read, tokenize and pack the corpus during training; requires tokenizer.")
     shuffle_window: int = option(4096, "Number of streamed sequences that are shuffled together.", least=1)
     validation_documents: int = option(
         1000,
@@ -69,15 +69,15 @@ class Data:
     Training and validation data.
 
     A sequence has exactly `sequence_length` ids, in the column `input_ids`. With `prompt_end`, training sequences also
-    have `labels`. Validation sequences have `num_bytes`: the bytes of the text in UTF-8, plus one for each end-of-text
-    that ends a document. Bits per byte therefore refer to the documents joined by newlines.
+    have `labels`. Validation sequences also have `num_bytes`: the number of UTF-8 bytes of the text, plus one for the
+    end-of-text of each document. Bits per byte are therefore those of the documents joined by newlines.
     """
 
     arguments: DataArguments
-    train: Dataset | PackedRows | IterableDataset  # with `streaming`, these are the documents
+    train: Dataset | PackedRows | IterableDataset  # with `streaming`: documents, not sequences
     validation: Dataset
     tokenizer: PreTrainedTokenizerBase  # with a mask token
-    facts: dict[str, Any]  # sizes and sources, as numbers and strings
+    facts: dict[str, Any]  # sizes and sources, as written to checkpoints and results.json
     held_out: frozenset[bytes] = field(default_factory=frozenset)  # SHA-256 of streamed documents to skip
 
 
@@ -86,8 +86,8 @@ def load_data(arguments: DataArguments) -> Data:
     arguments.check_bounds()
     if arguments.prompt_end is not None and (arguments.packing != "documents" or not arguments.prompt_end):
         raise ValueError(
-            "`prompt_end` must not be empty, and needs `packing=documents`, but `prompt_end` is "
-            f"{arguments.prompt_end!r} and `packing` is {arguments.packing!r}. Correct them, or remove `prompt_end`."
+            "`prompt_end` must have at least one character, and requires `packing=documents`. But `prompt_end` is "
+            f"{arguments.prompt_end!r}, and `packing` is {arguments.packing!r}. Correct them, or remove `prompt_end`."
         )
     if arguments.streaming:
         return _open_stream(arguments)
@@ -109,15 +109,20 @@ def load_data(arguments: DataArguments) -> Data:
 
 
 def _open_stream(arguments: DataArguments) -> Data:
-    """Open a streamed corpus, and load its validation data. Copies of held-out documents are excluded from training."""
+    """
+    Open a streamed corpus, and load its validation data.
+
+    If the validation documents come from the training split, they and their exact copies are excluded from training.
+    """
     if arguments.tokenizer is None:
         raise ValueError(
-            "`streaming` is set without `tokenizer`, but training a tokenizer would read the whole corpus first. Set "
-            "`tokenizer`, or remove `streaming`."
+            "`streaming` is set without `tokenizer`. Training a tokenizer would read the whole corpus first. Set "
+            "`tokenizer` (for instance to gpt2), or remove `streaming`."
         )
     if arguments.packing != "packed":
         raise ValueError(
-            f"`streaming` needs `packing=packed`, but `packing={arguments.packing}` is set. Change one of the options."
+            f"`streaming` needs `packing=packed`, but `packing={arguments.packing}` is set. Set `packing=packed`, or "
+            "remove `streaming`."
         )
     if arguments.validation_files and arguments.validation_split is not None:
         raise ValueError(

@@ -31,10 +31,10 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Do the same as `atomic_file` for a folder. When the new folder is complete, an old one at `path` is removed."""
+    """Do the same as `atomic_file` for a folder. An old folder at `path` is replaced when the new one is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_path(path)
-    shutil.rmtree(temporary, ignore_errors=True)  # a killed process may have left a folder there
+    shutil.rmtree(temporary, ignore_errors=True)  # a process that was killed may have left it
     temporary.mkdir()
     try:
         yield temporary
@@ -44,7 +44,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def publish_folder(temporary: Path, path: Path) -> None:
-    """Flush a complete folder to the disk, and rename it to `path`. An old folder there is removed."""
+    """Flush a complete folder to the disk, and rename it to `path`. An old folder at `path` is removed."""
     for inner in (*temporary.rglob("*"), temporary):
         _sync(inner)
     if path.exists():  # os.replace does not replace a folder, so for a moment `path` does not exist
@@ -54,14 +54,14 @@ def publish_folder(temporary: Path, path: Path) -> None:
 
 
 def remove_atomically(path: Path) -> None:
-    """Remove a file or a folder. If the process is killed meanwhile, `path` is complete or does not exist."""
+    """Remove a file or a folder. If the process is killed while it does this, `path` is complete or does not exist."""
     removed = path.replace(temporary_path(path))
     shutil.rmtree(removed) if removed.is_dir() else removed.unlink()
 
 
 @contextmanager
 def make_folder(path: Path) -> Iterator[None]:
-    """Create a folder. If the block fails, remove the folder and its new parents again, unless they have content."""
+    """Create a folder and its parents. If the block fails, remove those that were created and are empty."""
     new = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     try:

@@ -37,7 +37,7 @@ PEAK_FLOPS = {
 
 
 def num_cores() -> int:
-    """Return the number of physical cores that this process may use, or of logical cores if the former is unknown."""
+    """Return the number of CPU cores that this process may use, at most the number of physical cores (if known)."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return min(allowed, psutil.cpu_count(logical=False) or allowed)
 
@@ -56,7 +56,7 @@ def hardware(accelerator: Accelerator) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the installed packages among `PACKAGES`."""
+    """Return the versions of Python and of those `PACKAGES` that are installed, by name."""
     return {
         "python": platform.python_version(),
         **{name: metadata.version(name) for name in PACKAGES if find_spec(name) is not None},
@@ -76,7 +76,8 @@ def peak_flops(device: torch.device, mixed_precision: str) -> float | None:
     """
     Return the peak FLOPS of a device, or None if they are not known.
 
-    They are measured on a CPU. For some GPUs with 16-bit precision, they come from a table.
+    On a CPU, the speed of float32 matrix products is measured. On a GPU in 16-bit precision, the result is the entry of
+    the GPU in `PEAK_FLOPS`.
     """
     if device.type == "cpu":
         return product_speed()
@@ -97,7 +98,7 @@ def product_speed() -> float:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the peak memory so far, in bytes. It counts tensors on a GPU, and the whole process on a CPU."""
+    """Return the peak memory so far in bytes: that of the tensors on a GPU, or of the whole process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -21,7 +21,7 @@ Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
 
 def find_model(name_or_path: str | Path) -> str:
     """
-    Return the folder of the model of a training run. If `name_or_path` is not the folder of a run, return it.
+    Return the model folder of a training run. If `name_or_path` is not the folder of a run, return it unchanged.
 
     Raises:
         ValueError: If the run is not finished.
@@ -33,7 +33,7 @@ def find_model(name_or_path: str | Path) -> str:
         return str(folder / "model")
     if (folder / "tokenizer").is_dir():
         raise ValueError(
-            f"The run in {folder} is not finished, so it has no model. Make a model of its newest checkpoint with "
+            f"The run in {folder} is not finished, so it has no model. To make a model from its newest checkpoint, run "
             f"`python training/export_checkpoint.py {folder} OUTPUT_DIR`."
         )
     return str(name_or_path)
@@ -122,7 +122,7 @@ def longest_sequence(config: PreTrainedConfig) -> int | None:
 
 def identity_of_weights(name: str) -> str | None:
     """
-    Return an identifier of the weights of a model: the commit on the Hub or, for a folder, a hash of the tensors.
+    Return an identifier of a model's weights: the commit on the Hub or, for a folder, a hash of the tensors.
 
     The hash does not depend on how the tensors are divided into files.
     """

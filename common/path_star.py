@@ -15,8 +15,8 @@ from itertools import pairwise
 from random import Random
 
 NODES = string.ascii_letters + string.digits
-SHAPES = ((2, 5), (5, 5), (2, 10))  # number of paths, and nodes of a path
-NUM_DRAWN = 100_000  # graphs that are drawn for training and validation
+SHAPES = ((2, 5), (5, 5), (2, 10))  # (number of paths, number of nodes of each path)
+NUM_DRAWN = 100_000  # graphs to draw; those for tests are then removed
 TEST_FRACTION = 1 / 8  # fraction of all graphs that are used only for tests
 
 
@@ -25,7 +25,7 @@ def draw_graph(num_paths: int, length: int, rng: Random) -> tuple[str, str, str]
     Draw a graph, and one of its paths.
 
     Returns:
-        A key, which is the same for all texts of a graph; the text up to `=`; and the nodes of the path.
+        A key, which is the same for all texts of a graph; the text up to and including `=`; and the nodes of the path.
     """
     first, *others = rng.sample(NODES, 1 + num_paths * (length - 1))
     paths = [first + "".join(others[start::num_paths]) for start in range(num_paths)]
@@ -36,12 +36,12 @@ def draw_graph(num_paths: int, length: int, rng: Random) -> tuple[str, str, str]
 
 
 def is_test_graph(key: str) -> bool:
-    """Return whether a graph is used only for tests."""
+    """Return whether the graph with this key is used only for tests."""
     return Random(f"test {key}").random() < TEST_FRACTION
 
 
 def training_texts(num_paths: int, length: int) -> Iterator[tuple[str, str]]:
-    """Yield a text of each drawn graph that is not used for tests, as (key, text)."""
+    """Yield a pair (key, text) for each drawn graph that is not used for tests."""
     rng = Random("graphs")
     for _ in range(NUM_DRAWN):
         key, question, path = draw_graph(num_paths, length, rng)
@@ -50,7 +50,7 @@ def training_texts(num_paths: int, length: int) -> Iterator[tuple[str, str]]:
 
 
 def held_out_texts(num_paths: int, length: int, count: int) -> list[tuple[str, str]]:
-    """Return texts of test graphs, with `_` for each node of the path, and the same texts filled in."""
+    """Return `count` pairs of texts of test graphs: one with `_` for each node of the path, and the complete text."""
     rng, texts = Random("test graphs"), []
     while len(texts) < count:
         key, question, path = draw_graph(num_paths, length, rng)

@@ -44,10 +44,10 @@ def start_accelerator(**options: Any) -> Accelerator:
 
 def close_process_groups() -> None:
     """
-    Close the connections between the processes.
+    Close the process groups of torch.distributed.
 
-    If a thread of Gloo frees the tensors of the last collective while Python exits, it aborts the process. The last
-    collective is that of `together`, and the threads of its group end here.
+    If a Gloo thread freed the tensors of the last collective while Python exits, it would abort the process. The last
+    collective is the one in `together`. This function ends the threads of its group before Python exits.
     """
     if distributed.is_initialized():
         distributed.destroy_process_group()
@@ -55,7 +55,11 @@ def close_process_groups() -> None:
 
 
 def must_use_cpu() -> bool:
-    """Return True if several processes run without accelerators, or on MPS, because MPS does not support float64."""
+    """
+    Return the argument `cpu` of `Accelerator`.
+
+    It is True on MPS, which does not support float64, and for several processes without accelerators.
+    """
     if torch.accelerator.is_available():
         return torch.accelerator.current_accelerator().type == "mps"
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
@@ -65,7 +69,7 @@ def use_all_cores(accelerator: Accelerator) -> None:
     """
     Divide the CPU cores among the processes, if `accelerate launch` has set OMP_NUM_THREADS=1 on its own.
 
-    The number of threads does not change if the user has set it, or if the processes have no launcher.
+    The number of threads does not change if the user has set it, or if the run was not started by `accelerate launch`.
     """
     launched = "ACCELERATE_MIXED_PRECISION" in os.environ and os.environ.get("OMP_NUM_THREADS") == "1"
     if accelerator.device.type == "cpu" and launched and not _has_user_set_threads():
@@ -73,7 +77,7 @@ def use_all_cores(accelerator: Accelerator) -> None:
 
 
 def _has_user_set_threads() -> bool:
-    """Return whether the launcher, which is the parent process, was told the number of threads."""
+    """Return whether the user set the number of threads for the launcher, which is the parent process."""
     try:
         launcher = psutil.Process(os.getppid())
         options = (argument.replace("-", "_") for argument in launcher.cmdline())
@@ -87,11 +91,11 @@ def _has_user_set_threads() -> bool:
 @contextmanager
 def together(accelerator: Accelerator) -> Iterator[None]:
     """
-    Run a block, and wait at its end until all processes have run it, however long that takes.
+    Run a block, and wait at its end until all processes have run it.
 
     Collectives on GPUs time out after ten minutes, which is too short if one process writes files or generates texts
-    while the others wait. A CPU group waits longer. If the block fails in one process, the others exit without a
-    message.
+    while the others wait. This function therefore waits in a group on the CPU with a time limit of seven days. If the
+    block fails in one process, the others exit without a message.
     """
     error = None
     try:
@@ -110,9 +114,9 @@ def together(accelerator: Accelerator) -> Iterator[None]:
 @cache
 def patient_group(purpose: str = "waiting") -> distributed.ProcessGroup:
     """
-    Return a group of all processes that communicate on the CPU and wait for each other without a time limit.
+    Return a group of all processes that communicates on the CPU (Gloo) with a time limit of seven days.
 
-    Threads that communicate at the same time need groups with different purposes.
+    Each `purpose` has a group of its own. Threads that communicate at the same time must use different groups.
     """
     return distributed.new_group(backend="gloo", timeout=TIMEOUT)
 
@@ -135,7 +139,7 @@ def in_turn(accelerator: Accelerator) -> Iterator[None]:
 
 
 def check_same_everywhere(**values: Any) -> None:
-    """Raise a `ValueError` in all processes if a value differs between them."""
+    """Raise a `ValueError` in all processes if a value is not the same in all of them."""
     expected, *others = gather_object([values])
     for process, other in enumerate(others, start=1):
         for name, value in other.items():

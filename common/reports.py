@@ -47,14 +47,14 @@ def save_animation(
     figure: Figure, draw: Callable[[int], None], steps: Sequence[int], seconds: float, path: Path
 ) -> None:
     """
-    Write an animated GIF that repeats, and shows the last frame longer.
+    Write an animated GIF that repeats. The last frame is shown longer.
 
     Args:
-        figure: The figure, with the resolution of the frames.
-        draw: Function that changes the figure to the frame of a step.
-        steps: Steps of the frames.
+        figure: The figure to draw. Its size and dpi set the resolution of the frames.
+        draw: Function that takes a step and changes the figure accordingly.
+        steps: Steps to draw, one for each frame.
         seconds: Seconds to show each frame.
-        path: The file.
+        path: The GIF file to write.
     """
     canvas, frames = FigureCanvasAgg(figure), []
     for step in steps:

@@ -9,7 +9,7 @@ from typing import Any
 from common.data import DataArguments
 from common.files import read_json
 
-# Seed of the random orders of evaluations. It is fixed, so a sequence has the same order in every run and step.
+# Seed of the random orders in evaluations. It never changes, so a sequence has the same order in all evaluations.
 ORDER_SEED = 20250624
 # Kinds of order for which bits per byte are computed: key in `results.json`, and name in reports.
 ORDER_NAMES = {"left_to_right": "left to right", "any_order": "random orders"}
@@ -17,7 +17,7 @@ ORDER_NAMES = {"left_to_right": "left to right", "any_order": "random orders"}
 
 def read_results(folder: Path) -> dict[str, Any] | None:
     """
-    Return the content of `results.json` of a run, or None if there is no such file, because the run is not finished.
+    Return the content of `results.json` of a run. Return None if the run is not finished and has no such file.
 
     Raises:
         ValueError: If the file was not written by training/pretrain.py.
@@ -27,11 +27,16 @@ def read_results(folder: Path) -> dict[str, Any] | None:
 
 
 def read_finished_run(folder: Path) -> tuple[dict[str, Any], DataArguments]:
-    """Return the results and the data options of a run. Raise a `ValueError` if the run is not finished."""
+    """
+    Return the content of `results.json` of a run, and its data options with the tokenizer of its model.
+
+    Raises:
+        ValueError: If the run is not finished.
+    """
     results = read_results(folder)
     if results is None:
         raise ValueError(
-            f"{folder} has no results.json, so the run is not finished. Finish the run with training/pretrain.py."
+            f"{folder} has no results.json, so the run is not finished. Run its command (training/pretrain.py) again."
         )
     names = {field.name for field in fields(DataArguments)}
     data = DataArguments(**{name: value for name, value in results["arguments"].items() if name in names})

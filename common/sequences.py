@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Conversion of text into sequences of equal length. Documents are packed, or each document is one padded sequence."""
+"""Conversion of documents into sequences of equal length, either packed or one padded sequence per document."""
 
 import logging
 import shutil
@@ -52,15 +52,15 @@ def encode_documents(
 
 
 def id_type(tokenizer: PreTrainedTokenizerBase) -> Value:
-    """Return the type in which the ids of a tokenizer are stored."""
+    """Return the integer type in which the ids of a tokenizer are stored: 16 or 32 bits, unsigned."""
     return Value("uint16" if len(tokenizer) <= 2**16 else "uint32")
 
 
 def describe_work(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_workers: int | None) -> str:
-    """Describe how long it takes to tokenize documents, and how much disk space is needed, estimated from a sample."""
+    """Return a text with the time and disk space that tokenizing will take, estimated from a sample of documents."""
     numbers = range(0, len(texts), max(len(texts) // DOCUMENTS_TO_ESTIMATE, 1))[:DOCUMENTS_TO_ESTIMATE]
     sample = texts.select(numbers)["text"][:]
-    # If a process has used several threads of the tokenizer, every process that it starts later prints a warning.
+    # With workers, use one thread here: after threads were used, every process started later prints a warning.
     environment = {} if num_workers is None else {"TOKENIZERS_PARALLELISM": "false"}
     with patch_environment(**environment):
         started = time.perf_counter()
@@ -105,13 +105,15 @@ def encode_batch(
 def _prompt_ends(texts: list[str], prompt_end: str) -> Iterator[int]:
     for text in texts:
         if prompt_end not in text:
-            raise ValueError(f"A document has no `prompt_end` ({prompt_end!r}): {text[:80]!r}. Remove the document.")
+            raise ValueError(
+                f"A document has no `prompt_end` ({prompt_end!r}): {text[:80]!r}. Correct `prompt_end` or the document."
+            )
         yield text.index(prompt_end) + len(prompt_end)
 
 
 def count_token_bytes(text: str, offsets: list[tuple[int, int]]) -> list[int]:
     """
-    Return the number of UTF-8 bytes of each token, and the number for end-of-text.
+    Return the number of UTF-8 bytes of each token and, as the last item, of end-of-text.
 
     If a character is split into several tokens, the first of these tokens counts all its bytes. End-of-text counts one
     byte for the separator between documents, and the bytes after the last token, if any.
@@ -151,13 +153,13 @@ def _make_row(ids: list[int], sizes: list[int]) -> dict[str, Any]:
 
 
 def full_rows(documents: Dataset, sequence_length: int) -> Iterator[dict[str, Any]]:
-    """Yield the sequences of `cut`, without a last one that is shorter."""
+    """Yield the sequences of `cut`. If the last sequence is shorter, leave it out."""
     return (row for row in cut(documents, sequence_length) if len(row["input_ids"]) == sequence_length)
 
 
 def check_full(documents: Dataset, sequence_length: int, split: str) -> dict[str, int]:
     """
-    Return the number of tokens at the end of packed documents that do not fill a sequence.
+    Return `left_out_tokens`, the number of tokens after the last full sequence of packed documents.
 
     Raises:
         ValueError: If the documents have too few tokens for one sequence.
@@ -170,12 +172,14 @@ def check_full(documents: Dataset, sequence_length: int, split: str) -> dict[str
         )
     left_out = num_tokens % sequence_length
     if left_out:
-        logger.warning("%s: the last %d of %d tokens are left out.", split, left_out, num_tokens)
+        logger.warning(
+            "%s: the last %d of %d tokens do not fill a sequence, and are left out.", split, left_out, num_tokens
+        )
     return {"left_out_tokens": left_out}
 
 
 def pack(documents: Dataset, sequence_length: int) -> Dataset:
-    """Return the sequences of packed documents, with the bytes of each."""
+    """Return the full sequences of packed documents, in the columns `input_ids` and, if known, `num_bytes`."""
     return Dataset.from_generator(full_rows, gen_kwargs={"documents": documents, "sequence_length": sequence_length})
 
 
@@ -184,12 +188,12 @@ class PackedRows:
     Sequences of packed documents: views of the joined ids, which stay in the memory-mapped files of the documents.
 
     Args:
-        documents: Documents with the column `input_ids`, in the order of their files.
-        sequence_length: Number of ids per sequence. An incomplete last one is left out.
+        documents: Documents with the column `input_ids`.
+        sequence_length: Number of ids per sequence. If the last sequence is incomplete, it is left out.
     """
 
     def __init__(self, documents: Dataset, sequence_length: int) -> None:
-        if documents._indices is not None:  # of selected or filtered documents
+        if documents._indices is not None:  # the indices select rows, but the table is read directly
             documents = documents.flatten_indices()
         self.documents, self.sequence_length = documents, sequence_length
         chunks = self.documents.data.column("input_ids").chunks
@@ -197,13 +201,13 @@ class PackedRows:
         self._ends = np.cumsum([len(part) for part in self._parts], dtype=np.int64)
 
     def __reduce__(self) -> tuple[type["PackedRows"], tuple[Dataset, int]]:
-        return PackedRows, (self.documents, self.sequence_length)  # to workers, without the ids
+        return PackedRows, (self.documents, self.sequence_length)  # pickled for workers, which map the files again
 
     def __len__(self) -> int:
         return int(self._ends[-1]) // self.sequence_length
 
     def __getitem__(self, numbers: list[int]) -> dict[str, np.ndarray]:
-        """Return the `input_ids` of some rows, (rows, sequence_length), in 64 bits."""
+        """Return the `input_ids` (len(numbers), sequence_length) of the sequences with these indices, in 64 bits."""
         return {"input_ids": np.stack([self._read(number * self.sequence_length) for number in numbers])}
 
     def _read(self, first: int) -> np.ndarray:
@@ -233,17 +237,19 @@ def pad(
         sizes = documents.with_format("numpy")["num_tokens"][:]
         hints = {
             None: "",
-            False: " `drop_long_documents` leaves them out." if len(fitting) else "",
-            True: f" `drop_long_documents` would leave none: the shortest has {sizes.min()} tokens.",
+            False: " Or set `drop_long_documents`, which leaves them out." if len(fitting) else "",
+            True: f" `drop_long_documents` would leave none: the shortest document has {sizes.min()} tokens.",
         }
         raise ValueError(
             f"{left_out} of {len(documents)} {split} documents are longer than `sequence_length` "
-            f"({sequence_length}), counting end-of-text; the longest has {sizes.max()} tokens. Increase "
+            f"({sequence_length}), including end-of-text. The longest has {sizes.max()} tokens. Increase "
             "`sequence_length` if the model supports longer sequences, or set `packing=packed`."
             + hints[drop_long_documents]
         )
     if left_out:
-        logger.warning("%s: %d of %d documents are too long and are left out.", split, left_out, len(documents))
+        logger.warning(
+            "%s: %d of %d documents are longer than a sequence, and are left out.", split, left_out, len(documents)
+        )
     rows = fitting.map(
         lambda ids: {
             "input_ids": [[*document, *[end_of_text] * (sequence_length - len(document))] for document in ids]

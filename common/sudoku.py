@@ -16,14 +16,14 @@ from random import Random
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # rows and columns of a box, by the size of a grid
 NUM_CLASSES_DRAWN = 20_000  # for 9 x 9 grids, whose classes are too many to enumerate
 TEST_FRACTION = 1 / 8  # fraction of the classes that are used only for tests
-GRIDS_PER_CLASS = 8
+GRIDS_PER_CLASS = 8  # grids of each training class in a corpus
 
 Grid = list[int]
 
 
 @lru_cache
 def _units(size: int) -> list[tuple[int, int, int]]:
-    """Return the row, column and box of each cell."""
+    """Return the indices (row, column, box) of each cell."""
     height, width = BOXES[size]
     cells = (divmod(cell, size) for cell in range(size * size))
     return [(row, column, row // height * height + column // width) for row, column in cells]
@@ -47,6 +47,7 @@ def solve(puzzle: Grid, size: int, rng: Random | None = None) -> Iterator[Grid]:
     rows, columns, boxes = used
 
     def fill() -> Iterator[Grid]:
+        """Try all digits in the empty cell that allows the fewest, and fill the other cells recursively."""
         best, free, fewest = -1, 0, size + 1
         for cell, digit in enumerate(grid):
             if not digit:
@@ -100,17 +101,17 @@ def is_test_class(grid: tuple[int, ...]) -> bool:
 
 
 def relabel(grid: tuple[int, ...], size: int, rng: Random) -> Grid:
-    """Return a grid of the same class, with randomly exchanged digits."""
+    """Return a random grid of the same class: the digits are permuted."""
     names = rng.sample(range(1, size + 1), size)
     return [names[digit - 1] for digit in grid]
 
 
 def training_texts(size: int, has_puzzle: bool) -> Iterator[tuple[str, str]]:
     """
-    Yield `GRIDS_PER_CLASS` random grids of each training class, as (text of the class, text).
+    Yield pairs (key, text) for `GRIDS_PER_CLASS` random grids of each training class. The key identifies the class.
 
-    With `has_puzzle`, a text is `PUZZLE=GRID`. The puzzle shows between 1/6 and 5/6 of the cells, chosen at random, so
-    it may have several solutions.
+    With `has_puzzle`, a text is `PUZZLE=GRID`. Otherwise, it is only the grid. The puzzle shows between 1/6 and 5/6 of
+    the cells, chosen at random, so it may have several solutions.
     """
     clues_rng, num_cells = Random(f"clues of {size} x {size}"), size * size
     for representative in classes(size):
@@ -153,9 +154,10 @@ def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None
 
 def held_out_puzzles(size: int, count: int, num_clues: int | None = None) -> list[tuple[Grid, Grid]]:
     """
-    Return `count` pairs (puzzle, solution) of classes that no corpus contains. The pairs are always the same.
+    Return `count` pairs (puzzle, solution) of test classes, which no corpus contains.
 
-    The classes are in random order. A class is used for a second puzzle only when all classes have been used.
+    The same arguments always give the same pairs. The classes are in random order. A class is used for a second puzzle
+    only when all classes have been used.
     """
     grids = [grid for grid in classes(size) if is_test_class(grid)]
     pairs = []
@@ -170,7 +172,7 @@ def held_out_puzzles(size: int, count: int, num_clues: int | None = None) -> lis
 
 def held_out_texts(size: int, has_puzzle: bool, count: int, num_clues: int | None = None) -> list[tuple[str, str]]:
     """
-    Return the texts of held-out puzzles, with `_` for each missing digit, and the same texts filled in.
+    Return `count` pairs of texts of held-out puzzles: one with `_` for each missing digit, and the complete text.
 
     With `has_puzzle`, a text is `PUZZLE=GRID`, and all digits of the grid are missing. Otherwise, it is only the grid.
     """

@@ -25,10 +25,13 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedToke
         vocab_size: Number of ids: 256 bytes, `<|endoftext|>` (id 0) and merges. The mask token is not counted.
 
     Raises:
-        ValueError: If `vocab_size` is less than 257, or too large for the documents.
+        ValueError: If `vocab_size` is less than 257, or if the documents do not have enough different merges.
     """
     if vocab_size < MIN_VOCAB_SIZE:
-        raise ValueError(f"`vocab_size` must be at least {MIN_VOCAB_SIZE} for byte-level BPE, but is {vocab_size}.")
+        raise ValueError(
+            f"`vocab_size` must be at least {MIN_VOCAB_SIZE} for byte-level BPE, but is {vocab_size}. The vocabulary "
+            "contains 256 bytes and end-of-text."
+        )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -41,8 +44,8 @@ def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedToke
     tokenizer.train_from_iterator(documents, trainer)
     if tokenizer.get_vocab_size() < vocab_size:
         raise ValueError(
-            f"`vocab_size` must be at most {tokenizer.get_vocab_size()} for this corpus, because no further merges are "
-            f"found, but is {vocab_size}. Decrease `vocab_size`, or add text."
+            f"`vocab_size` must be at most {tokenizer.get_vocab_size()} for this corpus, which has no further "
+            f"merges, but is {vocab_size}. Decrease `vocab_size`, or add text."
         )
     # End-of-text is also the padding token, as usual for GPT-2. The attention mask of a batch tells the two apart.
     wrapped = PreTrainedTokenizerFast(
@@ -55,8 +58,8 @@ def vocabulary_arguments(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | 
     """
     Return the arguments of `AOGPTConfig` that depend on the tokenizer.
 
-    The mask id follows the ids of text. The decoder's token table has no entry for it, because a decoder never embeds
-    the mask. The table of GPT-2's 50257 ids is padded to 50304, as in the released checkpoints.
+    The id of the mask is the first id after those of text. The decoder's token table has no entry for it, because a
+    decoder never embeds the mask. The table of GPT-2's 50257 ids is padded to 50304, as in the released checkpoints.
     """
     valid = tokenizer.mask_token_id
     return {

@@ -242,7 +242,7 @@ def test_architecture_is_that_of_the_initial_model(config: Path, tmp_path: Path)
         with pytest.raises(ValueError, match=f"but is {actual} in the model of .*. Remove the key"):
             parse_arguments([*start, option])
     with pytest.raises(
-        ValueError, match=r"`sequence_length` .* \(64\), but is 65\. Decrease the first for the model of "
+        ValueError, match=r"`sequence_length` .* \(64\), but is 65\. Decrease `sequence_length`, .* model in "
     ):
         parse_arguments([*start, "--sequence_length=65"])
     with pytest.raises(ValueError, match="`hidden_size` is 768, but"):
@@ -304,7 +304,7 @@ def test_settings_that_an_earlier_version_did_not_have_are_compared_with_their_d
     settings = to_settings(*parse_arguments([str(config)]))
     saved = {key: value for key, value in settings.items() if key not in ("stride", "gated_mlp")}
     check_same_run(saved, settings, Path("run"))
-    with pytest.raises(ValueError, match=r"other settings \(gated_mlp: False there, True now\)"):
+    with pytest.raises(ValueError, match=r"other settings \(gated_mlp: previously False, now True\)"):
         check_same_run(saved, settings | {"gated_mlp": True}, Path("run"))
 
 
@@ -316,7 +316,7 @@ def test_settings_that_affect_the_result_may_not_change(config: Path) -> None:
         if key in MAY_CHANGE | SCHEDULE:
             check_same_run(saved, changed, Path("run"))
         else:
-            with pytest.raises(ValueError, match=rf"run belongs .*\({key}: .* there, 'something else' now\)"):
+            with pytest.raises(ValueError, match=rf"run belongs .*\({key}: previously .*, now 'something else'\)"):
                 check_same_run(saved, changed, Path("run"))
     assert saved.keys() >= MAY_CHANGE | SCHEDULE
 

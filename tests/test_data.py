@@ -175,7 +175,9 @@ def test_long_documents_are_errors_or_dropped(arguments: DataArguments, caplog: 
     arguments.sequence_length = max(lengths)
     assert load_data(arguments).facts["train"]["left_out_documents"] == 0
     arguments.sequence_length = max(lengths) - 1
-    with pytest.raises(ValueError, match=rf"of \d+ train .* longest has {max(lengths)} tokens\..*` leaves them out"):
+    with pytest.raises(
+        ValueError, match=rf"of \d+ train .* longest has {max(lengths)} tokens\..*`, which leaves them out"
+    ):
         load_data(arguments)
     arguments.drop_long_documents = True
     with caplog.at_level(logging.WARNING):
@@ -183,7 +185,10 @@ def test_long_documents_are_errors_or_dropped(arguments: DataArguments, caplog: 
     left_out = facts["train"]["left_out_documents"]
     assert left_out + facts["validation"]["left_out_documents"] == lengths.count(max(lengths))
     assert facts["train"]["sequences"] == facts["train"]["documents"] - left_out
-    assert f"train: {left_out} of {facts['train']['documents']} documents are too long and are left out" in caplog.text
+    assert (
+        f"train: {left_out} of {facts['train']['documents']} documents are longer than a sequence, and are left out"
+        in caplog.text
+    )
 
 
 def test_special_tokens_in_a_text_are_encoded_as_text(arguments: DataArguments) -> None:
@@ -238,7 +243,7 @@ def test_arguments_on_the_command_line() -> None:
         ({"sequence_length": 10_000}, "train split must have at least one sequence of 10000 tokens"),
         (
             {"packing": "documents", "sequence_length": 2, "drop_long_documents": True},
-            r"would leave none: the shortest has \d+ tokens",
+            r"would leave none: the shortest document has \d+ tokens",
         ),
         ({"vocab_size": 5000}, r"`vocab_size` must be at most \d+ for this corpus, .* but is 5000"),
         ({"text_column": "body"}, "no column 'body'"),

@@ -75,7 +75,7 @@ def test_sharding_and_recomputation_take_less_memory(
     ("options", "message"),
     [
         (["--gpu_memory=30"], "does not fit. Memory: decrease `per_device_batch_size`"),
-        (["--keep_every=1"], "does not fit. Disk: free space"),
+        (["--keep_every=1"], "does not fit. Disk: free some space"),
         (["--num_processes=7"], "`batch_size` must be a multiple of 56"),
         (["--gpu=Abacus"], "`gpu` must be part of one of NVIDIA A100.*, but is 'Abacus'"),
         (["--launch=none.yaml"], "none.yaml"),

@@ -243,7 +243,7 @@ def test_a_run_stopped_by_a_signal_is_resumed_bit_for_bit(
     with caplog.at_level(logging.INFO), pytest.raises(SystemExit) as stopped:
         train(config, tmp_path)
     assert stopped.value.code == 128 + number
-    assert "Stopped after step 2, with a checkpoint. The same command continues." in caplog.text
+    assert "Stopped after step 2. A checkpoint is saved. Run the same command to continue." in caplog.text
     assert signal.getsignal(number) is before
     assert (tmp_path / "checkpoint-00000002.safetensors").exists()  # the signal is read one step later
     assert not (tmp_path / "results.json").exists()
@@ -280,12 +280,14 @@ def test_other_settings_are_errors_before_the_corpus_is_loaded(
         raise AssertionError("The corpus was loaded.")
 
     monkeypatch.setattr("training.pretrain.load_data", fail)
-    with pytest.raises(SystemExit, match=r"^error: .*learning_rate: 0.05 there, 0.01 now"):
+    with pytest.raises(SystemExit, match=r"^error: .*learning_rate: previously 0.05, now 0.01"):
         train(config, finished, "--learning_rate", "0.01")
     (tmp_path / "checkpoint-00000006.safetensors").write_bytes(
         (finished / "checkpoint-00000006.safetensors").read_bytes()
     )
-    with pytest.raises(SystemExit, match=r"^error: .*checkpoint-00000006.safetensors belongs .*seed: 0 there, 1 now"):
+    with pytest.raises(
+        SystemExit, match=r"^error: .*checkpoint-00000006.safetensors belongs .*seed: previously 0, now 1"
+    ):
         train(config, tmp_path, "--seed", "1")
 
 
@@ -303,7 +305,7 @@ def test_another_corpus_is_an_error(config: Path, finished: Path, tmp_path: Path
     content = corpus.read_text()
     corpus.write_text(content + "\nbaa na")
     try:
-        with pytest.raises(SystemExit, match=r"^error: .*sources of the corpus: .* there, .* now"):
+        with pytest.raises(SystemExit, match=r"^error: .*sources of the corpus: previously .*, now "):
             train(config, tmp_path)
     finally:
         corpus.write_text(content)
@@ -352,7 +354,10 @@ def test_an_extended_run_is_that_of_the_final_length_bit_for_bit(
     train(config, tmp_path / "extended", *EXTENSIBLE, "--max_steps=6")
     assert results(tmp_path / "extended")["steps"] == 6
     train(config, tmp_path / "extended", *EXTENSIBLE)
-    assert "Resuming at step 4. checkpoint-00000006.safetensors (max_steps=6)" in caplog.text
+    assert (
+        "Resuming at step 4. Later checkpoints cannot be used: checkpoint-00000006.safetensors (max_steps=6)"
+        in caplog.text
+    )
     for name, tensor in final_state(tmp_path / "whole").items():
         assert torch.equal(final_state(tmp_path / "extended")[name], tensor), name
     assert results(tmp_path / "extended")["steps"] == STEPS
@@ -360,7 +365,7 @@ def test_an_extended_run_is_that_of_the_final_length_bit_for_bit(
 
 def test_a_run_with_a_cosine_cannot_be_extended(config: Path, finished: Path) -> None:
     with pytest.raises(
-        SystemExit, match=r"^error: .*continue with `max_steps=9`: .*max_steps=8.* in 3 steps only.*`--i"
+        SystemExit, match=r"^error: .*continue with `max_steps=9`: .*max_steps=8.* only in the first 3 steps.*`--i"
     ):
         train(config, finished, "--max_steps=9")
 
@@ -538,7 +543,7 @@ def test_fine_tuning_starts_from_the_averages_of_another_run(
     option = f"--init_from={finished}"
     with caplog.at_level(logging.INFO):
         train(tuning, tmp_path, option, "--final_left_to_right_fraction=0.5", "--learning_rate=0.001")
-    assert "Peak learning rate: 0.001. Continued training usually needs less" in caplog.text
+    assert "Peak learning rate: 0.001. Continued training usually needs a lower peak" in caplog.text
     last, first = results(finished)["evaluations"][-1], results(tmp_path)["evaluations"][-1]
     assert first["any_order"] < last["any_order"] + 0.05  # about the last result of the other run
     assert results(tmp_path)["arguments"]["tokenizer"] == str(finished / "model")

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Activation checkpointing: to save memory, some activations are not kept, but recomputed in the backward pass.
+Activation checkpointing. To save memory, some activations are not kept, but recomputed in the backward pass.
 
 `"selective"` keeps the input of each block and the results of large matrix products and attention. It recomputes the
 results of norms, modulations, gates and activation functions. These operations are fast, but their results take more
@@ -30,7 +30,7 @@ ATTENTION = tuple(
 
 
 def checkpoint_activations(model: PreTrainedModel, kind: ActivationCheckpointing) -> None:
-    """Make the blocks of `model` recompute activations in training, as `kind` says."""
+    """Make the blocks of `model` recompute the activations that `kind` selects (see the top of this file)."""
     if kind == "none":
         return
     arguments: dict[str, Any] = {"use_reentrant": False}
@@ -48,8 +48,8 @@ def _selective_policy(hidden_size: int) -> Any:
     def policy(
         context: SelectiveCheckpointContext, operator: torch._ops.OpOverload, *arguments: Any, **_: Any
     ) -> CheckpointPolicy:
-        # The results of products with a small inner dimension, such as the modulations, are cheap to recompute for the
-        # memory that they take.
+        # Results of products with a small inner dimension, such as the modulations, are not saved: recomputing them is
+        # cheap compared with the memory that they take.
         is_large = operator in PRODUCTS and arguments[-1].shape[0] >= hidden_size
         return CheckpointPolicy.MUST_SAVE if is_large or operator in ATTENTION else CheckpointPolicy.PREFER_RECOMPUTE
 
@@ -65,7 +65,7 @@ def release_freed_memory() -> None:
     """
     Let glibc return freed memory to the system. With other C libraries, do nothing.
 
-    Otherwise, glibc keeps the memory of freed tensors of up to 32 MiB that lie between activations still in use. After
+    By default, glibc keeps the memory of freed tensors of up to 32 MiB that lie between activations still in use. After
     the forward pass of AO-GPT small with selective checkpointing, this is half a gigabyte.
     """
     if platform.libc_ver()[0] == "glibc":

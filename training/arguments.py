@@ -25,9 +25,9 @@ TOKENIZER_FIELDS = {
     *("vocab_size", "num_valid_tokens", "mask_token_id"),
     *("bos_token_id", "eos_token_id", "pad_token_id"),
 }
-# Names that other programs use.
+# Names that other programs use for keys of this package. Error messages suggest the key.
 SHORT_NAMES = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size", "steps": "max_steps"}
-# Fields that only converted models set. With `init_from`, the model keeps its values.
+# Fields that only converted models have. They are not keys; a model that is loaded with `init_from` keeps its values.
 CONVERTED_FIELDS = {"no_rope_layers", "source_config"}
 
 
@@ -141,7 +141,9 @@ class TrainingArguments(Options):
     adam_beta1: float = option(0.9, "Decay of AdamW's first moment.", least=0, below=1)
     adam_beta2: float = option(0.95, "Decay of AdamW's second moment.", least=0, below=1)
     adam_epsilon: float = option(1e-8, "AdamW's epsilon.", least=0, below=math.inf)
-    max_grad_norm: float = option(1.0, "Norm to which the gradient is clipped.")
+    max_grad_norm: float = option(
+        1.0, "Largest norm of the gradient. If the norm is larger, the gradient is scaled down to it."
+    )
     ema_decay: float = option(0.9999, "Decay of the moving average of the weights.", least=0, below=1)
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
         None, "Precision of training passes; defaults to the setting of `accelerate launch`, or to no."
@@ -216,10 +218,10 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
 
 def _read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:
     """
-    Return the keys of a YAML file whose values are not null, and these values.
+    Return the keys and values of a YAML file, without the keys whose value is null.
 
-    The key `base` names another file, relative to the folder of this file. The values of this file replace those of its
-    base, and null removes a value of the base.
+    The key `base` names another file, relative to the folder of this file. Values in this file replace those of its
+    base. The value null removes the value of the base.
     """
     settings, files = _read_file(path, known), [path]
     while base := settings.pop("base", None):
@@ -228,7 +230,7 @@ def _read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{' -> '.join(map(str, files))}: the files name each other as `base`. Remove one `base`.")
         settings = _read_file(files[-1], known) | settings
     given = {key: value for key, value in settings.items() if value not in ("", "~", "null")}
-    if given.get("validation_files") == []:  # reports contain this value, but the command line has no empty lists
+    if given.get("validation_files") == []:  # report.md may contain it, but an option cannot be an empty list
         del given["validation_files"]
     return given
 
@@ -255,7 +257,7 @@ def _read_file(path: Path, known: dict[str, Any]) -> dict[str, Any]:
         if not isinstance(value, str) and not (isinstance(value, list) and known.get(key) == list[str]):
             raise ValueError(f"`{key}` must have a single value, but is {value!r} in {path}. Give one value.")
         if isinstance(value, str) and value.lower() in (".inf", ".nan"):
-            settings[key] = value[1:]  # Python's spelling
+            settings[key] = value[1:]  # as Python's `float` expects it
     return settings
 
 
@@ -314,11 +316,11 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
     if data.sequence_length > model.max_position_embeddings:
         raise ValueError(
             f"`sequence_length` must be at most `max_position_embeddings` ({model.max_position_embeddings}), but is "
-            f"{data.sequence_length}. Decrease the first"
+            f"{data.sequence_length}. Decrease `sequence_length`"
             + (
-                ", or increase the second."
+                ", or increase `max_position_embeddings`."
                 if training.init_from is None
-                else f" for the model of {training.init_from}."
+                else f", because the limit is that of the model in {training.init_from}."
             )
         )
     if training.output_dir.exists() and not training.output_dir.is_dir():
@@ -326,7 +328,7 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
     if not 0 <= training.warmup_steps < training.max_steps:
         raise ValueError(
             f"`warmup_steps` must be at least 0 and below `max_steps` ({training.max_steps}), but is "
-            f"{training.warmup_steps}."
+            f"{training.warmup_steps}. Change `warmup_steps` or `max_steps`."
         )
     if training.decay_steps is not None:
         if training.learning_rate_schedule != "warmup_stable_decay":
@@ -349,7 +351,10 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
     if not training.max_grad_norm > 0:
         raise ValueError(f"`max_grad_norm` must be above 0, but is {training.max_grad_norm}.")
     if data.prompt_end is not None and model.architecture == "encoder":
-        raise ValueError("`prompt_end` needs `architecture=decoder`: an encoder is trained on all of a document.")
+        raise ValueError(
+            "`prompt_end` needs `architecture=decoder`, because an encoder is trained on whole documents. Remove "
+            "`prompt_end`, or set `architecture=decoder`."
+        )
     _check_objective(model, training)
     build_config(model)  # the configuration checks the architecture
 
@@ -359,13 +364,13 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
     objective = training.objective
     if objective != "any_order" and model.architecture == "decoder":
         raise ValueError(
-            f"`objective` must be any_order for a decoder, but is {objective}. Set it to any_order, or set "
+            f"`objective` must be any_order for a decoder, but is {objective}. Set `objective=any_order`, or "
             "`architecture=encoder`."
         )
     if objective == "score_entropy" and model.target_injection != "sigma":
         raise ValueError(
-            f"`target_injection` must be sigma for `objective=score_entropy`, but is {model.target_injection}. Set it "
-            "to sigma, because the score depends on the noise level."
+            f"`target_injection` must be sigma for `objective=score_entropy`, but is {model.target_injection}. Set "
+            "`target_injection=sigma`, because the score depends on the noise level."
         )
     kind = order_settings(training)
     fractions = training.left_to_right_fraction, training.final_left_to_right_fraction
@@ -374,26 +379,28 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
     if training.left_to_right_steps is not None:
         if training.final_left_to_right_fraction is None:
             raise ValueError(
-                "`left_to_right_steps` has no effect without `final_left_to_right_fraction`. Set both, or remove it."
+                "`left_to_right_steps` has no effect without `final_left_to_right_fraction`. Set the fraction, or "
+                "remove `left_to_right_steps`."
             )
         if training.left_to_right_steps > training.max_steps:
             raise ValueError(
                 f"`left_to_right_steps` ({training.left_to_right_steps}) must be at most `max_steps` "
-                f"({training.max_steps}). Decrease it."
+                f"({training.max_steps}). Decrease `left_to_right_steps`."
             )
     if training.orders == "context_first" and model.architecture == "encoder":
         raise ValueError(
-            "`orders=context_first` needs `architecture=decoder`: every mask of an encoder has a random context."
+            "`orders=context_first` needs `architecture=decoder`, because an encoder is always trained with a random "
+            "context. Remove `orders`, or set `architecture=decoder`."
         )
     if objective != "any_order" and (*kind.values(), *fractions) != ("random", None, None, None, None, 0.0, None):
         raise ValueError(
-            f"`objective={objective}` draws masked positions and no orders. Remove `orders`, `block_length`, `stride` "
-            "and the fractions of left-to-right sequences."
+            f"`objective={objective}` draws masked positions and no orders. Remove `orders`, `block_length`, `stride`, "
+            "`min_context`, `max_context`, `left_to_right_fraction` and `final_left_to_right_fraction`."
         )
 
 
 def order_settings(training: TrainingArguments) -> dict[str, Any]:
-    """Return the settings of `OrderDistribution` without the fraction of left-to-right sequences."""
+    """Return the arguments of `OrderDistribution` by name, without `left_to_right_fraction`."""
     names = ("orders", "block_length", "stride", "min_context", "max_context")
     return {name: getattr(training, name) for name in names}
 
@@ -459,7 +466,7 @@ def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str
 def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) -> None:
     """Raise a `ValueError` if settings, except those in `SCHEDULE`, have changed and may affect the result."""
     changed = [
-        f"{key}: {then!r} there, {now!r} now"
+        f"{key}: previously {then!r}, now {now!r}"
         for key, (then, now) in changed_settings(saved, current).items()
         if key not in SCHEDULE
     ]

@@ -3,7 +3,7 @@
 """
 Batches of a run. The content of a batch depends only on the step and the seed.
 
-All training sequences of a run are numbered in the order of training. These numbers are called samples. Step s trains
+A sample is a training sequence of a run. Samples are numbered in the order of training, over all epochs. Step s trains
 on the samples s * batch_size ... (s + 1) * batch_size - 1. A run can therefore start at any step, and a batch has the
 same sequences and orders for any number of processes, workers and passes.
 """
@@ -26,17 +26,17 @@ from common.sequences import PackedRows
 
 @lru_cache(maxsize=2)  # a batch may contain sequences of two epochs
 def epoch_permutation(num_rows: int, seed: int, epoch: int) -> np.ndarray:
-    """Return a random permutation of `num_rows` indices for an epoch."""
+    """Return the random permutation of 0 ... `num_rows` - 1 for an epoch. It depends only on the arguments."""
     return np.random.default_rng([seed, epoch]).permutation(num_rows)
 
 
 def rows_of_samples(samples: list[int], num_rows: int, seed: int) -> list[int]:
-    """Return the index of the sequence of each sample. Every epoch is a new permutation of all `num_rows` sequences."""
+    """Return the index of each sample's sequence. Every epoch is a new permutation of all `num_rows` sequences."""
     return [int(epoch_permutation(num_rows, seed, sample // num_rows)[sample % num_rows]) for sample in samples]
 
 
 class Samples:
-    """Map-style data set: from the number of a sample to the features that a data collator takes as input."""
+    """Map-style data set that maps the number of a sample to the features that a data collator takes as input."""
 
     def __init__(self, rows: Dataset | PackedRows, seed: int) -> None:
         if isinstance(rows, PackedRows):
@@ -47,7 +47,7 @@ class Samples:
         self.seed = seed
 
     def row_numbers(self, samples: list[int]) -> list[int]:
-        """Return the index of the sequence of each sample."""
+        """Return the index in `rows` of each sample's sequence."""
         return rows_of_samples(samples, len(self.rows), self.seed)
 
     def __getitems__(self, samples: list[int]) -> list[dict[str, Any]]:
@@ -61,7 +61,7 @@ class Samples:
 def pass_samples(
     steps: range, batch_size: int, accumulation_steps: int, process: int, num_processes: int
 ) -> Iterator[list[int]]:
-    """Yield the samples of each forward pass of a process."""
+    """Yield the numbers of the samples of each forward pass of a process, in the order of the passes."""
     pass_size = batch_size // (accumulation_steps * num_processes)
     for step in steps:
         for accumulated in range(accumulation_steps):
@@ -74,7 +74,7 @@ class Batches:
     Iterator over the collated batches of forward passes, from `Samples` or `StreamedSamples`.
 
     Attributes:
-        position: Position in the stream from which to resume after the last batch; None for `Samples`.
+        position: Position in the streamed corpus from which to resume after the last batch; None for `Samples`.
     """
 
     def __init__(
@@ -103,8 +103,8 @@ def _exit_with_parent(worker: int) -> None:
     """
     Start a thread that ends a worker when the training process ends, even if the training process is killed.
 
-    PyTorch's workers end when their parent process ends. From Python 3.14 on, the parent is a fork server by default.
-    The fork server lives as long as its children, so without this thread, both would outlive the training process.
+    PyTorch's workers end when their parent process ends. From Python 3.14 on, their parent is a fork server by default.
+    The fork server lives as long as its children. Without this thread, both would outlive the training process.
     """
     training_ended = multiprocessing.parent_process().sentinel
 

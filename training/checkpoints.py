@@ -5,9 +5,9 @@ Checkpoints of a run, and handling of the signals that stop a run.
 
 A checkpoint holds the weights, the moving averages of the weights, AdamW's moments and all losses. It is a safetensors
 file, whose metadata contains all other data as JSON. If the weights are sharded (FSDP2), it is a folder of
-torch.distributed.checkpoint instead, to which every process writes its shards. Runs with any number of processes can
-be resumed from both. The learning rate, the order of the data and random numbers are not stored, because they depend
-only on the step and the seed.
+torch.distributed.checkpoint instead, to which every process writes its shards. A run can be resumed from both kinds of
+checkpoint with any number of processes. The learning rate, the order of the data and random numbers are not stored,
+because they depend only on the step and the seed.
 """
 
 import json
@@ -76,7 +76,7 @@ class Checkpoint:
     names: set[str]
 
     def read(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Copy tensors of the checkpoint into `tensors`, in place. Every process reads only its shards."""
+        """Copy the tensors with the names in `tensors` from the checkpoint into `tensors`, in place."""
         if self.path.is_dir():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # PyTorch warns that processes do not communicate
@@ -92,8 +92,9 @@ class CheckpointWriter:
     """
     Writer of the checkpoints of a run.
 
-    A checkpoint becomes visible when it is complete. Then, older checkpoints except for the newest `keep` - 1 are
-    removed. If a checkpoint cannot be written, for instance because the disk is full, older checkpoints are kept.
+    A checkpoint becomes visible when it is complete. Older checkpoints are then removed, except for the newest `keep` -
+    1 and those that `is_milestone` selects. If a checkpoint cannot be written, for instance because the disk is full,
+    older checkpoints are kept.
     """
 
     folder: Path
@@ -120,7 +121,7 @@ class CheckpointWriter:
         Every process copies its shards to the CPU, and writes them in a thread while training continues.
 
         Returns:
-            A function that waits until the checkpoint is complete. It raises an `OSError` if this fails.
+            A function that waits until the checkpoint is complete. It raises an `OSError` if writing has failed.
         """
         path = self.folder / f"checkpoint-{step:08d}"
         writer = _FolderWriter(path, metadata, lambda: self.remove_older(step))
@@ -136,7 +137,7 @@ class CheckpointWriter:
         return wait
 
     def remove_older(self, step: int) -> None:
-        """Remove checkpoints before that of a step, except for those to keep."""
+        """Remove checkpoints of steps before `step`, except for the newest `keep` - 1 and milestones."""
         older = [path for path in reversed(checkpoints_in(self.folder)) if step_of(path) < step]
         for path in older[self.keep - 1 :]:
             if not self.is_milestone(step_of(path)):
@@ -146,12 +147,12 @@ class CheckpointWriter:
         size, free = sum(tensor.nbytes for tensor in tensors.values()), shutil.disk_usage(self.folder).free
         return OSError(
             f"{path} could not be written: {cause}. It needs {size:,} bytes; {free:,} bytes are free. Older "
-            "checkpoints are intact. Free disk space, and run the same command again."
+            "checkpoints are intact. Free some disk space, and run the same command again."
         )
 
 
 class _FolderWriter(dcp.FileSystemWriter):
-    """Writer of a folder, which gets its name `path` when all processes have written their files."""
+    """Writer of a checkpoint folder. The folder is renamed to `path` when all processes have written their files."""
 
     def __init__(self, path: Path, state: dict[str, Any], on_finish: Callable[[], None]) -> None:
         super().__init__(temporary_path(path))
@@ -177,7 +178,7 @@ def load_newest_checkpoint(
         try:
             checkpoint = load_checkpoint(path)
         except ValueError as error:
-            logger.warning("Skipping the damaged checkpoint %s", error)
+            logger.warning("Skipping a damaged checkpoint: %s", error)
             continue
         if can_continue(checkpoint):
             return checkpoint
@@ -227,9 +228,11 @@ def load_checkpoint(path: Path) -> Checkpoint:
             header, names = file.metadata() or {}, set(file.keys())
             checksum = _checksum(names, file.get_tensor)
     except (SafetensorError, OSError, EOFError, pickle.UnpicklingError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path} is damaged, so an older checkpoint must be used. (Cause: {error})") from error
     if checksum != header.get("checksum"):
-        raise ValueError(f"The tensors in {path} do not match the checksum in the metadata.")
+        raise ValueError(
+            f"{path} is damaged, so an older checkpoint must be used. (Cause: its tensors do not match its checksum.)"
+        )
     return Checkpoint(path, step_of(path), json.loads(header["state"]), names)
 
 
@@ -244,7 +247,7 @@ def _checksum(names: Iterable[str], tensor_of: Callable[[str], torch.Tensor]) ->
 def training_state(
     model: nn.Module, average: dict[str, torch.Tensor], optimizer_state: OptimizerState
 ) -> dict[str, torch.Tensor]:
-    """Return each weight, its moving average and its state in AdamW, with their names in a checkpoint."""
+    """Return the weights, their moving averages and their AdamW states by the names that they have in a checkpoint."""
     tensors = {}
     for name, weight in model.named_parameters():
         state = {"weights": weight.detach(), "average": average[name], **optimizer_state.get(weight, {})}
@@ -256,7 +259,7 @@ def training_state(
 def load_state(
     checkpoint: Checkpoint, model: nn.Module, average: dict[str, torch.Tensor], optimizer_state: OptimizerState
 ) -> None:
-    """Load the tensors of `training_state` into a model with the same shapes. The sharding may be different."""
+    """Load the tensors of a checkpoint into the weights, `average` and `optimizer_state`. The sharding may differ."""
     for name, weight in model.named_parameters():
         if f"step.{name}" in checkpoint.names:
             moments = {key: torch.zeros_like(weight.detach()) for key in ("exp_avg", "exp_avg_sq")}
@@ -265,7 +268,7 @@ def load_state(
 
 
 def load_model(checkpoint: Checkpoint, weights: str = "average") -> Model:
-    """Return the model of a checkpoint with the moving averages of the weights, or with the last `"weights"`."""
+    """Return the model of a checkpoint with the moving averages (`"average"`) or the last values (`"weights"`)."""
     config = dict(checkpoint.metadata["config"])
     with torch.device("meta"):
         model = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))

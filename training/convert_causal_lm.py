@@ -144,8 +144,8 @@ def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int)
     windowed = any(kind != "full_attention" for kind in getattr(source, "layer_types", None) or [])
     if window is not None and window < max_length and (windowed or not getattr(source, "layer_types", None)):
         raise ValueError(
-            f"SOURCE attends only to the last {window} tokens, so it cannot be converted for sequences of {max_length} "
-            f"tokens. Set `--max_length` to {window} or less."
+            f"SOURCE has a sliding window: a token attends only to the last {window} tokens. It cannot be converted "
+            f"for sequences of {max_length} tokens. Set `--max_length` to {window} or less."
         )
     layer = "model.layers.0."
     has_norm_weight = f"{layer}input_layernorm.weight" in names
@@ -163,7 +163,7 @@ def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int)
         "norm": "rmsnorm" if has_norm_weight else "layernorm",
         "norm_weight": has_norm_weight,
         "norm_bias": f"{layer}input_layernorm.bias" in names,
-        "norm_eps": source.rms_norm_eps if has_norm_weight else 1e-5,  # OLMo's layer norm has no setting
+        "norm_eps": source.rms_norm_eps if has_norm_weight else 1e-5,  # OLMo has no setting for it
     }
 
 
@@ -219,7 +219,8 @@ def _gpt2_tensors(weights: dict[str, torch.Tensor], config: AOGPTConfig) -> Iter
     """
     Yield the weights of a GPT-2 under the names of this package.
 
-    The start token takes the first position embedding, so all others move by one, and the last one is used twice.
+    Here, the start token has the first position embedding, and the token at position p has the embedding p + 1. The
+    model has one embedding more than a GPT-2 for the same length. It is a copy of the last one.
     """
     positions = weights["transformer.wpe.weight"][: config.max_position_embeddings]
     yield "model.position_embeddings.weight", torch.cat((positions, positions[-1:]))
@@ -242,7 +243,8 @@ def _neutralize_targets(model: AOGPTForAnyOrderLM) -> None:
         if isinstance(module, TargetModulation):
             module.proj.weight.zero_()
             module.proj.bias.zero_()
-            gates = module.proj.bias.view(module.num_vectors, -1)[2::3]  # shift, scale, gate, shift, scale, gate
+            # The vectors are shift, scale, gate, shift, scale, gate.
+            gates = module.proj.bias.view(module.num_vectors, -1)[2::3]
             gates.fill_(1.0)
         elif name.endswith("target_embeddings") and model.config.target_injection != "adaln":
             module.weight.zero_()
@@ -275,7 +277,8 @@ def find_start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
     It is `token` if given, or else beginning-of-text, or else end-of-text.
 
     Raises:
-        ValueError: If `token` is not in the vocabulary, or if the model has neither of the special tokens.
+        ValueError: If `token` is not in the vocabulary; or if it is None, and the model has neither a beginning-of-text
+            nor an end-of-text token.
     """
     if token is not None:
         if token not in tokenizer.get_vocab():
@@ -285,11 +288,14 @@ def find_start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
     for token_id in (tokenizer.bos_token_id, config.bos_token_id, tokenizer.eos_token_id, eos):
         if token_id is not None:
             return token_id
-    raise ValueError("The model has neither a beginning-of-text nor an end-of-text token. Set `--start_token`.")
+    raise ValueError(
+        "The model has neither a beginning-of-text nor an end-of-text token. Set `--start_token` to a token of its "
+        "tokenizer."
+    )
 
 
 def read_source_facts(source: str) -> dict[str, Any]:
-    """Return the Hub name of a model (none for a folder) and the licence in its card, as far as they are known."""
+    """Return `_name_or_path` (Hub name; not for a folder) and `license` (from the model card), if they are known."""
     card = cached_file(
         source,
         "README.md",
@@ -309,7 +315,7 @@ def convert(
     max_length: int | None = None,
 ) -> AOGPTForAnyOrderLM:
     """
-    Convert a causal language model and its tokenizer into a folder.
+    Convert a causal language model, and write the any-order model and its tokenizer to a folder.
 
     Args:
         source (`str`): Folder or Hub name.

@@ -3,8 +3,8 @@
 """
 Data collators that draw orders, diffusion times and masked positions.
 
-The draws of a sample (a numbered sequence of a run) depend only on the seed and the number of the sample. They are
-therefore the same for any number of processes, workers and passes.
+A sample is a training sequence of a run. Samples are numbered. All random numbers for a sample depend only on the seed
+and on the number of the sample. They are therefore the same for any number of processes, workers and passes.
 """
 
 import math
@@ -18,7 +18,7 @@ from modeling_aogpt.unmasking import MAX_MASKED_FRACTION
 from training.arguments import TrainingArguments, order_settings
 from training.schedules import left_to_right_steps
 
-# Numbers of independent random streams. Orders are drawn from the stream of the seed itself.
+# Indices of independent random streams. The orders have another stream, which `DataCollatorForAnyOrderLM` uses.
 CHOICES, TIMES, MASKS = -2, -3, -4
 
 
@@ -31,8 +31,8 @@ class OrderDraws:
     """
     Data collator for the decoder. It draws an order for each sequence.
 
-    With `final_left_to_right_fraction`, the fraction of left-to-right sequences changes linearly, during the whole run
-    or its first `left_to_right_steps`.
+    With `final_left_to_right_fraction`, the fraction of left-to-right sequences changes linearly to this value,
+    during the whole run or during its first `left_to_right_steps` steps.
 
     Args:
         training (`TrainingArguments`): Settings: `seed`, `batch_size`, `max_steps`, and the distribution of the orders.
@@ -51,7 +51,7 @@ class OrderDraws:
         )
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
-        """Return a batch. Each feature has `input_ids` and `order_seed`, which is the number of the sample."""
+        """Return `input_ids`, `orders` and `labels`. Features have `input_ids` and `order_seed` (sample number)."""
         batch = self._first(features)
         if self._last is not None:
             samples, training = _sample_numbers(features), self.training
@@ -71,8 +71,9 @@ class MaskDraws:
     decides which positions are masked at time t:
 
     * `"masked_diffusion"` masks every token with probability t.
-    * `"score_entropy"` masks every token with probability (1 - eps) t, the log-linear noise of SEDD.
-    * `"any_order"` masks the last m positions of an order, where m is t n rounded up.
+    * `"score_entropy"` masks every token with probability (1 - eps) t, the log-linear noise of SEDD. Here, 1 - eps is
+      `MAX_MASKED_FRACTION`.
+    * `"any_order"` masks the last m positions of an order, where m is t n rounded up. The returned time is m / n.
 
     Args:
         training (`TrainingArguments`): Settings: `seed`, `batch_size`, `objective`, and the distribution of the orders.
@@ -110,6 +111,6 @@ def _sample_numbers(features: Sequence[Mapping[str, object]]) -> torch.LongTenso
 
 
 def _spreading_factor(size: int) -> int:
-    """Return a factor k near 0.618 `size` (the golden section) for which i -> k i mod `size` is a permutation."""
+    """Return a k near 0.618 `size` (the golden section) such that i -> k i mod `size` permutes 0 ... `size` - 1."""
     golden = round(size * (math.sqrt(5) - 1) / 2)
     return next(factor for factor in range(max(golden, 1), size + 2) if math.gcd(factor, size) == 1)

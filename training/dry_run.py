@@ -1,11 +1,12 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Command that estimates what a run will take, and checks that it fits, without a GPU and without its data.
+Command that estimates the time, memory and disk space of a run, without a GPU and without the training data.
 
     python training/dry_run.py CONFIG.yaml [--key value ...] [--launch training/accelerate/ddp.yaml] [--gpu H100]
 
-CONFIG.yaml and `--key value` are as for training/pretrain.py. Only the tokenizer of the run is loaded.
+CONFIG.yaml and `--key value` are as for training/pretrain.py. The command fails if memory or disk are too small. It
+loads the tokenizer of the run, but not the corpus.
 """
 
 import shutil
@@ -31,11 +32,12 @@ from training.arguments import ModelArguments, TrainingArguments, accumulation_s
 from training.tracking import flops_per_token
 
 ROOT = Path(__file__).parents[1]
-# Bytes of activations for each token, layer and unit of the width, in 16-bit precision without torch.compile. The first
-# was measured by counting the tensors that autograd saves; the second is the sum of the results of matrix products.
+# Bytes of activations for each token, layer and unit of the width, in 16-bit precision without torch.compile. `none`
+# was measured by counting the tensors that autograd saves. `selective` counts the results of matrix products, and
+# `full` the input of a block.
 ACTIVATION_BYTES = {"none": 96, "selective": 24, "full": 4}
-CHECKPOINT_BYTES = 16  # per parameter, in float32: weight, moving average and two moments
-STATE_BYTES = CHECKPOINT_BYTES + 4  # with the gradient
+CHECKPOINT_BYTES = 16  # per parameter, in float32: weight, moving average and AdamW's two moments
+STATE_BYTES = CHECKPOINT_BYTES + 4  # the same and the gradient
 
 
 @dataclass
@@ -72,7 +74,7 @@ def read_model_config(model: ModelArguments, data: DataArguments, training: Trai
 def estimate_run(
     config: AOGPTConfig, data: DataArguments, training: TrainingArguments, options: Arguments
 ) -> tuple[dict[str, str], list[str]]:
-    """Return the names and values of the estimate, and a sentence for each thing that does not fit."""
+    """Return the estimated quantities by name, and one sentence for each resource (memory, disk) that is too small."""
     launch = yaml.safe_load(options.launch.read_text(encoding="utf-8"))
     launch["num_processes"] = num_processes = options.num_processes or launch["num_processes"]
     gpus = [name for name in PEAK_FLOPS if options.gpu in name]
@@ -101,10 +103,11 @@ def estimate_run(
     problems = []
     if memory > options.gpu_memory * 1e9:
         problems.append(
-            "Memory: decrease `per_device_batch_size`, set `activation_checkpointing`, or shard the weights (FSDP2)."
+            "Memory: decrease `per_device_batch_size`, set `activation_checkpointing` to selective or full, or shard "
+            "the weights (`--launch training/accelerate/fsdp2.yaml`)."
         )
     if kept * checkpoint > free:
-        problems.append("Disk: free space, decrease `save_total_limit`, or increase `keep_every`.")
+        problems.append("Disk: free some space, decrease `save_total_limit`, or increase `keep_every`.")
     return values, problems
 
 
@@ -112,7 +115,9 @@ def device_memory(
     config: AOGPTConfig, num_parameters: int, num_tokens: int, training: TrainingArguments, launch: dict[str, Any]
 ) -> float:
     """
-    Return the estimated peak memory of a GPU in bytes. torch.compile often needs less, and fragmentation more.
+    Return the estimated peak memory of a GPU in bytes.
+
+    With torch.compile, the peak is often lower; with fragmentation, it is higher.
 
     `num_tokens` is the number of tokens of a forward pass. In evaluations with sharded weights, each GPU has all
     weights in the precision of training.
@@ -122,14 +127,14 @@ def device_memory(
     num_shards = parallelism.get("parallelism_config_dp_shard_size", launch["num_processes"]) if is_sharded else 1
     value_bytes = 4 if (training.mixed_precision or launch["mixed_precision"]) == "no" else 2
     per_layer = ACTIVATION_BYTES[training.activation_checkpointing]
-    per_token = per_layer * config.num_hidden_layers + (ACTIVATION_BYTES["none"] - per_layer)  # one block is recomputed
+    per_token = per_layer * config.num_hidden_layers + (ACTIVATION_BYTES["none"] - per_layer)  # of one recomputed block
     activations = num_tokens * config.hidden_size * per_token * value_bytes / 2
     logits = min(num_tokens * config.vocab_size, LOGITS_PER_CHUNK["accelerator"]) * 8
     state = num_parameters * STATE_BYTES / num_shards
-    copies = num_parameters * (value_bytes if value_bytes == 2 or is_sharded else 0)  # in the precision of products
+    copies = num_parameters * (value_bytes if value_bytes == 2 or is_sharded else 0)  # 16-bit or gathered weights
     if is_sharded:
         return state + max(activations + logits, copies)
-    buckets = 4 * num_parameters if launch["num_processes"] > 1 else 0  # of DDP
+    buckets = 4 * num_parameters if launch["num_processes"] > 1 else 0  # DDP's gradient buckets
     return state + buckets + copies + activations + logits
 
 

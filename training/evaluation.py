@@ -22,7 +22,7 @@ from training.arguments import TrainingArguments
 from training.draws import MaskDraws
 from training.objectives import MaskedDiffusionObjective
 
-SEPARATOR = f"\n{'-' * 80}\n"  # between the texts in a file
+SEPARATOR = f"\n{'-' * 80}\n"  # between the texts in a file of samples
 SAMPLE_SEED = 20250624  # the same in every evaluation, so that texts differ between evaluations only through training
 
 
@@ -62,9 +62,10 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
 
 def _decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers: list[int]) -> torch.Tensor:
     """
-    Return two sums of nats: left to right, and in random orders.
+    Return two sums over all tokens of the negative log-likelihoods in nats: left to right, and in random orders.
 
-    `numbers` are the indices of the sequences. The random order of a sequence depends only on its index.
+    `numbers` are the indices of the sequences in the data set. The random order of a sequence depends only on its
+    index.
     """
     features = [{"input_ids": ids, "order_seed": number} for ids, number in zip(sequences, numbers, strict=True)]
     batch = DataCollatorForAnyOrderLM(left_to_right_fraction=0.0, seed=ORDER_SEED)(features)
@@ -75,9 +76,10 @@ def _decoder_nats(model: AOGPTForAnyOrderLM, sequences: list[list[int]], numbers
 
 def _encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], samples: range, num_rows: int) -> float:
     """
-    Return an unbiased estimate of the bound (Eq. 7) on the sum of nats.
+    Return an unbiased estimate of the bound (Eq. 7) on the negative log-likelihood of `sequences`, in nats.
 
-    The diffusion times are stratified over all `num_rows` sequences of the evaluation.
+    `samples` are the numbers of these sequences in the evaluation, which has `num_rows` sequences. The diffusion times
+    are stratified over all sequences of the evaluation.
     """
     draws = TrainingArguments(seed=ORDER_SEED, batch_size=num_rows, left_to_right_fraction=0.0)
     features = [{"input_ids": ids, "order_seed": sample} for ids, sample in zip(sequences, samples, strict=True)]
@@ -95,5 +97,5 @@ def write_samples(model: Model, tokenizer: PreTrainedTokenizerBase, count: int, 
 
 
 def read_samples(path: Path) -> list[str]:
-    """Return the texts in a file of `write_samples`, or no texts if there is no such file."""
+    """Return the texts in a file that `write_samples` wrote, or an empty list if there is no such file."""
     return path.read_text(encoding="utf-8").removesuffix("\n").split(SEPARATOR) if path.exists() else []

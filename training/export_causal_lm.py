@@ -27,7 +27,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import MASK, load_tokenizer
 from training.convert_causal_lm import COMMON_SETTINGS, check_predictions
 
-# Keys of `config.source_config` that are not settings of the source: its Hub name and its licence.
+# Keys of `config.source_config` that are not settings of the converted model: the Hub name and licence of its source.
 SOURCE_FACTS = ("_name_or_path", "license")
 
 
@@ -57,7 +57,7 @@ def export_config(config: AOGPTConfig) -> PreTrainedConfig:
 
 
 def _infer_architecture(config: AOGPTConfig) -> str:
-    """Return the type of the Transformers model that has the same block."""
+    """Return the `model_type` of the Transformers model that has the same block."""
     has_llama_block = config.gated_mlp and config.norm == "rmsnorm" and config.norm_weight and not config.lm_head_bias
     biases = config.attention_bias, config.attention_output_bias, config.mlp_bias
     if has_llama_block and not config.no_rope_layers:
@@ -73,8 +73,8 @@ def _infer_architecture(config: AOGPTConfig) -> str:
             return "llama"
     raise ValueError(
         "The model cannot be exported, because its block is not that of a Llama, Qwen2 or Qwen3. Train a model with "
-        "`gated_mlp=True`, `norm='rmsnorm'`, `norm_weight=True`, `lm_head_bias=False`, and without other "
-        "biases."
+        "`gated_mlp=True`, `norm='rmsnorm'`, `norm_weight=True`, `lm_head_bias=False`, `attention_bias=False`, "
+        "`attention_output_bias=False` and `mlp_bias=False`."
     )
 
 
@@ -101,7 +101,7 @@ def export_model(model: AOGPTForAnyOrderLM) -> PreTrainedModel:
     with torch.device("meta"):
         causal = AutoModelForCausalLM.from_config(config, dtype=model.dtype)
     causal.to_empty(device="cpu")
-    causal.init_weights()  # buffers that are not saved, such as rotary frequencies
+    causal.init_weights()  # sets the buffers that are not saved, such as rotary frequencies
     causal.load_state_dict(model.state_dict())
     causal.tie_weights()
     causal.eval()

@@ -5,8 +5,8 @@ Command that makes a model folder from a checkpoint of a training run. The run m
 
     python training/export_checkpoint.py CHECKPOINT OUTPUT_DIR [--weights ema|live]
 
-CHECKPOINT is `checkpoint-STEP.safetensors` or `checkpoint-STEP` in the folder of its run, or the folder of a run. In
-the latter case, the newest checkpoint is used. The result is like the model folder of a finished run. The command needs
+CHECKPOINT is `checkpoint-STEP.safetensors` or `checkpoint-STEP` in the folder of a run. It can also be the folder of a
+run; its newest checkpoint is then used. The result is like the model folder of a finished run. The command needs
 neither the corpus nor a GPU.
 """
 
@@ -19,7 +19,7 @@ from common.models import save_model
 from modeling_aogpt.tokenization import load_tokenizer
 from training.checkpoints import STATE_FILE, Checkpoint, load_checkpoint, load_model, load_newest_checkpoint
 
-PREFIXES = {"ema": "average", "live": "weights"}
+PREFIXES = {"ema": "average", "live": "weights"}  # of the names of the tensors in a checkpoint
 
 
 def find_checkpoint(path: Path) -> Checkpoint:

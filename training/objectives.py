@@ -21,7 +21,11 @@ from modeling_aogpt.validation import prepare_input_ids
 
 
 def compile_head_loss(accelerator: Accelerator) -> None:
-    """Compile the loss of the head if only blocks are compiled. Otherwise, it is part of the graph of the model."""
+    """
+    Compile the head and its loss, if Accelerate compiles only the blocks of the model.
+
+    If Accelerate compiles the whole model, the head and its loss are part of the graph of the model.
+    """
     plugin = accelerator.state.dynamo_plugin
     if plugin.backend != DynamoBackend.NO and plugin.use_regional_compilation:
         module.differentiate_chunk = torch.compile(module.differentiate_chunk, **plugin.to_kwargs())
@@ -36,7 +40,7 @@ class Objective(nn.Module):
         self._no_split_modules = model._no_split_modules
 
     def tie_weights(self) -> None:
-        """Tie the weights of the model again, after they were moved."""
+        """Tie the weights of the model again. Accelerate calls this after it has moved them."""
         self.model.tie_weights()
 
 
@@ -46,7 +50,11 @@ class AnyOrderObjective(Objective):
     def forward(
         self, input_ids: torch.LongTensor, orders: torch.LongTensor, labels: torch.LongTensor | None = None
     ) -> torch.Tensor:
-        """Return the loss of sequences without padding. Arguments have shape (batch, n)."""
+        """
+        Return the loss of sequences without padding. Arguments have shape (batch, n).
+
+        `labels` defaults to `input_ids`. Tokens with the label -100 are not part of the loss.
+        """
         labels = input_ids if labels is None else labels
         return self.model(input_ids, orders, labels=labels, skip_logits=True).loss
 
@@ -55,8 +63,9 @@ class MaskedDiffusionObjective(Objective):
     """
     Masked-diffusion loss (Eq. 1). The encoder predicts the masked tokens given the other tokens, with weight 1 / t.
 
-    If every token is masked independently with probability t, the expected loss is the masked-diffusion bound. If t n
-    tokens are masked, where t n is uniform in 1 ... n, it is the any-order form of the same bound.
+    If every token is masked independently with probability t, the expected loss is the masked-diffusion bound. If m of
+    n tokens are masked, where m is uniform in 1 ... n and t = m / n, it is the any-order form (Eq. 7) of the same
+    bound.
     """
 
     loss: Loss = "cross_entropy"
@@ -72,7 +81,7 @@ class MaskedDiffusionObjective(Objective):
             is_masked (`torch.BoolTensor` of shape `(batch, n)`): Whether each token is masked.
             times (`torch.DoubleTensor` of shape `(batch,)`): Diffusion time t of each sequence, in (0, 1].
         """
-        rows = is_masked.flatten().nonzero().squeeze(1)  # forces a sync, so it comes before the model's forward pass
+        rows = is_masked.flatten().nonzero().squeeze(1)  # waits for the device, so it comes before the forward pass
         input_ids = prepare_input_ids(self.model, input_ids)
         masked_ids = input_ids.masked_fill(is_masked, self.model.config.mask_token_id)
         output = self.model.model(masked_ids, sigma=self.noise_levels(times))
@@ -95,10 +104,10 @@ class ScoreEntropyObjective(MaskedDiffusionObjective):
     """
     Denoising score entropy of SEDD (arXiv 2310.16834) with the absorbing graph and log-linear noise.
 
-    A token is masked with probability 1 - e^-sigma(t) = (1 - eps) t. The model's score of an id estimates the ratio of
-    two probabilities: that of the sequence with this id, and that of the sequence with the mask. At a masked position,
-    the true ratio is r = 1 / (e^sigma - 1) for the id of the original token, and 0 for all other ids. The model's score
-    is r exp(logits - log V) (`MDMEncoderForMaskedLM.log_score`). The loss of a position is
+    A token is masked with probability 1 - e^-sigma(t) = (1 - eps) t (see `log_linear_noise`). The model's score of an
+    id estimates the ratio of two probabilities: that of the sequence with this id, and that of the sequence with the
+    mask. At a masked position, the true ratio is r = 1 / (e^sigma - 1) for the id of the original token, and 0 for all
+    other ids. The model's score is r exp(logits - log V) (`MDMEncoderForMaskedLM.log_score`). The loss of a position is
 
         sigma'(t) (sum of scores - r log score[token] + r log r - r).
 
@@ -109,7 +118,7 @@ class ScoreEntropyObjective(MaskedDiffusionObjective):
     loss: Loss = "score_entropy"
 
     def noise_levels(self, times: torch.DoubleTensor) -> torch.Tensor:
-        """Return sigma(t)."""
+        """Return the noise level sigma(t) of each sequence."""
         return log_linear_noise(times)
 
 

@@ -14,7 +14,7 @@ from training.sharding import local_part
 
 
 def create_optimizer(model: nn.Module, training: TrainingArguments) -> AdamW:
-    """Return an AdamW that applies weight decay to tensors of two or more dimensions, so not to biases and norms."""
+    """Return an AdamW that applies weight decay only to tensors of two or more dimensions, not to biases and norms."""
     decays = (training.weight_decay, 0.0)
     groups = [{"params": p, "weight_decay": decay} for p, decay in zip(parameter_groups(model), decays, strict=True)]
     betas = (training.adam_beta1, training.adam_beta2)
@@ -35,7 +35,7 @@ def set_learning_rate(optimizer: AdamW, learning_rate: float) -> None:
 
 class ExponentialMovingAverage:
     """
-    Exponential moving averages of the weights of a model, in float32, with the devices and the sharding of the weights.
+    Exponential moving averages of the weights of a model, in float32, on the same devices and with the same sharding.
 
     The decay of update u is min(decay, (1 + u) / (10 + u)), as in the released code. The initial weights therefore lose
     their influence even in short runs. (`torch.optim.swa_utils.AveragedModel` is not used, because it discards the
@@ -67,7 +67,7 @@ class ExponentialMovingAverage:
 
     @contextmanager
     def applied_to(self, model: nn.Module) -> Iterator[None]:
-        """Context manager that exchanges the weights of `model` and the moving averages, without another copy."""
+        """Context manager in which `model` has the moving averages, and `self.weights` holds the weights of `model`."""
         self._exchange(model)
         try:
             yield

@@ -77,9 +77,9 @@ class TrainingProgress:
     """Progress of a run, as stored in checkpoints."""
 
     step: int = 0  # number of steps so far
-    losses: list[float] = field(default_factory=list)  # of every step, in nats per token
+    losses: list[float] = field(default_factory=list)  # loss of every step, in nats per token
     evaluations: list[dict[str, Any]] = field(default_factory=list)
-    position: dict[str, int] | None = None  # in a streamed corpus
+    position: dict[str, int] | None = None  # position in a streamed corpus
     train_seconds: float = 0.0
     device_seconds: float = 0.0  # summed over processes, whose number may change when a run is resumed
 
@@ -100,7 +100,7 @@ def main(argv: list[str]) -> None:
 
 
 def set_up(argv: list[str]) -> "Pretraining | None":
-    """Return the run of a command line, resumed from its newest checkpoint, or None if nothing is left to train."""
+    """Set up the run of a command line, and resume its newest checkpoint. Return None if there is nothing to train."""
     model_arguments, data_arguments, training = parse_arguments(argv)
     settings = to_settings(model_arguments, data_arguments, training)
     accelerator = start_accelerator(
@@ -116,10 +116,10 @@ def set_up(argv: list[str]) -> "Pretraining | None":
 
     if training.init_from is not None:
         rate = training.learning_rate
-        logger.info("Peak learning rate: %g. Continued training usually needs less than training from scratch.", rate)
+        logger.info("Peak learning rate: %g. Continued training usually needs a lower peak.", rate)
     if training.prepare_only:
         with in_turn(accelerator):
-            logger.info("Prepared: %s.", load_data(data_arguments).facts)
+            logger.info("The corpus is prepared: %s.", load_data(data_arguments).facts)
         return None
     replaces = training.resume == "never" and accelerator.is_main_process
     with set_old_run_aside(training.output_dir) if replaces else nullcontext():
@@ -146,7 +146,7 @@ def _prepare_run(
         logger.info("%s is finished (%d steps), so there is nothing to do.", training.output_dir, results["steps"])
         return None
 
-    with make_folder(training.output_dir):  # before the slow load_data, because it may fail
+    with make_folder(training.output_dir):  # before the slow load_data, to fail early
         with in_turn(accelerator):
             data = load_data(data_arguments)
         check_same_everywhere(corpus=data.facts)
@@ -164,10 +164,12 @@ def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Ch
     """
     Return the newest checkpoint from which a run can be resumed, or None if there is no valid one.
 
-    It may be from a run of another length, if the learning rates and orders were the same so far.
+    The checkpoint may be from a run with another `max_steps` or `decay_steps`, if the learning rates and left-to-right
+    fractions of all its steps stay the same.
 
     Raises:
-        ValueError: If the settings of a checkpoint differ, or if all are from later steps than the settings allow.
+        ValueError: If a checkpoint has other settings; or if there are checkpoints, but all of them have steps whose
+            learning rates or left-to-right fractions have changed.
     """
     too_late: list[str] = []
 
@@ -179,17 +181,20 @@ def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Ch
             return True
         changes = ", ".join(f"{key}={then}" for key, (then, _) in changed_settings(saved, settings).items())
         too_late.append(
-            f"{checkpoint.path.name} ({changes}) has the same learning rates and orders in {num_common} steps only"
+            f"{checkpoint.path.name} ({changes}) has the same learning rates and left-to-right fractions only in the "
+            f"first {num_common} steps"
         )
         return False
 
     checkpoint = load_newest_checkpoint(training.output_dir, can_continue)
     if checkpoint is not None and too_late:
-        logger.warning("Resuming at step %d. %s.", checkpoint.step, "; ".join(too_late))
+        logger.warning(
+            "Resuming at step %d. Later checkpoints cannot be used: %s.", checkpoint.step, "; ".join(too_late)
+        )
     elif too_late:
         raise ValueError(
             f"The run in {training.output_dir} cannot continue with `max_steps={training.max_steps}`: "
-            f"{'; '.join(too_late)}. Restore the old value; or train its model further as a new run, with "
+            f"{'; '.join(too_late)}. Restore the old value, or train its model further as a new run, with "
             "`--init_from` and another `--output_dir`. Runs with `learning_rate_schedule=warmup_stable_decay` can "
             "be extended from the checkpoint before their decay."
         )
@@ -255,10 +260,11 @@ class Pretraining:
         # These wrap the objective and the optimizer for several processes and mixed precision. They share the weights
         # of self.model.
         self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)
-        # Accelerate finds the parameters by their address, but parameters on the meta device have none.
+        # Accelerate finds the parameters of an optimizer by their addresses. Parameters on the meta device have no
+        # address, so the parameters are set again here.
         for group, parameters in zip(self.optimizer.param_groups, parameter_groups(self.model), strict=True):
             group["params"] = parameters
-        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # must come after `prepare` has sharded
+        self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # after `prepare`, which shards
         self.checkpoints = CheckpointWriter(training.output_dir, training.save_total_limit, self.is_milestone)
         self.wait_for_checkpoint: Callable[[], None] = lambda: None
 
@@ -285,7 +291,7 @@ class Pretraining:
 
     def save(self) -> None:
         """Write a checkpoint. A sharded checkpoint is written in the background."""
-        self.wait_for_checkpoint()  # the previous one
+        self.wait_for_checkpoint()  # the previous checkpoint
         progress = asdict(self.progress)
         tensors = training_state(self.model, self.ema.weights, self.optimizer.state)
         tensors["losses"] = torch.tensor(progress.pop("losses"), dtype=torch.float64)
@@ -330,7 +336,7 @@ class Pretraining:
                 at_end = progress.step == training.max_steps
                 must_evaluate = progress.step % training.eval_steps == 0 or at_end
                 must_save = progress.step % training.save_steps == 0 or self.is_milestone(progress.step) or at_end
-                # Otherwise, the device is already working on this step while the CPU reads the status of the last one.
+                # Usually, this status stays unread: the CPU reads the previous one while the device computes this step.
                 while len(unread) > 1 or (unread and (must_evaluate or must_save or stop_signal)):
                     stop_signal = self.finish_step(unread.popleft()) or stop_signal
                 seconds = time.perf_counter() - started
@@ -352,7 +358,7 @@ class Pretraining:
             self.wait_for_checkpoint()
         if progress.step == training.max_steps:
             return 0
-        logger.info("Stopped after step %d, with a checkpoint. The same command continues.", progress.step)
+        logger.info("Stopped after step %d. A checkpoint is saved. Run the same command to continue.", progress.step)
         return stop_signal
 
     def batches(self) -> Batches:
@@ -374,7 +380,7 @@ class Pretraining:
         )
 
     def step(self, batches: Batches, stop: StopRequest) -> StepStatus:
-        """Update the weights, and return without waiting for the device."""
+        """Run a training step, and return its status without waiting for the device."""
         training, accelerator = self.training, self.accelerator
         set_learning_rate(self.optimizer, learning_rate_at(self.progress.step, training))
         loss = torch.zeros((), device=accelerator.device)
@@ -464,7 +470,7 @@ class Pretraining:
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Context manager in which the model has the averaged weights and, for inference, the precision of training."""
+        """Context manager in which the model has the averaged weights, for inference in the precision of training."""
         with (
             self.ema.applied_to(self.model),
             gathered(self.objective, self.accelerator),
@@ -481,7 +487,7 @@ class Pretraining:
         return self.training.output_dir / "samples" / f"samples-{self.progress.step:08d}.txt"
 
     def publish(self) -> None:
-        """Write the model folder, the figure, the report and, last, the results (they mark the run as finished)."""
+        """Write the model folder, the figure, the report and, last, `results.json`, which marks the run as finished."""
         with together(self.accelerator):
             if self.accelerator.is_main_process:
                 self._write_results()

@@ -22,7 +22,7 @@ def check_compilation(accelerator: Accelerator) -> None:
     if is_compiled and is_fsdp and not hasattr(accelerate.accelerator, "compile_regions_fsdp2"):
         raise ValueError(
             f"Accelerate {accelerate.__version__} cannot compile the blocks of a sharded model. Run `pip install "
-            "--upgrade accelerate`, or train without compilation: --dynamo_backend no."
+            "--upgrade accelerate`, or turn compilation off with `--dynamo_backend no`."
         )
 
 
@@ -41,7 +41,7 @@ def keep_float32_gradients(accelerator: Accelerator) -> None:
 
 
 def gets_weights(accelerator: Accelerator) -> bool:
-    """Return whether `Accelerator.prepare` copies the weights of process 0 to this process, in shards."""
+    """Return whether this process gets its weights from process 0 (in `Accelerator.prepare`, as shards)."""
     is_fsdp = accelerator.distributed_type == DistributedType.FSDP
     return is_fsdp and accelerator.state.fsdp_plugin.cpu_ram_efficient_loading and not accelerator.is_main_process
 
@@ -85,9 +85,9 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def shard_like(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
-    """Return a copy of a complete tensor with the device and the sharding of `model`."""
+    """Return a copy of the complete tensor `tensor`, with the device and the sharding of the tensor `model`."""
     tensor = tensor.to(local_part(model).device, copy=True)
-    if not isinstance(model, DTensor) or tensor.dim() != model.dim():  # AdamW's step is a scalar
+    if not isinstance(model, DTensor) or tensor.dim() != model.dim():  # AdamW's step is a scalar without shards
         return tensor
     # src_data_rank=None avoids communication: every process has the complete tensor, and keeps its shard.
     return distribute_tensor(tensor, model.device_mesh, model.placements, src_data_rank=None)

@@ -25,7 +25,7 @@ class StepStatus:
             self._copied.record()
 
     def read(self) -> tuple[float, float, int]:
-        """Wait for the step. Return the mean loss, the gradient norm, and the signal that a process received, or 0."""
+        """Wait for the step. Return the mean loss, the gradient norm, and the stop signal of any process, or 0."""
         if self._copied is not None:
             self._copied.synchronize()
         losses, norms, signals = self._values.cpu().unbind(1)

@@ -4,9 +4,9 @@
 Training data that is read, tokenized and packed during training.
 
 Every epoch reads the files in a new random order. The documents of all files and epochs are joined and cut into
-sequences, so no tokens are lost at the end of a file or epoch. Sequences are shuffled in windows of `window_size`. A
-sample is a numbered sequence of a run. It depends only on the corpus, the seed and its number. A `Position` says where
-in the corpus to start reading.
+sequences, so no tokens are lost at the end of a file or epoch. A window is `window_size` consecutive sequences, which
+are shuffled together. A sample is a training sequence of a run, and has a number. It depends only on the corpus, the
+seed and this number. A `Position` is a place in the corpus from which to start reading.
 """
 
 from collections import deque
@@ -30,16 +30,16 @@ DOCUMENTS_PER_BATCH = 256  # the tokenizer encodes a batch in parallel
 @dataclass(frozen=True)
 class Position:
     """
-    Position in the stream at which a window begins. A window is the part of the stream that is shuffled at once.
+    Position in the stream at which a window begins. A window consists of sequences that are shuffled together.
 
-    Checkpoints contain this position. It does not depend on the version of `datasets`.
+    Checkpoints contain the position of the current window. Its meaning does not depend on the version of `datasets`.
     """
 
     window: int = 0  # number of the window
     epoch: int = 0
     shard: int = 0  # index of the file in the order of the epoch
     batch: int = 0  # index of the batch of `DOCUMENTS_PER_BATCH` documents in the file
-    token: int = 0  # index in the batch of the first token of the window
+    token: int = 0  # index of the window's first token in the tokens of the batch
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Stream:
 
     def batches(self, seed: int, start: Position) -> Iterator[tuple[Position, list[int]]]:
         """
-        Yield an endless sequence of batches of documents as (position, ids). The first batch is the one at `start`.
+        Yield (position, ids) of each batch of documents from `start` on, without end. The ids are those of `encode`.
 
         Raises:
             ValueError: If all documents of an epoch are held out.
@@ -84,8 +84,8 @@ class Stream:
         return list(chain.from_iterable(encode_batch(texts, self.tokenizer, False)["input_ids"])) if texts else []
 
     def sequences(self, seed: int, start: Position) -> Iterator[tuple[np.ndarray, Position]]:
-        """Yield pairs of a sequence and the position of the token after it."""
-        unused: deque[tuple[Position, int]] = deque()  # positions and lengths of batches whose tokens are not all used
+        """Yield each sequence from `start` on, and the position of the first token after the sequence."""
+        unused: deque[tuple[Position, int]] = deque()  # (position, length) of batches with unused tokens
 
         def documents() -> Iterator[dict[str, list[int]]]:
             skipped = start.token
@@ -104,11 +104,10 @@ class Stream:
 
 class StreamedSamples:
     """
-    Data set: from the number of a sample to the features that a data collator takes as input.
+    Data set that maps the number of a sample to the features that a data collator takes as input.
 
-    Samples must be read in increasing order.
-
-    Whenever a sample of a window is taken, one sequence of the next window is read. Two windows are held in memory.
+    Samples must be read in increasing order. Whenever a sample of a window is taken, one sequence of the next window is
+    read. At most two windows are in memory.
 
     Args:
         stream: The corpus.
@@ -121,7 +120,7 @@ class StreamedSamples:
         self.stream, self.seed = stream, seed
         start = Position(**position or {})
         self._unread: Iterator[tuple[np.ndarray, Position]] | None = None  # created on first use, inside a worker
-        # Sequences and positions of the current window and of the next one, which begins at `start`.
+        # At first, the current window is empty, and the next window begins at `start`.
         self._sequences: list[np.ndarray] = []
         self._position = replace(start, window=start.window - 1)
         self._next_sequences: list[np.ndarray] = []
@@ -155,7 +154,7 @@ class StreamedSamples:
 
 
 def training_samples(data: Data, seed: int, position: dict[str, int] | None = None) -> Samples | StreamedSamples:
-    """Return the data set of a run. For a streamed corpus, `position` is where to resume reading."""
+    """Return the training data set of a run. `position` is the place in a streamed corpus from which to read."""
     arguments = data.arguments
     if not arguments.streaming:
         return Samples(data.train, seed)

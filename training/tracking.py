@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Start of experiment trackers through Accelerate, and the number of operations of a training step."""
+"""Functions that start experiment trackers with Accelerate and count the operations of a training step."""
 
 import hashlib
 from importlib.util import find_spec
@@ -39,7 +39,8 @@ def start_tracker(
         "trackio": {"name": output_dir.name, "resume": "allow"},
     }
     if tracker == "tensorboard":
-        accelerator.init_trackers("tensorboard", init_kwargs=options)  # with `config`, it would create more folders
+        # With `config`, Accelerate would create more folders.
+        accelerator.init_trackers("tensorboard", init_kwargs=options)
     elif tracker != "none":
         accelerator.init_trackers("aogpt", config=settings, init_kwargs=options)
 
@@ -48,9 +49,9 @@ def flops_per_token(config: AOGPTConfig | MDMEncoderConfig, length: int) -> floa
     """
     Return the number of floating-point operations per token of a training step.
 
-    Counted are 6 operations for each weight of the blocks and the head, and the matrix products of attention. Causal
-    attention counts half. Recomputation is not counted. Modulations are not counted either, because they can be
-    computed once per target position instead of once per row.
+    The number includes 6 operations for each weight of the blocks and the head, and the matrix products of attention
+    (half of them for causal attention). It does not include recomputation. It does not include modulations either,
+    because they can be computed once per target position instead of once per row.
     """
     layers, width = config.num_hidden_layers, config.hidden_size
     projections = 2 * width**2 * (1 + config.num_key_value_heads / config.num_attention_heads)

@@ -3,8 +3,10 @@
 #
 #   sbatch --nodes 2 --gpus-per-node 8 training/accelerate/slurm.sh training/configs/medium.yaml [--key value ...]
 #
-# LAUNCH=hsdp_nodes sbatch ... uses another file of this folder. Slurm sends SIGTERM five minutes before the time limit
-# and before it preempts a job. The run then saves a checkpoint and stops, and the job is requeued to resume it.
+# `LAUNCH=hsdp_nodes sbatch ...` uses hsdp_nodes.yaml instead of ddp_nodes.yaml.
+#
+# Slurm sends SIGTERM five minutes before the time limit and before it preempts a job. The run then saves a checkpoint
+# and stops, and the job is requeued to resume it.
 #SBATCH --job-name=aogpt
 #SBATCH --ntasks-per-node=1
 #SBATCH --cpus-per-task=32

@@ -458,7 +458,7 @@ class CachedDecodingState(DecodingState):
     def _pack_weights_in_time(self, is_query: torch.BoolTensor) -> None:
         """Pack the weights if enough passes are expected. Assume that later passes have as many queries as this one."""
         dtype = self.model.lm_head.weight.dtype
-        if self._is_packed or not gains_from_packing(dtype, int(is_query.sum())):  # or no gain
+        if self._is_packed or not gains_from_packing(dtype, int(is_query.sum())):
             return
         num_remaining = int((self.num_masked / is_query.sum(dim=1).clamp(min=1)).max())
         if self.num_forward_passes + num_remaining >= MIN_PASSES_TO_PACK:

@@ -333,7 +333,7 @@ def test_log_probabilities_equal_full_forwards(make: Callable, order: str, argum
         ({"unmasking": "entropy_bound", "entropy_bound": -1.0}, r"`entropy_bound` must be at least 0 .* but is -1\.0"),
         (
             {"strategy": "speculative", "order": "entropy"},
-            "needs a fixed order, so it cannot be combined with `order='entropy'`. Set `order` to 'random', 'left_to",
+            "order that does not depend on predictions, .* with `order='entropy'`. Set `order` to 'random', 'left_to",
         ),
         (
             {"strategy": "speculative", "unmasking": "entropy_bound"},

@@ -318,7 +318,10 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 `order` tensor is saved.
         """
         if strict and isinstance(self.order, torch.Tensor):
-            raise ValueError("`order` is a tensor, which cannot be saved. Set it to None, and pass it to `generate`.")
+            raise ValueError(
+                "`order` is a tensor, which cannot be saved. Set `order` of the configuration to None, and pass the "
+                "tensor to `generate`."
+            )
         self._check_values()
         self._check_order()
         self._check_unmasking()

@@ -317,10 +317,10 @@ class AnyOrderLikelihoodMixin:
         """
         Estimate the masked-diffusion bound (Eq. 1) on log p(x) from random masks, as for an encoder.
 
-        At each of `num_times` random diffusion times, tokens are masked at random. All masked tokens are predicted given
-        the unmasked tokens, which the model reads in a random order. The expectation equals that of [`log_likelihood`]
-        with random orders (Eq. 7). A diffusion time takes as many rows as an order in [`log_likelihood`], which has
-        less variance.
+        At each of `num_times` random diffusion times, tokens are masked at random. All masked tokens are predicted
+        given the unmasked tokens, which the model reads in a random order. The expectation equals that of
+        [`log_likelihood`] with random orders (Eq. 7). A diffusion time takes as many rows as an order in
+        [`log_likelihood`], which has less variance.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
@@ -675,7 +675,8 @@ def diffusion_bound(
 
     The bound is log p(x) >= - integral over t in (0, 1] of (1/t) E[sum over masked i of -log p(x_i | x_t)], where each
     token is masked with probability t. One can instead mask k of n tokens, with a uniformly random number k and the
-    weight n / k. For a model that does not depend on t, this has the same mean (second line of Eq. 2) and less variance.
+    weight n / k. For a model that does not depend on t, this has the same mean (second line of Eq. 2) and less
+    variance.
 
     `score` computes log-probabilities of masked tokens with `scorer`. `is_target` (batch, n) is True at positions to
     score; other positions are context and are never masked. With `masking="bernoulli"`, each target is masked with

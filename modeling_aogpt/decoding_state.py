@@ -131,7 +131,7 @@ class DecodingState:
         columns = torch.arange(ids.shape[1], device=ids.device)
         first_masked = torch.where(is_masked & ~is_padding, columns, ids.shape[1]).amin(dim=1)
         last_given = torch.where(is_masked | is_padding, -1, columns).amax(dim=1)
-        self.continues_prompt = last_given < first_masked  # (batch,): no given token is behind a mask
+        self.continues_prompt = last_given < first_masked  # (batch,): all given tokens are left of all masks
         self.is_continuation = bool(self.continues_prompt.all())
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
@@ -406,8 +406,8 @@ class CachedDecodingState(DecodingState):
         """
         Run the rows that predict `ranks` (batch, rows), and return the result for rows at which `is_query` is True.
 
-        A row can see tokens of earlier ranks below `num_context` (batch,). In speculative decoding, `num_context`
-        includes the drafts.
+        A row can see the tokens of ranks that are lower than its own and lower than `num_context` (batch,). When drafts
+        are verified, `num_context` includes the drafts.
         """
         splits = (values.split(MAX_ROWS_PER_PASS, dim=1) for values in (ranks, is_query))
         parts = [self._run_pass(part, num_context, is_queried) for part, is_queried in zip(*splits, strict=True)]

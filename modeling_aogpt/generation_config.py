@@ -90,14 +90,14 @@ class AnyOrderGenerationConfig(GenerationConfig):
             are unmasked one at a time, which samples p(x | order) exactly.
         schedule (`str`, defaults to `"linear"`): Grid of diffusion times for `num_steps`: `"linear"` or `"cosine"` (see
             [`~unmasking.masked_fractions`]).
-        unmasking (`str`, defaults to `"bernoulli"`): Rule that decides which positions a step unmasks. Four rules need
-            `num_steps`. With `"bernoulli"`, the step of each position is drawn independently (Lemma 4.1). With
-            `"fixed_count"`, the schedule gives the number of positions per step without randomness. `"euler"` and
+        unmasking (`str`, defaults to `"bernoulli"`): Rule that decides which positions a step unmasks. Four rules apply
+            only with `num_steps`. With `"bernoulli"`, the step of each position is drawn independently (Lemma 4.1).
+            With `"fixed_count"`, the schedule gives the number of positions per step without randomness. `"euler"` and
             `"analytic"` are the samplers of SEDD, and work only for SEDD (see [`~unmasking.ScoreUnmasking`]). Two rules
-            exclude `num_steps`. With `"entropy_bound"`, each step unmasks as many positions as are nearly independent
-            (see [`~unmasking.EntropyBoundUnmasking`]). With `"threshold"`, each step unmasks all positions whose
-            likeliest token has at least the probability `threshold`, or the first position of the order if there is no
-            such position.
+            apply only without `num_steps`. With `"entropy_bound"`, each step unmasks as many positions as are nearly
+            independent (see [`~unmasking.EntropyBoundUnmasking`]). With `"threshold"`, each step unmasks all positions
+            whose likeliest token has at least the probability `threshold`, or the first position of the order if there
+            is no such position.
         entropy_bound (`float`, defaults to 0.1): Bound on the dependence between the tokens of a step, in nats, for
             `unmasking="entropy_bound"`.
         threshold (`float`, defaults to 0.9): Smallest probability of the likeliest token for `unmasking="threshold"`.
@@ -413,8 +413,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
             )
         if self.unmasking not in ("bernoulli", "fixed_count"):
             raise ValueError(
-                "With `strategy='speculative'`, the number of accepted drafts decides how many positions a round "
-                f"unmasks, so it cannot be combined with `unmasking={self.unmasking!r}`. Remove one of them."
+                f"`strategy='speculative'` cannot be combined with `unmasking={self.unmasking!r}`, because the number "
+                "of accepted drafts decides how many positions a step unmasks. Remove one of them."
             )
         if self.is_adaptive:
             raise ValueError(

@@ -244,8 +244,8 @@ class AnyOrderLikelihoodMixin:
             num_orders (`int`, defaults to 1): Number of random orders K to average over.
             block_length (`int`, *optional*): As in [`log_likelihood`].
             stride (`int`, *optional*): As in [`log_likelihood`].
-            context_orders (as `orders`, defaults to `"left_to_right"`): Orders of all positions. The model reads the
-                context in its relative order in them.
+            context_orders (as `orders`, defaults to `"left_to_right"`): Orders of all positions. They decide in which
+                order the model reads the context.
             ensemble_size (`int`, defaults to 1): Number of orders M of the context.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
@@ -553,8 +553,8 @@ def draw_context_sizes(
     """
     Draw stratified numbers of context tokens: a list of `num_draws` tensors (batch,).
 
-    For sequence b, the numbers are uniformly distributed over `MIN_ENSEMBLE_CONTEXT` + 0 ... `num_gaining[b]` - 1. For
-    smaller contexts, the ensemble gain is 0.
+    For sequence b, the numbers are uniformly distributed over the `num_gaining[b]` integers from `MIN_ENSEMBLE_CONTEXT`
+    on. For smaller contexts, the ensemble gain is 0.
     """
     draws = draw_stratified(num_draws, len(num_gaining), generator, num_gaining.device)
     return list(MIN_ENSEMBLE_CONTEXT + (draws * num_gaining).floor().long())

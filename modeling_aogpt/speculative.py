@@ -175,7 +175,7 @@ class SpeculativeSampler:
         verified = self._verify(drafts)
         p, q = (values.gather(2, tokens[..., None]).squeeze(2) for values in (verified, drafts.distributions))
         uniform = draw_uniform(*p.shape, generator=self.sampler.generator, device=device)
-        is_accepted = is_draft & ~(uniform >= p / q)  # NaN is accepted here, and reported later
+        is_accepted = is_draft & ~(uniform >= p / q)  # NaN is accepted here, and reported later by `generate`
         num_accepted = is_accepted.long().cumprod(dim=1).sum(dim=1).cpu()
 
         # Draw one more token after the accepted drafts, either at the rank of the first rejected draft or, if there is

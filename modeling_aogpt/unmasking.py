@@ -230,11 +230,11 @@ class AdaptiveUnmasking(UnmaskingRule):
 
 class EntropyBoundUnmasking(AdaptiveUnmasking):
     """
-    Rule that unmasks the first candidates whose entropies have a sum of at most `bound` nats without the largest one.
+    Rule that unmasks as many of the first candidates as the entropy bound allows, and at least one.
 
-    The sum without the largest entropy bounds the Kullback-Leibler divergence between the joint distribution of the
-    tokens and the product of the distributions from which they are drawn (arXiv 2505.24857). One candidate is always
-    unmasked.
+    The sum of the entropies of these candidates minus the largest entropy is at most `bound` nats. This difference
+    bounds the Kullback-Leibler divergence between the joint distribution of the tokens and the product of the
+    distributions from which they are drawn (arXiv 2505.24857).
     """
 
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -337,7 +337,7 @@ def test_log_probabilities_equal_full_forwards(make: Callable, order: str, argum
         ),
         (
             {"strategy": "speculative", "unmasking": "entropy_bound"},
-            "`strategy='speculative'` .* cannot be combined with `unmasking='entropy_bound'`",
+            "`strategy='speculative'` cannot be combined with `unmasking='entropy_bound'`",
         ),
         ({"unmasking": "euler", "num_steps": 3}, r"`unmasking='euler'` needs a model that predicts a score \(SEDD\)"),
         ({"unmasking": "analytic"}, "`unmasking='analytic'` needs `num_steps`"),

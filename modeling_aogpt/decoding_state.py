@@ -3,8 +3,10 @@
 """
 Decoding state: the sequences of a generation, with the two operations *query* and *commit*.
 
-A query runs the model to predict masked ranks given all unmasked tokens. A commit fills tokens in. Schedules, unmasking
-rules and sampling strategies use only these two operations, so they work for the cached decoder and for encoders.
+Sequences are stored by rank: rank k of a sequence is the k-th position in its order. A query runs the model to predict
+masked ranks given all unmasked tokens. A commit fills tokens in. Schedules and unmasking rules use only these two
+operations, so they work for decoders with a cache and for encoders. Speculative decoding also uses *verify*, which only
+decoders have.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,29 +24,35 @@ from .devices import execution_device, gains_from_packing, is_compiled, pack_wei
 from .orders import group_orders, index_by_position, index_by_rank, token_positions
 from .rows import query_mask, query_rows
 
+# Index (sequences, ranks) into tensors (batch, n) that are indexed by rank.
 Indices = tuple[torch.LongTensor, torch.LongTensor]
 
+# Attributes of a decoding state that have shape (batch, n) and are indexed by rank.
 VALUES_BY_RANK = ("ids", "orders", "positions", "blocks", "unmasking_steps", "token_logprobs")
 
-# On a CPU, the weights are packed (see `pack_weights`) if at least this number of passes with several rows is expected.
-# Packing costs as much time as about 20 such passes save.
+# On a CPU, the weights are packed (see `pack_weights`) if a generation is expected to take at least this number of
+# passes. About 20 passes with several rows save as much time as packing takes.
 MIN_PASSES_TO_PACK = 32
 
 # Largest number of rows of a sequence per pass. It limits the size of the attention mask for long prompts and many
 # queries.
 MAX_ROWS_PER_PASS = 2048
 
-# PyTorch compiles one graph for each number of rows and each shape of the batch. With its default limit of 8 graphs,
-# some passes would not be compiled.
+# PyTorch compiles one graph for each number of rows and each shape of the batch. Its default limit is 8 graphs. Passes
+# that need further graphs would run without compilation.
 MAX_COMPILED_GRAPHS = 64
 
 
 class QueryResult(NamedTuple):
-    """Result of a query. Queries of the same sequence are next to each other."""
+    """
+    Result of [`DecodingState.query`], with one entry for each predicted rank of each sequence.
 
-    hidden_states: torch.Tensor  # (queries, hidden_size): last hidden state of each query
-    sequences: torch.LongTensor  # (queries,): index of the sequence of each query
-    ranks: torch.LongTensor  # (queries,)
+    `queries` is the number of entries. Entries of the same sequence are adjacent.
+    """
+
+    hidden_states: torch.Tensor  # (queries, hidden_size): last hidden states, the inputs of the head
+    sequences: torch.LongTensor  # (queries,): index of the sequence
+    ranks: torch.LongTensor  # (queries,): the predicted rank
 
     @property
     def indices(self) -> Indices:
@@ -52,15 +60,15 @@ class QueryResult(NamedTuple):
         return self.sequences, self.ranks
 
     def split(self, size: int) -> list["QueryResult"]:
-        """Split into results of at most `size` queries. If there are no queries, return a single empty result."""
+        """Split into results of at most `size` entries. If there are no entries, return a single empty result."""
         return [QueryResult(*parts) for parts in zip(*(values.split(size) for values in self), strict=True)]
 
 
 def leading_indices(counts: torch.LongTensor, device: torch.device) -> Indices:
     """
-    Return the (sequence, column) indices of the first `counts[b]` columns of each sequence b.
+    Return the indices (sequences, columns) of the first `counts[b]` columns of every sequence b.
 
-    `counts` must be on the CPU. The indices are on `device`.
+    `counts` (batch,) must be on the CPU. Both index tensors have shape (sum of `counts`,) and are on `device`.
     """
     is_leading = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
     rows, columns = is_leading.nonzero(as_tuple=True)
@@ -68,7 +76,7 @@ def leading_indices(counts: torch.LongTensor, device: torch.device) -> Indices:
 
 
 def raise_not_finite(model: PreTrainedModel) -> None:
-    """Raise the `ValueError` for logits that are not finite."""
+    """Raise a `ValueError` that reports logits which are not finite."""
     raise ValueError(
         "The logits are not finite (NaN or infinity), so no token can be drawn. Check the weights and the dtype in "
         f"which they were loaded ({model.dtype}), and make sure that no logits processor forbids every token."
@@ -79,17 +87,19 @@ class DecodingState:
     """
     Base class of decoding states: sequences stored by rank, in which all unmasked ranks come before all masked ranks.
 
-    The ranks of a sequence are, in this order, unmasked tokens, masked positions and padding. Subclasses implement
-    [`query`]. Numbers of ranks are kept on the CPU, so that a step does not wait for an accelerator.
+    Each sequence consists of its unmasked ranks, followed by its masked ranks and its padding. Subclasses implement
+    [`query`]. The numbers of these ranks are kept on the CPU, so that the CPU need not wait for an accelerator in every
+    step.
 
     Args:
         model (`PreTrainedModel`): The model to query.
         ids (`torch.LongTensor` of shape `(batch, n)`): Tokens by position, with `config.mask_token_id` at masked
             positions.
-        orders (`torch.LongTensor` of shape `(batch, n)`): Orders of all positions. The masked positions are filled in
-            in their relative order.
-        blocks (`torch.LongTensor` of shape `(batch, n)`): Block index of each position. Blocks are filled in one after
-            another.
+        orders (`torch.LongTensor` of shape `(batch, n)`): Orders of all positions. Only two relative orders matter:
+            that of the unmasked positions, in which a decoder reads them, and that of the masked positions, in which
+            they are filled in.
+        blocks (`torch.LongTensor` of shape `(batch, n)`): Index of the block of each position. A block is filled in
+            before all blocks with higher indices.
         is_padding (`torch.BoolTensor` of shape `(batch, n)`): True at padding, indexed by position.
     """
 
@@ -103,14 +113,16 @@ class DecodingState:
     ) -> None:
         self.model = model
         is_masked = ids == model.config.mask_token_id
-        # Values of each rank, (batch, n). `orders` has the column of each rank in the text, counted with padding.
+        # Values of shape (batch, n), indexed by rank. `orders` contains the columns of `ids`, in which padding counts.
+        # In `positions`, padding does not count.
         self.orders = group_orders(orders, torch.where(is_padding, 2, is_masked.long()))
-        self.ids = index_by_rank(ids, self.orders)  # arbitrary at masked ranks
+        self.ids = index_by_rank(ids, self.orders)  # a masked rank may contain the mask, a draft or a re-masked token
         self.positions = index_by_rank(token_positions(~is_padding), self.orders)
         self.blocks = index_by_rank(blocks, self.orders)
-        self.unmasking_steps = torch.full_like(ids, -1)  # -1 at ranks that were not committed
+        self.unmasking_steps = torch.full_like(ids, -1)  # step that filled the rank in; -1 if none
         self.token_logprobs = torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
-        # Numbers of ranks, (batch,). `ends` is `num_tokens`, or less after an end-of-text token.
+        # Numbers of ranks, (batch,) on the CPU. Ranks from `num_context` to `ends` - 1 are masked. `ends` is lower than
+        # `num_tokens` in sequences that have ended with an end-of-text token.
         self.num_context = (~is_masked & ~is_padding).sum(dim=-1).cpu()  # unmasked
         self.num_prompt = self.num_context.clone()  # given by the caller
         self.num_tokens = (~is_padding).sum(dim=-1).cpu()
@@ -119,15 +131,19 @@ class DecodingState:
         columns = torch.arange(ids.shape[1], device=ids.device)
         first_masked = torch.where(is_masked & ~is_padding, columns, ids.shape[1]).amin(dim=1)
         last_given = torch.where(is_masked | is_padding, -1, columns).amax(dim=1)
-        self.continues_prompt = last_given < first_masked  # (batch,): all given tokens stand before all masks
+        self.continues_prompt = last_given < first_masked  # (batch,): all given tokens are left of all masks
         self.is_continuation = bool(self.continues_prompt.all())
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
-        """Predict the next `num_queries[b]` masked ranks of each sequence b, each given all unmasked tokens."""
+        """
+        Predict the first `num_queries[b]` masked ranks of each sequence b, each of them given all unmasked tokens.
+
+        `num_queries` (batch,) is on the CPU.
+        """
         raise NotImplementedError
 
     def compute_logits(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the logits (queries, vocab_size) of hidden states, with minus infinity at ids that are not text."""
+        """Return the logits (queries, vocab_size) of `hidden_states`, with minus infinity at ids that are not text."""
         logits = self.model.apply_head(hidden_states)
         logits[:, self.model.config.num_valid_tokens :] = float("-inf")
         return logits
@@ -141,12 +157,12 @@ class DecodingState:
         step: int,
     ) -> None:
         """
-        Fill in `tokens` (queries,) at `indices`, which must be the next masked ranks of each sequence.
+        Fill in `tokens` (queries,) at `indices`, which must be the first masked ranks of each sequence.
 
-        `token_logprobs` (queries,) are their log-probabilities. `num_unmasked` (batch,), on the CPU, is the number of
-        tokens for each sequence.
+        `num_unmasked` (batch,), on the CPU, is the number of tokens for each sequence. `token_logprobs` (queries,) are
+        the log-probabilities of the tokens. `step` is the index of the step.
         """
-        # On accelerators, `generate` makes this check at the end, since here it would make the CPU wait.
+        # On an accelerator, this check would make the CPU wait. `generate` then checks only at the end.
         if token_logprobs.is_cpu and not torch.isfinite(token_logprobs).all():
             raise_not_finite(self.model)
         self.ids[indices] = tokens
@@ -155,15 +171,15 @@ class DecodingState:
         self.num_context += num_unmasked
 
     def reorder(self, ranks: torch.LongTensor) -> None:
-        """Move the masked position at rank `ranks[b, k]` of sequence b to rank k. `ranks` has shape (batch, n)."""
+        """Permute the ranks: in sequence b, rank `ranks[b, k]` becomes rank k. `ranks` has shape (batch, n)."""
         for name in VALUES_BY_RANK:
             setattr(self, name, getattr(self, name).gather(1, ranks))
 
     def remask(self, is_selected: torch.BoolTensor, orders: torch.LongTensor) -> None:
         """
-        Re-mask generated tokens, and order the re-masked positions by `orders`.
+        Re-mask generated tokens. They will be filled in again in their relative order in `orders` (batch, n).
 
-        `is_selected` (batch, n) is True at the positions to re-mask.
+        `is_selected` (batch, n) is indexed by position, and True at the tokens to re-mask.
         """
         is_moved = index_by_rank(is_selected, self.orders)
         priority = index_by_rank(orders.argsort(dim=-1), self.orders)
@@ -177,18 +193,19 @@ class DecodingState:
         self, eos_token_ids: torch.LongTensor, pad_token_id: int, in_blocks: bool, may_end: torch.BoolTensor
     ) -> None:
         """
-        End each sequence that has no masked position before a generated end-of-text token, and pad the rest.
+        End each sequence that has a generated end-of-text token and no masked position before it; pad the rest.
 
-        Without blocks, a sequence ends right after the end-of-text token. Later tokens that were drawn in the same step
-        are replaced by padding. With blocks, a sequence ends with the block that contains the end-of-text token. The
-        other tokens of this block are kept, because tokens before the end-of-text token may have been predicted from
-        them. Only sequences selected by `may_end` (batch,) can end. `eos_token_ids` are on the CPU.
+        Without `in_blocks`, a sequence ends right after its first end-of-text token. Later tokens that were drawn in
+        the same step are replaced by padding. With `in_blocks`, a sequence ends with the block of this token, once the
+        whole block is unmasked. The other tokens of the block are kept, because tokens before the end-of-text token may
+        have been predicted from them. Only sequences selected by `may_end` (batch,) can end. `eos_token_ids` are on the
+        CPU.
         """
         is_eos = self.ranks_between(self.num_prompt, self.num_context)
         is_eos &= torch.isin(self.ids, to_device(eos_token_ids, self.ids.device))
         is_masked = self.ranks_between(self.num_context, self.ends)
         places = self.blocks if in_blocks else self.orders
-        first_eos, first_masked = (  # block or column; n if nothing is selected
+        first_eos, first_masked = (  # first selected block or column; n if there is none
             torch.where(selected, places, self.ids.shape[1]).amin(dim=1) for selected in (is_eos, is_masked)
         )
         has_ended = (first_eos < first_masked) & may_end
@@ -200,7 +217,7 @@ class DecodingState:
         self.ends = torch.where(has_ended.cpu(), self.num_context, self.ends)
 
     def finish(self) -> None:
-        """Store or free buffers after the last step. Subclasses may implement this method."""
+        """Keep or free buffers after the last step. Does nothing unless a subclass overrides it."""
 
     @property
     def num_masked(self) -> torch.LongTensor:
@@ -214,7 +231,7 @@ class DecodingState:
         return (first <= ranks) & (ranks < end)
 
     def is_masked(self) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, n) that is True at masked positions."""
+        """Return a boolean tensor (batch, n), indexed by position, that is True at masked positions."""
         return index_by_position(self.ranks_between(self.num_context, self.ends), self.orders)
 
     def sequences(self) -> torch.LongTensor:
@@ -224,10 +241,10 @@ class DecodingState:
 
     def visible_ids(self, sequences: torch.LongTensor, num_visible: torch.LongTensor) -> torch.LongTensor:
         """
-        Return the ids (queries, n) that each query can see, by position.
+        Return the text (queries, n) that each query can see, by position, with the mask id everywhere else.
 
-        Other positions, including padding, have the mask id. `sequences` (queries,) is the sequence of each query, and
-        `num_visible` (queries,) the number of ranks that the query can see.
+        Query q can see the first `num_visible[q]` ranks of sequence `sequences[q]`. Both arguments have shape
+        (queries,). Padding, which no query can see, keeps its columns.
         """
         ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
         ids = self.ids[sequences].masked_fill(ranks >= num_visible[:, None], self.model.config.mask_token_id)
@@ -237,13 +254,13 @@ class DecodingState:
         self, sequences: torch.LongTensor, num_visible: torch.LongTensor
     ) -> tuple[torch.LongTensor, torch.LongTensor]:
         """
-        Return the ids (queries, n) that each query can see, and the number (queries,) of ids before the first mask.
+        Return the text (queries, n) that each query can see, and the number (queries,) of ids before its first mask.
 
-        The arguments are those of [`visible_ids`]. The ids are indexed by position without padding.
+        The arguments are those of [`visible_ids`]. Unlike there, padding is removed: column i contains position i.
         """
         length, mask = self.ids.shape[1], self.model.config.mask_token_id
         ranks = torch.arange(length, device=self.ids.device)
-        # Invisible ranks are written to a column that is cut off.
+        # Ranks that a query cannot see are written to an additional column, which is then cut off.
         positions = self.positions[sequences].masked_fill(ranks >= num_visible[:, None], length)
         text = self.ids.new_full((len(sequences), length + 1), mask).scatter(1, positions, self.ids[sequences])
         text = text[:, :length]
@@ -257,8 +274,9 @@ class AnyOrderCache:
     """
     Preallocated key-value cache in which the row that predicts rank r occupies slot r.
 
-    When several ranks are queried in parallel, only the row of the first one stays. The next pass overwrites the other
-    rows, so no entry is copied or moved. `num_slots` is the number of ranks, and `devices` the device of each layer.
+    A row is the decoder's unit of input (see `rows.py`). If a pass queries several ranks in parallel, only the row of
+    the first of them stays in the cache. The next pass overwrites the other rows, so no entry is copied or moved.
+    `num_slots` is the number of ranks of a sequence, and `devices` contains the device of each layer.
     """
 
     def __init__(
@@ -270,8 +288,8 @@ class AnyOrderCache:
         devices: Sequence[torch.device],
     ) -> None:
         shape = (batch_size, config.num_key_value_heads, num_slots, config.head_dim)
-        # Each layer has its own tensors. To write to a part of one tensor for all layers, a compiled pass would copy
-        # the whole tensor.
+        # Each layer has its own tensors. If one tensor held all layers, a compiled pass would copy this whole tensor
+        # for every write.
         self.layers = [tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2)) for device in devices]
         self._sequences = torch.arange(batch_size, device=devices[0])[:, None]
         self._slots: slice | torch.LongTensor = slice(0, 0)
@@ -290,7 +308,7 @@ class AnyOrderCache:
         self._slots, self._num_visible = slots, num_visible
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store keys and values (batch, heads, rows, head_dim), and return those of all visible slots."""
+        """Store the keys and values (batch, heads, rows, head_dim) of a pass, and return those of all visible slots."""
         stored = self.layers[layer_idx]
         if isinstance(self._slots, slice):
             for store, states in zip(stored, (keys, values), strict=True):
@@ -306,18 +324,18 @@ class CachedDecodingState(DecodingState):
     """
     Decoding state of a decoder with a key-value cache, to which each unmasked token is added once.
 
-    The keys of a row depend on its target position. The row of the token that was committed last is therefore computed
-    together with the next query, when its target is known. Each query takes one pass. The pass runs the rows of all
-    tokens committed since the last pass as a causal chain, and the queried ranks in parallel. The row of the first
-    queried rank is part of this chain, so it stays in the cache.
+    A row contains a token and has a target position, the position that it predicts. Its keys depend on both. The row of
+    the token that was committed last is therefore computed only in the next query, when its target is known. A query
+    usually takes one pass. The pass runs the rows of all tokens committed since the last pass as a causal chain, and
+    the queried ranks in parallel. The row of the first queried rank is part of the chain, so it stays in the cache.
     """
 
     def __init__(self, model: PreTrainedModel, ids: torch.LongTensor, *arguments: torch.Tensor) -> None:
         super().__init__(model, ids, *arguments)
         self.num_cached = torch.zeros_like(self.num_context)
         self._is_compiled = is_compiled(model.model)
-        self._is_packed = ids.device.type != "cpu"  # only CPUs use packed weights
-        # Computing these tables takes at most as long as one pass over all positions.
+        self._is_packed = ids.device.type != "cpu"  # only CPUs need packing
+        # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
         if self._is_compiled:
             self._compiled = CompiledBuffers.take(model, ids, self.modulations)
@@ -343,10 +361,11 @@ class CachedDecodingState(DecodingState):
 
     def verify(self, num_drafts: torch.LongTensor, include_first: bool = False) -> QueryResult:
         """
-        Predict the rank after each draft, given all unmasked tokens and the drafts up to this one.
+        Predict the rank after each draft, given all unmasked tokens, this draft and the drafts before it.
 
         The `num_drafts[b]` drafts of sequence b must be in `ids`, at its first masked ranks. They are not committed.
-        With `include_first`, the rank of the first draft is predicted too. This is needed if no query predicted it.
+        With `include_first`, the rank of the first draft is also predicted. This is needed unless [`query`] was called
+        before and predicted this rank.
         """
         num_context = self.num_context + num_drafts
         ranks = self._uncached_ranks(torch.minimum(num_context + 1, self.ends))
@@ -355,21 +374,22 @@ class CachedDecodingState(DecodingState):
         return self._run(ranks, num_context, is_query)
 
     def keep_verified(self) -> None:
-        """Record that the cache holds the rows of all unmasked ranks, because [`verify`] has run them."""
+        """Record that the cache holds the rows of all unmasked ranks, after drafts of [`verify`] were committed."""
         self.num_cached = self.num_context.clone()
 
     def reorder(self, ranks: torch.LongTensor) -> None:
-        """Move masked positions (see [`DecodingState.reorder`])."""
+        """Permute the ranks (see [`DecodingState.reorder`])."""
         super().reorder(ranks)
-        # The row of the first masked rank may still be valid, but a check would make the CPU wait for an accelerator.
+        # The cached row of the first masked rank may still be valid, but checking this would make the CPU wait for an
+        # accelerator.
         self.num_cached = torch.minimum(self.num_cached, self.num_context)
 
     def remask(self, is_selected: torch.BoolTensor, orders: torch.LongTensor) -> None:
         """Re-mask generated tokens (see [`DecodingState.remask`])."""
         before = self.orders
         super().remask(is_selected, orders)
-        # A row depends on its target position and on the tokens of earlier ranks. Rows therefore stay valid up to the
-        # first change of the order.
+        # A row depends on its target position and on the tokens of earlier ranks. Cached rows therefore stay valid up
+        # to the first rank whose position has changed.
         num_unchanged = (self.orders == before).long().cumprod(dim=-1).sum(dim=-1).cpu()
         self.num_cached = torch.minimum(self.num_cached, num_unchanged)
 
@@ -377,16 +397,17 @@ class CachedDecodingState(DecodingState):
         """
         Return the ranks (batch, rows) from the first uncached rank to `ends` - 1.
 
-        All sequences get the same number of ranks, so the ranks of a sequence may go beyond its end.
+        All sequences get the same number of ranks. Ranks of a sequence may therefore exceed `ends` - 1.
         """
         num_rows = int((ends - self.num_cached).max())
         return self.num_cached[:, None] + torch.arange(num_rows, device=ends.device)
 
     def _run(self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor) -> QueryResult:
         """
-        Run the rows of `ranks` (batch, rows), and return the hidden states of rows at which `is_query` is True.
+        Run the rows that predict `ranks` (batch, rows), and return the result for rows at which `is_query` is True.
 
-        The rows can see the tokens of the first `num_context` ranks, (batch,). Speculative decoding counts drafts too.
+        A row can see the tokens of ranks that are lower than its own and lower than `num_context` (batch,). When drafts
+        are verified, `num_context` includes the drafts.
         """
         splits = (values.split(MAX_ROWS_PER_PASS, dim=1) for values in (ranks, is_query))
         parts = [self._run_pass(part, num_context, is_queried) for part, is_queried in zip(*splits, strict=True)]
@@ -399,12 +420,12 @@ class CachedDecodingState(DecodingState):
     def _run_pass(
         self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
     ) -> QueryResult:
-        """Run rows as [`_run`] does, but in a single pass. The rows of all earlier ranks must have run before."""
+        """Run rows as [`_run`] does, but in a single pass. The rows of all earlier ranks must be in the cache."""
         length, device = self.ids.shape[1], self.ids.device
         sequences, rows = is_query.nonzero(as_tuple=True)
-        # A sequence that needs fewer rows than others computes rows that are not used. Past the end, these repeat the
-        # last rank.
-        if self._is_compiled:  # few shapes: round the number of rows up to a power of two, and use all slots
+        # All sequences run the same number of rows. Rows that a sequence does not need are computed, but not used.
+        # Ranks past the end are replaced by the last rank.
+        if self._is_compiled:  # for few shapes, round the number of rows up to a power of two and use all slots
             num_rows = 1 << (ranks.shape[1] - 1).bit_length()
             ranks = (ranks[:, :1] + torch.arange(num_rows, device=ranks.device)).clamp(max=length - 1)
             slots, num_visible, num_skipped = None, length, 0
@@ -415,7 +436,7 @@ class CachedDecodingState(DecodingState):
             is_needed = is_query.any(dim=0)
             num_skipped = int(is_needed.long().argmax()) if is_needed.any() else len(is_needed) - 1
             num_visible = int(ranks.max()) + 1
-        # There is only one row, which follows all cached rows, as in left-to-right decoding.
+        # No mask is needed for a single row that follows all cached rows, as in left-to-right decoding.
         sees_all_slots = ranks.shape[1] == 1 and slots is not None and bool((ranks[:, 0] <= num_context).all())
         self.num_forward_passes += 1
         self.num_rows += ranks.numel()
@@ -437,7 +458,7 @@ class CachedDecodingState(DecodingState):
     def _pack_weights_in_time(self, is_query: torch.BoolTensor) -> None:
         """Pack the weights if enough passes are expected. Assume that later passes have as many queries as this one."""
         dtype = self.model.lm_head.weight.dtype
-        if self._is_packed or not gains_from_packing(dtype, int(is_query.sum())):  # no later pass has more rows
+        if self._is_packed or not gains_from_packing(dtype, int(is_query.sum())):
             return
         num_remaining = int((self.num_masked / is_query.sum(dim=1).clamp(min=1)).max())
         if self.num_forward_passes + num_remaining >= MIN_PASSES_TO_PACK:
@@ -445,7 +466,7 @@ class CachedDecodingState(DecodingState):
 
 
 def cache_layout(model: PreTrainedModel, device: torch.device) -> tuple[torch.dtype, list[torch.device]]:
-    """Return the dtype of the cache and the device of each layer's part, for inputs on `device`."""
+    """Return the dtype of the cache, and the device of the cache of each layer, for inputs on `device`."""
     dtype = model.lm_head.weight.dtype
     if torch.is_autocast_enabled(device.type):
         dtype = torch.get_autocast_dtype(device.type)
@@ -460,7 +481,7 @@ class CompiledBuffers(NamedTuple):
     generation.
     """
 
-    key: tuple
+    key: tuple  # shape, dtype, devices and inference mode of the generation
     cache: AnyOrderCache
     modulations: tuple[torch.Tensor, ...] | None
 
@@ -468,7 +489,7 @@ class CompiledBuffers(NamedTuple):
     def take(
         cls, model: PreTrainedModel, ids: torch.LongTensor, modulations: tuple[torch.Tensor, ...] | None
     ) -> "CompiledBuffers":
-        """Return the buffers of the last generation, updated with `modulations`, or new buffers if they do not fit."""
+        """Return the buffers of the last generation if its key is the same, else new buffers, with `modulations`."""
         dtype, devices = cache_layout(model, ids.device)
         key = (*ids.shape, dtype, *devices, torch.is_inference_mode_enabled())
         buffers = _COMPILED_BUFFERS.pop(model.model, None)
@@ -479,17 +500,18 @@ class CompiledBuffers(NamedTuple):
         del buffers  # free the memory before new memory is allocated
         buffers = cls(key, AnyOrderCache(model.config, *ids.shape, dtype=dtype, devices=devices), modulations)
         for tensor in (*buffers.cache.tensors(), *(modulations or ())):
-            # A CUDA graph copies tensors without a static address before every replay. With a guard, every new cache
-            # would cause a recompilation.
+            # Without a static address, a CUDA graph copies the tensor before every replay. `guard=False` avoids a
+            # recompilation for every new cache.
             torch._dynamo.mark_static_address(tensor, guard=False)
         return buffers
 
 
+# For each compiled model: the buffers of its last generation.
 _COMPILED_BUFFERS: WeakKeyDictionary[nn.Module, CompiledBuffers] = WeakKeyDictionary()
 
 
 def allow_many_graphs() -> AbstractContextManager:
-    """Return a context manager that raises PyTorch's limit on graphs per model to `MAX_COMPILED_GRAPHS`."""
+    """Return a context manager that raises PyTorch's limit on compiled graphs to `MAX_COMPILED_GRAPHS`."""
     config = torch._dynamo.config
     return config.patch(recompile_limit=max(config.recompile_limit, MAX_COMPILED_GRAPHS))
 
@@ -504,8 +526,8 @@ class EncoderDecodingState(DecodingState):
         """
         Predict masked ranks (see [`DecodingState.query`]).
 
-        The model does not run on sequences without queries. A model that takes a noise level (SEDD) gets `sigma`. By
-        default, the level matches the fraction of masked tokens of each sequence.
+        Sequences without queries are left out of the pass. `sigma` is the noise level, which only SEDD uses. By
+        default, the noise level of a sequence is computed from its fraction of masked tokens.
         """
         device = self.ids.device
         is_active = num_queries > 0

@@ -3,8 +3,10 @@
 """
 Any-order generation: the method `generate` of decoders and encoders.
 
+`generate` works as follows:
+
 1. Append masks to the inputs, and draw an order for each sequence.
-2. Make a decoding state, which queries and commits positions (`decoding_state.py`).
+2. Make a decoding state, which predicts masked positions and fills tokens in (`decoding_state.py`).
 3. Run a sampler on the decoding state until no position is masked (`unmasking.py`, `speculative.py`).
 4. In each round of refinement, re-mask some of the generated tokens and run the sampler again.
 """
@@ -38,36 +40,40 @@ from .validation import check_aligned, check_batch, check_mask_token, is_integer
 
 logger = logging.get_logger(__name__)
 
-# For error messages: the setting behind each processor that needs the text before a token.
+# Processors that need the text before a token, and the setting that creates each of them. Shown in an error message.
 PREFIX_SETTINGS = {
     "NoRepeatNGramLogitsProcessor": " (`no_repeat_ngram_size`)",
     "NoBadWordsLogitsProcessor": " (`bad_words_ids` with several tokens)",
 }
 
-# Arguments of `from_pretrained` that say where the generation config is loaded from.
+# Arguments of `from_pretrained` for the model that are also used to load its generation config.
 DOWNLOAD_ARGUMENTS = ("cache_dir", "force_download", "proxies", "local_files_only", "token", "revision", "subfolder")
 
 
 @dataclass
 class AnyOrderGenerationOutput(ModelOutput):
     """
-    Output of `generate(..., return_dict_in_generate=True)`. All tensors but `orders` are indexed by position.
+    Output of `generate(..., return_dict_in_generate=True)`.
+
+    Tensors of shape (batch, n) have the columns of `sequences`, in which padding counts. Only `orders` has a column for
+    each rank, the index in the order.
 
     Args:
         sequences (`torch.LongTensor` of shape `(batch, n)`): The filled-in sequences.
-        orders (`torch.LongTensor` of shape `(batch, n)`): Order of each sequence: first the prompt, then the generated
-            tokens as they were unmasked, then padding. Positions that `stop_at_eos` replaced by padding keep their
-            rank.
+        orders (`torch.LongTensor` of shape `(batch, n)`): Column of each rank in `sequences`: first the prompt, then
+            the generated tokens in the order in which they were unmasked, then padding. Positions that `stop_at_eos`
+            replaced by padding keep their rank.
         unmasking_steps (`torch.LongTensor` of shape `(batch, n)`): Step (from 0) at which each position was unmasked;
             -1 for the prompt and padding.
         token_logprobs (`torch.Tensor` of shape `(batch, n)`): Log-probability, in nats, of each generated token under
             the distribution it was drawn from, after temperature and truncation; 0 for the prompt and padding.
         num_forward_passes (`int`): Number of forward passes.
-        num_rows (`int`): Number of rows computed, over all passes and sequences.
+        num_rows (`int`): Number of inputs that the model computed, over all passes and sequences: rows of a decoder
+            (see `rows.py`) or positions of an encoder.
         tokens_per_forward (`torch.Tensor` of shape `(batch,)`): Number of generated tokens of each sequence divided by
             the number of forward passes, which includes the passes of refinement.
-        acceptance_rate (`float`): With `strategy="speculative"`: fraction of drafts that were accepted. Drafts that
-            cannot be rejected are not counted.
+        acceptance_rate (`float`): With `strategy="speculative"`: fraction of drafts that were accepted. With
+            `draft="model"`, the first draft of each round is not counted, because it is never rejected.
         history (`torch.LongTensor` of shape `(steps + 1, batch, n)`): With `output_history`: the sequences before the
             first step and after every step that unmasked at least one position.
 
@@ -98,7 +104,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
     """
     Mixin with `generate` for models that predict tokens in any order.
 
-    A model sets `decoding_state_class` to a class that queries the model, and `generation_config` to its settings.
+    A model class sets `decoding_state_class` to a subclass of [`DecodingState`], which runs the model. Each model has
+    default settings in `generation_config`.
     """
 
     generation_config_class = AnyOrderGenerationConfig
@@ -121,9 +128,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
         """
         Fill in the masked positions of `inputs`, or generate whole sequences.
 
-        With `num_steps`, this method samples the reverse process (Eq. 5) at the diffusion times of `schedule`. The
-        tokens of a step are drawn independently, given all tokens that were unmasked before. By default, positions are
-        unmasked one at a time.
+        By default, positions are unmasked one at a time. With `num_steps`, this method samples the reverse diffusion
+        process (Eq. 5) at the diffusion times of `schedule`. The tokens of a step are then drawn independently, given
+        all tokens that were unmasked before.
 
         Args:
             inputs (`torch.LongTensor` of shape `(batch, l)`, *optional*): Tokens, with `config.mask_token_id` at the
@@ -133,10 +140,10 @@ class AnyOrderGenerationMixin(GenerationMixin):
             attention_mask (`torch.Tensor` of shape `(batch, l)`, *optional*): 0 at padding. Padding may be anywhere. It
                 is not filled in, not attended to, and not counted in positions.
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
-            logits_processor (`LogitsProcessorList`, *optional*): Processors of logits (queries, vocab_size), applied
-                before temperature and truncation. If tokens are generated from left to right, processors get the text
-                before the token, as in Transformers. In other orders, they get the whole sequence (queries, n), with
-                the mask id at masked positions and at padding.
+            logits_processor (`LogitsProcessorList`, *optional*): Processors of logits (queries, vocab_size) with one
+                row for each predicted position, applied before temperature and truncation. If tokens are generated from
+                left to right, processors get the text before the token, as in Transformers. In other orders, they get
+                the whole sequence (queries, n), with the mask id at masked positions and at padding.
             streamer (`BaseStreamer`, *optional*): Streamer that receives each token when all tokens to its left are
                 known. A streamer with `put_draft`, like Transformers' `TextDiffusionStreamer`, also receives the rest
                 of the text after every step.
@@ -168,7 +175,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         """
         if inputs is not None and input_ids is not None:
             raise ValueError("`inputs` and `input_ids` are two names of the same argument. Remove one of them.")
-        kwargs.pop("token_type_ids", None)  # some tokenizers return this argument
+        kwargs.pop("token_type_ids", None)  # some tokenizers return it, but the model has no use for it
         inputs = inputs if input_ids is None else input_ids
         config = self.generation_config if generation_config is None else generation_config
         config = AnyOrderGenerationConfig.from_generation_config(config)
@@ -240,7 +247,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
             if not has_prefix:
                 raise ValueError(
                     f"{name} needs the text before each token, which is known only if tokens are generated left to "
-                    "right, one at a time. Set `order='left_to_right'` without `num_steps`, or remove the processor"
+                    "right, one at a time. Set `order='left_to_right'` without `num_steps`, `unmasking` and `stride`, "
+                    "or remove the processor"
                     f"{PREFIX_SETTINGS.get(name, '')}."
                 )
         sampler = TokenSampler(
@@ -297,11 +305,12 @@ class AnyOrderGenerationMixin(GenerationMixin):
         if pad is not None and inputs.shape[1] > 1 and (inputs[:, [0, -1]] == pad).any():
             logger.warning_once(
                 f"A prompt begins or ends with the padding token ({pad}), but there is no `attention_mask`, so this "
-                "token is treated as text. Pass the tokenizer's attention_mask, or call generate(**tokenizer(...))."
+                "token is treated as text. Pass the tokenizer's `attention_mask`, or call "
+                "`model.generate(**tokenizer(...))`."
             )
 
     def _resolve_eos(self, config: AnyOrderGenerationConfig) -> tuple[torch.LongTensor | None, int]:
-        """Return the ids of end-of-text tokens (None if unknown or not needed) and the id to pad with."""
+        """Return the ids of end-of-text tokens (None if unknown or not needed) and the id of padding after them."""
         sources = config, self.generation_config, self.config
         eos, pad = (
             next((getattr(source, name) for source in sources if getattr(source, name, None) is not None), None)
@@ -332,7 +341,11 @@ class AnyOrderGenerationMixin(GenerationMixin):
     def _prepare_inputs(
         self, inputs: torch.LongTensor | None, attention_mask: torch.Tensor | None, config: AnyOrderGenerationConfig
     ) -> tuple[torch.LongTensor, torch.BoolTensor]:
-        """Return the ids (batch, n) of all returned sequences, with masks appended, and whether each id is padding."""
+        """
+        Return the ids (batch * num_return_sequences, n) with masks appended, and a boolean tensor of the same shape.
+
+        The boolean tensor is True at padding.
+        """
         max_positions, mask = self.config.max_position_embeddings, self.config.mask_token_id
         if inputs is None:
             if attention_mask is not None:
@@ -365,7 +378,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 f"most {max_positions} (config.max_position_embeddings). Request at most {max_positions - num_given} "
                 "new tokens."
             )
-        # The weights of an offloaded model are on the meta device. Its inputs then stay on their own device.
+        # If the model is offloaded, `self.device` can be the meta device. The inputs then stay where they are.
         inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)
         ids = nn.functional.pad(inputs, (0, length - num_given), value=mask)
         is_padding = torch.zeros_like(ids, dtype=torch.bool)
@@ -388,7 +401,11 @@ class AnyOrderGenerationMixin(GenerationMixin):
         pretrained_model_name_or_path: str | None,
         **kwargs: object,
     ) -> None:
-        """Set `generation_config` for `from_pretrained`: the given config, the checkpoint's config, or the default."""
+        """
+        Set `generation_config` to the given config, else to that of the checkpoint, else keep the default.
+
+        Transformers calls this method in `from_pretrained`.
+        """
         if generation_config is not None:
             self.generation_config = AnyOrderGenerationConfig.from_generation_config(generation_config)
         elif pretrained_model_name_or_path is not None:
@@ -400,7 +417,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                     _from_pipeline=from_pipeline,
                     **options,
                 )
-            except OSError as error:  # usually there is no file, so keep the default from the model configuration
+            except OSError as error:  # usually there is no file: keep the default from the model configuration
                 if "valid JSON" in str(error):
                     raise
 
@@ -424,7 +441,7 @@ def make_eos_ban(
     """
     Return a boolean tensor (batch, n), True where end-of-text tokens are forbidden, and the ids of these tokens.
 
-    The tensor is indexed by column. Return None if end-of-text tokens are allowed everywhere.
+    The columns are those of the sequences, including padding. Return None if end-of-text tokens are allowed everywhere.
     """
     if not min_length and not min_new_tokens:
         return None
@@ -438,20 +455,20 @@ def make_eos_ban(
 
 
 def check_refine_length(state: DecodingState, length: int) -> None:
-    """Raise a `ValueError` if a sequence has positions to generate, but fewer than `length` of them."""
+    """Raise a `ValueError` if a sequence with positions to generate has fewer than `length` of them."""
     num_generated = state.ends - state.num_prompt
     fewest = int(num_generated[num_generated > 0].min())
     if length > fewest:
         raise ValueError(
             f"`refine_length` ({length}) is more than the {fewest} generated tokens of a sequence. Decrease "
-            "`refine_length`."
+            f"`refine_length` to at most {fewest}."
         )
 
 
 def choose_refined_positions(
     state: DecodingState, config: AnyOrderGenerationConfig, generator: torch.Generator | None
 ) -> torch.BoolTensor:
-    """Return a boolean tensor (batch, n) that is True at the positions that `config` re-masks in the next round."""
+    """Return a boolean tensor (batch, n) that is True at the positions to re-mask in the next round."""
     if config.refine_selection == "neighbours":
         return draw_refined_positions(state, config.refine_length, generator)
     is_generated = state.ranks_between(state.num_prompt, state.ends)
@@ -466,9 +483,9 @@ def draw_refined_positions(
     """
     Return a boolean tensor (batch, n) that is True at random positions to re-mask.
 
-    In each sequence, these are `length` neighbouring generated positions. The first of them is drawn uniformly.
+    In each sequence, `length` neighbouring generated positions are re-masked. The first of them is drawn uniformly.
     Positions of the prompt are skipped. The last generated position counts as a neighbour of the first, so that all
-    positions are re-masked equally often. In a sequence without generated positions, nothing is re-masked.
+    positions are equally likely. In a sequence without generated positions, nothing is re-masked.
     """
     is_generated = index_by_position(state.ranks_between(state.num_prompt, state.ends), state.orders)
     number = is_generated.long().cumsum(dim=1) - 1  # index among the generated positions, from the left
@@ -484,11 +501,11 @@ class GenerationProgress:
     """
     Streaming and history of a generation.
 
-    A column is final if no sequence of the batch has a masked position in this column or to its left. Each final column
-    is passed to `streamer.put` once. The remaining columns, with masks, are passed to `streamer.put_draft` if the
-    streamer has this method, like Transformers' `TextDiffusionStreamer`. With refinement (`will_refine`), generated
-    columns become final only at the end. Padding after an end-of-text token is passed only as far as another sequence
-    of the batch has text.
+    A column of the batch is final if no sequence has a masked position in this column or to its left. Each final column
+    is passed to `streamer.put` once. If the streamer has a method `put_draft`, like Transformers'
+    `TextDiffusionStreamer`, the remaining columns, with masks, are passed to it after every step. With refinement
+    (`will_refine`), generated columns become final only at the end. Columns at the end in which all sequences have only
+    padding after an end-of-text token are not passed to the streamer.
     """
 
     def __init__(
@@ -498,10 +515,10 @@ class GenerationProgress:
         self.history = [state.sequences()] if keep_history else None  # at the beginning and after every step
         self.num_put = 0
         if streamer is not None:
-            self._put_final(always=True)  # also an empty prompt, because streamers may skip the first call
+            self._put_final(always=True)  # even without a prompt, because a streamer may skip the first call
 
     def update(self) -> None:
-        """Record a step that unmasked at least one position."""
+        """Update the history and the streamer after a step that unmasked at least one position."""
         if self.history is not None:
             self.history.append(self.state.sequences())
         if self.streamer is not None and not self.will_refine:
@@ -522,7 +539,7 @@ class GenerationProgress:
         self.num_put = num_final
 
     def _count_final(self) -> int:
-        """Return the number of final columns, without trailing columns that contain only padding after end-of-text."""
+        """Return the number of final columns up to the last one that is not only padding after end-of-text tokens."""
         state = self.state
         is_generated = state.ranks_between(state.num_prompt, state.num_tokens)
         is_text = index_by_position(~is_generated | (state.unmasking_steps >= 0), state.orders).any(dim=0)
@@ -530,7 +547,7 @@ class GenerationProgress:
         return int((torch.arange(1, len(is_text) + 1, device=is_text.device) * is_text * is_final).max())
 
 
-# For each model in use: the number of threads that use it, and the mode of each module before the first thread.
+# For each model in `evaluation_mode`: the number of threads in it, and the previous training mode of each module.
 _EVALUATED: dict[nn.Module, tuple[int, dict[nn.Module, bool]]] = {}
 _EVALUATED_LOCK = Lock()
 

@@ -55,11 +55,11 @@ CALL_ARGUMENTS = (
     "generation_config",
 )
 
-# Fields of Transformers' configuration that do not change what `generate` returns.
+# Fields of Transformers' `GenerationConfig` that are accepted with any value, because `generate` does not use them.
 IGNORED_FIELDS = ("transformers_version", "bos_token_id", "output_attentions", "output_hidden_states")
 
-# Settings of Transformers that this package does not support, and the values at which they have no effect. These values
-# are accepted. Fields of AnyOrderGenerationConfig are not looked up here.
+# Settings of Transformers that this package does not support, with the value at which each has no effect. Only this
+# value is accepted. Entries that are also fields of AnyOrderGenerationConfig are not used.
 NO_OP_VALUES = {
     **GenerationConfig._get_default_generation_params(),
     "length_penalty": 1.0,
@@ -83,53 +83,57 @@ class AnyOrderGenerationConfig(GenerationConfig):
     The configuration is saved in `generation_config.json` with the model, and loaded with it.
 
     Args:
-        max_length (`int`, *optional*): Length of the sequences. Masks are appended to shorter inputs. Defaults to the
-            length of the inputs, or to `config.max_position_embeddings` without inputs.
+        max_length (`int`, *optional*): Length of the returned sequences, including the inputs. Masks are appended to
+            shorter inputs. Defaults to the length of the inputs, or to `config.max_position_embeddings` without inputs.
         max_new_tokens (`int`, *optional*): Number of masks to append to the inputs.
-        num_steps (`int`, *optional*): Number of steps T of the reverse process (Eq. 5). By default, positions are
-            unmasked one at a time, which samples p(x | order) exactly.
+        num_steps (`int`, *optional*): Number of steps T of the reverse diffusion process (Eq. 5). By default, positions
+            are unmasked one at a time, which samples p(x | order) exactly.
         schedule (`str`, defaults to `"linear"`): Grid of diffusion times for `num_steps`: `"linear"` or `"cosine"` (see
             [`~unmasking.masked_fractions`]).
-        unmasking (`str`, defaults to `"bernoulli"`): Rule that decides which positions a step unmasks. With
-            `num_steps`: `"bernoulli"`, every position draws its own step (Lemma 4.1); `"fixed_count"`, the number of
-            positions per step follows the schedule without randomness; `"euler"` and `"analytic"`, only for SEDD (see
-            [`~unmasking.ScoreUnmasking`]). Without `num_steps`: `"entropy_bound"`, each step unmasks as many positions
-            as are nearly independent (see [`~unmasking.EntropyBoundUnmasking`]); `"threshold"`, each step unmasks all
-            positions whose likeliest token has at least the probability `threshold`, or the first position of the order
-            if there is no such position.
-        entropy_bound (`float`, defaults to 0.1): Bound in nats for `unmasking="entropy_bound"`.
+        unmasking (`str`, defaults to `"bernoulli"`): Rule that decides which positions a step unmasks. Four rules apply
+            only with `num_steps`. With `"bernoulli"`, the step of each position is drawn independently (Lemma 4.1).
+            With `"fixed_count"`, the schedule gives the number of positions per step without randomness. `"euler"` and
+            `"analytic"` are the samplers of SEDD, and work only for SEDD (see [`~unmasking.ScoreUnmasking`]). Two rules
+            apply only without `num_steps`. With `"entropy_bound"`, each step unmasks as many positions as are nearly
+            independent (see [`~unmasking.EntropyBoundUnmasking`]). With `"threshold"`, each step unmasks all positions
+            whose likeliest token has at least the probability `threshold`, or the first position of the order if there
+            is no such position.
+        entropy_bound (`float`, defaults to 0.1): Bound on the dependence between the tokens of a step, in nats, for
+            `unmasking="entropy_bound"`.
         threshold (`float`, defaults to 0.9): Smallest probability of the likeliest token for `unmasking="threshold"`.
         order (`str`, *optional*): Order in which positions are unmasked: `"random"`, `"left_to_right"` or an adaptive
             order. The adaptive orders `"confidence"`, `"margin"` and `"entropy"` predict all masked positions in each
             step and first unmask the positions with the highest confidence, the highest margin or the lowest entropy
-            (see `CERTAINTY_MEASURES`). `generate` also takes a tensor (batch * num_return_sequences, n). Defaults to
+            (see `CERTAINTY_MEASURES`). `generate` also takes a tensor (batch * num_return_sequences, n). The default is
             `"left_to_right"` if a prompt without masks is continued one token at a time, without blocks and refinement.
-            Defaults to `"confidence"` with `unmasking="threshold"`, and to `"random"` otherwise.
+            Otherwise, it is `"confidence"` with `unmasking="threshold"`, and `"random"` with other rules.
         block_length (`int`, *optional*): Fill in contiguous blocks of this length one after another, from left to
             right. `order` applies within each block.
         stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
             stride, ..., then 1, stride + 1, ...
         window (`int`, *optional*): Number of masked positions that a step predicts: with an adaptive order, the first
-            masked positions of the text; with `"entropy_bound"` or `"threshold"`, the next masked positions of the
-            order. Defaults to all masked positions of the block.
+            masked positions of the text; with another order and `"entropy_bound"` or `"threshold"`, the first masked
+            positions of the order. The step can unmask only these positions. Defaults to all masked positions of the
+            block.
         do_sample (`bool`, defaults to `True`): Whether to draw tokens. Otherwise, the likeliest token is taken.
         temperature (`float`, defaults to 1.0): Number that divides the logits.
-        top_k (`int`, defaults to 0): Draw from this number of likeliest tokens. 0 means all tokens.
-        top_p (`float`, defaults to 1.0): Draw only from the likeliest tokens whose total probability reaches this
-            value.
-        top_p_rule (`str`, defaults to `"inclusive"`): Whether the token that crosses `top_p` is kept (`"inclusive"`, as
-            in Transformers) or not (`"exclusive"`, as in the released code and for Table 1 of the paper).
+        top_k (`int`, defaults to 0): Draw only from this number of likeliest tokens. 0 means all tokens.
+        top_p (`float`, defaults to 1.0): Draw only from the smallest number of likeliest tokens whose total
+            probability reaches this value.
+        top_p_rule (`str`, defaults to `"inclusive"`): Whether the token at which the total probability crosses `top_p`
+            is kept (`"inclusive"`, as in Transformers) or not (`"exclusive"`, as in the released code and for Table 1
+            of the paper).
         min_p (`float`, defaults to 0.0): Draw only from tokens with at least this fraction of the probability of the
             likeliest token.
-        repetition_penalty (`float`, defaults to 1.0): Penalty on tokens that the text already contains. It works in any
-            order.
-        no_repeat_ngram_size (`int`, defaults to 0): Forbid a second occurrence of any n-gram of this size; only for
-            generation from left to right. 0 means no such limit.
+        repetition_penalty (`float`, defaults to 1.0): Factor by which tokens that the text already contains are
+            penalized, as in Transformers. 1 means no penalty. It works in any order.
+        no_repeat_ngram_size (`int`, defaults to 0): Size of n-grams that must not occur twice. 0 means no such limit.
+            Other values need generation from left to right.
         bad_words_ids (`list[list[int]]`, *optional*): Sequences of tokens that must not be generated. Sequences of
             several tokens need generation from left to right.
         suppress_tokens (`list[int]`, *optional*): Tokens that must not be generated.
-        min_length (`int`, defaults to 0): Number of positions at the beginning of the text at which no end-of-text
-            token is generated.
+        min_length (`int`, defaults to 0): Number of positions at the beginning of the text, including the prompt, at
+            which no end-of-text token is generated.
         min_new_tokens (`int`, defaults to 0): Number of masked positions, counted from the left, at which no
             end-of-text token is generated.
         strategy (`str`, defaults to `"parallel"`): `"parallel"`, or `"speculative"` (only for decoders), which drafts
@@ -140,9 +144,9 @@ class AnyOrderGenerationConfig(GenerationConfig):
         draft_length (`int`, defaults to 4): Largest number of tokens to draft at once. It must be at least 2.
         stop_at_eos (`bool`, *optional*): Whether to end a sequence at the first generated end-of-text token and replace
             the rest by padding. With `block_length` and another order than left to right, the sequence ends with the
-            block of this token. `True` requires `order="left_to_right"` or `block_length`. With these orders, and if an
-            end-of-text id is known, the default is `True` for sequences that continue a prompt or are generated as a
-            whole.
+            block of this token. `True` requires `order="left_to_right"` or `block_length`, and no refinement. If these
+            requirements are met and an end-of-text id is known, the default is `True` for sequences that continue a
+            prompt or are generated as a whole, and `False` if given tokens are to the right of a mask.
         eos_token_id (`int` or `list[int]`, *optional*): Ids of end-of-text tokens. Defaults to those of the model.
         pad_token_id (`int`, *optional*): Id of the padding after an end-of-text token. Defaults to that of the model,
             or to the first of `eos_token_id`.
@@ -152,7 +156,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
         refine_selection (`str`, defaults to `"neighbours"`): Tokens to re-mask: `"neighbours"`, neighbouring tokens at
             a random place (block-Gibbs sampling); or `"least_likely"`, the tokens with the lowest `token_logprobs`,
             that is, those that had the lowest probability when they were drawn. The choice then depends on the tokens,
-            so rounds do not leave the model's distribution unchanged.
+            so a round changes the distribution of the sequences.
         num_return_sequences (`int`, defaults to 1): Number of samples for each input.
         output_history (`bool`, defaults to `False`): Whether to return the sequences after every step.
         return_dict_in_generate (`bool`, defaults to `False`): Whether to return an [`AnyOrderGenerationOutput`].
@@ -218,7 +222,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     @classmethod
     def from_model_config(cls, model_config: PreTrainedConfig) -> "AnyOrderGenerationConfig":
-        """Return the default configuration with the special tokens of a model configuration."""
+        """Return the default settings with the ids of special tokens of a model configuration."""
         names = ("bos_token_id", "eos_token_id", "pad_token_id")
         return cls(**{name: getattr(model_config, name) for name in names})
 
@@ -248,7 +252,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     @property
     def is_adaptive(self) -> bool:
-        """Return whether the certainty of predictions decides the order."""
+        """Return whether the order is adaptive, that is, depends on the certainty of predictions."""
         return isinstance(self.order, str) and self.order in CERTAINTY_MEASURES
 
     @property
@@ -258,31 +262,31 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     @property
     def unmasks_one_by_one(self) -> bool:
-        """Return whether every token is drawn given all tokens before it in the order."""
+        """Return whether each token is drawn given all tokens before it in the order."""
         return self.num_steps is None and self.unmasking not in ADAPTIVE_UNMASKING
 
     @property
     def uses_eos(self) -> bool:
-        """Return whether ids of end-of-text have an effect."""
+        """Return whether `eos_token_id` has an effect."""
         return (
             (self.can_stop_at_eos and self.stop_at_eos is not False) or self.min_length > 0 or self.min_new_tokens > 0
         )
 
     @property
     def can_stop_at_eos(self) -> bool:
-        """Return whether text grows from the left, so that sequences can end early."""
+        """Return whether sequences can end early: left to right or in contiguous blocks, without refinement."""
         return (self.is_left_to_right or self.block_length is not None) and not self.refine_rounds
 
     def with_arguments(self, arguments: dict[str, Any], is_continuation: bool = False) -> "AnyOrderGenerationConfig":
         """
-        Return a validated copy to which the `arguments` of a call and the default order have been applied.
+        Return a validated copy with the `arguments` of a call to `generate`, and with the default order if none is set.
 
-        An argument that is None restores the default of its field. `is_continuation` tells whether masks are appended
-        to inputs without masks.
+        An argument that is None restores the default of its field. `is_continuation` tells whether the inputs contain
+        no masks, so that generation only continues them.
 
         Raises:
             ValueError: If an argument is unknown, has no effect without another one, or is not allowed; or if the
-                configuration holds a setting of Transformers that this `generate` does not support.
+                configuration has a setting of Transformers that is not supported here.
         """
         for name, value in arguments.items():
             if name not in FIELDS and _has_effect(name, value):
@@ -305,14 +309,19 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     def validate(self, strict: bool = False, user_set_attributes: set[str] | None = None) -> None:
         """
-        Check all fields. Transformers calls this when a configuration is made, changed by `update` or saved (`strict`).
+        Check all fields. Transformers calls this method when a configuration is made, changed by `update` or saved.
+
+        `strict` is True when the configuration is saved. `user_set_attributes` is not used.
 
         Raises:
-            ValueError: If a value is not allowed, values contradict each other, or if `order` is a tensor when the
-                configuration is saved.
+            ValueError: If a value is not allowed, if values contradict each other, or if a configuration with an
+                `order` tensor is saved.
         """
         if strict and isinstance(self.order, torch.Tensor):
-            raise ValueError("`order` is a tensor, which cannot be saved. Pass `order` to `generate` instead.")
+            raise ValueError(
+                "`order` is a tensor, which cannot be saved. Set `order` of the configuration to None, and pass the "
+                "tensor to `generate`."
+            )
         self._check_values()
         self._check_order()
         self._check_unmasking()
@@ -369,8 +378,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
             )
         if self.stop_at_eos and self.order is not None and not self.can_stop_at_eos:
             raise ValueError(
-                "`stop_at_eos` needs text that is generated from left to right or in blocks, without refinement. Set "
-                "`order='left_to_right'` or `block_length`, and remove `refine_rounds`."
+                "`stop_at_eos` needs text that is generated from left to right or in blocks of `block_length`, without "
+                "refinement. Set `order='left_to_right'` or `block_length`, and remove `refine_rounds` and `stride`."
             )
 
     def _check_unmasking(self) -> None:
@@ -383,13 +392,14 @@ class AnyOrderGenerationConfig(GenerationConfig):
             is_random = self.order is None or (isinstance(self.order, str) and self.order == "random")
             if self.num_steps is None or not is_random or self.block_length is not None or self.stride is not None:
                 raise ValueError(
-                    f"`unmasking={self.unmasking!r}` needs `num_steps`, and chooses positions itself. Set `num_steps` "
-                    "and `order='random'`, and remove `block_length` and `stride`."
+                    f"`unmasking={self.unmasking!r}` needs `num_steps`. It chooses positions itself, so it allows only "
+                    "`order='random'`, without blocks. Set `num_steps` and `order='random'`, and remove `block_length` "
+                    "and `stride`."
                 )
             if self.refine_rounds:
                 raise ValueError(
-                    f"`unmasking={self.unmasking!r}` cannot be combined with `refine_rounds`, because it starts from "
-                    "masks only. Remove one of them."
+                    f"`unmasking={self.unmasking!r}` cannot be combined with `refine_rounds`, because all positions to "
+                    "generate must be masked at its first step. Remove one of them."
                 )
 
     def _check_strategy(self) -> None:
@@ -403,17 +413,17 @@ class AnyOrderGenerationConfig(GenerationConfig):
             )
         if self.unmasking not in ("bernoulli", "fixed_count"):
             raise ValueError(
-                "`strategy='speculative'` decides itself how many positions a round unmasks, so it cannot be combined "
-                f"with `unmasking={self.unmasking!r}`. Remove one of them."
+                f"`strategy='speculative'` cannot be combined with `unmasking={self.unmasking!r}`, because the number "
+                "of accepted drafts decides how many positions a step unmasks. Remove one of them."
             )
         if self.is_adaptive:
             raise ValueError(
-                f"`strategy='speculative'` needs a fixed order, so it cannot be combined with `order={self.order!r}`. "
-                "Set `order` to 'random', 'left_to_right' or a tensor."
+                "`strategy='speculative'` needs an order that does not depend on predictions, so it cannot be combined "
+                f"with `order={self.order!r}`. Set `order` to 'random', 'left_to_right' or a tensor."
             )
 
     def _check_supported(self) -> None:
-        """Raise a `ValueError` if a setting would have an effect in Transformers, but has no effect here."""
+        """Raise a `ValueError` if a setting has an effect in Transformers, but is not supported here."""
         for name, value in self.to_dict().items():
             if name not in FIELDS and name not in IGNORED_FIELDS and _has_effect(name, value):
                 raise ValueError(f"The generation config cannot be used. {_describe_unsupported(name, value)}")
@@ -440,7 +450,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 raise ValueError(f"`{name}` has no effect without {needed}. Set {needed}, or remove `{name}`.")
 
 
-# Names and defaults of the fields.
+# Names of the fields, with their default values.
 FIELDS = {name: getattr(AnyOrderGenerationConfig, name) for name in AnyOrderGenerationConfig.__annotations__}
 
 
@@ -460,11 +470,12 @@ def _describe_unsupported(name: str, value: object) -> str:
     if name in ("output_scores", "output_logits"):
         return (
             f"`generate` does not support `{name}={value!r}`. Set `return_dict_in_generate=True` to get "
-            "`token_logprobs`. For the logits of masked positions, call the model that AutoModelForMaskedLM loads."
+            "`token_logprobs`. For the logits of masked positions, load the model with AutoModelForMaskedLM, and call "
+            "it."
         )
     if name not in TRANSFORMERS_FIELDS and name not in signature(GenerationMixin.generate).parameters:
         known = (*FIELDS, *CALL_ARGUMENTS, *TRANSFORMERS_FIELDS)
-        hint = suggest(name, known) or " Its arguments are listed in AnyOrderGenerationConfig."
+        hint = suggest(name, known) or " See AnyOrderGenerationConfig for its arguments."
         return f"`generate` got the unknown argument `{name}`.{hint}"
     allowed = f" Only {NO_OP_VALUES[name]!r} is allowed." if name in NO_OP_VALUES else ""
     shown = f"`{name}={value!r}`" if isinstance(value, bool | int | float | str) else f"`{name}`"

@@ -3,11 +3,12 @@
 """
 Infilling of gaps of unknown length.
 
-The length of a gap determines the positions of the tokens after it. If all lengths are equally likely a priori, then
-by Bayes' rule the probability of a length, given the tokens around the gap, is proportional to the joint likelihood of
-these tokens at their positions, with the gap marginalized out. An any-order model computes this likelihood without
-filling in the gap, because it can leave positions out. For every length, the same tokens are scored, so the scores need
-no correction for the length.
+`infill` compares several lengths of a gap, and fills the gap in with the most probable length. The length determines
+the positions of the tokens after the gap. For each length, the model computes the joint likelihood of the tokens around
+the gap at their positions. It does not fill in the gap, because an any-order model can leave positions out. If all
+lengths are equally likely a priori, the probability of a length, given the tokens around the gap, is proportional to
+this likelihood (Bayes' rule). The same tokens are scored for every length, apart from padding, so the scores need no
+correction for the length.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from transformers.utils import ModelOutput
 from .orders import Orders
 from .validation import check_integer, check_mask_token
 
-# Candidates are the combinations of the lengths of all gaps.
+# Largest number of candidates. A candidate contains one length for each gap of a text.
 MAX_CANDIDATES = 4096
 
 
@@ -31,13 +32,13 @@ class InfillingOutput(ModelOutput):
     Output of [`~AnyOrderInfillingMixin.infill`].
 
     Args:
-        sequences (`torch.LongTensor` of shape `(num_return_sequences, n)`): The text with its gaps filled in, and with
-            its padding.
-        lengths (`torch.LongTensor` of shape `(gaps,)`): Number of tokens in each gap.
+        sequences (`torch.LongTensor` of shape `(num_return_sequences, n)`): Samples of the text with its gaps filled
+            in, and with padding if `padded_length` is set.
+        lengths (`torch.LongTensor` of shape `(gaps,)`): Number of tokens in each gap of `sequences`.
         candidates (`torch.LongTensor` of shape `(candidates, gaps)`): The combinations of lengths that were compared.
         log_probs (`torch.Tensor` of shape `(candidates,)`): Log-probability of each combination, in nats, given the
-            text around the gaps; all combinations are equally likely a priori.
-        texts (`list[str]`): With `tokenizer`: the sequences as texts, without special tokens.
+            text around the gaps, if all combinations are equally likely a priori.
+        texts (`list[str]`): With `tokenizer`: `sequences` as strings, without special tokens.
     """
 
     sequences: torch.LongTensor | None = None
@@ -48,7 +49,7 @@ class InfillingOutput(ModelOutput):
 
 
 class AnyOrderInfillingMixin:
-    """`infill` for decoders that predict tokens in any order."""
+    """Mixin with `infill` for decoders that predict tokens in any order."""
 
     @torch.no_grad()
     def infill(
@@ -65,26 +66,31 @@ class AnyOrderInfillingMixin:
         """
         Fill in gaps of unknown length.
 
+        The method scores each combination of lengths, and fills in the gaps with the most probable combination.
+
         Args:
             input_ids (`torch.LongTensor` of shape `(n,)` or `(1, n)`, or `str`): Tokens of one text, in which each
-                `config.mask_token_id` stands for a gap; or the text, in which each `tokenizer.mask_token` does.
-            lengths (sequence of `int`, or a sequence of these for each gap, defaults to `range(1, 9)`): Numbers of
-                tokens that a gap may have.
+                `config.mask_token_id` stands for a gap; or a string, in which each `tokenizer.mask_token` stands for a
+                gap.
+            lengths (sequence of `int`, or one such sequence for each gap, defaults to `range(1, 9)`): Numbers of tokens
+                that a gap may have.
             padded_length (`int`, *optional*): Length to which the text is padded with `config.eos_token_id`. Needed if
                 the model was trained on documents with such padding.
             orders (as in `log_likelihood`, defaults to `"left_to_right"`): Order in which the tokens around the gaps
                 are scored.
             num_orders (`int`, defaults to 1): Number of random orders to average over, with `orders="random"`.
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
-            tokenizer (`PreTrainedTokenizerBase`, *optional*): Tokenizer of the model. Needed for a text.
-            kwargs: Other arguments of [`~AnyOrderGenerationMixin.generate`], which fills the gaps in.
+            tokenizer (`PreTrainedTokenizerBase`, *optional*): Tokenizer of the model. Needed if `input_ids` is a
+                string.
+            kwargs: Other arguments of [`~AnyOrderGenerationMixin.generate`], which fills in the gaps.
 
         Returns:
             [`InfillingOutput`].
 
         Raises:
-            ValueError: If there is no gap, two gaps are adjacent, there is no text around the gaps, no candidate
-                fits, there are more than 4096 candidates, or a text has no `tokenizer`; and as in `generate`.
+            ValueError: If there is no gap, if two gaps are adjacent, if there is no text around the gaps, if no
+                combination of lengths fits, if there are more than 4096 combinations, if `input_ids` is a string and
+                `tokenizer` is missing, or if `generate` raises an error.
 
         Examples:
             >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -98,7 +104,7 @@ class AnyOrderInfillingMixin:
         check_mask_token(self.config)
         if isinstance(input_ids, str):
             if tokenizer is None:
-                raise ValueError("A text cannot be read without `tokenizer`. Pass the tokenizer of the model.")
+                raise ValueError("`input_ids` is a string, but `tokenizer` is missing. Pass the model's tokenizer.")
             input_ids = tokenizer(input_ids, return_tensors="pt").input_ids
         segments = self._split_at_gaps(input_ids)
         candidates = self._list_candidates(segments, lengths, padded_length)
@@ -116,11 +122,11 @@ class AnyOrderInfillingMixin:
         )
 
     def _split_at_gaps(self, input_ids: torch.LongTensor) -> list[list[int]]:
-        """Return the tokens before, between and after the gaps."""
+        """Return the list of tokens before the first gap and after each gap."""
         is_tensor = isinstance(input_ids, torch.Tensor)
         if not is_tensor or input_ids.dim() not in (1, 2) or input_ids.numel() != input_ids.shape[-1]:
             given = f"has shape {tuple(input_ids.shape)}" if is_tensor else f"has type {type(input_ids).__name__}"
-            raise ValueError(f"`input_ids` must be one text, a tensor (n,) or (1, n), but {given}.")
+            raise ValueError(f"`input_ids` must be a string or a tensor (n,) or (1, n) of one text, but {given}.")
         segments: list[list[int]] = [[]]
         for token in input_ids.flatten().tolist():
             if token == self.config.mask_token_id:
@@ -132,9 +138,9 @@ class AnyOrderInfillingMixin:
                 f"`input_ids` has no gap. Put the mask token (id {self.config.mask_token_id}) where text is missing."
             )
         if not all(segments[1:-1]):
-            raise ValueError("Two masks are adjacent. Put one mask for each gap, whatever its length.")
+            raise ValueError("`input_ids` has adjacent masks. Put one mask for each gap, whatever its length.")
         if not any(segments):
-            raise ValueError("There is no text around the gap. Use `generate` for whole sequences.")
+            raise ValueError("`input_ids` has no text around the gap. Use `generate` for whole sequences.")
         return segments
 
     def _list_candidates(
@@ -143,7 +149,7 @@ class AnyOrderInfillingMixin:
         lengths: Sequence[int] | Sequence[Sequence[int]],
         padded_length: int | None,
     ) -> list[tuple[int, ...]]:
-        """Return the combinations of lengths that fit into the model or the padded length."""
+        """Return the combinations of lengths with which the text fits into the model and into `padded_length`."""
         num_gaps, num_tokens = len(segments) - 1, sum(map(len, segments))
         per_gap = [list(values) if isinstance(values, Sequence) else values for values in lengths]
         if all(isinstance(value, int) for value in per_gap):
@@ -164,8 +170,8 @@ class AnyOrderInfillingMixin:
         candidates = list(islice(fitting, MAX_CANDIDATES + 1))
         if not candidates:
             raise ValueError(
-                f"The text has {num_tokens} tokens, and at most {most} with its gaps, so none of the `lengths` fits. "
-                "Pass smaller `lengths`."
+                f"The text has {num_tokens} tokens, and may have at most {most} with its gaps, so none of the "
+                "`lengths` fits. Pass smaller `lengths` or a shorter text."
             )
         if len(candidates) > MAX_CANDIDATES:
             raise ValueError(
@@ -187,7 +193,11 @@ class AnyOrderInfillingMixin:
     def _score_candidates(
         self, rows: list[torch.LongTensor], orders: Orders, num_orders: int, generator: torch.Generator | None
     ) -> torch.Tensor:
-        """Return the log-probability of each candidate given the text around the gaps, (candidates,)."""
+        """
+        Return the log-probability (candidates,) of each candidate given the text around the gaps.
+
+        `rows` contains the text of each candidate, with masks in the gaps.
+        """
         ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.config.mask_token_id)
         is_given = ids != self.config.mask_token_id
         device = ids.device if self.device.type == "meta" else self.device

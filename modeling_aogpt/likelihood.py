@@ -5,11 +5,12 @@ Log-likelihoods of a decoder, in any order: of whole sequences, and of some toke
 
 The ensemble over context orders (Eq. 4) is p_ens(x_i | context), the mean of p(x_i | permuted context) over M
 permutations of the context. The current order of the context is always one of them. The ensemble gain is log p_ens -
-log p, summed over ranks, where p is the probability for the current order.
+log p, summed over ranks, where p is the probability for the current order. A context of fewer than two tokens has only
+one order, so its gain is 0.
 
-If the gain is computed only at some ranks, it is estimated from randomly drawn ranks or contexts. The log-likelihood of
-the order itself is always computed exactly, since it takes only n rows. The large variation of log p between tokens
-thus adds no sampling error. A context of fewer than two tokens has only one order, so its gain is 0.
+The ensemble gain can be computed at all ranks, or estimated from randomly drawn ranks or contexts. In both cases, log p
+for the current order is computed exactly, which takes only one row for each of the n tokens. The large variation of
+log p between tokens thus adds no sampling error to the estimate.
 """
 
 import math
@@ -45,7 +46,7 @@ from .validation import (
 
 MASKINGS = ("bernoulli", "fixed_count")
 
-# Largest number of rows in a forward pass.
+# Default of `rows_per_pass`, the largest number of rows in a forward pass.
 ROWS_PER_PASS = 4096
 
 # Largest number of rows whose logits are in memory at once.
@@ -54,11 +55,11 @@ ROWS_PER_HEAD_CALL = 1024
 # Largest number of logits in memory at once. In float32, they take 206 MB.
 LOGITS_PER_HEAD_CALL = 1024 * 50304
 
-# Length of the shortest context with more than one order.
+# Number of tokens of the shortest context that has more than one order.
 MIN_ENSEMBLE_CONTEXT = 2
 
-# Function score(is_masked, times) that returns the log-probabilities (batch, n), by position, of the tokens at which
-# `is_masked` (batch, n) is True, and 0 elsewhere. `times` (batch,) are diffusion times.
+# Function score(is_masked, times) that masks the tokens at which `is_masked` (batch, n) is True. It returns the
+# log-probabilities (batch, n) of these tokens, and 0 at all others, by position. `times` (batch,) are diffusion times.
 MaskedScores = Callable[[torch.BoolTensor, torch.Tensor], torch.Tensor]
 
 
@@ -69,16 +70,16 @@ class LogLikelihoodOutput(ModelOutput):
 
     Args:
         log_likelihood (`torch.Tensor` of shape `(batch,)`): log p(x | order), its mean over orders, or an estimate of
-            that mean.
-        token_log_likelihood (`torch.Tensor` of shape `(batch, n)`): Contribution of each token, by position; 0 at
-            tokens that were not scored. The contributions of a sequence sum to its `log_likelihood`.
-        standard_error (`torch.Tensor` of shape `(batch,)`): Standard error of `log_likelihood`. It is 0 if nothing is
-            random, and NaN if there is only one random draw, since a single draw gives no information about the
-            variance.
+            that mean. `diffusion_log_likelihood` returns an estimate of a lower bound on log p(x).
+        token_log_likelihood (`torch.Tensor` of shape `(batch, n)`): Contribution of each token to `log_likelihood`, by
+            position; 0 at tokens that were not scored. The contributions of a sequence sum to its `log_likelihood`.
+        standard_error (`torch.Tensor` of shape `(batch,)`): Standard error of `log_likelihood`. It is 0 if no random
+            numbers were drawn. It is NaN for a single random draw, which gives no information about the variance.
         importance_weighted (`torch.Tensor` of shape `(batch,)`): log (1/K) sum_k p(x | order k) over the K orders. Its
             expectation is a lower bound on the log-likelihood under the mixture of all orders. This bound is tighter
             for larger K. None if log p(x | order) is only estimated.
-        num_rows (`int`): Number of rows that the model computed for all sequences together.
+        num_rows (`int`): Number of rows that the model computed for all sequences together. A row is the decoder's unit
+            of input (see `rows.py`). For an encoder, positions are counted.
 
     Examples:
         >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -118,18 +119,20 @@ class AnyOrderLikelihoodMixin:
         """
         Compute the log-likelihood of whole sequences: log p(x | order), or its mean over random orders.
 
-        Minus the mean over uniformly random orders is the any-order loss (Eq. 7), and thus the masked-diffusion bound
-        (Eq. 1) on -log p(x). Probabilities are normalized over the ids of text (`config.num_valid_tokens`), as in
-        `generate`.
+        The negative of the mean over uniformly random orders is the any-order loss (Eq. 7), which equals the
+        masked-diffusion bound (Eq. 1) on -log p(x). Probabilities are normalized over the ids of text (ids below
+        `config.num_valid_tokens`), as in `generate`.
 
         With `ensemble_size` M above 1, every p(x_i | context) is the mean over M orders of its context: the given order
         and M - 1 random permutations of the context (Eq. 4). This takes about M n^2 / 2 rows per sequence and order.
-        With `num_ranks` R, log p(x | order) without the ensemble is computed exactly. Only the ensemble gain, the
-        amount that the ensemble adds, is estimated without bias from R random draws. This takes fewer rows:
 
-        * For uniformly random orders, a draw is a random context, given which all other tokens are predicted. This
-          takes n rows per order, and R M n rows in total for R draws.
-        * For other orders, a draw is a random rank of the order. This takes n + R M n / 2 rows per order.
+        `num_ranks` R reduces the number of rows. log p(x | order) without the ensemble is then computed exactly. Only
+        the ensemble gain, that is, the log-likelihood with the ensemble minus that without it, is estimated from R
+        random draws, without bias:
+
+        * For uniformly random orders, a draw is a random context. All other tokens are predicted given this context.
+          This takes n rows for each order, and R M n rows for the draws, which serve all orders.
+        * For other orders, a draw is a random rank of the order. This takes about n + R M n / 2 rows for each order.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
@@ -137,13 +140,14 @@ class AnyOrderLikelihoodMixin:
                 `"left_to_right"`, `"random"`, or a function that is called as `orders(batch, n, generator=generator)`
                 and returns a tensor (batch, n). Defaults to `"left_to_right"`, or to `"random"` with `num_orders` above
                 1, `block_length` or `stride`.
-            num_orders (`int`, defaults to 1): Number of random orders K to average over, drawn for each sequence.
+            num_orders (`int`, defaults to 1): Number of random orders K to average over, drawn separately for each
+                sequence.
             block_length (`int`, *optional*): Predict contiguous blocks of this length one after another, from left to
                 right. `orders` applies within each block.
             stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
                 stride, ..., then 1, stride + 1, ...
             ensemble_size (`int`, defaults to 1): Number of orders M of each context; 1 means no ensemble.
-            num_ranks (`int`, *optional*): Even number of random draws R to estimate the ensemble. By default, the
+            num_ranks (`int`, *optional*): Even number of random draws R to estimate the ensemble gain. By default, the
                 ensemble is computed at all ranks.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
@@ -152,7 +156,8 @@ class AnyOrderLikelihoodMixin:
         Returns:
             [`LogLikelihoodOutput`], without gradients (`forward` gives gradients). The standard error includes the
             random choice of orders, ranks and permutations of contexts. With a single random order, the standard error
-            is NaN, even with `num_ranks`: random ranks or contexts do not show how log p varies between orders.
+            is NaN. This also holds with `num_ranks`, because random ranks or contexts do not show how log p varies
+            between orders.
 
         Raises:
             ValueError: If an argument is not allowed, or if a result is not finite.
@@ -221,8 +226,8 @@ class AnyOrderLikelihoodMixin:
         """
         Compute log p(x_A | x_B), the log-likelihood of some tokens given others, for example of an infill.
 
-        Tokens that are neither targets nor context are marginalized out: the model does not see them. Several orders of
-        the targets share the rows of the context in a pass.
+        Tokens that are neither targets (A) nor context (B) are marginalized out: the model does not see them. A pass
+        can score several orders of the targets, for which the rows of the context are computed only once.
 
         With `ensemble_size` M above 1, the probability of each target is the mean over M orders of the context: the
         order given by `context_orders` and M - 1 random permutations (Eq. 4). Only context is permuted, not targets.
@@ -239,16 +244,17 @@ class AnyOrderLikelihoodMixin:
             num_orders (`int`, defaults to 1): Number of random orders K to average over.
             block_length (`int`, *optional*): As in [`log_likelihood`].
             stride (`int`, *optional*): As in [`log_likelihood`].
-            context_orders (as `orders`, defaults to `"left_to_right"`): Orders of all positions. The model reads the
-                context in this relative order.
+            context_orders (as `orders`, defaults to `"left_to_right"`): Orders of all positions. They decide in which
+                order the model reads the context.
             ensemble_size (`int`, defaults to 1): Number of orders M of the context.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
             rows_per_pass (`int`): Largest number of rows in a forward pass. It limits the use of memory.
 
         Returns:
-            [`LogLikelihoodOutput`], without gradients. The standard error is computed from the orders of the targets.
-            For a single order, it is NaN if the order of the targets or of the context is random.
+            [`LogLikelihoodOutput`], without gradients. The standard error is computed from the variation between the
+            `num_orders` orders of the targets. For a single order, it is NaN if the order of the targets or of the
+            context is random, and 0 otherwise.
 
         Raises:
             ValueError: If `targets` and `context` overlap or do not fit `input_ids`, if another argument is not
@@ -274,10 +280,10 @@ class AnyOrderLikelihoodMixin:
         max_targets, max_context = int(num_targets.max()), int(num_context.max())
         is_context_random = context_source.is_random or ensemble_size > 1
         # Several orders of the targets can be scored in one pass, with the same order of the context. If the order of
-        # the context is random, each order of the targets takes its own pass, so that the results are independent.
-        # Otherwise, a pass has at most as many target rows as context rows. With more target rows, most of the
-        # attention would be computed between rows of different orders, which do not attend to each other. A pass also
-        # has at most `rows_per_pass` rows, which limits the size of its attention mask.
+        # the context is random, each order of the targets takes its own pass with a new order of the context, so that
+        # the results are independent. Otherwise, a pass has at most as many target rows as context rows. With more
+        # target rows, most of the computed attention scores would be between rows of different orders, which do not
+        # attend to each other. A pass also has at most `rows_per_pass` rows, to limit the size of its attention mask.
         max_target_rows = 0 if is_context_random else min(max_context, rows_per_pass - max_context)
         orders_per_pass = max(1, max_target_rows // max(1, max_targets))
         totals, per_token = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)
@@ -309,16 +315,17 @@ class AnyOrderLikelihoodMixin:
         rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
         """
-        Estimate the masked-diffusion bound (Eq. 1) on log p(x) in the same way as an encoder does.
+        Estimate the masked-diffusion bound (Eq. 1) on log p(x) from random masks, as for an encoder.
 
-        Tokens are masked at random diffusion times. All masked tokens are predicted given the unmasked tokens, which
-        the model reads in a random order. The expectation equals that of [`log_likelihood`] with random orders (Eq. 7).
-        Both take n rows per draw, but [`log_likelihood`] has less variance.
+        At each of `num_times` random diffusion times, tokens are masked at random. All masked tokens are predicted
+        given the unmasked tokens, which the model reads in a random order. The expectation equals that of
+        [`log_likelihood`] with random orders (Eq. 7). A diffusion time takes as many rows as an order in
+        [`log_likelihood`], which has less variance.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
-            num_times (`int`, defaults to 32): Number of random diffusion times. It must be even, since two times are
-                drawn in each of `num_times` / 2 strata.
+            num_times (`int`, defaults to 32): Number of random diffusion times. It must be even, because two times are
+                drawn in each of `num_times` / 2 strata (equal parts of the interval).
             masking (`str`, defaults to `"fixed_count"`): With `"fixed_count"`, exactly ceil(t n) tokens are masked at
                 diffusion time t (Eq. 2). With `"bernoulli"`, each token is masked with probability t (Eq. 1), which has
                 more variance.
@@ -357,13 +364,14 @@ def make_order_source(
     orders: Orders | None, num_orders: int, block_length: int | None, stride: int | None, allow_repeats: bool = False
 ) -> OrderSource:
     """
-    Return the source of the orders of a likelihood.
+    Return the source from which a likelihood draws its orders.
 
-    If `orders` is None, the order is left to right. If also `num_orders` is above 1, or `block_length` or `stride` is
-    set, the orders are random.
+    If `orders` is None, the orders are random if `num_orders` is above 1 or if `block_length` or `stride` is set.
+    Otherwise, the order is left to right.
 
     Raises:
-        ValueError: If `num_orders` is above 1 but the order is always the same, unless `allow_repeats`.
+        ValueError: If an argument is not allowed, or if `num_orders` is above 1 for an order that is always the same,
+            unless `allow_repeats` is True.
     """
     check_integer("num_orders", num_orders)
     if orders is None:
@@ -383,11 +391,14 @@ def join_branches(
     parts: list[torch.LongTensor], num_context: torch.LongTensor, num_targets: torch.LongTensor
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     """
-    Return the target position and the branch of each row, both (batch, rows). Each order of the targets is a branch.
+    Concatenate the context and several orders of the targets. Each order becomes a branch (see `rows.py`).
 
-    The first part holds the positions of the context (batch, max_context), of which `num_context` (batch,) are used.
-    Each other part holds an order of the targets (batch, max_targets), of which `num_targets` (batch,) are used. The
-    other positions are padding.
+    The first of the `parts` contains positions of the context (batch, max_context), of which the first `num_context`
+    (batch,) are used. Each other part contains an order of the targets (batch, max_targets), of which the first
+    `num_targets` (batch,) are used. Other entries are padding.
+
+    Returns:
+        The target position and the branch of each row, both of shape (batch, rows).
     """
     branches = []
     for branch, part in enumerate(parts, CONTEXT):
@@ -425,7 +436,8 @@ class Scorer:
     """
     Base class of scorers, which compute log-probabilities of tokens.
 
-    `input_ids` (batch, n) are the result of `prepare_input_ids`. A forward pass has at most `rows_per_pass` rows.
+    `input_ids` (batch, n) is the result of `prepare_input_ids`. A forward pass has at most `rows_per_pass` rows, or one
+    sequence if a single sequence has more.
     """
 
     def __init__(
@@ -454,8 +466,9 @@ class RowScorer(Scorer):
         """
         Return the log-probability of every token of a branch given the context and the earlier tokens of the branch.
 
-        `order` (copies * batch, rows) is the position that each row predicts. The batch may be repeated `copies` times.
-        `branches` and the float64 result have the same shape. The result is 0 at context and padding.
+        `order` (copies * batch, rows) contains the position that each row predicts. It can contain several copies of
+        the batch one after another, with different orders. `branches` says what each row belongs to (see `rows.py`).
+        `branches` and the float64 result have the shape of `order`. The result is 0 at context and padding.
         """
         scores = torch.zeros(order.shape, dtype=torch.float64, device=order.device)
         num_rows = (branches != PADDING).sum(dim=-1)
@@ -513,7 +526,8 @@ class RowScorer(Scorer):
         """
         Return log p_ens (batch, rows) of an ensemble of `ensemble_size` orders of the context.
 
-        These are the current order, for which log p is given as `scores`, and random permutations of the context.
+        The ensemble consists of the current order, for which `scores` contains log p, and of random permutations of the
+        context.
         """
         if ensemble_size == 1:
             return scores
@@ -537,9 +551,10 @@ def draw_context_sizes(
     num_gaining: torch.LongTensor, num_draws: int, generator: torch.Generator | None
 ) -> list[torch.LongTensor]:
     """
-    Draw stratified context sizes, a list of `num_draws` tensors (batch,).
+    Draw stratified numbers of context tokens: a list of `num_draws` tensors (batch,).
 
-    A size of sequence b is drawn uniformly from the `num_gaining[b]` smallest sizes from `MIN_ENSEMBLE_CONTEXT` on.
+    For sequence b, the numbers are uniformly distributed over the `num_gaining[b]` integers from `MIN_ENSEMBLE_CONTEXT`
+    on. For smaller contexts, the ensemble gain is 0.
     """
     draws = draw_stratified(num_draws, len(num_gaining), generator, num_gaining.device)
     return list(MIN_ENSEMBLE_CONTEXT + (draws * num_gaining).floor().long())
@@ -552,11 +567,12 @@ def ensemble_gain_along_orders(
     Compute the ensemble gain at all ranks of `orders`, or estimate it without bias from `num_ranks` random ranks.
 
     `orders` (batch, n) have padding at the end. `scores` (batch, n) are the log-probabilities of the tokens under these
-    orders, by rank. The random ranks are stratified. The gain at rank r takes (M - 1)(r + 1) rows.
+    orders, by rank. The random ranks are stratified (see [`draw_stratified`]). To compute the gain at rank r, the model
+    computes (M - 1)(r + 1) rows.
 
     Returns:
-        The gain (batch, n) by rank, and one estimate of its sum over ranks for each drawn rank, (draws, batch). The
-        mean of these estimates is the sum of the gain.
+        The gain (batch, n) by rank, and the estimates (draws, batch) of its sum over ranks from each drawn rank alone.
+        The mean of these estimates is the sum of the returned gain.
     """
     length, num_tokens = orders.shape[1], scorer.num_tokens
     num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)
@@ -583,13 +599,13 @@ def ensemble_gain_of_random_orders(
     """
     Estimate the mean ensemble gain over all orders without bias, from random contexts as in masked diffusion (Eq. 2).
 
-    A draw is a random context of random size l. The n - l other tokens are predicted in one pass for each of M random
-    permutations of the context. Any of these permutations could be the current order, so log p is averaged over all of
-    them. A draw takes M n rows.
+    A draw is a random context with a random number l of tokens. For each of M random permutations of the context, the
+    n - l other tokens are predicted in parallel. Any of these permutations could be the current order, so log p is
+    averaged over all of them. A draw takes M n rows.
 
     Returns:
-        The gain (batch, n) by position, and one estimate of its sum for each draw, (num_draws, batch). The mean of
-        these estimates is the sum of the gain.
+        The gain (batch, n) by position, and the estimates (num_draws, batch) of its sum from each draw alone. The mean
+        of these estimates is the sum of the returned gain.
     """
     num_tokens, (batch_size, length) = scorer.num_tokens, scorer.input_ids.shape
     num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)
@@ -612,7 +628,7 @@ def ensemble_gain_of_random_orders(
 def draw_stratified(
     num_draws: int, batch_size: int, generator: torch.Generator | None, device: torch.device | str | None
 ) -> torch.Tensor:
-    """Draw float64 numbers (num_draws, batch) uniformly from [0, 1), two in each of num_draws / 2 equal strata."""
+    """Draw float64 numbers (num_draws, batch) from [0, 1): two in each of num_draws / 2 equal intervals (strata)."""
     draws = draw_uniform(num_draws, batch_size, generator=generator, device=device)
     strata = torch.arange(num_draws, device=device) // 2
     return (strata[:, None] + draws) / (num_draws // 2)
@@ -622,7 +638,7 @@ def draw_masks(
     is_target: torch.BoolTensor, times: torch.Tensor, masking: str, generator: torch.Generator | None
 ) -> tuple[torch.BoolTensor, torch.Tensor]:
     """
-    Draw the targets to mask at diffusion `times` (batch,) in (0, 1], at least one in each sequence.
+    Draw the targets to mask at diffusion `times` (batch,) in (0, 1]: at least one in each sequence that has targets.
 
     Returns:
         A boolean tensor (batch, n) that is True at masked positions, and the weight (batch,) of the log-probabilities
@@ -636,8 +652,8 @@ def draw_masks(
         return (ranks < num_masked[:, None]) & is_target, num_targets / num_masked
     # Each target is masked with probability t, conditioned on at least one target being masked. Without this condition,
     # a draw without masked targets would take a pass and contribute nothing. The variance would also be infinite: for
-    # small t, a single target is masked with probability of about n t, which decreases more slowly than its squared
-    # weight 1 / t^2 increases.
+    # small t, the probability that a target is masked is about n t, but the squared weight of its log-probability is
+    # 1 / t^2, and the integral of their product n / t over t diverges.
     log_kept = torch.log1p(-times)
     probability_of_any = -torch.expm1(num_targets * log_kept)
     first_draw = draw_uniform(len(times), generator=generator, device=times.device)
@@ -658,8 +674,9 @@ def diffusion_bound(
     Estimate the masked-diffusion bound on the log-likelihood (Eq. 1) from stratified random diffusion times.
 
     The bound is log p(x) >= - integral over t in (0, 1] of (1/t) E[sum over masked i of -log p(x_i | x_t)], where each
-    token is masked with probability t. Masking a uniform number k of n tokens instead, with weight n / k, has the same
-    mean for a model that does not depend on t (second line of Eq. 2), and less variance.
+    token is masked with probability t. One can instead mask k of n tokens, with a uniformly random number k and the
+    weight n / k. For a model that does not depend on t, this has the same mean (second line of Eq. 2) and less
+    variance.
 
     `score` computes log-probabilities of masked tokens with `scorer`. `is_target` (batch, n) is True at positions to
     score; other positions are context and are never masked. With `masking="bernoulli"`, each target is masked with
@@ -688,10 +705,10 @@ def average_over_orders(
     scorer: Scorer, per_token: torch.Tensor, totals: list[torch.Tensor], is_random: bool
 ) -> LogLikelihoodOutput:
     """
-    Return the output for one order, or for the mean over several orders.
+    Return the output of a likelihood that is the mean over one or several orders.
 
-    `per_token` (batch, n) is the mean over orders of log p of each token, by position. `totals` contains log p of each
-    sequence (batch,) for each order. `is_random` tells whether the orders are random.
+    `per_token` (batch, n) is the mean over orders of log p of each token, by position. `totals` contains, for each
+    order, the log-likelihoods (batch,) of the sequences. `is_random` is True if the totals depend on random numbers.
     """
     log_likelihood, totals = per_token.sum(dim=-1), torch.stack(totals)
     check_finite(torch.cat((totals, log_likelihood[None])), scorer.model.dtype)

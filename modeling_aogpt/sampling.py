@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling of tokens: Transformers' logits warpers, followed by exact categorical draws in float64."""
+"""Sampling of tokens: logits processors and warpers of Transformers, followed by categorical draws in float64."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,16 +25,16 @@ from .devices import draw_uniform, to_device
 
 TOP_P_RULES = ("inclusive", "exclusive")
 
-# Number of likeliest tokens that top-p sorts at first. For a trained model, their total probability nearly always
-# reaches p.
+# Number of likeliest tokens that the top-p warper sorts at first. For a trained model, their total probability nearly
+# always reaches p.
 NUM_TOP_P_CANDIDATES = 1024
 
-# Number of tokens whose weights are summed as one block. A cumulative sum over the whole vocabulary would be
-# sequential.
+# Number of tokens in a block. A draw first chooses a block and then a token of the block, because a cumulative sum over
+# the whole vocabulary is sequential and therefore slow.
 BLOCK_SIZE = 128
 
-# Number of distributions that a CPU computes at once. For 32 distributions, allocating memory can take four times as
-# long as the arithmetic.
+# Number of distributions that a CPU computes at once. With 32 distributions, allocating their memory can take four
+# times as long as the arithmetic.
 ROWS_ON_CPU = 16
 
 # Largest number of queries whose logits are in memory at once.
@@ -43,7 +43,7 @@ ROWS_PER_HEAD_CALL = 256
 # Largest number of logits in memory at once. In float64, they take 103 MB.
 LOGITS_PER_HEAD_CALL = 256 * 50304
 
-# Logits processors of Transformers that read the end or the length of `input_ids`. For them, `input_ids` must be the
+# Logits processors of Transformers that depend on the end or the length of `input_ids`. Their `input_ids` must be the
 # text before the token to predict.
 PREFIX_PROCESSORS = frozenset(
     {
@@ -62,14 +62,14 @@ PREFIX_PROCESSORS = frozenset(
 )
 
 # Function measure(logits, probabilities) that returns a dictionary of measures of predictions, such as their entropy.
-# Both arguments have shape (queries, vocab_size), and each measure has shape (queries,). `logits` are the model's
-# logits. `probabilities` are computed after logits processors, but before temperature and truncation.
+# Both arguments have shape (queries, vocab_size), and each measure has shape (queries,). `logits` come directly from
+# the model. `probabilities` include logits processors, but neither temperature nor truncation (top-k, top-p, min-p).
 MeasureFunction = Callable[[torch.Tensor, torch.Tensor], dict[str, torch.Tensor]]
 
 
 class PartialTopPWarper(LogitsProcessor):
     """
-    Top-p warper that sorts only the likeliest tokens. It sorts the whole vocabulary only if these do not reach p.
+    Top-p warper that sorts only the likeliest tokens, or the whole vocabulary if these tokens do not reach p.
 
     It keeps the same tokens as Transformers' `TopPLogitsWarper`. With `keep_crossing=False`, it also removes the token
     at which the cumulative probability first exceeds p, unless this is the likeliest token. For probabilities .6, .3,
@@ -110,10 +110,10 @@ def make_processors(config: GenerationConfig, eos_token_ids: torch.LongTensor | 
 
 
 def reads_prefix(processor: LogitsProcessor) -> bool:
-    """Return whether a processor needs the text before a token and therefore works only from left to right."""
+    """Return whether a processor needs the text before a token, and therefore works only from left to right."""
     if any(base.__name__ in PREFIX_PROCESSORS for base in type(processor).__mro__):
         return True
-    sequence_bias = getattr(processor, "sequence_bias", None)  # NoBadWordsLogitsProcessor has one too
+    sequence_bias = getattr(processor, "sequence_bias", None)  # NoBadWordsLogitsProcessor has it, too
     return isinstance(sequence_bias, dict) and any(len(tokens) > 1 for tokens in sequence_bias)
 
 
@@ -141,7 +141,7 @@ def compute_probabilities(logits: torch.Tensor, warpers: LogitsProcessorList) ->
     """
     Return the float64 distributions (queries, vocab_size) to draw from.
 
-    Drawing in float32 would lower the effective temperature (paper, section 4.3).
+    With float32, draws would have a lower effective temperature (section 4.3 of the paper).
     """
     return warpers(None, logits.double()).softmax(dim=-1)
 
@@ -170,11 +170,13 @@ def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None)
 
 def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.LongTensor, torch.Tensor]:
     """
-    Return the index (queries, 1) of the entry in which each uniform number falls, and a new uniform number.
+    Draw an entry for each query, and return its index (queries, 1) and a new uniform number (queries, 1).
 
-    The new uniform number is the relative offset within the entry.
+    `cumulative` (queries, entries) are cumulative sums of weights. The entry is the one in which `uniform` (queries, 1)
+    times the total weight falls. The new uniform number is the relative offset within this entry.
     """
-    # The threshold is below the total, so the first entry to exceed it exists and has positive weight.
+    # The threshold is below the total. An entry whose cumulative sum exceeds it therefore exists, and the first such
+    # entry has positive weight.
     threshold = uniform * cumulative[:, -1:]
     index = torch.searchsorted(cumulative, threshold, right=True).clamp(max=cumulative.shape[1] - 1)
     before = cumulative.gather(1, (index - 1).clamp(min=0)).masked_fill(index == 0, 0.0)
@@ -203,15 +205,15 @@ class TokenSampler:
     """
     Sampler of tokens: computes logits of queries, applies logits processors and warpers, and draws tokens.
 
-    Logits processors get the text as `input_ids`. If tokens are generated from left to right, this is the text before
-    the token, without padding, as in Transformers. Otherwise it is the whole sequence (queries, n), with the mask id at
+    Logits processors get text as `input_ids`. If tokens are generated from left to right, it is the text before the
+    token, without padding, as in Transformers. Otherwise, it is the whole sequence (queries, n), with the mask id at
     masked positions and at padding. There is one mixed case: if masked positions inside a text are filled in from left
-    to right, processors that read the end or the length of `input_ids` get the text before the token, and other
+    to right, processors that depend on the end or the length of `input_ids` get the text before the token, and other
     processors get the whole sequence.
 
-    Without `do_sample`, the likeliest token is taken. `is_left_to_right` tells whether all tokens before a queried
-    position are known. `eos_ban` contains a boolean tensor (batch, n), indexed by column, that is True where
-    end-of-text tokens are forbidden, and the ids of these tokens.
+    Without `do_sample`, the likeliest token is taken. `is_left_to_right` tells whether all tokens to the left of each
+    predicted position are known. `eos_ban` contains a boolean tensor (batch, n), which is True at the columns of a
+    sequence where end-of-text tokens are forbidden, and the ids of these tokens.
     """
 
     def __init__(
@@ -230,7 +232,7 @@ class TokenSampler:
 
     def sample(self, result: QueryResult, measure: MeasureFunction | None = None) -> SampledTokens:
         """
-        Return one token per query, and the values of `measure`.
+        Return one token for each entry of `result`, and the values of `measure`.
 
         Logits are computed in chunks to limit the use of memory.
         """
@@ -264,9 +266,10 @@ class TokenSampler:
 
     def distributions(self, result: QueryResult, num_visible: torch.LongTensor | None = None) -> torch.Tensor:
         """
-        Return the float64 distributions (queries, vocab_size) to draw from.
+        Return the float64 distributions (queries, vocab_size) to draw from, one for each entry of `result`.
 
-        Each query can see the first `num_visible` (queries,) ranks. By default, these are all unmasked ranks.
+        For an entry, logits processors see the tokens of the first `num_visible` (queries,) ranks. By default, these
+        are all unmasked ranks.
         """
         shape = len(result.hidden_states), self.state.model.config.vocab_size
         output = result.hidden_states.new_empty(shape, dtype=torch.float64)
@@ -290,8 +293,8 @@ class TokenSampler:
                 logits = apply_to_prefixes(processor, text, lengths, logits)
             else:
                 text = state.visible_ids(queries.sequences, num_visible)
-                # Processors look up scores by id. The mask id may have no column in the logits, so a column is added
-                # for the call.
+                # Processors look up the scores of all ids in the text. If the mask id has no column in the logits,
+                # columns are added for the call.
                 num_missing = max(state.model.config.mask_token_id + 1 - logits.shape[1], 0)
                 padded = F.pad(logits, (0, num_missing), value=float("-inf"))
                 logits = processor(text, padded)[:, : logits.shape[1]]
@@ -307,7 +310,7 @@ class TokenSampler:
 def apply_to_prefixes(
     processor: LogitsProcessor, text: torch.LongTensor, lengths: torch.LongTensor, logits: torch.Tensor
 ) -> torch.Tensor:
-    """Apply a processor to the first `lengths` ids of each text. Texts with equal lengths share a call."""
+    """Apply a processor with the first `lengths` ids of each text. Texts with equal lengths share a call."""
     output = logits.clone()
     for length in lengths.unique().tolist():
         rows = lengths == length

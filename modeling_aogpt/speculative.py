@@ -3,10 +3,11 @@
 """
 Exact speculative decoding in any order.
 
-The tokens of the next ranks are drafted, each from some distribution q. One pass over the drafts as a causal chain
-gives p, the model's distribution of each token given the tokens before it. A draft is accepted with probability min(1,
-p / q), evaluated at the draft. The first rejected draft is replaced by a draw from the positive part of p - q. The
-result is an exact sample of p(x | order) for every q (Leviathan et al., arXiv 2211.17192, appendix A.1).
+In each round, tokens of the next ranks are drafted, each of them from some distribution q. One pass over the drafts as
+a causal chain gives p, the model's distribution of each token given the tokens of all earlier ranks. A draft is
+accepted with probability min(1, p / q), where p and q are the probabilities of the draft. The first rejected draft is
+replaced by a token that is drawn from the normalized positive part of p - q. Later drafts are discarded. The result is
+an exact sample of p(x | order) for every q (Leviathan et al., arXiv 2211.17192, appendix A.1).
 """
 
 from collections.abc import Callable
@@ -21,14 +22,14 @@ from .sampling import TokenSampler, draw_tokens
 
 DRAFTS = ("model", "prompt_lookup")
 
-# Number of neighbours on each side of a position that prompt lookup compares.
+# Largest number of neighbours on each side of a position that prompt lookup compares.
 LOOKUP_REACH = 3
 
 
 class Drafts(NamedTuple):
-    """Drafted tokens for the next ranks of each sequence."""
+    """Drafted tokens for the first masked ranks of each sequence."""
 
-    tokens: torch.LongTensor  # (batch, width)
+    tokens: torch.LongTensor  # (batch, width): column j belongs to the j-th masked rank
     distributions: torch.Tensor  # (batch, width + 1, vocab_size): q of each draft; 0 after the last draft
     counts: torch.LongTensor  # (batch,): number of drafts of each sequence, on the CPU
 
@@ -37,7 +38,8 @@ class ModelDrafts:
     """
     Source of drafts that queries the model itself, for several ranks in parallel. Drafts do not see each other.
 
-    For the first draft of a round, q equals p. This draft is always accepted, so each pass gives at least one token.
+    For the first draft of a round, q equals p, because all tokens before it are unmasked. It is therefore always
+    accepted.
     """
 
     num_always_accepted = 1  # drafts per round that cannot be rejected
@@ -62,9 +64,9 @@ class PromptLookupDrafts:
 
     The draft for a target position is the token of the unmasked position whose neighbours agree best with those of the
     target. The agreement of two positions is the number of equal unmasked neighbours on the left, counted up to the
-    first difference and at most `LOOKUP_REACH`, plus the same number on the right. Of several best positions, the last
-    one is taken. From left to right, this is a lookup of the longest n-gram. Drafting stops at the first target for
-    which no neighbour agrees.
+    first difference and at most `LOOKUP_REACH`, plus the number on the right, counted in the same way. If several
+    positions agree best, the last one is taken. In left-to-right order, this is a lookup of the longest n-gram.
+    Drafting stops at the first target for which no neighbour agrees.
     """
 
     num_always_accepted = 0
@@ -100,9 +102,10 @@ class PromptLookupDrafts:
 
 def look_up(text: torch.LongTensor, targets: torch.LongTensor) -> tuple[torch.LongTensor, torch.BoolTensor]:
     """
-    Return the token (batch,) whose neighbours agree best with those of the target, and whether at least one agrees.
+    Return the token (batch,) whose neighbours agree best with those of the target, and whether any of them agrees.
 
-    `text` (batch, n) has -1 at masked positions. `targets` (batch,) is the target position of each sequence.
+    `text` (batch, n) has -1 at masked positions. `targets` (batch,) is the target position of each sequence. See
+    [`PromptLookupDrafts`] for the meaning of agreement.
     """
     length = text.shape[1]
     padded = torch.nn.functional.pad(text, (LOOKUP_REACH, LOOKUP_REACH), value=-1)
@@ -125,8 +128,9 @@ class SpeculativeSampler:
     """
     Sampler that fills in the sequences of a decoder by drafting and verifying tokens.
 
-    A round takes one pass to verify drafts. With `ModelDrafts`, it takes another pass to make them. A round unmasks at
-    least one token, or with `ModelDrafts` at least two (if two are left). There are thus never more passes than tokens.
+    A round takes one pass to verify drafts, and with `ModelDrafts` another pass to make them. In each unfinished
+    sequence, it unmasks at least one token, and with `ModelDrafts` at least two (if two are left). There are thus never
+    more passes than tokens to fill in.
 
     `draft_length` is the largest number of drafts per round and sequence.
     """
@@ -159,8 +163,8 @@ class SpeculativeSampler:
         state, device = self.state, self.state.ids.device
         context = state.num_context.clone()
         drafts = self.drafter.draft(state.num_masked.clamp(max=self.draft_length))
-        # Column j stands for rank context + j. There is one column more than drafts: if all drafts are accepted, one
-        # more token is drawn.
+        # Column j stands for rank context + j. The additional last column is for the token that is drawn if all drafts
+        # are accepted.
         columns = torch.arange(drafts.distributions.shape[1], device=device)
         ranks = to_device(context, device)[:, None] + columns
         tokens = torch.nn.functional.pad(drafts.tokens, (0, 1))
@@ -171,11 +175,11 @@ class SpeculativeSampler:
         verified = self._verify(drafts)
         p, q = (values.gather(2, tokens[..., None]).squeeze(2) for values in (verified, drafts.distributions))
         uniform = draw_uniform(*p.shape, generator=self.sampler.generator, device=device)
-        is_accepted = is_draft & ~(uniform >= p / q)  # accepts NaN, which `generate` reports later
+        is_accepted = is_draft & ~(uniform >= p / q)  # NaN is accepted here, and reported later by `generate`
         num_accepted = is_accepted.long().cumprod(dim=1).sum(dim=1).cpu()
 
-        # Draw one more token after the accepted drafts: at the rank of the first rejected draft, or after the last
-        # draft.
+        # Draw one more token after the accepted drafts, either at the rank of the first rejected draft or, if there is
+        # none, at the rank after the last draft.
         has_more = state.num_masked > num_accepted
         selected = to_device(has_more.nonzero().squeeze(1), device), to_device(num_accepted[has_more], device)
         tokens[selected] = draw_tokens(
@@ -209,9 +213,9 @@ def arrange_by_rank(
     state: CachedDecodingState, distributions: torch.Tensor, result: QueryResult, width: int
 ) -> torch.Tensor:
     """
-    Return a tensor (batch, width, vocab_size) that has the distribution of the j-th masked rank in column j.
+    Return a tensor (batch, width, vocab_size) with the distribution of the j-th masked rank (from 0) in column j.
 
-    Columns of ranks that were not queried are zero.
+    `distributions` (queries, vocab_size) belong to the entries of `result`. Columns of other ranks are zero.
     """
     columns = result.ranks - to_device(state.num_context, result.ranks.device)[result.sequences]
     arranged = distributions.new_zeros(len(state.num_context), width, distributions.shape[1])

@@ -3,9 +3,10 @@
 """
 Unmasking: the choice of the positions that each step fills in.
 
-A schedule is a grid of diffusion times. In each step, the model predicts some masked positions, the candidates. An
-unmasking rule decides how many candidates the step unmasks. With an adaptive order, a certainty measure decides which
-candidates come first. `ParallelSampler` runs the steps.
+A schedule is a grid of diffusion times. In each step, the model predicts the tokens of some masked positions, the
+candidates. An unmasking rule decides which candidates the step unmasks. Many rules unmask a given number of the first
+candidates. With an adaptive order, a certainty measure decides which candidates come first. `ParallelSampler` runs the
+steps.
 """
 
 import math
@@ -72,10 +73,11 @@ def draw_unmasking_steps(
     Draw the index of the step at which each of the `num_masked` (batch,) masked ranks is unmasked.
 
     The `schedule` gives the expected fraction t_k of positions that are masked after step k (counted from 1). With
-    `unmasking="bernoulli"` (Lemma 4.1), every position draws its own step, and step k has probability t_{k-1} - t_k. In
-    a uniformly random order, positions are exchangeable, so the drawn steps can be sorted and assigned along the order
-    without changing the distribution. With `"fixed_count"` (released code), the first floor(m (1 - t_k)) of m ranks are
-    unmasked after step k, but each step unmasks at least one rank while any rank is masked.
+    `unmasking="bernoulli"` (Lemma 4.1), the step of each position is drawn independently, and is k with probability
+    t_{k-1} - t_k. The drawn steps are sorted and assigned to the ranks. In a uniformly random order, positions are
+    exchangeable, so sorting does not change the distribution. With `"fixed_count"` (as in the released code), the first
+    floor(m (1 - t_k)) of the m masked ranks of a sequence are unmasked after step k, but each step unmasks at least one
+    rank while any rank is masked.
 
     Returns:
         `torch.LongTensor` (batch, max(num_masked)) on the CPU. The first m values of each sequence are indices of steps
@@ -132,8 +134,8 @@ def negative_entropy(probabilities: torch.Tensor) -> torch.Tensor:
     return torch.special.xlogy(probabilities, probabilities).sum(dim=-1)
 
 
-# Measures of certainty for adaptive orders, as functions of probabilities (queries, vocab_size). The positions with the
-# highest values are unmasked first.
+# Measures of certainty for adaptive orders, by the name of the order: functions of probabilities (queries, vocab_size).
+# The positions with the highest values are unmasked first.
 CERTAINTY_MEASURES = {"confidence": confidence, "margin": margin, "entropy": negative_entropy}
 
 
@@ -143,7 +145,7 @@ CERTAINTY_MEASURES = {"confidence": confidence, "margin": margin, "entropy": neg
 class Candidates(NamedTuple):
     """Masked ranks that the model predicted in a step. The columns of a sequence are in order of preference."""
 
-    is_candidate: torch.BoolTensor  # (batch, columns)
+    is_candidate: torch.BoolTensor  # (batch, columns): False if a sequence has fewer candidates than columns
     num_planned: torch.LongTensor  # (batch,): number of ranks that the rule planned to unmask in this step
     measures: dict[str, torch.Tensor]  # results of `UnmaskingRule.measure`, each (batch, columns)
 
@@ -152,24 +154,24 @@ class UnmaskingRule:
     """
     Rule that decides which positions a step unmasks.
 
-    A rule first plans how many ranks each step unmasks. The step predicts the tokens at some masked positions, the
-    candidates. By default, it unmasks the planned number of them, in the given order. A rule can also choose candidates
-    by their predictions.
+    For each step, a rule first plans the number of ranks to unmask. The model then predicts the tokens at some masked
+    positions, the candidates. By default, the step unmasks the planned number of candidates, starting with the first. A
+    subclass can also select candidates by their predictions.
     """
 
-    is_adaptive = False  # whether the number of unmasked ranks depends on predictions
-    takes_leading = True  # whether the rule always selects the first candidates
+    is_adaptive = False  # whether the number of ranks that a step unmasks depends on predictions
+    takes_leading = True  # whether the selected candidates are always the first ones
 
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
         """Yield the index of each step and the planned number of ranks to unmask, (batch,) on the CPU."""
         raise NotImplementedError
 
     def noise_level(self, step: int) -> float | None:
-        """Return the noise level for an encoder, or None for the level that matches the fraction of masked tokens."""
+        """Return the noise level that SEDD gets, or None to compute it from the fraction of masked tokens."""
         return None
 
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the measures of each prediction that `select` needs (see `MeasureFunction`)."""
+        """Return the measures of the predictions that `select` needs, by name (see `MeasureFunction`)."""
         return {}
 
     def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
@@ -183,8 +185,8 @@ class ScheduledUnmasking(UnmaskingRule):
     """
     Rule that draws the numbers of ranks for all steps before the first pass (see [`draw_unmasking_steps`]).
 
-    Without `num_steps`, one position is unmasked at a time. If the sampler runs again on the same state, as in
-    refinement, the number of steps is reduced in proportion to the number of masked ranks.
+    Without `num_steps`, one position is unmasked at a time. If the rule is used again for refinement, the number of
+    steps is reduced in proportion to the number of masked ranks.
     """
 
     def __init__(
@@ -208,9 +210,9 @@ class ScheduledUnmasking(UnmaskingRule):
 
 class AdaptiveUnmasking(UnmaskingRule):
     """
-    Rule that takes as many steps as the predictions require, and unmasks at least one position in each step.
+    Base class of rules in which predictions decide the number of steps. Each step unmasks at least one position.
 
-    `bound` is the setting `entropy_bound` or `threshold` of `generate`.
+    `bound` is the argument `entropy_bound` or `threshold` of `generate`.
     """
 
     is_adaptive = True
@@ -219,7 +221,7 @@ class AdaptiveUnmasking(UnmaskingRule):
         self.bound = bound
 
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
-        """Yield steps until no rank is masked."""
+        """Yield steps, each with a plan of one rank per unfinished sequence, until no rank is masked."""
         step = 0
         while state.num_masked.any():
             yield step, state.num_masked.clamp(max=1)
@@ -228,10 +230,11 @@ class AdaptiveUnmasking(UnmaskingRule):
 
 class EntropyBoundUnmasking(AdaptiveUnmasking):
     """
-    Rule that unmasks candidates while the sum of their entropies minus the largest entropy is at most `bound` nats.
+    Rule that unmasks as many of the first candidates as the entropy bound allows, and at least one.
 
-    This difference bounds the Kullback-Leibler divergence between the joint distribution of the tokens and the product
-    of distributions from which they are drawn (arXiv 2505.24857).
+    The sum of the entropies of these candidates minus the largest entropy is at most `bound` nats. This difference
+    bounds the Kullback-Leibler divergence between the joint distribution of the tokens and the product of the
+    distributions from which they are drawn (arXiv 2505.24857).
     """
 
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -239,10 +242,10 @@ class EntropyBoundUnmasking(AdaptiveUnmasking):
         return {"entropy": -negative_entropy(probabilities)}
 
     def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, columns) that is True at the leading candidates within the bound."""
+        """Return a boolean tensor (batch, columns) that is True at the first candidates, as far as the bound allows."""
         entropies = candidates.measures["entropy"]
         total_correlation_bound = entropies.cumsum(dim=1) - entropies.cummax(dim=1).values
-        is_selected = total_correlation_bound <= self.bound + 1e-12  # 0 for a single position, up to rounding
+        is_selected = total_correlation_bound <= self.bound + 1e-12  # allow for rounding
         is_selected[:, 0] = True
         return candidates.is_candidate & is_selected
 
@@ -261,7 +264,7 @@ class ThresholdUnmasking(AdaptiveUnmasking):
         return {"confidence": confidence(probabilities)}
 
     def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, columns), True at candidates that reach the bound, else at the first one."""
+        """Return a boolean tensor (batch, columns), True at candidates that reach the bound, else at the first."""
         is_candidate, measures = candidates.is_candidate, candidates.measures
         is_selected = is_candidate & (measures["confidence"] >= self.bound)
         is_selected[:, 0] |= is_candidate[:, 0] & ~is_selected.any(dim=1)
@@ -272,14 +275,16 @@ class ScoreUnmasking(UnmaskingRule):
     """
     Rule of SEDD's samplers, which unmask positions by the predicted score s (arXiv 2310.16834).
 
-    In a step from diffusion time t to the lower time t', a masked position becomes token y
+    The score s_y is the predicted ratio of two probabilities at time t: that of the sequence with token y at a masked
+    position, and that of the sequence with the mask there. sigma(t) is the noise level (see [`log_linear_noise`]). In a
+    step from diffusion time t to the lower time t', a masked position becomes token y
 
     * `"euler"`: with probability (t - t') sigma'(t) s_y, from the rate at time t;
     * `"analytic"`: with probability (e^(sigma(t) - sigma(t')) - 1) s_y (Tweedie tau-leaping). This is exact for a
       single position if the score is exact.
 
-    If a network overestimates the score, the sum of these probabilities over y can exceed 1. The position is then
-    always unmasked. After the last step of the schedule, one more step unmasks the remaining positions.
+    If the sum of these probabilities over y exceeds 1, for example because the network overestimates the score, the
+    position is always unmasked. After the last step of the schedule, one more step unmasks the remaining positions.
     """
 
     is_adaptive = True
@@ -301,11 +306,11 @@ class ScoreUnmasking(UnmaskingRule):
         return log_linear_noise(self.times[step]).item()
 
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the log of the score summed over tokens, without the factor that depends only on the noise level."""
+        """Return the log of the sum of the score over tokens, without its factor 1 / (e^sigma - 1)."""
         return {"log_total": logits.double().logsumexp(dim=-1) - math.log(self.num_tokens)}
 
     def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
-        """Draw the candidates to unmask at random."""
+        """Return a boolean tensor (batch, columns) that is True at candidates drawn by their scores."""
         if step == len(self.times) - 1:
             return candidates.is_candidate
         time, next_time = self.times[step].item(), self.times[step + 1].item()
@@ -327,10 +332,11 @@ class ParallelSampler:
     """
     Sampler that unmasks several positions per forward pass.
 
-    The tokens of a step are drawn independently of each other, given all tokens that were unmasked before. With
-    `certainty`, a name in `CERTAINTY_MEASURES`, the candidates of a step are unmasked in the order of that measure
-    instead of the order of the state. Samples then no longer follow the model's distribution under a fixed order.
-    `window` is the number of masked ranks that are candidates; it defaults to all masked ranks of the block.
+    The tokens of a step are drawn independently of each other, given all tokens that were unmasked before. `certainty`
+    is a name in `CERTAINTY_MEASURES`. If it is given, the candidates with the highest certainty come first. Otherwise,
+    candidates keep their order in `state`. With `certainty`, samples no longer follow the model's distribution for a
+    given order. `window` is the number of masked ranks that are candidates. It defaults to all masked ranks of the
+    block.
     """
 
     def __init__(
@@ -352,7 +358,7 @@ class ParallelSampler:
         `after_step` is called after each step that unmasked at least one position.
         """
         state, step = self.state, -1
-        # The block of each rank. It does not change, because candidates move only within their block.
+        # The block of each rank (batch, n). Candidates move only within their block, so it does not change.
         blocks = state.blocks.cpu() if self.needs_measures else None
         for step, num_planned in self.rule.steps(state):
             num_queries = num_planned if blocks is None else self._count_candidates(num_planned, blocks)
@@ -378,10 +384,10 @@ class ParallelSampler:
 
     def _count_candidates(self, num_planned: torch.LongTensor, blocks: torch.LongTensor) -> torch.LongTensor:
         """
-        Return the number (batch,) of masked ranks that are candidates.
+        Return the number (batch,) of candidates, which are the first masked ranks of each sequence.
 
-        Candidates are the masked ranks up to the end of the block that contains the last planned rank, but at most
-        `window` ranks, or the planned number if it is larger.
+        They extend to the end of the block that contains the last planned rank. If `window` is set, there are at most
+        `window` candidates, or the planned number if it is larger.
         """
         state = self.state
         ranks = torch.arange(blocks.shape[1], device=blocks.device)
@@ -404,7 +410,7 @@ class ParallelSampler:
         """Move the selected candidates to the next masked ranks, commit them, and return their number (batch,)."""
         device = result.ranks.device
         context = to_device(self.state.num_context, device)
-        # Index of the query of each candidate; -1 in columns without a candidate.
+        # Index of the entry of `result` for each candidate, (batch, columns); -1 in columns without a candidate.
         queries = torch.full((len(context), int(num_queries.max())), -1, device=device)
         queries[result.sequences, result.ranks - context[result.sequences]] = torch.arange(
             len(result.ranks), device=device

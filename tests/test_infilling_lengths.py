@@ -79,16 +79,16 @@ def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> N
     ("ids", "arguments", "message"),
     [
         ([3, 1], {}, r"`input_ids` has no gap. Put the mask token \(id 11\) where text is missing"),
-        ([3, MASK, MASK, 1], {}, "Two masks are adjacent. Put one mask for each gap"),
-        ([MASK], {}, "There is no text around the gap"),
-        ([[3, MASK], [3, MASK]], {}, r"must be one text, a tensor \(n,\) or \(1, n\), but has shape \(2, 2\)"),
+        ([3, MASK, MASK, 1], {}, "`input_ids` has adjacent masks. Put one mask for each gap"),
+        ([MASK], {}, "`input_ids` has no text around the gap"),
+        ([[3, MASK], [3, MASK]], {}, r"must be a string or a tensor .* of one text, but has shape \(2, 2\)"),
         ([3, MASK], {"lengths": [0, 1]}, "`lengths` must be an integer of at least 1, but is 0"),
         ([3, MASK], {"lengths": []}, "`lengths` must be numbers of tokens, or a list of them for each of the 1 gaps"),
         ([3, MASK], {"lengths": [[1], [2]]}, "for each of the 1 gaps"),
         (
             [3, MASK],
             {"lengths": [12]},
-            "The text has 1 tokens, and at most 12 with its gaps, so none of the `lengths` fits",
+            "The text has 1 tokens, and may have at most 12 with its gaps, so none of the `lengths` fits",
         ),
         ([3, MASK], {"padded_length": 1}, "at most 1 with its gaps, so none of the `lengths` fits"),
         (
@@ -124,5 +124,5 @@ def test_a_text_is_filled_in_with_its_tokenizer(
     assert torch.equal(output.sequences, expected.sequences)
     assert output.texts == tiny_tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
     assert expected.texts is None
-    with pytest.raises(ValueError, match="A text cannot be read without `tokenizer`"):
+    with pytest.raises(ValueError, match="`input_ids` is a string, but `tokenizer` is missing"):
         tiny_model.infill(text)

@@ -35,8 +35,8 @@ ORDERS = ["random", "left_to_right", "confidence", "margin", "entropy"]
 ENDINGS = {"nothing": "end", "more text": "continue"}
 MAX_LENGTH = 128  # tokens; longer texts take too long to watch
 MIN_WIDTH = 260  # pixels; narrower sliders cut off their labels
-# With the quickstart's model, the first example and TEMPERATURE, 99 % of the filled-in texts contain only words of the
-# corpus.
+# With the model of `make quickstart`, the first example and TEMPERATURE, 99 % of the filled-in texts contain only words
+# of the corpus.
 EXAMPLES = ["LATIN _ LETTER _ WITH _", "GREEK _ LETTER _", "_ DIGIT _", "_ _ LETTER _"]
 TEMPERATURE = 0.7
 CSS = """
@@ -77,7 +77,7 @@ def encode(
     `ending="continue"` pads it with masks.
 
     Raises:
-        ValueError: If the text is too long, contains nothing to fill in, or if lengths cannot be chosen.
+        ValueError: If the text is too long, if it contains nothing to fill in, or if `infill` refuses it.
     """
     length, is_end = min(model.config.max_position_embeddings, MAX_LENGTH), ending == "end"
     text = re.sub(rf"\\([{BLANK}\\])|{BLANK}", lambda match: match[1] or tokenizer.mask_token, text)
@@ -244,7 +244,7 @@ def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Bloc
 
 
 def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model, with the code in its folder, and the tokenizer. If this fails, exit with an error message."""
+    """Load a model with the code in its folder, and its tokenizer. If this fails, exit with an error message."""
     try:
         model = AutoModel.from_pretrained(name, trust_remote_code=True).eval()
         return model, AutoTokenizer.from_pretrained(name, trust_remote_code=True)

@@ -3,12 +3,14 @@
 """
 Detokenizers: rules that turn the tokenized text of the benchmark data sets into ordinary text.
 
-The published zero-shot tables of SEDD, RADD and AO-GPT were computed with these rules. The order of the rules matters.
+The published zero-shot tables of SEDD, RADD and AO-GPT were computed with these rules. Their order matters,
+because a rule may match the result of an earlier rule.
 """
 
 import re
 from collections.abc import Iterable
 
+# A rule is a pair (old, new). In LM1B, the old texts are regular expressions.
 WIKITEXT_MARKS = (
     ("s '", "s'"),
     (" @-@ ", "-"),
@@ -31,7 +33,7 @@ PTB = (
     (" n't", "n't"),
     (" \n ", "\n"),
     ("\\/", "/"),
-    *[(" N ", " 1 ")] * 10,  # repeated: a pass replaces only one N of " N N ", whose middle space is shared
+    *[(" N ", " 1 ")] * 10,  # in " N N ", the two matches share a space, so each pass replaces only one N
     ("$ 1", "$1"),
     ("# 1", "#1"),
     ("<unk>", "?"),
@@ -81,7 +83,7 @@ def detokenize_lm1b(text: str) -> str:
 
 
 def detokenize_lambada(text: str) -> str:
-    """Detokenize a document of LAMBADA: make its quotes straight, and put a line break before it."""
+    """Detokenize a document of LAMBADA: make quotes straight, strip whitespace, and put a line break at the start."""
     return "\n" + _replace(text, (("“", '"'), ("”", '"'))).strip()
 
 

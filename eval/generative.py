@@ -1,13 +1,14 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Generative perplexity of any-order models for a grid of numbers of steps, top-p and temperature.
+Generative perplexity of any-order models for several numbers of steps, values of top-p and temperatures.
 
     python eval/generative.py MODEL [MODEL ...] --output_dir DIR [--judge gpt2-large] [--steps 64 128] ...
 
-The judge is the causal language model that computes the perplexity of the samples. The command writes to DIR: samples/
-(JSON lines, one file for each cell of the grid), results.json, table.md (in the layout of the paper's Table 1) and
-frontier.png. If the same command is run again, samples that are already in DIR are reused, even with another judge.
+The judge is the causal language model that computes the perplexity of the samples. A cell is one combination of model,
+number of steps, top-p and temperature. The command writes to DIR: samples/ (a file of JSON lines for each cell),
+results.json, table.md (in the layout of the paper's Table 1) and frontier.png. If the command is run again with the
+same DIR, it reuses the samples in DIR. --judge may then be different.
 """
 
 import itertools
@@ -51,9 +52,9 @@ class GenerativeArguments(Options):
 
     output_dir: Path = field(metadata={"help": "Folder for samples and results."})
     steps: list[int] = option(list(GENERATIVE_STEPS), "Numbers of generation steps.")
-    top_p: list[float] = option([], "Values of top-p, combined with all temperatures. Defaults to 1.")
+    top_p: list[float] = option([], "Values of top-p. Each is combined with every temperature. Defaults to 1.")
     temperature: list[float] = option(
-        [], "Temperatures. Defaults to 1. If `top_p` is not set either, the pairs of Table 1 are used."
+        [], "Temperatures. Defaults to 1. If `temperature` and `top_p` are not set, the pairs of Table 1 are used."
     )
     top_p_rule: Literal["inclusive", "exclusive"] = option(
         "inclusive",
@@ -62,9 +63,9 @@ class GenerativeArguments(Options):
     )
     schedule: Literal["linear", "cosine"] = option("linear", "How the masked fraction decreases over the steps.")
     unmasking: Literal["bernoulli", "fixed_count", "euler", "analytic"] = option(
-        "bernoulli", "How a step chooses positions to unmask. euler and analytic are only for a SEDD."
+        "bernoulli", "How a step chooses positions to unmask. euler and analytic need a SEDD model."
     )
-    num_samples: int = option(64, "Number of samples in each cell.", least=1)
+    num_samples: int = option(64, "Number of samples for each combination of settings.", least=1)
     length: int | None = option(None, "Number of tokens in a sample. Defaults to the model's maximum.", least=1)
     batch_size: int = option(16, "Number of samples that are generated or judged at once.", least=1)
     seed: int = option(0, "Seed of the samples.")
@@ -79,7 +80,7 @@ class GenerativeArguments(Options):
             AnyOrderGenerationConfig(num_steps=steps, top_p=top_p, temperature=temperature)  # checks the values
 
     def settings(self) -> list[tuple[float, float]]:
-        """Return the pairs of top-p and temperature."""
+        """Return the pairs (top-p, temperature) to evaluate."""
         if not self.top_p and not self.temperature:
             return list(GENERATIVE)
         return list(itertools.product(self.top_p or [1.0], self.temperature or [1.0]))
@@ -88,7 +89,7 @@ class GenerativeArguments(Options):
 @dataclass(frozen=True)
 class Cell:
     """
-    A point of the grid, with all settings on which its samples depend.
+    Settings that determine a set of samples. The samples are one cell of the table of results.
 
     `weights` identifies the weights of the model (see `identity_of_weights`).
     """
@@ -108,7 +109,7 @@ class Cell:
     dtype: str
 
     def path(self, folder: Path) -> Path:
-        """Return the path of the file with the samples."""
+        """Return the path in `folder` of the file with the samples of the cell."""
         model = re.sub(r"[^\w.-]+", "--", self.model).strip("-")
         name = f"steps-{self.steps}_top-p-{self.top_p}_temperature-{self.temperature}.jsonl"
         return folder / "samples" / model / name
@@ -117,7 +118,7 @@ class Cell:
 def sample_cell(
     cell: Cell, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, machine: dict[str, Any]
 ) -> None:
-    """Generate the samples of a cell, and write them to a file: a line of facts, then one line per sample."""
+    """Generate the samples of a cell. Write them to a file: a line with settings and costs, then a line per sample."""
     generator = torch.Generator().manual_seed(cell.seed)
     started = time.perf_counter()
     samples: list[Sample] = []
@@ -129,7 +130,7 @@ def sample_cell(
             num_steps=cell.steps,
             top_p=cell.top_p,
             temperature=cell.temperature,
-            top_p_rule=cell.top_p_rule if cell.top_p < 1 else None,  # has no effect if top_p is 1
+            top_p_rule=cell.top_p_rule if cell.top_p < 1 else None,  # not allowed if top_p is 1
             schedule=cell.schedule,
             unmasking=cell.unmasking,
             num_return_sequences=min(cell.batch_size, cell.num_samples - start),
@@ -152,12 +153,12 @@ def sample_cell(
 
 
 def without_padding(ids: list[int], end_of_text: int) -> list[int]:
-    """Return the ids up to and including the first of the end-of-text tokens at the end. The others are padding."""
+    """Return the ids without padding: keep only the first of the end-of-text tokens at the end."""
     return ids[: num_unpadded(ids, end_of_text) + 1]
 
 
 def read_cell(cell: Cell, folder: Path) -> tuple[dict[str, Any], list[Sample]] | None:
-    """Return the facts and samples of a cell, or None if the samples have not been generated yet."""
+    """Return the settings and costs, and the samples of a cell, or None if they have not been generated yet."""
     path = cell.path(folder)
     if not path.exists():
         return None
@@ -174,7 +175,7 @@ def read_cell(cell: Cell, folder: Path) -> tuple[dict[str, Any], list[Sample]] |
 def judge_cell(
     facts: dict[str, Any], samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase, judge: Judge
 ) -> dict[str, Any]:
-    """Return the facts of a cell, with the perplexity, the entropies and distinct-n of its samples added."""
+    """Return the settings and costs of a cell, and the perplexity, the entropies and distinct-n of its samples."""
     entropies = [unigram_entropy(sample.ids) for sample in samples]
     ids = [sample.ids for sample in samples]
     return {
@@ -189,19 +190,23 @@ def judge_cell(
 
 
 def _make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
-    """Yield the cells of a model. Raise a `ValueError` if the model cannot generate samples of `length` tokens."""
+    """Yield the cells of a model. Raise a `ValueError` if the model does not support `length` or `unmasking`."""
     shared = {
         key: getattr(arguments, key)
         for key in ("top_p_rule", "schedule", "unmasking", "num_samples", "batch_size", "seed", "dtype")
     }
     config = read_config(name)
     if arguments.unmasking in SCORE_UNMASKING and config.target_injection != "sigma":
-        raise ValueError(f"`unmasking` ({arguments.unmasking}) needs a SEDD, but {name} predicts no score. Remove it.")
+        raise ValueError(
+            f"`unmasking` ({arguments.unmasking}) needs a SEDD, but {name} predicts no score. Set `unmasking` to "
+            "bernoulli or fixed_count, or use a SEDD model."
+        )
     longest = config.max_position_embeddings
     length = arguments.length or longest
     if length > longest:
         raise ValueError(
-            f"`length` must be at most {longest}, the `max_position_embeddings` of {name}, but is {length}."
+            f"`length` must be at most {longest}, the `max_position_embeddings` of {name}, but is {length}. "
+            "Decrease `length`."
         )
     weights = identity_of_weights(name)
     for (top_p, temperature), steps in itertools.product(arguments.settings(), arguments.steps):
@@ -209,15 +214,15 @@ def _make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
 
 
 def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[dict[str, Any]]:
-    """Generate and judge the samples of all cells. Return the results of each cell."""
+    """Generate the samples that are missing, judge all samples, and return a dictionary of results for each cell."""
     folder, dtype = arguments.output_dir, getattr(torch, arguments.dtype)
     accelerator = start_accelerator()
     if accelerator.num_processes > 1:
         raise ValueError(
             f"eval/generative.py must run in one process, but was started with {accelerator.num_processes}. Start it "
-            "with python, without a launcher."
+            "with `python`, not with `accelerate launch` or `torchrun`."
         )
-    # These lines check everything before sampling begins, because sampling may take hours.
+    # Errors in settings, existing samples or the judge are found here, before sampling, which may take hours.
     cells = {name: list(dict.fromkeys(_make_cells(name, arguments))) for name in models}
     missing = {name: [cell for cell in cells[name] if read_cell(cell, folder) is None] for name in cells}
     judge = Judge(find_model(arguments.judge), torch.device("cpu"), dtype)
@@ -237,7 +242,7 @@ def generative(models: Sequence[str], arguments: GenerativeArguments) -> list[di
 
 
 def write_results(results: list[dict[str, Any]], arguments: GenerativeArguments) -> None:
-    """Write results.json, table.md and frontier.png."""
+    """Write results.json, table.md and frontier.png to `arguments.output_dir`."""
     folder = arguments.output_dir
     write_json(folder / "results.json", {"arguments": asdict(arguments), "cells": results})
     write_text(folder / "table.md", f"{generative_table(results)}\n\n{generative_table(results, 'pooled')}\n")
@@ -246,9 +251,9 @@ def write_results(results: list[dict[str, Any]], arguments: GenerativeArguments)
 
 def draw_frontier(results: Sequence[dict[str, Any]], path: Path) -> None:
     """
-    Plot perplexity against entropy.
+    Plot generative perplexity against the mean unigram entropy of the samples.
 
-    There is one line for each model and number of steps. Its points are the pairs of top-p and temperature.
+    There is one line for each model and number of steps. Each point of a line is a pair of top-p and temperature.
     """
     figure = Figure(figsize=(12, 5.2), facecolor="white", layout="constrained")
     left, right = figure.subplots(1, 2, sharex=True)

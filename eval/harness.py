@@ -5,16 +5,17 @@ The command line of the lm-evaluation-harness, with the additional model type `a
 
     python eval/harness.py run --model aogpt --model_args pretrained=MODEL,context_order=random --tasks TASK [...]
 
-If the context of a task contains the model's mask token, the completion is scored at the position of the mask, given
-the text on both sides. Infilling can therefore be evaluated as a task of the usual format. For left-to-right scores,
-the model type `hf` of the harness can also be used: `--model hf --model_args pretrained=MODEL,trust_remote_code=True`.
+Tasks ask for the log-probability of a completion given a context. If a context contains the model's mask token, the
+completion is scored at the position of the mask, given the text on both sides. A task of the usual format can therefore
+evaluate infilling. For left-to-right scores, the model type `hf` of the harness can also be used: `--model hf
+--model_args pretrained=MODEL,trust_remote_code=True`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
 
-import lm_eval.models  # noqa: F401  # registers the harness' own models; later, it would skip this because of `aogpt`
+import lm_eval.models  # noqa: F401  # registers the harness' models; it does so later only if there are none yet
 import torch
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.instance import Instance
@@ -39,7 +40,7 @@ HARNESS_ARGUMENTS = ("max_batch_size", "trust_remote_code")  # the harness passe
 
 @dataclass
 class Query:
-    """A text to score. The tokens at the positions `start` ... `stop` - 1 are scored; the others are context."""
+    """A text to score: tokens at the positions `start` ... `stop` - 1 are scored, and all other tokens are context."""
 
     ids: list[int]
     start: int
@@ -47,7 +48,7 @@ class Query:
 
 
 def _to_tensors(queries: Sequence[Query]) -> tuple[torch.LongTensor, torch.BoolTensor, torch.BoolTensor]:
-    """Return three tensors (batch, n): ids, padded on the right; whether they are tokens; whether they are scored."""
+    """Return tensors (batch, n): ids, padded on the right; whether they are not padding; whether they are scored."""
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(query.ids) for query in queries], batch_first=True)
     positions = torch.arange(ids.shape[1])
     stops, starts, ends = torch.tensor([[query.stop, query.start, len(query.ids)] for query in queries]).T[..., None]
@@ -59,9 +60,9 @@ class AnyOrderLM(TemplateLM):
     """
     Model type of the harness that computes log p(completion | context) with an AO-GPT or sigma-GPT.
 
-    In the order, the whole context comes first, in `context_order`. The completion follows, in `completion_order`. With
-    random orders, the log-likelihood is the mean over `num_orders` orders. This is a lower bound on the log-likelihood
-    of the mixture over the orders.
+    The model reads the whole context in `context_order`, and then predicts the completion in `completion_order`. With
+    random orders, the log-likelihood is averaged over `num_orders` orders. The average is a lower bound on the log of
+    the mean likelihood.
 
     Args:
         pretrained: Folder of a model or a run, or Hub name.
@@ -73,8 +74,8 @@ class AnyOrderLM(TemplateLM):
         batch_size: Number of completions that are scored at once.
         device: Defaults to "cuda" if available, else "cpu".
         dtype: Data type of the weights.
-        max_length: Maximum number of tokens of context and completion together. A longer context is cut on the left. If
-            it contains a mask, it is cut on both sides.
+        max_length: Maximum number of tokens of context and completion together. Defaults to the model's maximum. A
+            context that is too long is cut at its start or, if it contains a mask, at its start and end.
         kwargs: Arguments that the harness passes to every model. They have no effect.
     """
 
@@ -103,8 +104,8 @@ class AnyOrderLM(TemplateLM):
         is_random = "random" in (context_order, completion_order)
         if num_orders < 1 or (num_orders > 1 and not is_random):
             raise ValueError(
-                "`num_orders` must be at least 1 (exactly 1 unless `context_order` or `completion_order` is 'random'), "
-                f"but is {num_orders}."
+                f"`num_orders` is {num_orders}. It must be at least 1, and exactly 1 if neither `context_order` nor "
+                "`completion_order` is 'random'. Set `num_orders` to 1, or set one of these orders to 'random'."
             )
         has_cuda = torch.cuda.is_available()
         if device is None or (device.startswith("cuda") and not has_cuda):  # the harness passes "cuda" by default
@@ -115,7 +116,7 @@ class AnyOrderLM(TemplateLM):
         config = read_any_config(pretrained)
         if type(config) is not AOGPTConfig:
             raise ValueError(
-                f"The model `aogpt` scores decoders of this package, but {pretrained} is of type "
+                f"The model type `aogpt` scores decoders of this package, but {pretrained} is of type "
                 f"{config.model_type!r}. Use --model hf for causal models. Encoders are not supported."
             )
         self.model = load_pretrained(AOGPTForAnyOrderLM, pretrained, dtype=getattr(torch, dtype)).to(device).eval()
@@ -127,7 +128,7 @@ class AnyOrderLM(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """Return the id of end-of-text."""
+        """Id of the end-of-text token."""
         return self.tokenizer.eos_token_id
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: object) -> list[int]:
@@ -135,7 +136,7 @@ class AnyOrderLM(TemplateLM):
         return self.tokenizer(string, add_special_tokens=False)["input_ids"]
 
     def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
-        """Return, for each request, log p in nats, and whether every token of the completion is the likeliest token."""
+        """Return log p of each completion in nats, and whether each of its tokens is the likeliest one."""
         queries = [self._make_query(*request.args) for request in requests]
         return self._score_all(queries, disable_tqdm)
 
@@ -162,12 +163,12 @@ class AnyOrderLM(TemplateLM):
         return self._score_all([self._cut_context(context, ids, []) for _, context, ids in requests], disable_tqdm)
 
     def _cut_context(self, before: list[int], ids: list[int], after: list[int]) -> Query:
-        """Return the query of `ids` between `before` and `after`. If the context is too long, cut its outer ends."""
+        """Return a query that scores `ids` between `before` and `after`. Cut the outer ends of long contexts."""
         room = self.max_length - len(ids)
         if not ids or room < 0:
             raise ValueError(
-                f"A completion must have 1 to {self.max_length} tokens, but one has {len(ids)}. Change the task, or "
-                "`max_length`."
+                f"A completion must have 1 to {self.max_length} tokens, but one has {len(ids)}. Correct the "
+                "task or, for longer completions, increase `max_length`."
             )
         num_after = min(len(after), max(room // 2, room - len(before)))
         before = before[max(0, len(before) - (room - num_after)) :]
@@ -177,9 +178,10 @@ class AnyOrderLM(TemplateLM):
         self, queries: Sequence[Query], disable_tqdm: bool, with_greedy: bool = True
     ) -> list[tuple[float, bool]]:
         """
-        Return the log-likelihood of each query, and whether its targets are the likeliest tokens.
+        Return the log-likelihood of each query, and whether all of its targets are the likeliest tokens.
 
-        Queries are sorted by length, so that batches contain less padding.
+        With `with_greedy=False`, the second value is not computed, and is False. Queries of similar length share a
+        batch, so batches contain little padding.
         """
         longest_first = sorted(range(len(queries)), key=lambda index: -len(queries[index].ids))
         generator = torch.Generator().manual_seed(self.seed)
@@ -211,7 +213,7 @@ class AnyOrderLM(TemplateLM):
     def _is_greedy(
         self, ids: torch.Tensor, is_token: torch.Tensor, is_target: torch.Tensor, generator: torch.Generator
     ) -> torch.Tensor:
-        """Return, for each query, whether each target is the likeliest id. Only one order is evaluated."""
+        """Return (batch,) whether all targets of a query are the likeliest ids. Only one order is evaluated."""
         context, completion = (
             ORDERS[name](*ids.shape, generator=generator).to(ids.device)
             for name in (self.context_order, self.completion_order)
@@ -227,7 +229,11 @@ class AnyOrderLM(TemplateLM):
         return (ids.masked_scatter(is_target, torch.cat(likeliest)) == ids).all(dim=-1)
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = False) -> list[float]:
-        """Return log p of whole texts in nats, in `completion_order`. Texts above `max_length` are cut into parts."""
+        """
+        Return log p of whole texts in nats, predicted in `completion_order`.
+
+        Texts of more than `max_length` tokens are cut into parts, which are scored independently.
+        """
         texts = [split_batches(self.tok_encode(*request.args), self.max_length) for request in requests]
         queries = [Query(ids, 0, len(ids)) for parts in texts for ids in parts]
         scores = iter(self._score_all(queries, disable_tqdm, with_greedy=False))
@@ -236,8 +242,8 @@ class AnyOrderLM(TemplateLM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Raise a `ValueError`, because generation is not supported."""
         raise ValueError(
-            "The model `aogpt` cannot generate. For tasks that generate, use --model hf --model_args "
-            "pretrained=...,trust_remote_code=True."
+            "The model type `aogpt` cannot generate. For tasks that generate, use --model hf --model_args "
+            "pretrained=MODEL,trust_remote_code=True."
         )
 
 

@@ -5,8 +5,9 @@ Infilling of held-out text: exact matches, ROUGE and bits per byte, for gaps of 
 
     python eval/infilling.py RUN [RUN ...] [--num_documents N] [--max_gap N] [--output_dir DIR]
 
-A RUN is a finished run of a decoder or an encoder on any corpus. A random span of each held-out document (or, for
-packed text, of each sequence) is the gap. Writes results.json and report.md, and prints the latter.
+RUN is the folder of a finished training run of a decoder or an encoder. From each held-out document (or, for packed
+text, each sequence), a random span of tokens is removed: the gap. The command writes results.json and report.md to DIR,
+and prints report.md.
 """
 
 import math
@@ -37,11 +38,12 @@ BEFORE = "only the text before, known length"
 
 SUMMARY = """# Infilling
 
-Gaps of 1 to {max_gap} tokens in {num_documents} held-out documents or sequences. Gaps are filled in with the likeliest
-tokens, the most certain position first. "Only the text before" predicts the tokens of a gap from left to right, without
-the text after it. Unknown lengths are chosen from 1 to {max_length}: by the likelihood of the text around the gap, as
-`infill` does, or by the likelihood per token of the filled gap. Bits per byte are those of the original tokens, which
-are predicted from left to right. ROUGE-L is the F1 score between the filled and the original gap.
+From each of {num_documents} held-out documents or sequences, a random span of 1 to {max_gap} tokens is removed (the
+gap). In each step, the model fills in the position of which it is most certain, with the likeliest token. With "only
+the text before", it predicts the gap from left to right instead, without the text after it. An unknown length is chosen
+from 1 to {max_length} tokens. It is the length that makes the text around the gap likeliest, as in `infill`, or the
+length whose filling has the highest log-probability per token. Bits per byte are those of the original tokens,
+predicted from left to right. ROUGE-L is the F1 score between the filled and the original gap.
 
 {table}
 """
@@ -52,8 +54,8 @@ class InfillingArguments(Options):
     """Options of eval/infilling.py."""
 
     num_documents: int = option(300, "Number of held-out documents.", least=1)
-    max_gap: int = option(4, "Largest number of tokens to remove.", least=1)
-    max_length: int = option(8, "Largest number of tokens that a gap may have.", least=1)
+    max_gap: int = option(4, "Largest number of tokens to remove from a document.", least=1)
+    max_length: int = option(8, "Largest length to try for a gap of unknown length.", least=1)
     seed: int = option(0, "Seed of the gaps.")
     output_dir: Path = option(Path("runs/infilling"), "Folder for results.json and report.md.")
 
@@ -74,12 +76,12 @@ class Gap:
     length: int
 
     def with_tokens(self, tokens: list[int]) -> list[int]:
-        """Return the document with other tokens in the gap."""
+        """Return the ids of the document with `tokens` in the gap."""
         return [*self.ids[: self.start], *tokens, *self.ids[self.start + self.length :]]
 
 
 def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int) -> list[Gap]:
-    """Return a gap in each of the first `count` documents of two or more tokens, of which at least one remains."""
+    """Return a random gap in each of the first `count` documents of at least two tokens. One token or more remains."""
     rng, gaps = random.Random(seed), []
     for ids in documents:
         if len(ids) > 1 and len(gaps) < count:
@@ -90,19 +92,19 @@ def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int) -
 
 class Filler:
     """
-    Ways to fill in gaps.
+    Methods that fill in gaps with a model.
 
     Args:
         model: The model.
         padded_length: Length to which documents are padded with end-of-text, or None for packed text.
-        max_length: Largest number of tokens that a gap may have.
+        max_length: Largest length to try for a gap of unknown length.
     """
 
     def __init__(self, model: Model, padded_length: int | None, max_length: int) -> None:
         self.model, self.padded_length, self.max_length = model, padded_length, max_length
 
     def methods(self, orders: str) -> dict[str, Callable[[Gap], list[int]]]:
-        """Return functions from a gap to its tokens, by name, for a model that was trained with `orders`."""
+        """Return the methods by name, for a model trained with `orders`. A method returns the token ids for a gap."""
         if orders == "left_to_right":
             return {BEFORE: self.from_text_before}
         methods = {"known length": self.with_known_length}
@@ -115,28 +117,28 @@ class Filler:
         return methods
 
     def with_known_length(self, gap: Gap) -> list[int]:
-        """Fill in as many tokens as were removed."""
+        """Fill in the gap, with as many tokens as were removed."""
         return self._fill(gap, [gap.length])[0][0]
 
     def from_text_before(self, gap: Gap) -> list[int]:
-        """Fill in as many tokens as were removed, from left to right, without the text after the gap."""
+        """Fill in the gap from left to right, with as many tokens as were removed, without the text after the gap."""
         ids = torch.tensor([gap.ids[: gap.start] + [self.model.config.mask_token_id] * gap.length])
         return self.model.generate(ids, order="left_to_right", do_sample=False)[0, gap.start :].tolist()
 
     def by_surroundings(self, gap: Gap) -> list[int]:
-        """Choose the length that makes the tokens around the gap the likeliest, as `infill` does."""
+        """Fill in the gap with the length that makes the tokens around it likeliest, as chosen by `infill`."""
         ids = torch.tensor(gap.with_tokens([self.model.config.mask_token_id]))
         output = self.model.infill(ids, range(1, self.max_length + 1), self.padded_length, **GREEDY)
         return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()
 
     def by_filling(self, gap: Gap) -> list[int]:
-        """Choose the length whose filling has the highest log-probability per token."""
+        """Fill in the gap with each length, and return the filling with the highest log-probability per token."""
         limit = self.padded_length or self.model.config.max_position_embeddings
         fillings = self._fill(gap, range(1, min(self.max_length, limit - len(gap.ids) + gap.length) + 1))
         return max(fillings, key=lambda filling: filling[1])[0]
 
     def _fill(self, gap: Gap, lengths: list[int] | range) -> list[tuple[list[int], float]]:
-        """Return the tokens of the gap, and their mean log-probability, for each length."""
+        """Fill in the gap with each length. For each, return the tokens and their mean log-probability."""
         rows = [self.pad(gap.with_tokens([self.model.config.mask_token_id] * length)) for length in lengths]
         output = self.model.generate(
             pad_sequence(rows, batch_first=True),
@@ -151,11 +153,11 @@ class Filler:
         ]
 
     def pad(self, ids: list[int]) -> torch.LongTensor:
-        """Return a document with its padding."""
+        """Return a document as a tensor (n,), padded to `padded_length`."""
         return torch.tensor(ids + [self.model.config.eos_token_id] * ((self.padded_length or 0) - len(ids)))
 
     def nats(self, gap: Gap, only_before: bool) -> float:
-        """Return the negative log-likelihood of the original tokens, given the text around or only before the gap."""
+        """Return -log p of the original tokens in nats, given the text around the gap, or only the text before it."""
         ids = self.pad(gap.ids)[None]
         positions = torch.arange(ids.shape[1])[None]
         is_target = (positions >= gap.start) & (positions < gap.start + gap.length)
@@ -188,7 +190,7 @@ def evaluate(
 
 
 def make_rouge() -> Callable[[str, str], float]:
-    """Return a function that computes the F1 score of ROUGE-L, as the metric `rouge` of `evaluate` does."""
+    """Return a function (original, filled) that computes the F1 score of ROUGE-L, as `evaluate.load("rouge")` does."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:
@@ -198,10 +200,11 @@ def make_rouge() -> Callable[[str, str], float]:
 
 
 def evaluate_run(folder: Path, options: InfillingArguments) -> dict[str, dict[str, float | None]]:
-    """Return the results of a finished run."""
+    """Return the results of `evaluate` for the model and the held-out text of a finished run."""
     results, data = read_finished_run(folder)
     model, tokenizer = load_model(folder / "model", dtype=torch.float32), load_tokenizer(folder / "model")
     rows, is_padded = load_data(data).validation["input_ids"], data.packing == "documents"
+    # Packed sequences are cut, because a filling may be longer than the original gap.
     room = data.sequence_length if is_padded else max(data.sequence_length - options.max_length, 2)
     documents = [list(ids[: num_unpadded(ids, model.config.eos_token_id)][:room]) for ids in rows]
     gaps = make_gaps(documents, options.num_documents, options.max_gap, options.seed)

@@ -31,8 +31,8 @@ class Judge:
     """
     A causal language model that scores samples.
 
-    If the judge has the same tokenizer as the model of the samples, it scores their ids. Otherwise, it scores their
-    text.
+    If the judge has the same tokenizer as the model of the samples, it scores their ids. Otherwise, it encodes their
+    text with its own tokenizer.
     """
 
     def __init__(self, name: str, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
@@ -59,11 +59,12 @@ class Judge:
 
     def perplexity(self, sequences: Sequence[list[int]], batch_size: int) -> dict[str, Any]:
         """
-        Return the generative perplexity of samples. The first token of each sample is not scored.
+        Return the generative perplexity of samples, given as ids of the judge. Their first tokens are not scored.
 
         The result is a dictionary with these keys:
 
-        * `mean` and `mean_standard_error`: Mean of the perplexities of the samples.
+        * `mean`: Mean of the perplexities of the samples.
+        * `mean_standard_error`: Standard error of the mean; None if there is only one value.
         * `pooled`: Perplexity over all tokens, to which long samples contribute more.
         * `perplexities`: Perplexity of each sample; None if it has fewer than two tokens.
         * `unjudged`: Number of samples with fewer than two tokens.
@@ -100,7 +101,7 @@ class Judge:
 
 
 def _have_same_ids(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase) -> bool:
-    """Return whether two tokenizers have the same ids. Mask tokens are ignored, because samples do not contain any."""
+    """Return whether two tokenizers have the same vocabulary, except for mask tokens, which samples do not contain."""
 
     def vocabulary(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
         return {token: id for token, id in tokenizer.get_vocab().items() if token != tokenizer.mask_token}

@@ -3,11 +3,11 @@
 """
 Benchmark data sets for zero-shot perplexity: loading, detokenization, and two protocols for cutting them into blocks.
 
-`published` is the protocol of the paper's tables. It divides the documents among 8 workers, and each worker's documents
-into batches of 1000. The documents of a batch, each followed by end-of-text, are joined and cut into blocks. Tokens at
-the end of a batch that do not fill a block are dropped, so the result depends on the number of workers.
+`published` is the protocol of the paper's tables. It divides the documents among 8 workers. Each worker divides its
+documents into batches of 1000. The documents of a batch, each followed by end-of-text, are joined and cut into blocks.
+Tokens at the end of a batch that do not fill a block are dropped, so the result depends on the number of workers.
 
-`clean` joins all documents and drops nothing. The last block may be shorter.
+`clean` joins all documents, and cuts them into blocks without dropping tokens. The last block may be shorter.
 """
 
 import glob
@@ -28,11 +28,11 @@ from modeling_aogpt.validation import check_choice
 
 BLOCK_LENGTH = 1024
 NUM_WORKERS, ROWS_PER_BATCH = 8, 1000
-NUM_RELEASED_BLOCKS = 16 * 8  # in random orders, the released script scores 16 batches of 8
+NUM_RELEASED_BLOCKS = 16 * 8  # the released script scores 16 batches of 8 blocks in random orders
 
 
 def _read_wikitext_line(line: str) -> str:
-    """Return the document that the Hub has for a line of WikiText. Only lines with text end with a line break there."""
+    """Return a line of WikiText as it is on the Hub: a line with text ends with a line break, other lines are empty."""
     return f"{line}\n" if line.strip() else ""
 
 
@@ -43,10 +43,10 @@ class EvaluationSet:
 
     Attributes:
         title: Column title in the paper's tables.
-        split: Split of the published tables.
+        split: Split that was used for the published tables.
         hub: Glob pattern of Parquet files on the Hub, at a fixed revision if possible. `{split}` stands for the split.
         hub_rows: Number of documents in each split on the Hub, to check that the right data were loaded.
-        local: File or glob pattern, relative to a data folder. `{split}` stands for train, valid or test.
+        local: File or glob pattern, relative to `data_dir`. `{split}` stands for train, valid or test.
         detokenize: Function that turns a document into ordinary text.
         column: Name of the column with the text, on the Hub and in local JSON lines.
         read_line: Function that turns a line of a local text file into the corresponding document on the Hub.
@@ -62,12 +62,11 @@ class EvaluationSet:
     read_line: Callable[[str], str] = str.strip
 
     def local_file(self, split: str) -> str:
-        """Return the local file or glob pattern of a split."""
+        """Return the file or glob pattern of a split, relative to `data_dir`."""
         return self.local.format(split={"validation": "valid"}.get(split, split))
 
 
-# `datasets` does not run loading scripts. If a data set has such a script, the Parquet files that the Hub made from it
-# are read.
+# `datasets` does not run loading scripts. For data sets that have one, Parquet files that the Hub generated are read.
 WIKITEXT = "hf://datasets/Salesforce/wikitext@b08601e04326c79dfdd32d625aee71d232d685c3"
 LAMBADA = "hf://datasets/EleutherAI/lambada_openai@761609c75432cf25d076cd41b8182b7f3ceaae6e"
 PTB = "hf://datasets/ptb-text-only/ptb_text_only@6003d540889b95fc8c8403a3f04619f3b943fc8d"
@@ -154,7 +153,8 @@ def _load_hub(name: str, data_set: EvaluationSet, split: str) -> Dataset:
     if len(rows) != data_set.hub_rows[split]:
         raise ValueError(
             f"The {split} split of {name} must have {data_set.hub_rows[split]} documents, but {len(rows)} were loaded "
-            f"({files}). Clear the cache of `datasets`, or set `data_dir` to a folder with the files."
+            f"({files}). Clear the cache of the package datasets, or set `data_dir` to a folder that contains "
+            f"{data_set.local_file(split)}."
         )
     return keep_text(rows, data_set.column)
 
@@ -172,7 +172,7 @@ def _load_local(name: str, data_set: EvaluationSet, split: str, data_dir: str) -
     if pattern is None:
         raise ValueError(
             f"{path} (the {split} split of {name}) does not exist, and neither does a compressed version of it "
-            f"({', '.join(COMPRESSED)}). Create the file, leave out this data set, or set another `split`."
+            f"({', '.join(COMPRESSED)}). Create the file, remove {name} from `datasets`, or set another `split`."
         )
     if path.suffix == ".jsonl":
         rows = keep_text(load_files([pattern]), data_set.column)
@@ -196,8 +196,8 @@ PROTOCOLS = {"published": _published_blocks, "clean": cut}
 
 
 def published_precisions(config: PreTrainedConfig) -> dict[str, str]:
-    """Return the mixed precision of each measure in the released evaluation scripts, by the kind of the model."""
-    is_causal = not isinstance(config, AOGPTConfig)  # also excludes encoders (a subclass)
+    """Return the mixed precision with which the released scripts compute each measure of eval/scorers.py."""
+    is_causal = not isinstance(config, AOGPTConfig)  # the configuration of encoders is a subclass
     is_sigma_gpt = not is_causal and config.target_injection == "input"
     return {
         "left_to_right": "no" if is_causal else "bf16",
@@ -208,10 +208,11 @@ def published_precisions(config: PreTrainedConfig) -> dict[str, str]:
 
 def released_subset(name: str, num_blocks: int) -> list[int]:
     """
-    Return the blocks of a data set that the released script of AO-GPT scores in random orders.
+    Return the indices of the blocks that the released script of AO-GPT scores in random orders.
 
-    It stops after 16 batches of 8 blocks, except on PTB. Started with 2, 4, 8 or 16 processes, it takes the first
-    blocks of PyTorch's `DistributedSampler`, whose seed is 0. (With one process, every run takes other blocks.)
+    The script stops after 16 batches of 8 blocks, except on PTB. With 2, 4, 8 or 16 processes, PyTorch's
+    `DistributedSampler` draws these blocks with seed 0, so they are always the same. With one process, the script draws
+    other blocks in every run, and this function does not apply.
     """
     if name == "ptb":
         return list(range(num_blocks))

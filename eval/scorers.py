@@ -6,9 +6,9 @@ Negative log-likelihoods of a batch under any-order, masked diffusion and causal
 A `measure` is one of three kinds of log-likelihood:
 
 * `left_to_right`: log p(x) in the order of the text.
-* `any_order`: the mean of log p(x) over random orders (Eq. 7). For an encoder, it is estimated with random masks (Eq.
-  1).
-* `ensemble`: log p(x) in a random order, where each prediction is averaged over orders of its context (Eq. 4).
+* `any_order`: the mean of log p(x | order) over random orders (Eq. 7 of arXiv 2506.19935). For an encoder, it is
+  estimated with random masks (Eq. 1).
+* `ensemble`: log p(x | order) in a random order, where each prediction is averaged over orders of its context (Eq. 4).
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MD
 
 MEASURES = ("left_to_right", "any_order", "ensemble")
 RANDOM_MEASURES = ("any_order", "ensemble")
-LOGITS_PER_PASS = 4096 * 50304  # for causal language models; 824 MB in float32
+LOGITS_PER_PASS = 4096 * 50304  # limit for causal language models; 824 MB in float32
 
 Batch = dict[str, torch.Tensor]  # output of DataCollatorForAnyOrderLM, on the model's device
 
@@ -31,12 +31,12 @@ Batch = dict[str, torch.Tensor]  # output of DataCollatorForAnyOrderLM, on the m
 @dataclass
 class EstimatorSettings:
     """
-    Settings of the kinds of log-likelihood that are estimated.
+    Settings of the estimators of log-likelihoods.
 
     Attributes:
         ensemble_size: Number M of orders of each context.
         num_ranks: Number of random ranks from which the ensemble is estimated; must be even. With 0, all ranks are
-            computed, which takes M n^2 / 2 rows.
+            computed, which takes about M n^2 / 2 rows for n tokens.
         num_times: Number of diffusion times from which an encoder's bound is estimated; must be even.
     """
 
@@ -59,11 +59,12 @@ class AnyOrderScorer:
         self.default_measures = ("any_order",) if self.is_encoder else MEASURES[:2]
 
     def negative_log_likelihood(self, measure: str, batch: Batch, generator: torch.Generator) -> torch.Tensor:
-        """Return -log p of each sequence, or a bound on it, in nats, (batch,)."""
+        """Return -log p (batch,) of each sequence in nats, or an upper bound on it, for the kind `measure`."""
         options: dict[str, Any] = {"orders": "left_to_right" if measure == "left_to_right" else batch["orders"]}
         if measure == "ensemble":
             options = {
-                "orders": "random",  # with random orders, log_likelihood can use the estimator that needs fewest rows
+                # Not batch["orders"]: log_likelihood needs fewer rows if it may draw the contexts itself.
+                "orders": "random",
                 "ensemble_size": self.settings.ensemble_size,
                 "num_ranks": self.settings.num_ranks or None,
                 "generator": generator,

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Computation of log-likelihoods of many sequences in several processes, and of perplexity and bits per byte.
+Log-likelihoods of many sequences, computed in one or several processes; perplexity and bits per byte.
 
 Scores are negative log-likelihoods in nats. They are stored on disk, so that a stopped run can continue.
 """
@@ -35,7 +35,8 @@ class Journal:
     the start, each process reads all files, so a run can continue with another number of processes.
 
     Args:
-        folder: Folder of the files. It must belong to one run with fixed settings. If None, nothing is kept on disk.
+        folder: Folder of the files. Evaluations with other settings need another folder. If None, nothing is kept on
+            disk.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -58,7 +59,7 @@ class Journal:
             self.done[key].update(zip(rows, scores, strict=True))
 
     def add(self, key: str, rows: Sequence[int], scores: Sequence[float]) -> None:
-        """Add the scores of a batch."""
+        """Add the scores of a batch. `key` names what was scored, and `rows` are the indices of the sequences."""
         self.new += [(key, row, score) for row, score in zip(rows, scores, strict=True)]
         if self.file is not None:
             self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,7 +67,7 @@ class Journal:
                 file.write("\n" + json.dumps([key, list(rows), list(scores)]) + "\n")
 
     def gather(self, key: str, num_rows: int) -> list[float]:
-        """Return the scores of all sequences from all processes. Check that each was scored exactly once."""
+        """Return the scores with this `key` from all processes. Check that each sequence was scored exactly once."""
         gathered = gather_object([(row, score) for added, row, score in self.new if added == key])
         self.new = [entry for entry in self.new if entry[0] != key]
         rows = sorted([*self.done[key], *(row for row, _ in gathered)])
@@ -80,7 +81,7 @@ class Journal:
         return [self.done[key][row] for row in range(num_rows)]
 
     def remove(self) -> None:
-        """Remove the files. Must be called after the results are written."""
+        """Remove the files. Every process must call this method after the results are written."""
         self.state.wait_for_everyone()
         if self.folder is not None and self.state.is_main_process and self.folder.exists():
             shutil.rmtree(self.folder)
@@ -99,9 +100,9 @@ def score_rows(
     """
     Return the negative log-likelihood of each sequence in nats, for each kind of log-likelihood in `precisions`.
 
-    It is averaged over `num_orders` random orders. The processes divide the batches among themselves. The orders of a
-    sequence depend on `seed`, its index and `num_orders`, but not on its batch. Other random numbers (for ensembles,
-    and for the masks of an encoder) also depend on the other sequences of the batch.
+    For random orders, it is averaged over `num_orders` orders. The processes divide the batches among themselves. The
+    orders of a sequence depend on `seed`, its index and `num_orders`, but not on its batch. Other random numbers (for
+    ensembles, and for the masks of an encoder) also depend on the other sequences of the batch.
 
     Args:
         model: A model or its scorer.
@@ -155,7 +156,7 @@ def compute_metrics(nats: np.ndarray, num_tokens: np.ndarray, num_bytes: np.ndar
     """
     Return perplexity per token and bits per byte over all sequences, with standard errors.
 
-    For a single sequence, the standard errors are None.
+    Each array has one value per sequence. For a single sequence, the standard errors are None.
     """
     per_token, token_error = ratio_with_error(nats, num_tokens)
     per_byte, byte_error = ratio_with_error(nats, num_bytes)
@@ -169,7 +170,11 @@ def compute_metrics(nats: np.ndarray, num_tokens: np.ndarray, num_bytes: np.ndar
 
 
 def ratio_with_error(values: np.ndarray, sizes: np.ndarray) -> tuple[float, float | None]:
-    """Return sum(values) / sum(sizes) and its standard error, to first order. The pairs must be independent."""
+    """
+    Return sum(values) / sum(sizes), and its standard error, or None if there is only one value.
+
+    The standard error is a first-order approximation. The pairs (value, size) must be independent.
+    """
     ratio = values.sum() / sizes.sum()
     if len(values) == 1:
         return float(ratio), None

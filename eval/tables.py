@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Markdown tables that compare own results with published results (Tables 1, 4 and 5 of arXiv 2506.19935).
+Markdown tables that compare measured results with published results (Tables 1, 4 and 5 of arXiv 2506.19935).
 
     python eval/tables.py RESULTS.json [...]
 
@@ -68,7 +68,8 @@ PUBLISHED = {
         },
     },
 }
-SMALL, MEDIUM = (100e6, 250e6), (250e6, 500e6)  # numbers of parameters; AO-GPT has 170.6 and 425.8 million
+# Numbers of parameters: from the first to below the second. AO-GPT small has 170.6 million, medium 425.8 million.
+SMALL, MEDIUM = (100e6, 250e6), (250e6, 500e6)
 
 # Published generative perplexity of medium models under GPT-2 large (Table 1). Keys are (top-p, temperature). Values
 # are in the order of `GENERATIVE_STEPS`.
@@ -89,10 +90,10 @@ def _published_size(num_parameters: int) -> str | None:
 
 
 def _departures(results: dict[str, Any], measure: str) -> list[str]:
-    """Return the differences from the published protocol. If there are any, perplexities cannot be compared."""
+    """List how an evaluation differs from the published one. With any difference, perplexities cannot be compared."""
     departures = []
     if results["protocol"] != "published":
-        departures.append("nothing dropped")
+        departures.append("clean protocol, which drops no tokens")
     if results["sequence_length"] != BLOCK_LENGTH:
         departures.append(f"blocks of {results['sequence_length']}")
     if results["tokenizer"]["num_ids"] != GPT2_VOCAB_SIZE:
@@ -151,11 +152,12 @@ def _format_cell(scored: dict[str, Any] | None, measure: str) -> str:
 
 def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -> str:
     """
-    Return Table 1 with `results` in bold. If GPT-2 large is the judge, published results are shown above them.
+    Return Table 1 with `results` in bold.
 
-    A cell has the form "generative perplexity / mean unigram entropy of the samples in nats". `average` is `"mean"` for
-    the mean perplexity of the samples, as published. It is `"pooled"` for the perplexity over all tokens, on which a
-    few bad samples have less effect.
+    Published results are shown above them if GPT-2 large is the judge, and `average` is `"mean"`. A cell has the form
+    "generative perplexity / mean unigram entropy of the samples in nats". `average` is `"mean"` for the mean perplexity
+    of the samples, as published. It is `"pooled"` for the perplexity over all tokens, on which a few bad samples have
+    less effect.
     """
     judge = results[0]["judge"]
     keys = ("model", "top_p", "temperature", "steps")

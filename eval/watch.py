@@ -44,7 +44,8 @@ class WatchArguments(Options):
     num_samples: int = option(1, "Number of samples of each text.", least=1)
     length: int | None = option(
         None,
-        "Number of tokens in a sequence. Shorter texts are padded with end-of-text. Defaults to the longest text's.",
+        "Number of tokens in a sequence. Shorter texts are padded with end-of-text. Defaults to the length of the "
+        "longest text or, without texts, to the model's maximum.",
         least=1,
     )
     order: str = option("random", f"Order of unmasking: {', '.join((*ORDER_NAMES, *CERTAINTY_MEASURES))}.")
@@ -66,7 +67,7 @@ class Token(NamedTuple):
 
 
 def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> AnyOrderGenerationOutput:
-    """Generate, and write samples.gif."""
+    """Generate text, write the steps to samples.gif, and return the output of `generate`."""
     model = load_model(model_name, dtype=torch.float32)
     tokenizer = load_tokenizer(model_name)
     output = model.generate(
@@ -89,8 +90,9 @@ def make_inputs(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: in
     width = length or max(map(len, ids))
     if not any(tokenizer.mask_token_id in row for row in ids) or max(map(len, ids)) > width:
         raise ValueError(
-            f"Each text must have at most {width} tokens, with {tokenizer.mask_token} for each token to fill in, but "
-            f"they have {', '.join(str(len(row)) for row in ids)} tokens. Write masks, or increase `length`."
+            f"At least one text must contain {tokenizer.mask_token}, once for each token to fill in. Each text must "
+            f"have at most {width} tokens, but they have {', '.join(str(len(row)) for row in ids)}. Correct the texts, "
+            "or increase `length`."
         )
     return torch.tensor([row + [tokenizer.eos_token_id] * (width - len(row)) for row in ids])
 
@@ -135,7 +137,7 @@ def draw(lines: list[list[Token]], output: AnyOrderGenerationOutput, seconds: fl
 
 
 def caption(output: AnyOrderGenerationOutput) -> str:
-    """Return the numbers of generated tokens, forward passes and rows."""
+    """Return a line with the numbers of generated tokens, forward passes and rows."""
     num_tokens = int((output.unmasking_steps >= 0).sum())
     return f"{num_tokens} tokens in {output.num_forward_passes} forward passes, {output.num_rows} rows in all"
 

@@ -57,9 +57,9 @@ TEXT_FILES = "text files"
 class ScoringArguments(Options):
     """Options of eval/zero_shot.py."""
 
-    text_file: list[str] = option([], "Text, JSONL or Parquet files, or glob patterns, also as .xz or .gz.")
+    text_file: list[str] = option([], "Text, JSONL or Parquet files (also compressed: .xz or .gz), or glob patterns.")
     text_column: str = option("text", "Column of the documents in JSONL and Parquet files.")
-    sample_by: SampleBy = option("line", "Part of a plain text file that is one document; document: a whole file.")
+    sample_by: SampleBy = option("line", "What a document of a plain text file is. document: the whole file.")
     packing: Literal["packed", "documents"] = option(
         "packed",
         "packed: concatenate the documents of text files, and cut the result into sequences. documents: one document "
@@ -75,7 +75,7 @@ class ScoringArguments(Options):
     data_dir: str | None = option(None, "Folder with local files of the data sets. By default, the Hub is used.")
     split: str | None = option(None, "Split of all data sets. Defaults to the split of the published tables.")
     sequence_length: int | None = option(
-        None, "Number of tokens in a sequence. Defaults to the model's maximum; for data sets, to at most 1024."
+        None, "Number of tokens in a sequence. Defaults to the model's maximum and, for data sets, is at most 1024."
     )
     tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model's.")
     measures: list[str] = option(
@@ -85,8 +85,8 @@ class ScoringArguments(Options):
     )
     num_orders: int = option(1, "Number of random orders (for an encoder: estimates) per sequence.", least=1)
     ensemble_size: int = option(8, "Number of orders of each context for `ensemble` (Eq. 4).", least=2)
-    num_ranks: int = option(8, "Number of ranks to estimate `ensemble` from; even, or 0 for all ranks.", least=0)
-    num_times: int = option(32, "Number of diffusion times to estimate an encoder's bound from; even.", least=2)
+    num_ranks: int = option(8, "Even number of ranks from which `ensemble` is estimated, or 0 for all ranks.", least=0)
+    num_times: int = option(32, "Even number of diffusion times from which an encoder's bound is estimated.", least=2)
     seed: int = option(0, "Seed of the random orders.", least=0)
     tokens_per_batch: int = option(16384, "Number of tokens in a forward pass of a process.", least=1)
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of the weights.")
@@ -135,9 +135,9 @@ def zero_shot(
         model_name: Folder or Hub name of the model.
         arguments: Settings.
         journal_folder: Folder that keeps finished batches until the results are saved (see `Journal`). A hash of the
-            model's revision and the text is appended to the name of the folder.
+            model's revision and of all sequences is appended to the name of the folder.
         save: Function that writes the results. It is called in the main process.
-        identity: Result of `identity_of_weights` for the model. By default, it is computed from all weights.
+        identity: Result of `identity_of_weights` for the model. It is computed if it is not given.
     """
     started = time.perf_counter()
     accelerator = start_accelerator()
@@ -225,7 +225,7 @@ def _choose_measures(scorer: Scorer, requested: Sequence[str]) -> list[str]:
         if measure not in scorer.measures:
             raise ValueError(
                 f"For a model of type {scorer.model.config.model_type}, `measures` must be among "
-                f"{', '.join(scorer.measures)}, but contains {measure!r}. Remove it."
+                f"{', '.join(scorer.measures)}, but contains {measure!r}. Remove this value."
             )
     return list(requested or scorer.default_measures)
 
@@ -258,7 +258,7 @@ def choose_length(model: PreTrainedModel, arguments: ScoringArguments) -> int:
 def _load_all(
     arguments: ScoringArguments, tokenizer: PreTrainedTokenizerBase, length: int, is_causal: bool
 ) -> Iterator[tuple[str, tuple[list[dict[str, Any]], dict[str, Any]]]]:
-    """Yield the pairs of key and value of `Texts`."""
+    """Load all texts, and yield the items (key, value) of `Texts`."""
     if arguments.text_file:
         texts = keep_text(load_files(arguments.text_file, arguments.sample_by), arguments.text_column)
         rows, facts = _make_rows(texts, tokenizer, arguments.packing, length, is_causal)
@@ -273,7 +273,7 @@ def _load_all(
 def _make_rows(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, packing: str, length: int, is_causal: bool
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """Return sequences with `input_ids`, `num_tokens` (without padding) and `num_bytes`. Also return counts."""
+    """Tokenize texts. Return sequences (`input_ids`, `num_tokens` without padding, `num_bytes`), and total counts."""
     documents = encode_documents(texts, tokenizer, with_token_bytes=True)
     if packing == "documents":
         rows = pad(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
@@ -290,7 +290,7 @@ def _make_rows(
 
 
 def format_report(results: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines to print."""
+    """Yield the lines of the report that the command prints."""
     length, orders = results["sequence_length"], results["arguments"]["num_orders"]
     for name, scored in results["datasets"].items():
         yield (
@@ -318,7 +318,8 @@ def output_paths(model_name: str, identity: str | None, arguments: ScoringArgume
     """
     Return the path of the results, and the folder for finished batches.
 
-    The names contain a hash of the model's weights and of all arguments that affect results.
+    The name of the folder for finished batches contains a hash of the model's weights and of all arguments that affect
+    results. So does the default name of the folder of the results.
     """
     settings = asdict(arguments) | {"model": model_name, "weights": identity}
     del settings["output_dir"], settings["tokens_per_batch"]

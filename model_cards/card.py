@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Model cards, which are made from `template.md`, the facts in a YAML file, a configuration and measurements."""
+"""Model cards, made from `template.md`, a YAML file of facts, the model's configuration, and measurements."""
 
 import json
 import re
@@ -14,6 +14,7 @@ from model_cards.measurements import Measurement
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 
 HERE = Path(__file__).parent
+# Allowed keys of a YAML file, besides `sizes`. Their values are inserted into the template.
 FACTS = {
     *("base_model", "corpus", "hyperparameters", "infill", "intended_use", "language", "licence_note", "license"),
     *("limits", "published", "summary", "tags", "text", "title", "training_data"),
@@ -35,7 +36,7 @@ def find_cards() -> dict[str, tuple[Path, str | None]]:
 
 def read_facts(card: str) -> dict[str, Any]:
     """
-    Return the facts of a card. If a fact is not in the card, it is taken from `default.yaml`.
+    Return the facts of a card as a dictionary. Facts that are not in its file are taken from `default.yaml`.
 
     Args:
         card: Name of a card in this folder, or path of a YAML file.

@@ -14,9 +14,7 @@ EXPECTED contains `input_ids`, and the `logits` that the model must compute for 
 import json
 import sys
 from collections.abc import Iterable
-from importlib.machinery import PathFinder
 from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
-from typing import Any
 
 KEPT = ("torch", "transformers")
 PROJECT = ("modeling_aogpt", "common", "training", "eval", "model_cards", "tests")
@@ -53,15 +51,7 @@ def hide_other_packages(kept: Iterable[str] = KEPT, hidden_modules: Iterable[str
         if not required & {canonicalize_name(name) for name in names}
     } | set(hidden_modules)
 
-    class Finder(PathFinder):
-        @classmethod
-        def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
-            return None if name.partition(".")[0] in hidden else super().find_spec(name, path, target)
-
-    # Packages installed in editable mode have their own finders. These are removed, because they would find the
-    # modules.
-    others = [finder for finder in sys.meta_path if "editable" not in str(finder)]
-    sys.meta_path[:] = [Finder if finder is PathFinder else finder for finder in others]
+    sys.modules |= dict.fromkeys(hidden)  # an import of a module that is None fails
     return hidden
 
 
@@ -116,7 +106,6 @@ def main(folder: str, expected: str) -> None:
     """Run the script."""
     hide_other_packages()
     outcomes = list(check(folder, expected))
-    assert not set(PROJECT) & sys.modules.keys()
     print(json.dumps(outcomes))
 
 

@@ -88,7 +88,8 @@ def read_run_measurements(run: Path, results: dict[str, Any]) -> list[Measuremen
         report = read_json(path, ("run", "bits_per_byte"), "eval/benchmarks/quickstart_report.py")
         if any(results.get(key) != value for key, value in report["run"].items()):
             raise ValueError(
-                f"{path} is the report of another run. Run eval/benchmarks/quickstart_report.py again, or remove it."
+                f"{path} is the report of another run. Run eval/benchmarks/quickstart_report.py again, or remove "
+                "the file."
             )
         values = report["bits_per_byte"]
     else:
@@ -119,7 +120,7 @@ def name_corpus(results: dict[str, Any]) -> str:
 
 
 def remove_folders(name: str) -> str:
-    """Return a Hub name unchanged. Of a path, return only the last part, because folders of a machine are private."""
+    """Return a Hub name unchanged. For a path, return only the last part, because names of folders are private."""
     return name if is_hub_name(name) and not os.path.isdir(name) else Path(name).name
 
 

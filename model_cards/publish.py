@@ -53,7 +53,7 @@ class PublishArguments:
         "were converted from a causal language model, and to `default` for others.",
     )
     tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model folder.")
-    results: list[Path] = option([], "JSON files that eval/zero_shot.py wrote for this model, for the card.")
+    results: list[Path] = option([], "Results of this model, as written by eval/zero_shot.py, for the card.")
     max_shard_size: str = option("2GB", "Maximum size of a file with weights.")
     output_dir: Path | None = option(None, "Folder for the prepared files. By default, they are deleted at the end.")
     push: bool = option(False, "Upload the prepared files.")
@@ -83,8 +83,8 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         arguments: Options of the command.
 
     Raises:
-        ValueError: If `source` is neither a run nor a model; if there is no tokenizer, or it does not match the model;
-            if the card or the results cannot be read or belong to another model; or if `folder` is not empty.
+        ValueError: If `source` is neither a run nor a model; if the tokenizer is missing or does not match the model;
+            if the card or the results cannot be read, or belong to another model; or if `folder` is not empty.
     """
     check_empty_folder(folder)
     run = source if (source / "model").is_dir() else None
@@ -143,7 +143,7 @@ def check(folder: Path) -> list[tuple[str, str]]:
         The name and the outcome of each check (see check_staged.py).
 
     Raises:
-        ValueError: If a check failed. The message contains the error of the process.
+        ValueError: If a check failed. The message contains the error output of the process.
     """
     model = load_local(folder)
     generator = torch.Generator().manual_seed(0)
@@ -157,7 +157,7 @@ def check(folder: Path) -> list[tuple[str, str]]:
             [sys.executable, "-I", str(CHECK), str(folder.absolute()), str(expected)],
             cwd=temporary,
             env=environment,
-            stdin=subprocess.DEVNULL,  # a question would fail instead of waiting for an answer
+            stdin=subprocess.DEVNULL,  # a prompt for input then fails instead of waiting
             capture_output=True,
             text=True,
             encoding="utf-8",

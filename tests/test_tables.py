@@ -72,7 +72,7 @@ def test_published_results_agree_with_the_model_cards() -> None:
 @pytest.mark.parametrize(
     ("changed", "num_marked", "note"),
     [
-        ({"protocol": "clean"}, 3, "nothing dropped"),
+        ({"protocol": "clean"}, 3, "clean protocol, which drops no tokens"),
         ({"sequence_length": 512}, 3, "blocks of 512"),
         ({"tokenizer": {"num_ids": 400}}, 3, "a tokenizer of 400 ids"),
         ({"arguments": {"dtype": "bfloat16", "ensemble_size": 8}}, 3, "weights in bfloat16"),

@@ -15,6 +15,7 @@ from torch.distributed import checkpoint as dcp
 
 from common.files import remove_incomplete
 from common.processes import close_process_groups
+from tests.training_runs import SHARDED
 from training.arguments import TrainingArguments
 from training.checkpoints import (
     Checkpoint,
@@ -202,6 +203,7 @@ def start_saving(folder: Path, step: int, tensors: dict[str, torch.Tensor], keep
     return CheckpointWriter(folder, keep).start_saving(step, tensors, {"progress": {"step": step}})
 
 
+@SHARDED
 @pytest.mark.usefixtures("_one_process")
 def test_sharded_checkpoints_have_the_tensors_of_the_time_at_which_saving_started(tmp_path: Path) -> None:
     tensors = {name: tensor.clone() for name, tensor in TENSORS.items()}
@@ -217,22 +219,24 @@ def test_sharded_checkpoints_have_the_tensors_of_the_time_at_which_saving_starte
         torch.testing.assert_close(tensor, TENSORS[name], rtol=0, atol=0)
 
 
+@SHARDED
 @pytest.mark.usefixtures("_one_process")
 def test_a_sharded_checkpoint_is_visible_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, 1)
-    finish = dcp.FileSystemWriter.finish
+    finish = dcp.HuggingFaceStorageWriter.finish
 
-    def check(writer: dcp.FileSystemWriter, *arguments: Any) -> None:
+    def check(writer: dcp.HuggingFaceStorageWriter, *arguments: Any) -> None:
         finish(writer, *arguments)
         assert [step_of(path) for path in checkpoints_in(tmp_path)] == [1]
 
-    monkeypatch.setattr(dcp.FileSystemWriter, "finish", check)
+    monkeypatch.setattr(dcp.HuggingFaceStorageWriter, "finish", check)
     start_saving(tmp_path, 2, TENSORS, keep=1)()
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000002"]
     save(tmp_path, 3, keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000003.safetensors"]
 
 
+@SHARDED
 @pytest.mark.usefixtures("_one_process")
 def test_a_failed_write_of_a_sharded_checkpoint_is_reported_and_keeps_the_previous_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -242,7 +246,7 @@ def test_a_failed_write_of_a_sharded_checkpoint_is_reported_and_keeps_the_previo
     def fail(*arguments: Any) -> None:
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(dcp.FileSystemWriter, "write_data", fail)
+    monkeypatch.setattr(dcp.HuggingFaceStorageWriter, "write_data", fail)
     wait = start_saving(tmp_path, 2, TENSORS, keep=1)
     with pytest.raises(OSError, match=r"checkpoint-00000002 could not be written: No space left.* needs 16 bytes"):
         wait()
@@ -251,19 +255,21 @@ def test_a_failed_write_of_a_sharded_checkpoint_is_reported_and_keeps_the_previo
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001.safetensors"]
 
 
+@SHARDED
 @pytest.mark.usefixtures("_one_process")
-@pytest.mark.parametrize("damage", [empty, Path.unlink])
-def test_sharded_checkpoints_with_damaged_metadata_are_skipped(
-    damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("file", "damage"), [("shard*", cut_short), ("shard*", empty), ("state.json", empty), ("state.json", Path.unlink)]
+)
+def test_damaged_sharded_checkpoints_are_skipped(
+    file: str, damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save(tmp_path, 1)
-    for file in (".metadata", "state.json"):
-        start_saving(tmp_path, 2, TENSORS)()
-        damage(tmp_path / "checkpoint-00000002" / file)
-        with caplog.at_level(logging.WARNING):
-            assert load_newest_checkpoint(tmp_path).step == 1
-        assert "damaged" in caplog.text
-        caplog.clear()
+    start_saving(tmp_path, 2, TENSORS)()
+    (path,) = (tmp_path / "checkpoint-00000002").glob(file)
+    damage(path)
+    with caplog.at_level(logging.WARNING):
+        assert load_newest_checkpoint(tmp_path).step == 1
+    assert "damaged" in caplog.text
 
 
 # ---------------------------------------------------------------------------------------------------------- signals

@@ -19,11 +19,12 @@ from accelerate.utils import DistributedType, DynamoBackend
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from modeling_aogpt.tokenization import load_tokenizer
-from tests.training_runs import STEPS, final_state, losses, results, scores, train, write_config
+from tests.training_runs import SHARDED, STEPS, final_state, losses, results, scores, train, write_config
+from training import sharding
 from training.checkpoints import checkpoints_in
 from training.convert_causal_lm import convert
 from training.export_causal_lm import export, remove_mask_token
-from training.sharding import check_compilation, keep_float32_gradients
+from training.sharding import check_sharding, keep_float32_gradients
 
 ROOT = Path(__file__).parents[1]
 SELECTIVE = "--activation_checkpointing=selective"
@@ -144,6 +145,7 @@ def test_two_processes_share_the_batch(config: Path, single: Path, tmp_path: Pat
     assert_close_training(single, tmp_path)
 
 
+@SHARDED
 def test_sharded_run_equals_that_of_one_process_and_any_number_can_resume_it(
     config: Path, single: Path, tmp_path: Path
 ) -> None:
@@ -164,6 +166,7 @@ def test_sharded_run_equals_that_of_one_process_and_any_number_can_resume_it(
     not hasattr(accelerator, "compile_regions_fsdp2"),
     reason="Accelerate does not compile sharded blocks",
 )
+@SHARDED
 def test_sharded_run_with_compiled_blocks_can_resume_that_of_one_process(
     config: Path, single: Path, tmp_path: Path
 ) -> None:
@@ -177,6 +180,7 @@ def test_sharded_run_with_compiled_blocks_can_resume_that_of_one_process(
     assert_close_training(single, tmp_path / "resumed")
 
 
+@SHARDED
 def test_sharded_run_of_a_converted_model_equals_that_of_one_process(
     config: Path, single: Path, tmp_path: Path
 ) -> None:
@@ -201,6 +205,7 @@ def test_sharded_run_of_a_converted_model_equals_that_of_one_process(
     assert type(export(str(tmp_path / "sharded" / "model"), tmp_path / "exported")).__name__ == "Qwen2ForCausalLM"
 
 
+@SHARDED
 def test_sharded_run_in_bfloat16_rounds_neither_times_nor_losses(config: Path, tmp_path: Path) -> None:
     options = ("--architecture=encoder", "--objective=score_entropy", "--target_injection=sigma", "--num_samples=1")
     run_fsdp2(tmp_path, config, tmp_path / "run", *options, "--mixed_precision=bf16", "--max_steps=3")
@@ -218,19 +223,25 @@ def test_gradients_of_shards_are_summed_in_float32() -> None:
     assert not policy.cast_forward_inputs
 
 
+@SHARDED
 @pytest.mark.parametrize("kind", [DistributedType.FSDP, DistributedType.MULTI_GPU])
 @pytest.mark.parametrize("is_regional", [True, False])
-def test_an_accelerate_that_cannot_compile_sharded_blocks_is_an_error(
+def test_versions_that_are_too_old_for_sharding_are_errors(
     kind: DistributedType, is_regional: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plugin = SimpleNamespace(backend=DynamoBackend.INDUCTOR, use_regional_compilation=is_regional)
     given = SimpleNamespace(distributed_type=kind, state=SimpleNamespace(dynamo_plugin=plugin))
     monkeypatch.setattr(accelerator, "compile_regions_fsdp2", None, raising=False)
-    check_compilation(given)
+    check_sharding(given)
+    with monkeypatch.context() as patch:
+        patch.setattr(sharding, "is_torch_version", lambda *arguments: False)
+        is_error = kind is DistributedType.FSDP
+        with pytest.raises(ValueError, match=r"Install PyTorch 2.9 or later") if is_error else nullcontext():
+            check_sharding(given)
     monkeypatch.delattr(accelerator, "compile_regions_fsdp2")
     is_error = kind is DistributedType.FSDP and is_regional
     with pytest.raises(ValueError, match=r"cannot compile the blocks.*--upgrade") if is_error else nullcontext():
-        check_compilation(given)
+        check_sharding(given)
 
 
 def test_several_processes_report_an_error_once(config: Path, tmp_path: Path) -> None:

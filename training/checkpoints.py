@@ -5,14 +5,13 @@ Checkpoints of a run, and handling of the signals that stop a run.
 
 A checkpoint holds the weights, the moving averages of the weights, AdamW's moments and all losses. It is a safetensors
 file, whose metadata contains all other data as JSON. If the weights are sharded (FSDP2), it is a folder of
-torch.distributed.checkpoint instead, to which every process writes its shards. A run can be resumed from both kinds of
-checkpoint with any number of processes. The learning rate, the order of the data and random numbers are not stored,
-because they depend only on the step and the seed.
+torch.distributed.checkpoint instead, to which every process writes its shards as safetensors. A run can be resumed from
+both kinds of checkpoint with any number of processes. The learning rate, the order of the data and random numbers are
+not stored, because they depend only on the step and the seed.
 """
 
 import json
 import logging
-import pickle
 import shutil
 import signal
 import warnings
@@ -80,7 +79,7 @@ class Checkpoint:
         if self.path.is_dir():
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # PyTorch warns that processes do not communicate
-                dcp.load(tensors, storage_reader=dcp.FileSystemReader(self.path), no_dist=True)
+                dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(self.path)), no_dist=True)
             return
         with safe_open(self.path, framework="pt") as file:
             for name, tensor in tensors.items():
@@ -151,11 +150,15 @@ class CheckpointWriter:
         )
 
 
-class _FolderWriter(dcp.FileSystemWriter):
+# `check_sharding` refuses PyTorch before 2.9, which cannot write shards as safetensors.
+StorageWriter = getattr(dcp, "HuggingFaceStorageWriter", dcp.FileSystemWriter)
+
+
+class _FolderWriter(StorageWriter):
     """Writer of a checkpoint folder. The folder is renamed to `path` when all processes have written their files."""
 
     def __init__(self, path: Path, state: dict[str, Any], on_finish: Callable[[], None]) -> None:
-        super().__init__(temporary_path(path))
+        super().__init__(str(temporary_path(path)), save_distributed=True)
         self._path, self._state, self._on_finish = path, state, on_finish
 
     def finish(self, metadata: dcp.Metadata, results: list[Any]) -> None:
@@ -222,12 +225,12 @@ def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint. Raise a `ValueError` if it is damaged."""
     try:
         if path.is_dir():
-            names = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+            names = dcp.HuggingFaceStorageReader(str(path)).read_metadata().state_dict_metadata
             return Checkpoint(path, step_of(path), json.loads((path / STATE_FILE).read_text()), set(names))
         with safe_open(path, framework="pt") as file:
             header, names = file.metadata() or {}, set(file.keys())
             checksum = _checksum(names, file.get_tensor)
-    except (SafetensorError, OSError, EOFError, pickle.UnpicklingError, json.JSONDecodeError) as error:
+    except (SafetensorError, OSError, json.JSONDecodeError) as error:
         raise ValueError(f"{path} is damaged, so an older checkpoint must be used. (Cause: {error})") from error
     if checksum != header.get("checksum"):
         raise ValueError(

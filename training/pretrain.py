@@ -64,7 +64,7 @@ from training.objectives import OBJECTIVES, compile_head_loss
 from training.optimization import ExponentialMovingAverage, create_optimizer, parameter_groups, set_learning_rate
 from training.report import loss_curve, write_report
 from training.schedules import first_decay_step, learning_rate_at, num_common_steps
-from training.sharding import check_compilation, full_tensor, gathered, gets_weights, is_sharded, keep_float32_gradients
+from training.sharding import check_sharding, full_tensor, gathered, gets_weights, is_sharded, keep_float32_gradients
 from training.status import StepStatus
 from training.streamed_data import training_samples
 from training.tracking import flops_per_token, logger_types, start_tracker
@@ -110,7 +110,7 @@ def set_up(argv: list[str]) -> "Pretraining | None":
         project_dir=training.output_dir,
     )
     check_precision(accelerator.device, accelerator.mixed_precision)
-    check_compilation(accelerator)
+    check_sharding(accelerator)
     accelerator.gradient_accumulation_steps = accumulation_steps(training, accelerator.num_processes)
     logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
 

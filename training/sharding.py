@@ -8,18 +8,24 @@ from contextlib import contextmanager
 import accelerate
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, DynamoBackend
+from accelerate.utils import DistributedType, DynamoBackend, is_torch_version
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 
-def check_compilation(accelerator: Accelerator) -> None:
-    """Raise a `ValueError` if the blocks of a sharded model must be compiled, but Accelerate is too old for this."""
+def check_sharding(accelerator: Accelerator) -> None:
+    """Raise a `ValueError` if weights are to be sharded, but PyTorch or Accelerate is too old for this."""
+    if accelerator.distributed_type != DistributedType.FSDP:
+        return
+    if not is_torch_version(">=", "2.9.0"):
+        raise ValueError(
+            f"PyTorch {torch.__version__} cannot write sharded checkpoints as safetensors. Install PyTorch 2.9 or "
+            "later, or train with DDP."
+        )
     plugin = accelerator.state.dynamo_plugin
     is_compiled = plugin.backend != DynamoBackend.NO and plugin.use_regional_compilation
-    is_fsdp = accelerator.distributed_type == DistributedType.FSDP
-    if is_compiled and is_fsdp and not hasattr(accelerate.accelerator, "compile_regions_fsdp2"):
+    if is_compiled and not hasattr(accelerate.accelerator, "compile_regions_fsdp2"):
         raise ValueError(
             f"Accelerate {accelerate.__version__} cannot compile the blocks of a sharded model. Run `pip install "
             "--upgrade accelerate`, or turn compilation off with `--dynamo_backend no`."

@@ -256,7 +256,7 @@ class AOGPTConfig(PreTrainedConfig):
             )
         check_mask_token(self)
         if self.tie_word_embeddings and self.lm_head_bias:
-            raise ValueError("`tie_word_embeddings=True` needs `lm_head_bias=False`. Set one of these settings to False.")
+            raise ValueError("`tie_word_embeddings=True` needs `lm_head_bias=False`. Set one of the two to False.")
 
     def _validate_rotary(self) -> None:
         if self.position_encoding == "learned":
@@ -289,8 +289,8 @@ class MDMEncoderConfig(AOGPTConfig):
     r"""
     Configuration of an encoder-only masked diffusion model, in which every position attends to all positions.
 
-    With the defaults, the encoder has the layers and target embeddings of AO-GPT small, but with full attention. This
-    is for comparisons of an encoder with a decoder. The published encoders have these settings:
+    With the defaults, the encoder has the layers and target embeddings of AO-GPT small, but full attention. An encoder
+    and a decoder can therefore be compared. The published encoders have these settings:
 
     * RADD (arXiv 2406.03736): `target_injection="none", position_encoding="rotary", norm="layernorm", qk_norm=False,
       attention_bias=False, attention_output_bias=False, hidden_act="gelu_pytorch_tanh"`;

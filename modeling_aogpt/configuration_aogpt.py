@@ -256,7 +256,7 @@ class AOGPTConfig(PreTrainedConfig):
             )
         check_mask_token(self)
         if self.tie_word_embeddings and self.lm_head_bias:
-            raise ValueError("`tie_word_embeddings=True` needs `lm_head_bias=False`. Set one of the two to False.")
+            raise ValueError("`tie_word_embeddings=True` needs a head without a bias. Set `lm_head_bias=False`.")
 
     def _validate_rotary(self) -> None:
         if self.position_encoding == "learned":

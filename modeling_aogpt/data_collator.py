@@ -177,7 +177,7 @@ class OrderDistribution:
         return to_uniform(draw_integers(make_streams(seed, samples), 1)) < self.left_to_right_fraction
 
     def _draw_keys(self, seed: int, samples: torch.LongTensor, positions: torch.LongTensor) -> torch.LongTensor:
-        """Return nonnegative sort keys of positions, (batch, width) or (width,). Positions with lower keys come first."""
+        """Return nonnegative sort keys of positions, (batch, width) or (width,). Lower keys come first."""
         if self.orders == "left_to_right":
             return positions
         if self.orders == "shared":  # positions at the same offset in their blocks get the same key
@@ -290,7 +290,7 @@ class DataCollatorForAnyOrderLM:
     def _find_context(
         self, samples: torch.LongTensor, labels: torch.LongTensor, lengths: torch.LongTensor
     ) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, width) that is True at the context: at given labels of -100, or else drawn."""
+        """Return a boolean tensor (batch, width) that is True at the context, given by labels of -100 or drawn."""
         width = labels.shape[1]
         is_drawn = self._distribution.draw_context(self.seed, samples, lengths, width)
         if self.orders != "context_first":

@@ -188,5 +188,5 @@ def warn_if_slow(model: nn.Module) -> None:
     if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and not torch.cpu._is_avx512_bf16_supported():
         logger.warning_once(
             "The model is in bfloat16, but this CPU has no bfloat16 instructions. The model runs several times slower "
-            "than in float32. Load it with dtype=torch.float32."
+            "than in float32. Load the model with dtype=torch.float32."
         )

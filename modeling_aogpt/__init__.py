@@ -12,7 +12,7 @@ from .likelihood import LogLikelihoodOutput
 from .modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, AOGPTModel
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM, MDMEncoderModel
 
-# Importing the package registers the models with the Auto classes, so that they load without trust_remote_code.
+# Importing the package registers its models with the Auto classes. They then load without trust_remote_code.
 AutoConfig.register(AOGPTConfig.model_type, AOGPTConfig)
 AutoModel.register(AOGPTConfig, AOGPTForAnyOrderLM)
 AutoModelForMaskedLM.register(AOGPTConfig, AOGPTForMaskedLM)

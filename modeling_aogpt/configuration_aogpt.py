@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Configurations of AO-GPT, and of encoder-only masked diffusion models."""
+"""Configurations of AO-GPT models and of encoder-only masked diffusion models."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ ENCODER_AUTO_MAP = {
     "AutoModelForMaskedLM": "modeling_mdm_encoder.MDMEncoderForMaskedLM",
 }
 
-# Upper limits of sizes, far above the sizes of any model. They prevent a damaged or malicious config.json from
-# allocating too much memory.
+# Upper limits of sizes, far above the sizes of any real model. Without them, a damaged or malicious config.json could
+# make the program allocate too much memory.
 MAX_SIZES = {
     "vocab_size": 2**22,
     "hidden_size": 2**16,
@@ -37,44 +37,48 @@ MAX_SIZES = {
 }
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 
-# Size of GPT-2's vocabulary, and the size to which released checkpoints pad it.
+# Number of GPT-2's tokens, and the number of embeddings in released checkpoints, which pad the table to this number.
 GPT2_VOCAB_SIZE, GPT2_PADDED_VOCAB_SIZE = 50257, 50304
 
 
 class AOGPTConfig(PreTrainedConfig):
     r"""
-    Configuration of an AO-GPT (arXiv 2506.19935), or of a sigma-GPT, the paper's baseline.
+    Configuration of an AO-GPT model (arXiv 2506.19935), or of a sigma-GPT model, the paper's baseline.
 
-    The defaults are those of AO-GPT small. A sigma-GPT has `norm="layernorm", qk_norm=False, target_injection="input",
-    tie_word_embeddings=True, lm_head_bias=False`.
+    The input of these models is a sequence of rows. A row consists of a token, its position, and a target, which is the
+    position that the row predicts.
+
+    The defaults are the settings of AO-GPT small. A sigma-GPT differs by `norm="layernorm", qk_norm=False,
+    target_injection="input", tie_word_embeddings=True, lm_head_bias=False`.
 
     Args:
-        vocab_size (`int`, defaults to 50304): Number of entries of the token table.
-        hidden_size (`int`, defaults to 768): Width of the residual stream.
-        num_hidden_layers (`int`, defaults to 12): Number of blocks.
+        vocab_size (`int`, defaults to 50304): Number of entries of the token embedding table.
+        hidden_size (`int`, defaults to 768): Width of the hidden states.
+        num_hidden_layers (`int`, defaults to 12): Number of layers, each with attention and an MLP.
         num_attention_heads (`int`, defaults to 12): Number of attention heads.
         num_key_value_heads (`int`, *optional*): Number of key-value heads (grouped-query attention). It must divide
             `num_attention_heads`. Defaults to `num_attention_heads`.
-        head_dim (`int`, *optional*): Width of a head; defaults to `hidden_size` / `num_attention_heads`.
+        head_dim (`int`, *optional*): Width of an attention head; defaults to `hidden_size` / `num_attention_heads`.
         intermediate_size (`int`, *optional*): Width of the MLP; defaults to four times `hidden_size`.
         gated_mlp (`bool`, defaults to `False`): Whether the MLP is act(gate(x)) * up(x), as in Llama.
-        max_position_embeddings (`int`, defaults to 1024): Length of the longest sequence, in tokens.
-        target_injection (`str`, defaults to `"adaln"`): How a row gets the position it predicts (appendix B and Figure
-            7 of the paper). `"adaln"`: a target embedding modulates every norm and gates every residual branch
-            (AO-GPT). `"input"`: a target embedding is added to the input of the first block (sigma-GPT). `"shared"`:
-            the same target embedding is added to the input of every block. `"per_layer"`: like `"shared"`, but with a
-            separate table for each block. `"none"`: the target is given by rotary positions only.
-        target_embedding_size (`int`, defaults to 128): Width of the target embedding for `"adaln"`. The other kinds use
-            `hidden_size`.
-        position_encoding (`str`, defaults to `"learned"`): `"learned"`: a table of absolute positions, as in the
-            released models. `"rotary"`: no table. Attention queries are rotated by the position before the target, and
-            keys by the position of the row's own token. From left to right, a layer then equals a layer of a Llama.
+        max_position_embeddings (`int`, defaults to 1024): Largest allowed number of tokens in a sequence.
+        target_injection (`str`, defaults to `"adaln"`): How the model uses the target of a row (appendix B and Figure 7
+            of the paper). `"adaln"`: shifts, scales and gates of every layer are computed from a target embedding
+            (AO-GPT). `"input"`: a target embedding is added to the input of the first layer (sigma-GPT). `"shared"`:
+            the same target embedding is added to the input of every layer. `"per_layer"`: like `"shared"`, but with a
+            separate embedding table for each layer. `"none"`: only rotary positions depend on the target.
+        target_embedding_size (`int`, defaults to 128): Width of the target embedding with `target_injection="adaln"`.
+            With other values of `target_injection`, the width is `hidden_size`.
+        position_encoding (`str`, defaults to `"learned"`): `"learned"`: learned absolute position embeddings, as in
+            the released models. `"rotary"`: attention queries are rotated by the position before the target, and keys
+            by the position of the row's token. In the left-to-right order, both are the position of the current token,
+            as in a Llama.
         rope_parameters (`dict`, *optional*): Rotary frequencies as in Transformers: `rope_type` (`"default"`,
-            `"linear"`, `"dynamic"`, `"yarn"` or `"llama3"`), `rope_theta` (defaults to 10000.0) and the parameters of
-            the type. `"dynamic"` has no effect, because it scales only sequences that are longer than
-            `max_position_embeddings`, which are not allowed.
+            `"linear"`, `"dynamic"`, `"yarn"` or `"llama3"`), `rope_theta` (defaults to 10000.0) and the other
+            parameters of this `rope_type`. `"dynamic"` gives the same frequencies as `"default"`, because it changes
+            them only for sequences longer than `max_position_embeddings`, which are not allowed.
         no_rope_layers (`list[int]`, *optional*): Indices of layers without rotary positions, as in SmolLM3.
-        norm (`str`, defaults to `"rmsnorm"`): `"rmsnorm"` or `"layernorm"`.
+        norm (`str`, defaults to `"rmsnorm"`): Kind of all norms over `hidden_size`: `"rmsnorm"` or `"layernorm"`.
         norm_eps (`float`, defaults to 1e-5): Epsilon of all norms.
         qk_norm (`bool`, defaults to `True`): Whether to apply an RMS norm to the attention queries and keys of each
             head.
@@ -83,22 +87,24 @@ class AOGPTConfig(PreTrainedConfig):
         attention_output_bias (`bool`, defaults to `True`): Whether the output projection of attention has a bias.
         mlp_bias (`bool`, defaults to `True`): Whether the MLP has biases.
         norm_weight (`bool`, defaults to `True`): Whether norms over `hidden_size` have weights.
-        norm_bias (`bool`, defaults to `True`): Whether layer norms have biases.
+        norm_bias (`bool`, defaults to `True`): Whether layer norms have biases. They need `norm_weight=True`.
         lm_head_bias (`bool`, defaults to `True`): Whether the output head has a bias.
-        tie_word_embeddings (`bool`, defaults to `False`): Whether the output head shares the token table.
-        hidden_act (`str`, defaults to `"gelu"`): Activation of the MLP. `"gelu"` is the exact GELU.
-        initializer_range (`float`, defaults to 0.02): Standard deviation of initial weights, which are truncated at
-            three standard deviations.
-        num_valid_tokens (`int`, *optional*): Number of ids of text, which are 0 ... `num_valid_tokens` - 1. Higher ids
-            pad the token table and are never sampled. Defaults to 50257 for a table of 50304 (GPT-2), otherwise to
-            `vocab_size`.
-        mask_token_id (`int`, *optional*): Id of positions to fill in; defaults to `num_valid_tokens`. The decoder never
-            embeds it, so it may lie outside the token table.
-        start_token_id (`int`, *optional*): Id of the token whose embedding is used for the start row. By default, the
-            start row has a learned embedding of its own.
+        tie_word_embeddings (`bool`, defaults to `False`): Whether the output head shares the weights of the token
+            embedding table.
+        hidden_act (`str`, defaults to `"gelu"`): Activation of the MLP, by its name in Transformers. `"gelu"` is the
+            exact GELU, without the tanh approximation.
+        initializer_range (`float`, defaults to 0.02): Standard deviation of the normal distribution from which weights
+            are initialized. The distribution is truncated at three standard deviations.
+        num_valid_tokens (`int`, *optional*): Number of ids that stand for text: 0 ... `num_valid_tokens` - 1. Higher
+            ids are the mask, or only pad the embedding table. They are never sampled. Defaults to 50257 if `vocab_size`
+            is 50304 (GPT-2's padded table), otherwise to `vocab_size`.
+        mask_token_id (`int`, *optional*): Id that marks a masked position, which is still to be filled in. Defaults to
+            `num_valid_tokens`. The decoder never embeds this id, so it may be `vocab_size` or higher.
+        start_token_id (`int`, *optional*): Id of a token. Its embedding is used for the first row, which has no token.
+            By default, the first row has a learned embedding of its own.
         source_config (`dict`, *optional*): Configuration of the causal language model from which this model was
-            converted. It is used to export the model again. It includes the Hub name (`_name_or_path`) and the
-            `license` of that model, if they are known.
+            converted. It is used to convert this model back. It includes the Hub name (`_name_or_path`) and the
+            `license` of the causal language model, if they are known.
 
     Raises:
         ValueError: If a value is not allowed, or values contradict each other.
@@ -196,14 +202,14 @@ class AOGPTConfig(PreTrainedConfig):
         self.validate()
 
     def _check_version(self, kwargs: dict[str, Any]) -> None:
-        """Raise a `ValueError` for a config.json of an earlier version, because its model would give wrong results."""
+        """Raise a `ValueError` if `kwargs` has a setting of an earlier version, whose models give wrong results."""
         for name in ("use_bias", "rope_theta"):
             if name in kwargs:
                 raise ValueError(
-                    f"`{name}` belongs to an earlier version of this package, whose rotary positions and names of "
-                    "weights differ. Load the model with the code in its own folder (`trust_remote_code=True` in a "
-                    "program that does not import modeling_aogpt), or train or convert the model again. In a new "
-                    "configuration, set "
+                    f"`{name}` belongs to an earlier version of this package, and models of that version do not work "
+                    "with this version. Load the model with the code in its own folder: pass `trust_remote_code=True` "
+                    "in a program that does not import modeling_aogpt. Or train or convert the model again. To write a "
+                    f"new configuration, remove `{name}` and set "
                     + ("`rope_parameters`." if name == "rope_theta" else "`attention_bias`, `mlp_bias` etc.")
                 )
 
@@ -211,13 +217,13 @@ class AOGPTConfig(PreTrainedConfig):
         """
         Raise a `ValueError` if a value is not allowed.
 
-        Transformers calls this method before saving. It replaces Transformers' own checks, which would warn of a mask
-        id outside the token table.
+        Transformers calls this method before saving. It replaces the checks of Transformers, which would warn about a
+        mask id that is not in the token embedding table.
         """
         if self.model_type != type(self).model_type:
             raise ValueError(
                 f"The configuration has model_type {self.model_type!r}, but {type(self).__name__} needs "
-                f"{type(self).model_type!r}. Load the model with the class that its config.json names."
+                f"{type(self).model_type!r}. Load the model with the class that its config.json names in `auto_map`."
             )
         for name, allowed in self.choices.items():
             check_choice(name, getattr(self, name), allowed)
@@ -229,7 +235,7 @@ class AOGPTConfig(PreTrainedConfig):
             if kind is bool:
                 check_flag(name, getattr(self, name))
         if self.hidden_act not in ACT2FN:
-            raise ValueError(f"`hidden_act` must be an activation of Transformers, but is {self.hidden_act!r}.")
+            raise ValueError(f"`hidden_act` must be an activation in Transformers' ACT2FN, but is {self.hidden_act!r}.")
         for name in ("bos_token_id", "eos_token_id", "pad_token_id", "start_token_id"):
             value = getattr(self, name)
             values = value if name == "eos_token_id" and isinstance(value, list) else [value]
@@ -250,7 +256,7 @@ class AOGPTConfig(PreTrainedConfig):
             )
         check_mask_token(self)
         if self.tie_word_embeddings and self.lm_head_bias:
-            raise ValueError("`tie_word_embeddings` needs a head without a bias. Set `lm_head_bias=False`.")
+            raise ValueError("`tie_word_embeddings=True` needs a head without a bias. Set `lm_head_bias=False`.")
 
     def _validate_rotary(self) -> None:
         if self.position_encoding == "learned":
@@ -270,7 +276,7 @@ class AOGPTConfig(PreTrainedConfig):
         if parameters.get("rope_type") not in ROPE_TYPES or parameters.get("partial_rotary_factor", 1.0) != 1.0:
             raise ValueError(
                 f"`rope_parameters` must have a `rope_type` of {', '.join(map(repr, ROPE_TYPES))}, and no "
-                f"`partial_rotary_factor`, but is {parameters!r}."
+                f"`partial_rotary_factor` other than 1, but is {parameters!r}."
             )
         layers = self.no_rope_layers or []
         if not all(isinstance(layer, int) and 0 <= layer < self.num_hidden_layers for layer in layers):
@@ -281,25 +287,27 @@ class AOGPTConfig(PreTrainedConfig):
 
 class MDMEncoderConfig(AOGPTConfig):
     r"""
-    Configuration of an encoder-only masked diffusion model, which has full attention over tokens and masks.
+    Configuration of an encoder-only masked diffusion model, in which every position attends to all positions.
 
-    The defaults are the blocks and the target embeddings of AO-GPT small, so that an encoder and a decoder that differ
-    only in attention can be compared. The published encoders have these settings:
+    With the defaults, the encoder has the layers and target embeddings of AO-GPT small, but full attention. An encoder
+    and a decoder can therefore be compared. The published encoders have these settings:
 
     * RADD (arXiv 2406.03736): `target_injection="none", position_encoding="rotary", norm="layernorm", qk_norm=False,
       attention_bias=False, attention_output_bias=False, hidden_act="gelu_pytorch_tanh"`;
-    * SEDD (arXiv 2310.16834): the same with `target_injection="sigma", norm_bias=False`.
+    * SEDD (arXiv 2310.16834): the settings of RADD, but with `target_injection="sigma"` and `norm_bias=False`.
 
     Args:
-        target_injection (`str`, defaults to `"adaln"`): Input of a row besides its token. The values of [`AOGPTConfig`]
-            are allowed, with the row's own position as target. `"none"`: no such input (RADD). `"sigma"`: the noise
-            level of the sequence modulates every norm and gates every residual branch (SEDD).
-        target_embedding_size (`int`, defaults to 128): Width of the target embedding of `"adaln"`, or of the embedding
-            of the noise level of `"sigma"`.
-        num_valid_tokens (`int`, *optional*): Number of ids of text. Defaults to 50257 for a table of 50304 (GPT-2),
-            otherwise to `vocab_size` - 1. The last id is then the mask id.
-        mask_token_id (`int`, *optional*): Id of positions to fill in; defaults to `num_valid_tokens`. The encoder
-            embeds the mask id, so it must lie inside the token table.
+        target_injection (`str`, defaults to `"adaln"`): How the model uses the position, or the noise level, besides
+            tokens. The values of [`AOGPTConfig`] are allowed. The target is then the position of the token itself.
+            `"none"`: no target (RADD). `"sigma"`: shifts, scales and gates of every layer are computed from the noise
+            level of the sequence (SEDD).
+        target_embedding_size (`int`, defaults to 128): Width of the target embedding with `target_injection="adaln"`,
+            or of the noise-level embedding with `target_injection="sigma"`.
+        num_valid_tokens (`int`, *optional*): Number of ids that stand for text: 0 ... `num_valid_tokens` - 1. Defaults
+            to 50257 if `vocab_size` is 50304 (GPT-2's padded table). Otherwise, it defaults to `vocab_size` - 1, and
+            the last id is the mask id.
+        mask_token_id (`int`, *optional*): Id that marks a masked position, which is still to be filled in. Defaults to
+            `num_valid_tokens`. The encoder embeds this id, so it must be below `vocab_size`.
         kwargs: Other arguments of [`AOGPTConfig`].
 
     Raises:
@@ -325,8 +333,9 @@ class MDMEncoderConfig(AOGPTConfig):
         super().validate()
         if self.mask_token_id >= self.vocab_size:
             raise ValueError(
-                f"`mask_token_id` ({self.mask_token_id}) must be in the token table of an encoder, from "
-                f"`num_valid_tokens` ({self.num_valid_tokens}) to `vocab_size` - 1 ({self.vocab_size - 1})."
+                f"`mask_token_id` ({self.mask_token_id}) must be in the token table of an encoder. Choose a value from "
+                f"`num_valid_tokens` ({self.num_valid_tokens}) to `vocab_size` - 1 ({self.vocab_size - 1}), or raise "
+                "`vocab_size`."
             )
 
 

@@ -5,9 +5,9 @@ Command that converts a released model into a folder that `AutoModel.from_pretra
 
     python -m modeling_aogpt.convert_reference_checkpoint SOURCE OUTPUT_DIR [--weights ema|live] [--tokenizer gpt2]
 
-SOURCE is a `.pt` file of AO-GPT or sigma-GPT (Hub repository `Cauthyyy/AO-GPT-MDM`), or the folder with `config.json`
-and `model.safetensors` of a SEDD (`louaaron/sedd-*`) or RADD (`JingyangOu/radd-*`). Load OUTPUT_DIR with
-`trust_remote_code=True`.
+SOURCE is a `.pt` file of AO-GPT or sigma-GPT (Hub repository `Cauthyyy/AO-GPT-MDM`), or a folder of SEDD
+(`louaaron/sedd-*`) or RADD (`JingyangOu/radd-*`) that contains `config.json` and `model.safetensors`. To load
+OUTPUT_DIR, pass `trust_remote_code=True` to `AutoModel.from_pretrained`.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from .modeling_aogpt import AOGPTForAnyOrderLM, AOGPTWithHead, compute_frequenci
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM
 from .tokenization import load_matching_tokenizer
 
-# Maps from the released name of each module or tensor to its name here. The names are in the order of the authors'
-# `model.parameters()`, because released moving averages are stored in this order. Names that a model does not have
-# (q_norm, k_norm and adaLN in a sigma-GPT) are skipped.
+# Maps from the name of each module or tensor in released files to its name in this package. The names have the order of
+# `model.parameters()` in the authors' code, because released moving averages are a list in this order. Names that a
+# model does not have (q_norm, k_norm and adaLN in a sigma-GPT) are skipped.
 DECODER_EMBEDDINGS = {
     "transformer.wte": "model.embed_tokens",
     "transformer.wpe": "model.position_embeddings",
@@ -75,9 +75,9 @@ class ReleasedArchitecture:
     """
     Names and settings of a released architecture.
 
-    `embeddings`, `block` and `head` map released names of modules to names here. `settings` are the values of the
-    configuration that differ from the defaults. `published_weights` are those of the published numbers (see
-    [`convert`]).
+    `embeddings`, `block` and `head` map names of modules in released files to names in this package. `settings` are the
+    settings of the configuration that differ from its defaults. `published_weights` are the weights with which the
+    published numbers were computed: `"ema"` or `"live"` (see [`convert`]).
     """
 
     name: str
@@ -110,7 +110,7 @@ SIGMA_GPT = ReleasedArchitecture(
         "tie_word_embeddings": True,
         "lm_head_bias": False,
     },
-    published_weights="live",  # the released evaluation scripts do not load the moving averages
+    published_weights="live",  # the authors' evaluation scripts do not load moving averages
 )
 RADD = ReleasedArchitecture(
     name="RADD",
@@ -129,8 +129,8 @@ RADD = ReleasedArchitecture(
 )
 SEDD = replace(RADD, name="SEDD", settings=RADD.settings | {"target_injection": "sigma", "norm_bias": False})
 
-# Map from the released name of each setting to its name here. Released files also have `dropout`, which inference does
-# not use.
+# Map from the name of each setting in released `.pt` files to its name in this package. The files also have `dropout`,
+# which inference does not use.
 SETTINGS = {
     "n_layer": "num_hidden_layers",
     "n_head": "num_attention_heads",
@@ -138,7 +138,8 @@ SETTINGS = {
     "block_size": "max_position_embeddings",
     "vocab_size": "vocab_size",
 }
-# The same map for encoders. `cond_dim` is in every file, but no tensor of a RADD has this size.
+# The same map for the config.json of encoders. `cond_dim` is the width of SEDD's noise-level embedding. A RADD also has
+# this setting, but does not use it.
 ENCODER_SETTINGS = {
     "n_blocks": "num_hidden_layers",
     "n_heads": "num_attention_heads",
@@ -155,49 +156,49 @@ def convert(
     """
     Convert a released model into a folder of safetensors, configurations and code.
 
-    The folder is written completely or not at all.
+    `config.json` is written last, so a folder that was not written completely cannot be loaded.
 
     Args:
-        source (`Path`): A released `.pt` file of AO-GPT or sigma-GPT, or the folder of a SEDD or RADD. The architecture
-            is recognized by the names of the tensors.
-        output_dir (`Path`): The folder to write. It must be empty or not exist.
+        source (`Path`): A released `.pt` file of AO-GPT or sigma-GPT, or a folder of SEDD or RADD. The architecture is
+            recognized by the names of the tensors.
+        output_dir (`Path`): The folder to write. It must not exist, or be empty.
         weights (`str`, *optional*): `"ema"` (moving averages of the weights) or `"live"` (weights of the last training
             step). Defaults to the weights with which the published numbers were computed: `"ema"` for AO-GPT, `"live"`
-            for sigma-GPT. Folders have only one set of weights.
-        tokenizer (`str`, *optional*): Folder or Hub name of the model's tokenizer, which released files do not contain.
-            The tokenizer gets a mask token and is saved with the model.
+            for sigma-GPT. A folder of SEDD or RADD has only one set of weights.
+        tokenizer (`str`, *optional*): Folder or Hub name of the model's tokenizer, such as `"gpt2"`. Released files do
+            not contain it. The tokenizer gets a mask token, and is saved with the model.
 
     Returns:
         `AOGPTForAnyOrderLM` or `MDMEncoderForMaskedLM`: The converted model.
 
     Raises:
-        ValueError: If `source` is damaged or unknown, if its tensors do not fit its settings, if `tokenizer` cannot be
-            loaded or belongs to another model, or if `output_dir` is not empty.
+        ValueError: If `source` is damaged or not a released model, if its tensors do not match its settings, if
+            `tokenizer` cannot be loaded or does not fit the model, or if `output_dir` is not empty.
     """
     if output_dir.exists() and (not output_dir.is_dir() or any(output_dir.iterdir())):
         raise ValueError(f"{output_dir} exists and is not an empty folder. Remove it, or choose another folder.")
     model = load_released(source, weights)
     written = [model] if tokenizer is None else [model, load_matching_tokenizer(model.config, tokenizer)]
-    # The temporary folder is inside the output folder. The output folder itself could not be replaced if it is a mount
-    # point or the current folder.
+    # The files are moved one by one from a temporary folder inside `output_dir`. Renaming the temporary folder to
+    # `output_dir` would fail if `output_dir` is a mount point or the current folder.
     output_dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".", dir=output_dir) as temporary:
         for part in written:
             part.save_pretrained(temporary)
         for path in sorted(Path(temporary).iterdir(), key=lambda path: path.name == "config.json"):
-            os.replace(path, output_dir / path.name)  # config.json last: without it, the folder does not load
+            os.replace(path, output_dir / path.name)  # config.json last: a folder without it cannot be loaded
     return model
 
 
 def load_released(source: Path, weights: str | None = None) -> AOGPTForAnyOrderLM | MDMEncoderForMaskedLM:
-    """Load a released model on the CPU, in the precision of its file (see [`convert`] for the arguments)."""
+    """Load a released model on the CPU, in the dtype of its file (see [`convert`] for the arguments)."""
     if weights not in ("ema", "live", None):
         raise ValueError(f"`weights` must be 'ema' or 'live', but is {weights!r}.")
     return load_encoder(source, weights) if source.is_dir() else load_decoder(source, weights)
 
 
 def load_decoder(source: Path, weights: str | None) -> AOGPTForAnyOrderLM:
-    """Load the model of a released `.pt` file (see [`load_released`])."""
+    """Load an AO-GPT or sigma-GPT from a released `.pt` file (see [`convert`] for the arguments)."""
     checkpoint = read_checkpoint(source)
     tensors = {name.removeprefix("_orig_mod."): tensor for name, tensor in checkpoint["model"].items()}
     architecture = detect_architecture(tensors, source)
@@ -218,22 +219,25 @@ def load_decoder(source: Path, weights: str | None) -> AOGPTForAnyOrderLM:
 
 
 def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
-    """Load the model in the folder of a SEDD or RADD (see [`load_released`])."""
+    """Load a SEDD or RADD from its released folder (see [`convert`] for the arguments)."""
     if weights == "live":
-        raise ValueError(f"{source} is the folder of an encoder, which has only one set of weights. Remove `weights`.")
+        raise ValueError(
+            f"{source} is the folder of an encoder, which has only one set of weights. Remove `weights` (--weights)."
+        )
     settings, tensors = read_folder(source)
     architecture = SEDD if "sigma_map.mlp.0.weight" in tensors else RADD
     config = read_encoder_config(settings, architecture, source)
     model, names, shapes = make_empty_model(MDMEncoderForMaskedLM, config, architecture)
-    # The file also contains the rotary frequencies. They are compared, because no other tensor depends on the number of
-    # heads or on the base.
+    # The file also contains the rotary frequencies. They are compared with those of the configuration, because no other
+    # tensor shows whether the number of heads and the base are right.
     frequencies, _ = compute_frequencies(config, torch.device("cpu"))
     given = tensors.pop("rotary_emb.inv_freq", frequencies)
     problem = f"The tensors of {source} do not fit its config.json ({architecture.name})"
     if given.shape != frequencies.shape or not torch.allclose(given.float(), frequencies, rtol=1e-3, atol=0):
         raise ValueError(
             f"{problem}: rotary_emb.inv_freq does not have the frequencies of base "
-            f"{config.rope_parameters['rope_theta']:g} and n_heads={config.num_attention_heads}."
+            f"{config.rope_parameters['rope_theta']:g} and n_heads={config.num_attention_heads}. Download the folder "
+            "again."
         )
     check_tensors(tensors, shapes, problem)
     model.load_state_dict(split_tensors(names, tensors), assign=True)
@@ -241,13 +245,13 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
 
 
 def read_folder(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """Read the settings and tensors of a released folder."""
+    """Return the contents of `config.json`, and the tensors of `model.safetensors`, in a released folder."""
     config, weights = source / "config.json", source / "model.safetensors"
     for path in (config, weights):
         if not path.is_file():
             raise ValueError(
-                f"{source} is a folder without {path.name}. Pass a released .pt file of AO-GPT or sigma-GPT, or the "
-                "folder of a SEDD or RADD. (training/convert_causal_lm.py converts a Llama, Qwen or GPT-2.)"
+                f"{source} is a folder without {path.name}. Pass a released .pt file of AO-GPT or sigma-GPT, or a "
+                "folder of SEDD or RADD. To convert a Llama, Qwen or GPT-2, use training/convert_causal_lm.py."
             )
     try:
         return json.loads(config.read_text(encoding="utf-8")), load_file(weights)
@@ -256,21 +260,23 @@ def read_folder(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
 
 
 def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
-    """Return the configuration of a released folder. The shapes of its tensors are checked later."""
+    """Return the configuration for `given`, the contents of config.json in the released folder `source`."""
     sizes, graph = (given.get(part) if isinstance(given, dict) else None for part in ("model", "graph"))
     if not isinstance(sizes, dict) or not isinstance(graph, dict) or not ENCODER_SETTINGS.keys() <= sizes.keys():
         raise ValueError(
             f"{source}/config.json is not the configuration of a SEDD or RADD. It must have an entry `graph`, and an "
-            f"entry `model` with {', '.join(ENCODER_SETTINGS)}. (training/convert_causal_lm.py converts a Llama, Qwen "
-            "or GPT-2.)"
+            f"entry `model` with {', '.join(ENCODER_SETTINGS)}. To convert a Llama, Qwen or GPT-2, use "
+            "training/convert_causal_lm.py."
         )
     if graph.get("type") != "absorb":
         raise ValueError(
-            f"{source} has graph.type {graph.get('type')!r}, but only 'absorb' (noise that masks tokens) is supported."
+            f"{source}/config.json has graph.type {graph.get('type')!r}, but only 'absorb' (noise that "
+            "masks tokens) is supported. Pass the folder of another model."
         )
     if architecture is SEDD and sizes.get("scale_by_sigma") is not True:
         raise ValueError(
-            f"{source} has model.scale_by_sigma {sizes.get('scale_by_sigma')!r}, but only True is supported for SEDD."
+            f"{source}/config.json has model.scale_by_sigma {sizes.get('scale_by_sigma')!r}, but only True is "
+            "supported for SEDD. Pass the folder of another model."
         )
     try:
         settings = {new: sizes[old] for old, new in ENCODER_SETTINGS.items()} | architecture.settings
@@ -283,9 +289,9 @@ def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitectur
 
 
 def read_checkpoint(source: Path) -> dict[str, Any]:
-    """Return the dictionary of a released file. Its tensors are memory-mapped, that is, read when used."""
+    """Return the dictionary of a released `.pt` file. Its tensors are memory-mapped, that is, read when used."""
     if not source.is_file():
-        raise ValueError(f"{source} does not exist. Pass a released .pt file, or the folder of a SEDD or RADD.")
+        raise ValueError(f"{source} does not exist. Pass a released .pt file, or a folder of SEDD or RADD.")
     try:
         with zipfile.ZipFile(source) as archive:
             damaged = archive.testzip()  # torch.load does not compare checksums
@@ -301,17 +307,18 @@ def read_checkpoint(source: Path) -> dict[str, Any]:
         if not isinstance(checkpoint, dict) or not isinstance(checkpoint.get(part), dict):
             raise ValueError(
                 f"{source} is not a released AO-GPT or sigma-GPT file: it has no dictionary {part!r}. Pass a .pt file "
-                "of Cauthyyy/AO-GPT-MDM."
+                "of the Hub repository Cauthyyy/AO-GPT-MDM."
             )
     return checkpoint
 
 
 def detect_architecture(tensors: dict[str, torch.Tensor], source: Path) -> ReleasedArchitecture:
-    """Return AO-GPT if the name of a tensor contains adaLN, and sigma-GPT otherwise."""
+    """Return `AOGPT` if the name of a tensor contains adaLN, and `SIGMA_GPT` otherwise."""
     if "transformer.wtpe.weight" not in tensors:
         raise ValueError(
             f"{source} is not a released AO-GPT or sigma-GPT file: it has no tensor transformer.wtpe.weight. Its "
-            f"tensors are {', '.join(list(tensors)[:3])}, ..."
+            f"tensors are {', '.join(list(tensors)[:3])}, ... Pass a .pt file of the Hub repository "
+            "Cauthyyy/AO-GPT-MDM."
         )
     return AOGPT if any("adaLN" in name for name in tensors) else SIGMA_GPT
 
@@ -319,10 +326,13 @@ def detect_architecture(tensors: dict[str, torch.Tensor], source: Path) -> Relea
 def read_config(
     checkpoint: dict[str, Any], architecture: ReleasedArchitecture, tensors: dict[str, torch.Tensor], source: Path
 ) -> AOGPTConfig:
-    """Return the configuration of a released file. The shapes of its tensors are checked later."""
+    """Return the configuration for the `model_args` in `checkpoint`, the contents of the released file `source`."""
     given = checkpoint["model_args"]
     if given.keys() - {"dropout"} != SETTINGS.keys() | {"bias"}:
-        raise ValueError(f"{source} must have the model_args {', '.join(SETTINGS)}, bias, but has {', '.join(given)}.")
+        raise ValueError(
+            f"{source} must have the model_args {', '.join(SETTINGS)} and bias, but has {', '.join(given)}. Pass a .pt "
+            "file of the Hub repository Cauthyyy/AO-GPT-MDM."
+        )
     settings = {new: given[old] for old, new in SETTINGS.items()} | architecture.settings
     settings |= dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias", "norm_bias"), given["bias"])
     settings["target_embedding_size"] = tensors["transformer.wtpe.weight"].shape[-1]
@@ -338,10 +348,11 @@ def make_empty_model(
     model_class: type[AOGPTWithHead], config: AOGPTConfig, architecture: ReleasedArchitecture
 ) -> tuple[AOGPTWithHead, dict[str, list[str]], dict[str, tuple[int, ...]]]:
     """
-    Return a model on the meta device, the names of each released tensor in the model, and its shape.
+    Return a model on the meta device, and two maps from the released name of each tensor: to its names, and its shape.
 
-    The tensors are in the order of the authors' parameters. A released tensor with the projections of attention
-    queries, keys and values has three names in the model. Tensors that the model does not have are left out.
+    The first map contains the names of the tensor in the model. A released tensor with the projections of attention
+    queries, keys and values has three of them. The maps have the order of parameters in the authors' code, and leave
+    out tensors that the model does not have.
     """
     with torch.device("meta"):
         model = model_class(config)
@@ -361,7 +372,7 @@ def make_empty_model(
 
 
 def split_tensors(names: dict[str, list[str]], tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the released tensors by their names in the model. Tensors with several names are split."""
+    """Return a state dict of the model. A released tensor with several names in the model is split into equal parts."""
     weights = {}
     for old, new in names.items():
         parts = tensors[old].chunk(len(new)) if len(new) > 1 else [tensors[old]]
@@ -372,17 +383,17 @@ def split_tensors(names: dict[str, list[str]], tensors: dict[str, torch.Tensor])
 def read_moving_averages(
     checkpoint: dict[str, Any], shapes: dict[str, tuple[int, ...]], is_tied: bool, source: Path
 ) -> dict[str, torch.Tensor]:
-    """Return the moving averages by name. The file stores them as a list, in which a tied head has no entry."""
+    """Return the moving averages by released name. The file stores them as a list without an entry for a tied head."""
     ema = checkpoint.get("ema_model")
     averages = ema.get("shadow_params") if isinstance(ema, dict) else None
     if not isinstance(averages, list):
         raise ValueError(
-            f"{source} has no moving averages (ema_model.shadow_params). Use `weights='live'` (--weights live)."
+            f"{source} has no moving averages (ema_model.shadow_params). Set `weights='live'` (--weights live)."
         )
     names = [name for name in shapes if not (is_tied and name == TIED[0])]
     if len(averages) != len(names):
         raise ValueError(
-            f"{source} has {len(averages)} moving averages, but {len(names)} parameters. Use `weights='live'` "
+            f"{source} has {len(averages)} moving averages, but {len(names)} parameters. Set `weights='live'` "
             "(--weights live)."
         )
     tensors = dict(zip(names, averages, strict=True))
@@ -393,7 +404,7 @@ def read_moving_averages(
 
 
 def check_tensors(tensors: dict[str, torch.Tensor], shapes: dict[str, tuple[int, ...]], problem: str) -> None:
-    """Raise a `ValueError` that begins with `problem` unless `tensors` have these names and shapes, and are finite."""
+    """Raise a `ValueError` that begins with `problem` unless `tensors` are finite, with these names and `shapes`."""
     problems = [f"{name} is missing" for name in shapes if name not in tensors]
     for name, tensor in tensors.items():
         if name not in shapes:
@@ -410,18 +421,18 @@ def check_tensors(tensors: dict[str, torch.Tensor], shapes: dict[str, tuple[int,
 
 
 def main() -> None:
-    """Run the command."""
+    """Parse the command line, convert the model, and print its size."""
     parser = argparse.ArgumentParser(
         prog="python -m modeling_aogpt.convert_reference_checkpoint",
         description="Convert a released AO-GPT, sigma-GPT, SEDD or RADD into a folder that AutoModel loads.",
     )
-    parser.add_argument("source", type=Path, metavar="SOURCE", help="a .pt file, or a folder")
+    parser.add_argument("source", type=Path, metavar="SOURCE", help="a released .pt file, or a folder of SEDD or RADD")
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="the folder to write, new or empty")
     parser.add_argument(
         "--weights",
         choices=("ema", "live"),
-        help="moving averages (ema) or weights of the last training step (live); default: the weights of the "
-        "published numbers, which are ema for AO-GPT and live for sigma-GPT",
+        help="moving averages (ema) or weights of the last training step (live); default: the weights with which the "
+        "published numbers were computed (ema for AO-GPT, live for sigma-GPT)",
     )
     parser.add_argument("--tokenizer", metavar="NAME", help="folder or Hub name of the tokenizer to save, such as gpt2")
     arguments = parser.parse_args()

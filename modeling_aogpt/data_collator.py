@@ -1,12 +1,12 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Batches and orders for any-order training.
+Data collator for any-order training. It makes batches, and draws an order for each sample.
 
-The order of a sample is a function of two numbers, the seed of the run and the seed of the sample. It is therefore the
-same in every batch, process and worker. Each sample has its own stream of random numbers from SplitMix64 (Steele, Lea
-and Flood, "Fast splittable pseudorandom number generators", 2014). A number of a stream can be computed without the
-numbers before it, so all orders of a batch are computed at once.
+The order of a sample depends on two seeds: the seed of the run and the seed of the sample. It does not depend on the
+batch, the process or the worker. Each sample has its own stream of random numbers from SplitMix64 (Steele, Lea and
+Flood, "Fast splittable pseudorandom number generators", 2014). SplitMix64 can compute any number of a stream without
+the numbers before it, so all orders of a batch are computed at once.
 """
 
 import os
@@ -20,59 +20,60 @@ from .validation import check_choice, check_integer, is_integer, is_number
 
 TRAINING_ORDERS = (*ORDER_NAMES, "shared", "context_first")
 
-# Fraction of left-to-right sequences that improves both the left-to-right and the any-order loss (Finding 3).
+# With this fraction of left-to-right sequences, both the left-to-right and the any-order loss improve (Finding 3 of the
+# paper).
 LEFT_TO_RIGHT_FRACTION = 0.1
 
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's increment, as a signed integer
-SHARED_SAMPLE = -1  # sample seed of the order that all sequences share
+SHARED_SAMPLE = -1  # sample seed of `orders="shared"`, where all samples have the same order
 
 
 def mix_bits(states: torch.LongTensor) -> torch.LongTensor:
-    """Return SplitMix64's output for each state. This function is a bijection of 64-bit integers."""
+    """Return SplitMix64's output for each 64-bit state. Different states have different outputs."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         states = (states ^ shift_right(states, shift)) * (factor - 2**64)
     return states ^ shift_right(states, 31)
 
 
 def shift_right(values: torch.LongTensor, bits: int) -> torch.LongTensor:
-    """Shift integers as if they were unsigned: zeros are shifted in."""
+    """Shift 64-bit integers right by `bits`, and fill the upper bits with zeros, as for unsigned integers."""
     return (values >> bits) & (2 ** (64 - bits) - 1)
 
 
 def make_streams(seed: int, samples: torch.LongTensor) -> torch.LongTensor:
-    """Return the initial state of the stream of each sample."""
+    """Return the initial SplitMix64 state of each sample's stream, in the shape of `samples`."""
     return mix_bits((seed * GOLDEN + 2**63) % 2**64 - 2**63 + samples)
 
 
 def draw_integers(streams: torch.LongTensor, count: int) -> torch.LongTensor:
-    """Return the first `count` numbers of each stream as a tensor (*streams.shape, count), with 64 random bits each."""
+    """Return the first `count` random 64-bit integers of each stream, in a tensor (*streams.shape, count)."""
     return mix_bits(streams[..., None] + GOLDEN * torch.arange(1, count + 1, device=streams.device))
 
 
 def to_uniform(integers: torch.LongTensor) -> torch.Tensor:
-    """Convert the numbers of a stream to float64 numbers in [0, 1)."""
+    """Convert random 64-bit integers to float64 numbers that are uniform in [0, 1)."""
     return shift_right(integers, 11).double() * 2.0**-53
 
 
 @dataclass(frozen=True)
 class OrderDistribution:
     """
-    Distribution over orders for training.
+    Distribution from which the orders of training samples are drawn.
 
     Args:
         orders (`str`, defaults to `"random"`): `"random"`: every order is equally likely; `"shared"`: one random order
-            for all sequences of the run (Finding 2); `"left_to_right"`; `"context_first"`: first a random subset of the
-            positions from left to right, then the other positions in random order.
+            for all sequences of the run (Finding 2 of the paper); `"left_to_right"`; `"context_first"`: first a random
+            subset of the positions from left to right, then the other positions in random order.
         block_length (`int`, *optional*): Predict contiguous blocks of this length one after another, from left to
-            right. The order within each block is drawn. With `"shared"`, it is the same in every block.
+            right. `orders` applies within each block. With `"shared"`, every block has the same order.
         stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
             stride, ..., then 1, stride + 1, ...
-        left_to_right_fraction (`float`, *optional*): Fraction of sequences that get the left-to-right order instead.
-            Defaults to 0.1 for `"random"` without blocks (Finding 3), and to 0 for other orders.
+        left_to_right_fraction (`float`, *optional*): Probability that a sequence gets the left-to-right order instead.
+            Defaults to 0.1 for `"random"` without blocks (Finding 3 of the paper), and to 0 for other orders.
         min_context (`int`, *optional*): Only for `"context_first"`: smallest number of positions in the subset. The
             number is drawn uniformly from `min_context` to `max_context`, both included. Defaults to 0.
-        max_context (`int`, *optional*): Only for `"context_first"`: largest number of positions in the subset. Defaults
-            to the number of tokens minus 1, which is also the limit for short sequences.
+        max_context (`int`, *optional*): Only for `"context_first"`: largest number of positions in the subset. The
+            default, and the limit for short sequences, is the number of tokens minus 1.
 
     Raises:
         ValueError: If a value is not allowed.
@@ -133,7 +134,7 @@ class OrderDistribution:
         Return the order (batch, width) of each sample. Positions from `lengths` on are padding and come last.
 
         `seed` is the seed of the run, and `samples` (batch,) are the seeds of the samples, such as their indices.
-        `is_context` (batch, width) is True at positions that come first, from left to right; it defaults to the result
+        `is_context` (batch, width) is True at positions that come first, from left to right. It defaults to the result
         of [`draw_context`]. The order of sample b depends only on `seed`, `samples[b]`, `lengths[b]` and
         `is_context[b]`.
         """
@@ -154,16 +155,17 @@ class OrderDistribution:
         self, seed: int, samples: torch.LongTensor, lengths: torch.LongTensor, width: int
     ) -> torch.BoolTensor:
         """
-        Return a boolean tensor (batch, width) that is True at the positions that `"context_first"` draws to come first.
+        Draw the positions that come first with `"context_first"`, as a boolean tensor (batch, width).
 
-        For other orders, it is False everywhere.
+        With other orders, the tensor is False everywhere. For the arguments, see [`draw`].
         """
         positions = torch.arange(width, device=samples.device)
         if self.orders != "context_first":
             return torch.zeros(len(samples), width, dtype=torch.bool, device=samples.device)
         most = lengths - 1 if self.max_context is None else (lengths - 1).clamp(max=self.max_context)
         least = most.clamp(max=self.min_context or 0)
-        fractions = to_uniform(mix_bits(make_streams(seed, samples)))  # a random number that no order uses
+        # `draw_integers` does not use the output for the initial state, so this number is independent of the orders.
+        fractions = to_uniform(mix_bits(make_streams(seed, samples)))
         num_context = least + (fractions * (most - least + 1)).long()
         num_context = num_context.masked_fill(self._draw_left_to_right(seed, samples)[:, 0], 0)
         keys = self._draw_keys(seed, samples, positions)
@@ -171,14 +173,14 @@ class OrderDistribution:
         return keys.argsort(dim=-1, stable=True).argsort(dim=-1) < num_context[:, None]
 
     def _draw_left_to_right(self, seed: int, samples: torch.LongTensor) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, 1) that is True for samples that get the left-to-right order."""
+        """Return a boolean tensor (batch, 1) that is True for samples with the left-to-right order."""
         return to_uniform(draw_integers(make_streams(seed, samples), 1)) < self.left_to_right_fraction
 
     def _draw_keys(self, seed: int, samples: torch.LongTensor, positions: torch.LongTensor) -> torch.LongTensor:
-        """Return sort keys of positions, (batch, width) or (width,). They are not negative. Lower keys come first."""
+        """Return nonnegative sort keys of positions, (batch, width) or (width,). Lower keys come first."""
         if self.orders == "left_to_right":
             return positions
-        if self.orders == "shared":  # positions at the same offset in their blocks have the same key
+        if self.orders == "shared":  # positions at the same offset in their blocks get the same key
             offsets = positions // (self.stride or 1) if self.block_length is None else positions % self.block_length
             stream = make_streams(seed, torch.tensor(SHARED_SAMPLE, device=positions.device))
             return shift_right(draw_integers(stream, len(positions))[offsets], 1)
@@ -190,34 +192,37 @@ class DataCollatorForAnyOrderLM:
     """
     Data collator that pads sequences, draws an order for each sequence, and makes labels.
 
-    A feature is a mapping with `input_ids` and, optionally, `labels` (defaults to `input_ids`), `attention_mask` (0 at
-    padding, which is removed) and `order_seed`, an integer such as the index of the sample. With an `order_seed`, the
-    order is a function of `(seed, order_seed)`. Without an `order_seed`, orders come from a random stream that is
-    different in each process and worker. The `Trainer` removes the column `order_seed` unless
-    `remove_unused_columns=False`.
+    The collator takes a list of features. A feature is the mapping of one sequence, with these keys:
 
-    The collator takes a list of features and returns a dict of `input_ids`, `orders` and `labels` (-100 at padding),
-    all of shape (batch, n), and `attention_mask` if a sequence was padded. Padding is on the right and comes last in
-    each order.
+    * `input_ids`: token ids.
+    * `labels` (optional): ids to predict; defaults to `input_ids`.
+    * `attention_mask` (optional): 0 at padding. The collator removes this padding.
+    * `order_seed` (optional): an integer, such as the index of the sample. The order is then a function of `seed` and
+      `order_seed`. Without an `order_seed`, the order comes from a random stream that is different in each process and
+      worker. Pass `remove_unused_columns=False` to `TrainingArguments`. Otherwise, the `Trainer` removes `order_seed`.
+
+    The collator returns a dict with `input_ids`, `orders` and `labels` (-100 at padding), all of shape (batch, n). If a
+    sequence was padded, the dict also has an `attention_mask`. Padding is on the right, and is last in each order.
 
     With `orders="context_first"`, the positions that come first are the context. Their labels are -100. If the given
     `labels` of a feature are -100 at some positions, these positions are its context. Otherwise, the context is drawn.
 
     Args:
-        pad_token_id (`int`, *optional*): Id to pad sequences of different lengths with. Any valid id can be used,
-            because no token attends to padding.
+        pad_token_id (`int`, *optional*): Id with which shorter sequences are padded. Any id of the vocabulary can be
+            used, because no token attends to padding.
         orders (`str`, defaults to `"random"`): See [`OrderDistribution`].
         block_length (`int`, *optional*): See [`OrderDistribution`].
         stride (`int`, *optional*): See [`OrderDistribution`].
         left_to_right_fraction (`float`, *optional*): See [`OrderDistribution`].
-        seed (`int`): Seed of the orders.
+        seed (`int`, defaults to 0): Seed of the run, from which orders are drawn.
         pad_to_multiple_of (`int`, *optional*): Round the length of the sequences up to a multiple of this number.
         min_context (`int`, *optional*): See [`OrderDistribution`].
         max_context (`int`, *optional*): See [`OrderDistribution`].
 
     Raises:
-        ValueError: If a value is not allowed. A call raises it if a feature has no `input_ids` or is not a single
-            sequence of integers, or if sequences need padding and there is no `pad_token_id`.
+        ValueError: If a value is not allowed. Calling the collator raises a `ValueError` if a feature has no
+            `input_ids`, or is not a single sequence of integers. It also does if a sequence must be padded, and
+            `pad_token_id` is None.
 
     Examples:
         >>> collator = DataCollatorForAnyOrderLM(pad_token_id=0)
@@ -253,12 +258,12 @@ class DataCollatorForAnyOrderLM:
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
         """Make a batch from a list of features."""
-        with torch.device("cpu"):  # a default device may not be available in the workers of a data loader
+        with torch.device("cpu"):  # workers of a data loader may not be able to use torch's default device
             return self._make_batch(features)
 
     def _make_batch(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
         if not features:
-            raise ValueError("The batch has no features. Pass at least one.")
+            raise ValueError("The batch has no features. Pass at least one feature.")
         ids, labels = zip(*(_read_feature(feature, index) for index, feature in enumerate(features)), strict=True)
         lengths = [len(row) for row in ids]
         if min(lengths) == 0:
@@ -267,8 +272,8 @@ class DataCollatorForAnyOrderLM:
         width = -(-max(lengths) // multiple) * multiple
         if min(lengths) < width and self.pad_token_id is None:
             raise ValueError(
-                f"Sequences of {min(lengths)} tokens need padding to {width}. Set `pad_token_id` "
-                "(tokenizer.pad_token_id, or any valid id), or make all sequences equally long."
+                f"Sequences of {min(lengths)} tokens need padding to {width}. Set `pad_token_id` to "
+                "tokenizer.pad_token_id or to any other id of the vocabulary, or make all sequences equally long."
             )
         samples = torch.tensor([self._order_seed(feature) for feature in features])
         padded_labels = _pad(labels, width, -100)
@@ -285,7 +290,7 @@ class DataCollatorForAnyOrderLM:
     def _find_context(
         self, samples: torch.LongTensor, labels: torch.LongTensor, lengths: torch.LongTensor
     ) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, width) that is True at the context: where labels are -100, or else drawn."""
+        """Return a boolean tensor (batch, width) that is True at the context, given by labels of -100 or drawn."""
         width = labels.shape[1]
         is_drawn = self._distribution.draw_context(self.seed, samples, lengths, width)
         if self.orders != "context_first":
@@ -298,7 +303,7 @@ class DataCollatorForAnyOrderLM:
         given = feature.get("order_seed")
         if given is not None:
             return (int(given) + 2**63) % 2**64 - 2**63
-        # Each process has its own stream, and each worker of a data loader has its own stream in each epoch.
+        # `RANK` differs between processes. `worker.seed` differs between workers of a data loader, and between epochs.
         worker = torch.utils.data.get_worker_info()
         key = (int(os.environ.get("RANK", "0")), worker.seed if worker else -1)
         if self._stream is None or self._stream[0] != key:
@@ -308,7 +313,7 @@ class DataCollatorForAnyOrderLM:
 
 
 def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.LongTensor, torch.LongTensor]:
-    """Return the ids and labels of a feature without its padding."""
+    """Check a feature, and return its ids and labels (n,) without padding. `index` is for error messages."""
     if not isinstance(feature, Mapping) or "input_ids" not in feature:
         given = f"has {', '.join(feature)}" if isinstance(feature, Mapping) else f"has type {type(feature).__name__}"
         raise ValueError(
@@ -320,8 +325,9 @@ def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.Long
     mask = torch.as_tensor(feature.get("attention_mask", torch.ones_like(ids)))
     if ids.dim() != 1 or ids.shape != labels.shape or ids.shape != mask.shape:
         raise ValueError(
-            f"Feature {index} must be one sequence, with `labels` and `attention_mask` of its length, but `input_ids` "
-            f"has shape {tuple(ids.shape)}, `labels` {tuple(labels.shape)} and `attention_mask` {tuple(mask.shape)}."
+            f"Feature {index} must be one sequence. Its `input_ids`, `labels` and `attention_mask` must have the same "
+            f"shape (n,), but `input_ids` has shape {tuple(ids.shape)}, `labels` {tuple(labels.shape)} and "
+            f"`attention_mask` {tuple(mask.shape)}."
         )
     if len(ids) and (ids.is_floating_point() or labels.is_floating_point()):
         raise ValueError(

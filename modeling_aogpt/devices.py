@@ -3,9 +3,10 @@
 """
 Helpers for devices: copies that do not block, attention kernels on GPUs, and linear layers that are fast on CPUs.
 
-In inference on a CPU, `Linear` calls oneDNN instead of MKL. A generation with many forward passes also packs the
-weights into oneDNN's own memory layout. Both apply to float32, and to bfloat16 if the CPU has instructions for it.
-`torch.backends.mkldnn.flags(enabled=False)` turns both off. Results with and without oneDNN differ by rounding only.
+In inference on a CPU, `Linear` calls oneDNN instead of PyTorch's default, MKL. A generation with many forward passes
+also packs the weights, that is, copies them into oneDNN's own memory layout. Both apply to float32, and to bfloat16 if
+the CPU has instructions for it. `torch.backends.mkldnn.flags(enabled=False)` turns both off. Results with and without
+oneDNN differ only by rounding.
 """
 
 import copy
@@ -27,13 +28,14 @@ def to_device(values: torch.Tensor, device: torch.device | str | None) -> torch.
     """
     Copy values to a device.
 
-    A copy from the CPU does not wait for work that is queued on the device. A copy to the CPU waits for its values.
+    A copy from the CPU to an accelerator does not wait for work that is queued there. A copy to the CPU waits until the
+    values are computed.
     """
     return values.to(device, non_blocking=values.is_cpu)
 
 
 def execution_device(module: nn.Module, default: torch.device) -> torch.device:
-    """Return the device on which Accelerate runs a module if the model was loaded with `device_map`, else `default`."""
+    """Return the device on which Accelerate runs `module`, or `default` if the model has no `device_map`."""
     device = getattr(getattr(module, "_hf_hook", None), "execution_device", None)
     return default if device is None else torch.device(device)
 
@@ -44,8 +46,8 @@ def draw_uniform(
     """
     Draw float64 numbers uniformly from [0, 1), and move them to `device`.
 
-    The numbers are drawn on the device of `generator`, or on the CPU without a generator. A seed of a CPU generator
-    therefore gives the same orders and tokens on every device.
+    The numbers are drawn on the device of `generator`, or on the CPU without a generator. The same seed
+    of a CPU generator therefore gives the same orders and tokens on every device.
     """
     if not isinstance(generator, torch.Generator | None):
         raise TypeError(
@@ -56,8 +58,8 @@ def draw_uniform(
     return to_device(torch.rand(*size, generator=generator, device=draw_device, dtype=torch.float64), device)
 
 
-# PyTorch's switch for cuDNN attention applies to all threads of a process. The first thread that needs cuDNN off turns
-# the switch off, and the last such thread restores it.
+# PyTorch's switch for cuDNN attention applies to all threads of a process. The first thread that enters
+# `without_cudnn_attention` turns cuDNN attention off, and the last thread that leaves it restores the switch.
 _CUDNN_LOCK = Lock()
 _num_without_cudnn, _cudnn_was_enabled = 0, True
 
@@ -65,10 +67,10 @@ _num_without_cudnn, _cudnn_was_enabled = 0, True
 @contextmanager
 def without_cudnn_attention(device: torch.device) -> Iterator[None]:
     """
-    Context manager that turns off cuDNN attention on GPUs, for shapes that occur only once.
+    Turn off cuDNN attention on GPUs within a `with` statement, because it is slow for shapes that occur only once.
 
-    cuDNN makes an execution plan for every new shape, and making the plan takes longer than a forward pass. With an
-    attention mask, cuDNN's gradients have also been NaN (PyTorch issue 196678).
+    cuDNN makes an execution plan for every new shape, and making the plan takes longer than a forward pass. In
+    addition, gradients of cuDNN attention with an attention mask can be NaN (PyTorch issue 196678).
     """
     global _num_without_cudnn, _cudnn_was_enabled
     if device.type == "cpu":
@@ -96,9 +98,9 @@ class Linear(nn.Linear):
     `nn.Linear` that uses oneDNN in inference on a CPU.
 
     Decoding multiplies few rows by large weights. For 8 to 63 rows, oneDNN takes 0.5 to 0.7 of MKL's time (2 cores of
-    an AMD EPYC, docs/results/speed). `torch.compile` emits the same operator, but PyTorch has no public function for
-    it. With packed weights, a product of 4 rows in float32 takes 0.5 of the time, of 16 rows 0.75, and of many rows
-    0.95. A product of a single row is only faster in bfloat16, where it also takes 0.5 of the time.
+    an AMD EPYC, docs/results/speed). PyTorch has no public function for this operator of oneDNN, but `torch.compile`
+    uses it too. Packed weights reduce oneDNN's time further. In float32, 4 rows take 0.5 of the time with unpacked
+    weights, 16 rows 0.75, many rows 0.95, and a single row is not faster. In bfloat16, a single row also takes 0.5.
     """
 
     packed_weight: torch.Tensor | None = None  # the weight in oneDNN's layout, set by `pack_weights`
@@ -114,7 +116,7 @@ class Linear(nn.Linear):
 
 
 def uses_onednn(hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> bool:
-    """Return whether oneDNN can compute a product. This needs plain CPU tensors without autograd or autocast."""
+    """Return whether oneDNN can compute the product of plain CPU tensors, without autograd or autocast."""
     return (
         HAS_ONEDNN
         and hidden_states.device.type == "cpu"
@@ -136,22 +138,22 @@ def uses_onednn(hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.T
 
 
 def has_fast_products(dtype: torch.dtype) -> bool:
-    """Return whether the CPU has instructions for products in `dtype`. If so, oneDNN uses these instructions."""
+    """Return whether oneDNN is fast in `dtype`: float32, or bfloat16 if the CPU has instructions for it."""
     return dtype == torch.float32 or (dtype == torch.bfloat16 and torch.cpu._is_avx512_bf16_supported())
 
 
 def gains_from_packing(dtype: torch.dtype, num_rows: int) -> bool:
-    """Return whether products of `num_rows` rows are faster with packed weights."""
+    """Return whether oneDNN multiplies `num_rows` rows faster if the weights are packed."""
     return has_fast_products(dtype) and num_rows >= (1 if dtype == torch.bfloat16 else 2)
 
 
 def pack_weights(model: nn.Module) -> nn.Module:
     """
-    Return a shallow copy of `model` whose linear layers also hold their weights in oneDNN's layout.
+    Return a copy of `model` whose linear layers hold their weights a second time, in oneDNN's layout.
 
-    The copy shares all parameters with `model`. Its packed weights do not change when a parameter changes, so the copy
-    should be used for one generation only. Without oneDNN, or if Accelerate manages the weights, `model` itself is
-    returned.
+    The copy shares all parameters with `model`. If a parameter changes later, the packed weights do not change. The
+    copy should therefore be used for one generation only. Without oneDNN, or if Accelerate manages the weights, the
+    function returns `model` itself.
     """
     if not (HAS_ONEDNN and torch.backends.mkldnn.enabled) or is_dispatched(model):
         return model
@@ -164,7 +166,7 @@ def pack_weights(model: nn.Module) -> nn.Module:
 
 
 def _copy_modules(module: nn.Module) -> nn.Module:
-    """Return a copy of the module tree that shares parameters, buffers, hooks and configuration with `module`."""
+    """Return a copy of `module` and its submodules that shares parameters, buffers, hooks and configuration with it."""
     copied = copy.copy(module)
     copied._modules = {name: None if child is None else _copy_modules(child) for name, child in module._modules.items()}
     return copied
@@ -176,7 +178,7 @@ def is_compiled(model: nn.Module) -> bool:
 
 
 def is_dispatched(model: nn.Module) -> bool:
-    """Return whether Accelerate has replaced the `forward` of a module. A copy would then run the original module."""
+    """Return whether Accelerate replaced the `forward` of a module. A copy would still run the original module."""
     return any("forward" in vars(module) for module in model.modules())
 
 
@@ -185,6 +187,6 @@ def warn_if_slow(model: nn.Module) -> None:
     weight = next(model.parameters())
     if weight.device.type == "cpu" and weight.dtype == torch.bfloat16 and not torch.cpu._is_avx512_bf16_supported():
         logger.warning_once(
-            "The model is in bfloat16, but this CPU has no bfloat16 instructions, so the model runs several times "
-            "slower than in float32. Load the model with dtype=torch.float32."
+            "The model is in bfloat16, but this CPU has no bfloat16 instructions. The model runs several times slower "
+            "than in float32. Load the model with dtype=torch.float32."
         )

@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Losses of a language-model head that never hold the logits of all positions in memory.
+Loss of a language-model head, computed without holding the logits of all positions in memory.
 
-The forward pass computes the logits of one chunk of positions at a time. It replaces these logits by their gradient,
-and keeps only the gradients of the hidden states and of the head. The backward pass scales these gradients, so nothing
-is computed twice.
+The forward pass computes the logits of one chunk of positions at a time. It already computes the gradients of the loss
+with respect to the hidden states and the head, and keeps only these. The backward pass multiplies the gradients by the
+gradient of the loss, so no logits are computed twice.
 """
 
 import math
@@ -15,9 +15,11 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-# On an accelerator, a product needs a few thousand rows to be efficient, and 1 GiB of float32 is affordable.
+# Largest number of logits in memory at a time. A matrix product is efficient on an accelerator if it has a few thousand
+# rows. With GPT-2's vocabulary, 2**28 logits are 5,000 rows, and take 1 GiB in float32.
 LOGITS_PER_CHUNK = {"cpu": 2**25, "accelerator": 2**28}
-# On an accelerator, products are far slower if their width is odd.
+# The vocabulary is padded to a multiple of this number, because matrix products with an odd width are far slower on an
+# accelerator.
 WIDTH_MULTIPLE = {"cpu": 1, "accelerator": 64}
 
 Loss = Literal["cross_entropy", "score_entropy"]
@@ -32,22 +34,23 @@ def head_loss(
     num_ids: int | None = None,
 ) -> torch.Tensor:
     """
-    Return the weighted sum over N positions of a loss of `logits = head(hidden_states)`, in float32 or float64.
+    Return the weighted sum of the losses of N positions, as a scalar in float32 (or float64 for float64 inputs).
 
-    With V ids and Z = logsumexp(logits), the loss of a position is
+    For logits = head(hidden_states), the number V of ids, and Z = logsumexp(logits), the loss of a position is
 
     * `"cross_entropy"`: Z - logits[target];
     * `"score_entropy"`: exp(Z) / V - 1 - (logits[target] - log V). This is the score entropy divided by the true ratio
-      of probabilities (arXiv 2310.16834, section 3.2). The model's ratios imply the log-probabilities logits - log V.
-      If these are normalized (Z = log V), the loss is the cross-entropy.
+      of probabilities (arXiv 2310.16834, section 3.2). The ratios that the model predicts imply log-probabilities of
+      logits - log V. If their probabilities sum to 1 (Z = log V), the loss equals the cross-entropy.
 
     Args:
         hidden_states (`torch.Tensor` of shape `(N, hidden_size)`): Inputs of the head.
         head (`nn.Linear`): Head, with or without bias.
         targets (`torch.LongTensor` of shape `(N,)`): Target id of each position.
-        weights (`torch.Tensor` of shape `(N,)`): Weight of each position. The weights get no gradient.
+        weights (`torch.Tensor` of shape `(N,)`): Weight of the loss of each position. The weights get no gradient.
         loss (`str`, defaults to `"cross_entropy"`): `"cross_entropy"` or `"score_entropy"`.
-        num_ids (`int`, *optional*): V. Only the first V ids of the head are used; defaults to all.
+        num_ids (`int`, *optional*): V, the number of ids. Only the first V outputs of the head are used. Defaults
+            to all outputs.
     """
     return _HeadLoss.apply(hidden_states, head.weight, head.bias, targets, weights, loss, num_ids or len(head.weight))
 
@@ -78,9 +81,9 @@ class _HeadLoss(torch.autograd.Function):
                 for index, (tensor, needed) in enumerate(zip((hidden_states, weight, bias), needs_grad, strict=True))
             )
             total = torch.zeros((), dtype=exact, device=hidden_states.device)
-            # Gradients are divided by a unit close to the mean weight. Otherwise, weights of 1 / N would underflow in
-            # float16, because the loss scale is applied only in the backward pass. The unit is a power of two, so the
-            # division does not round.
+            # The gradients are stored divided by `unit`, a number close to the mean weight. Without the division,
+            # gradients with weights of 1 / N would underflow in float16, because the loss scale is applied only in the
+            # backward pass. The unit is a power of two, so the division does not round.
             mean = (weights.to(exact).sum() / max(len(weights), 1)).clamp(min=torch.finfo(exact).tiny)
             unit = mean / mean.frexp().mantissa
             chunk_size = max(LOGITS_PER_CHUNK[kind] // len(table), 1)
@@ -121,10 +124,11 @@ def differentiate_chunk(
     needs_grad: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """
-    Return the loss of a chunk of rows, and its gradient with respect to the logits, divided by `unit`.
+    Return the weighted loss of a chunk of positions, and the gradient (positions, width) of the logits.
 
-    The `logits` (rows, width) are overwritten. Columns from `num_ids` on are ignored. `ids` (rows, 1) are the targets,
-    and `scale` (rows,) the weights of the rows.
+    The gradient is divided by `unit`, and is None unless `needs_grad` is True. `logits` (positions, width) may be
+    overwritten. Columns from `num_ids` on are ignored. `ids` (positions, 1) are the targets, and `scale` (positions,)
+    is the weight of each position.
     """
     dtype, logits = logits.dtype, logits.to(scale.dtype)
     if logits.shape[1] > num_ids:
@@ -149,7 +153,7 @@ def differentiate_chunk(
 
 
 def _matmul_dtype(hidden_states: torch.Tensor) -> torch.dtype:
-    """Return the dtype of products with the head: that of autocast or `hidden_states`, on a CPU at least float32."""
+    """Return the dtype of matrix products: that of autocast, or else of `hidden_states`; at least float32 on a CPU."""
     device = hidden_states.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
     return torch.promote_types(dtype, torch.float32) if device == "cpu" else dtype

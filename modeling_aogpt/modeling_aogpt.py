@@ -3,11 +3,12 @@
 """
 AO-GPT: a decoder-only language model that predicts tokens in any order (arXiv 2506.19935).
 
-The input of the decoder is a batch of rows: tokens with their positions and the positions to predict (see `rows.py`).
+The input of the decoder is a batch of rows. A row consists of a token, its position, and the target position, which the
+row predicts (see `rows.py`).
 
 With rotary positions (`position_encoding="rotary"`), attention queries are rotated by the position before the target,
-and keys by the position of the row's own token. From left to right, these two positions are the same. With
-`target_injection="none"`, the model is then a standard rotary decoder, such as a Llama, with the same weights. Related
+and keys by the position of the row's token. In the left-to-right order, these two positions are the same. With
+`target_injection="none"` in addition, the left-to-right predictions are those of a Llama with the same weights. Related
 models use separate inputs for targets: ARPG (arXiv 2503.10568) rotates the queries of a cross-attention by their
 targets, and A3 (arXiv 2601.13228) has a second stream of hidden states.
 """
@@ -47,7 +48,7 @@ from .validation import check_forward_arguments, check_orders, prepare_input_ids
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, rows, head_dim)
 
-# Methods of AOGPTForAnyOrderLM. A class without such a method raises an error that names AOGPTForAnyOrderLM.
+# Methods that only one of the decoder classes has, AOGPTForAnyOrderLM. The errors of the others name that class.
 ANY_ORDER_METHODS = ("generate", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
 
 
@@ -55,7 +56,7 @@ ANY_ORDER_METHODS = ("generate", "log_likelihood", "conditional_log_likelihood",
 
 
 def make_norm(config: AOGPTConfig) -> nn.Module:
-    """Return a layer norm or RMS norm over `config.hidden_size`."""
+    """Return the norm over `config.hidden_size` that `config.norm` names: a layer norm or an RMS norm."""
     if config.norm == "rmsnorm":
         return nn.RMSNorm(config.hidden_size, eps=config.norm_eps, elementwise_affine=config.norm_weight)
     has_bias = config.norm_weight and config.norm_bias
@@ -63,7 +64,7 @@ def make_norm(config: AOGPTConfig) -> nn.Module:
 
 
 def compute_frequencies(config: AOGPTConfig, device: torch.device) -> tuple[torch.Tensor, float]:
-    """Return the rotary frequencies (head_dim / 2,) in float32, and the factor that multiplies cosines and sines."""
+    """Return the rotary frequencies (head_dim / 2,) in float32, and the factor that scales cosines and sines."""
     rope_type = config.rope_parameters["rope_type"]
     if rope_type != "default":
         return ROPE_INIT_FUNCTIONS[rope_type](config, device)
@@ -72,13 +73,13 @@ def compute_frequencies(config: AOGPTConfig, device: torch.device) -> tuple[torc
 
 
 def compute_rotation(indices: torch.LongTensor, frequencies: torch.Tensor, factor: float) -> Rotation:
-    """Return the float32 cosines and sines (batch, 1, rows, head_dim) for rotary position indices (batch, rows)."""
+    """Return the float32 cosines and sines (batch, 1, rows, head_dim) for rotary `indices` (batch, rows)."""
     angles = (indices[:, None, :, None].float() * frequencies).repeat(1, 1, 1, 2)
     return angles.cos() * factor, angles.sin() * factor
 
 
 def rotate(states: torch.Tensor, rotation: Rotation) -> torch.Tensor:
-    """Apply a rotation to attention queries or keys (batch, heads, rows, head_dim)."""
+    """Return attention queries or keys (batch, heads, rows, head_dim), rotated by `rotation`, in their own dtype."""
     cos, sin = rotation
     first, second = states.chunk(2, dim=-1)
     return (states * cos + torch.cat((-second, first), dim=-1) * sin).to(states.dtype)
@@ -94,7 +95,12 @@ def eager_attention_forward(
     dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention. `attention_mask` is True where a row attends to a slot. None means causal attention."""
+    """
+    Return attention output (batch, rows, heads, head_dim) and attention weights (batch, heads, rows, slots).
+
+    The slots are the cached and new rows. `attention_mask` is True where a row attends to a slot. If it is None,
+    attention is causal.
+    """
     if attention_mask is None:
         rows = torch.arange(query.shape[2], device=query.device)
         attention_mask = rows[:, None] >= rows
@@ -109,7 +115,8 @@ class AOGPTAttention(nn.Module):
     """
     Grouped-query attention between rows.
 
-    Rotary positions, if used, rotate attention queries by their targets and keys by the positions of their tokens.
+    With rotary positions, attention queries are rotated by the position before the target, and keys by the position of
+    the row's token.
     """
 
     def __init__(self, config: AOGPTConfig, layer_idx: int) -> None:
@@ -141,9 +148,10 @@ class AOGPTAttention(nn.Module):
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """
-        Return attention output and weights of the rows in the slice `kept`. Every row provides a key and a value.
+        Return attention output (batch, kept rows, hidden_size) and attention weights of the rows in the slice `kept`.
 
-        `rotations` are the rotation of attention queries and that of keys.
+        All rows get keys and values. `rotations` are the rotation of attention queries and the rotation of keys. For
+        `attention_mask` and `past_key_values`, see [`AOGPTModel.forward`].
         """
         query, key, value = self.q_proj(hidden_states[:, kept]), self.k_proj(hidden_states), self.v_proj(hidden_states)
         query, key, value = (states.unflatten(-1, (-1, self.config.head_dim)) for states in (query, key, value))
@@ -161,9 +169,10 @@ class AOGPTAttention(nn.Module):
 
         implementation = self.config._attn_implementation
         if attention_mask is not None and implementation != "eager":
-            implementation = "sdpa"  # other kernels support only causal attention and padding
+            implementation = "sdpa"  # other kernels support only causal and padding masks
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
-        has_fixed_shape = torch.is_grad_enabled() and attention_mask is None  # as in training
+        # Training repeats the same shapes, so cuDNN's execution plans are reused.
+        has_fixed_shape = torch.is_grad_enabled() and attention_mask is None
         allow_cudnn = has_fixed_shape or torch.compiler.is_compiling()
         with nullcontext() if allow_cudnn else without_cudnn_attention(query.device):
             output, weights = attention(
@@ -173,7 +182,7 @@ class AOGPTAttention(nn.Module):
 
 
 class AOGPTMLP(nn.Module):
-    """Feed-forward network of a block, optionally gated."""
+    """MLP of a block, with a gate if `config.gated_mlp` is True."""
 
     def __init__(self, config: AOGPTConfig) -> None:
         super().__init__()
@@ -185,14 +194,14 @@ class AOGPTMLP(nn.Module):
         self.down_proj.writes_to_residual = True
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
-        """Return the output (batch, rows, hidden_size)."""
+        """Return the output of the MLP (batch, rows, hidden_size)."""
         if self.gate_proj is None:
             return self.down_proj(self.act_fn(self.up_proj(hidden_states)))
         return self.down_proj(self.act_fn(self.gate_proj(hidden_states)) * self.up_proj(hidden_states))
 
 
 class TargetModulation(nn.Module):
-    """Adaptive layer norm (adaLN): computes `num_vectors` shifts, scales and gates per row from its target position."""
+    """Linear layer of adaptive layer norm (adaLN), from target embeddings to `num_vectors` shifts, scales and gates."""
 
     def __init__(self, config: AOGPTConfig, num_vectors: int) -> None:
         super().__init__()
@@ -205,19 +214,19 @@ class TargetModulation(nn.Module):
         """
         Return `num_vectors` tensors (batch, rows, hidden_size).
 
-        `conditions` (n, target_embedding_size) holds the embedding of each target. `table`, the projection of all
-        `conditions`, can be given instead.
+        `targets` (batch, rows) are indices into `conditions` (n, target_embedding_size), the embeddings of targets. The
+        caller may pass `table`, the projection of all `conditions`, instead of `conditions`.
         """
         if table is None and targets.numel() > conditions.shape[0]:
-            # There are fewer positions than rows, so project each position only once. For 256 sequences of 16 rows,
-            # forward and backward passes then take a sixth of the time.
+            # The batch has more rows than there are targets, so project each target only once. For 256 sequences of 16
+            # rows, forward and backward passes then take a sixth of the time.
             table = self.proj(conditions)
         vectors = self.proj(conditions[targets]) if table is None else F.embedding(targets, table)
         return vectors.chunk(self.num_vectors, dim=-1)
 
 
 def make_target_embeddings(config: AOGPTConfig) -> nn.Embedding | None:
-    """Return the table of target embeddings that all blocks share, or None if the model has no such table."""
+    """Return the target embeddings that all layers share, or None if `config.target_injection` needs no such table."""
     widths = {"adaln": config.target_embedding_size, "input": config.hidden_size, "shared": config.hidden_size}
     width = widths.get(config.target_injection)
     return None if width is None else nn.Embedding(config.max_position_embeddings, width)
@@ -238,16 +247,17 @@ def add_product(total: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> 
     device = total.device.type
     if not torch.is_autocast_enabled(device):
         return torch.addcmul(total, one, other)
-    with torch.autocast(device, enabled=False):  # on GPUs, it would first copy all arguments to float32, and keep them
+    # On GPUs, autocast would copy all arguments to float32, and keep the copies for the backward pass.
+    with torch.autocast(device, enabled=False):
         return torch.addcmul(total, one, other)
 
 
 class AOGPTBlock(GradientCheckpointingLayer):
     """
-    Attention and MLP with residual connections.
+    Layer of attention and MLP, with norms and residual connections.
 
-    With `target_injection="adaln"`, the target modulates and gates both. With `"sigma"` (only in encoders), the noise
-    level does so.
+    With `target_injection="adaln"`, shifts, scales and gates of the layer are computed from the target. With `"sigma"`
+    (only in encoders), they are computed from the noise level.
     """
 
     def __init__(self, config: AOGPTConfig, layer_idx: int) -> None:
@@ -290,7 +300,7 @@ class AOGPTBlock(GradientCheckpointingLayer):
 
 
 class AOGPTPreTrainedModel(PreTrainedModel):
-    """Base class with weight initialization, resizing of the vocabulary, and flags for features of Transformers."""
+    """Base class of all models, with weight initialization and resizing of the token embedding table."""
 
     config: AOGPTConfig
     config_class = AOGPTConfig
@@ -319,9 +329,9 @@ class AOGPTPreTrainedModel(PreTrainedModel):
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """
-        Resize the token table, as in Transformers.
+        Resize the token embedding table, as in Transformers.
 
-        New ids below the mask id become ids of text. Entries that only pad the table do not.
+        New ids below the mask id become ids of text. Entries that `pad_to_multiple_of` adds do not.
 
         Args:
             new_num_tokens (`int`, *optional*): New number of entries of the table.
@@ -330,8 +340,8 @@ class AOGPTPreTrainedModel(PreTrainedModel):
             mean_resizing (`bool`): Whether to initialize new entries from the mean of the old entries.
 
         Raises:
-            ValueError: If new ids would be above the mask id, or if an id of text, an encoder's mask or a special token
-                would lose its entry.
+            ValueError: If `new_num_tokens` adds ids above the mask id, or if the new table would lack an id of text, a
+                special token, or the mask of an encoder.
         """
         resized, mask = copy.copy(self.config), self.config.mask_token_id
         resized.vocab_size = new_num_tokens or self.config.vocab_size
@@ -350,7 +360,7 @@ class AOGPTPreTrainedModel(PreTrainedModel):
 
 
 class AOGPTStack(AOGPTPreTrainedModel):
-    """Layers and final norm, shared by the decoder and the encoder."""
+    """Base class of the decoder and the encoder, which runs their layers and final norm."""
 
     def run_layers(
         self,
@@ -363,20 +373,20 @@ class AOGPTStack(AOGPTPreTrainedModel):
         **kwargs: Any,
     ) -> torch.Tensor:
         """
-        Return the last hidden states of the rows selected by `kept`, on the device of `targets`.
+        Return the last hidden states (batch, kept rows, hidden_size) of the rows in `kept`, on the device of `targets`.
 
         Args:
             hidden_states (`torch.Tensor` of shape `(batch, rows, hidden_size)`): Embeddings of the rows.
-            targets (`torch.LongTensor` of shape `(batch, rows)`): Target position of each row, or its index into
-                `conditions`.
+            targets (`torch.LongTensor` of shape `(batch, rows)`): Target position of each row. With `conditions`, an
+                index into `conditions` instead.
             rotary_indices (pair of `torch.LongTensor` of shape `(batch, rows)`): Rotary position index of each
                 attention query and of each key.
-            conditions (`torch.Tensor` of shape `(n, target_embedding_size)`, *optional*): Inputs of the modulation.
-                Computed from the target embeddings by default.
+            conditions (`torch.Tensor` of shape `(n, target_embedding_size)`, *optional*): Inputs of
+                [`TargetModulation`]. By default, they are computed from the target embeddings.
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`AOGPTModel.tabulate_modulations`], used
                 instead of `conditions`.
-            kept (`slice`): Rows to return. For the other rows, the last layer computes only keys and values.
-            kwargs: Further arguments of [`AOGPTAttention`].
+            kept (`slice`): Rows to return. For all other rows, the last layer computes only keys and values.
+            kwargs: Other arguments of [`AOGPTAttention`].
         """
         rotations, added = None, None
         if self.config.position_encoding == "rotary":
@@ -407,11 +417,11 @@ class AOGPTStack(AOGPTPreTrainedModel):
 
 class AOGPTModel(AOGPTStack):
     """
-    Decoder without a head. Its input is a batch of rows.
+    Decoder without a head. Its input is a batch of rows (see `rows.py`).
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
-        >>> rows = {  # the tokens 5 and 6 at positions 2 and 0, in this order; the third row predicts position 1
+        >>> rows = {  # start row, token 5 at position 2, token 6 at position 0; they predict positions 2, 0 and 1
         ...     "input_ids": torch.tensor([[0, 5, 6]]),
         ...     "positions": torch.tensor([[-1, 2, 0]]),
         ...     "target_positions": torch.tensor([[2, 0, 1]]),
@@ -437,7 +447,7 @@ class AOGPTModel(AOGPTStack):
         is_start = positions < 0
         if self.start_embedding is None:
             embeddings = self.embed_tokens(input_ids.masked_fill(is_start, self.config.start_token_id))
-        else:  # the embedding is called, not indexed, so that hooks can load offloaded weights
+        else:  # the embedding is called, not indexed, because its hooks load offloaded weights
             start = self.start_embedding(torch.zeros_like(positions[:, :1]))
             embeddings = torch.where(is_start.unsqueeze(-1), start, self.embed_tokens(input_ids))
         if self.position_embeddings is not None:
@@ -446,9 +456,10 @@ class AOGPTModel(AOGPTStack):
 
     def tabulate_modulations(self, length: int, device: torch.device) -> tuple[torch.Tensor, ...] | None:
         """
-        Return tables of the modulations for targets 0 ... length - 1: one for each layer and one for the final norm.
+        Return tables of the shifts, scales and gates for the targets 0 ... length - 1, to be used in many passes.
 
-        Many passes can use the same tables. Returns None unless `config.target_injection` is `"adaln"`.
+        There is one table for each layer, and one for the final norm. Each has `length` entries. The result is None
+        unless `config.target_injection` is `"adaln"`.
         """
         if self.modulation is None:
             return None
@@ -472,14 +483,14 @@ class AOGPTModel(AOGPTStack):
         Run the decoder on a batch of rows.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row. At a start row, the id is
+            input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row. The id of a start row is
                 ignored.
-            positions (`torch.LongTensor` of shape `(batch, rows)`): Position of that token, -1 for a start row.
+            positions (`torch.LongTensor` of shape `(batch, rows)`): Position of the token, or -1 in a start row.
             target_positions (`torch.LongTensor` of shape `(batch, rows)`): Position that the row predicts.
             attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True where a row
-                attends to a slot, that is, to a cached or new row. Without `attention_mask`, attention is causal and
-                `past_key_values` must be None.
-            past_key_values (`Cache`, *optional*): Any object with the `update` method of Transformers' caches.
+                attends to a slot, that is, to a cached or new row. By default, attention is causal. With
+                `past_key_values`, a mask is required.
+            past_key_values (`Cache`, *optional*): Any object with an `update` method like that of Transformers' caches.
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`AOGPTModel.tabulate_modulations`]. It must
                 cover all target positions.
             num_kept (`int`, *optional*): Number of rows to return, counted from the last row. For the other rows, the
@@ -490,7 +501,7 @@ class AOGPTModel(AOGPTStack):
             `BaseModelOutputWithPast` with `last_hidden_state` (batch, rows or num_kept, hidden_size).
 
         Raises:
-            ValueError: If `num_kept` is less than the number of rows and there is no `attention_mask`.
+            ValueError: If `num_kept` is less than the number of rows, but `attention_mask` is None.
         """
         if num_kept is not None and attention_mask is None and num_kept != positions.shape[1]:
             raise ValueError(
@@ -500,8 +511,8 @@ class AOGPTModel(AOGPTStack):
         hidden_states = self.run_layers(
             self._embed(input_ids, positions),
             target_positions,
-            # Attention queries are rotated by target - 1, and keys by the token's position. Both indices are shifted by
-            # 1, because the start row has position -1, but the start token of a Llama has the index 0.
+            # Attention queries are rotated by target - 1, and keys by the token's position. Both are increased by 1,
+            # because the start row has position -1, but the first token of a Llama has index 0.
             rotary_indices=(target_positions, positions + 1),
             modulations=modulations,
             kept=slice(None) if num_kept is None else slice(-num_kept, None),
@@ -513,7 +524,7 @@ class AOGPTModel(AOGPTStack):
 
 
 class AOGPTWithHead(AOGPTPreTrainedModel):
-    """Model with a language-model head. Its subclasses for different tasks load the same checkpoints."""
+    """Base class of models with a language-model head. All subclasses for decoders load the same checkpoints."""
 
     model_class: type[AOGPTStack] = AOGPTModel
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
@@ -534,7 +545,8 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
             if name not in ANY_ORDER_METHODS or self.model_class is not AOGPTModel:
                 raise
             raise AttributeError(
-                f"{type(self).__name__} has no `{name}`. Load the checkpoint with AutoModel, as an AOGPTForAnyOrderLM."
+                f"{type(self).__name__} has no `{name}`. Load the checkpoint with AutoModel, which makes an "
+                "AOGPTForAnyOrderLM."
             ) from error
 
     def apply_head(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -551,8 +563,8 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         """
         Return the mean cross-entropy over labels other than -100, in at least float32.
 
-        `logits` (batch, n, vocab_size) and `labels` (batch, n) are aligned. If `num_items_in_batch` is given, the sum
-        of cross-entropies is divided by it instead of the number of labels. Other arguments are ignored.
+        `logits` (batch, n, vocab_size) predict `labels` (batch, n) at the same index. If `num_items_in_batch` is given,
+        the sum of cross-entropies is divided by it, instead of by the number of labels. `kwargs` are ignored.
         """
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return fixed_cross_entropy(logits.flatten(0, 1), labels.flatten(), num_items_in_batch)
@@ -563,7 +575,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         labels: torch.LongTensor,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
-        """Return the same loss as `compute_loss`, but compute logits from `hidden_states`, for some rows at a time."""
+        """Return the loss of [`compute_loss`], with logits of `hidden_states` (batch, n, hidden_size) in chunks."""
         device = self.lm_head.weight.device
         labels = labels.flatten().to(device)
         is_label = labels != -100
@@ -583,10 +595,10 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         **kwargs: Unpack[TransformersKwargs],
     ) -> MaskedLMOutput:
         """
-        Return the output of a masked language model.
+        Return the output of a masked language model for the logits (batch, n, vocab_size) of the head.
 
-        The logits (batch, n, vocab_size) are changed so that ids that are not text have probability 0, and so that the
-        given token has probability 1 at unmasked positions.
+        In the output, ids that are not text have probability 0. At unmasked positions, the given token has
+        probability 1.
         """
         is_masked = input_ids == self.config.mask_token_id
         lowest = torch.finfo(logits.dtype).min
@@ -619,7 +631,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         >>> model = AOGPTForAnyOrderLM(config)
         >>> input_ids, orders = torch.tensor([[5, 6, 7]]), torch.tensor([[2, 0, 1]])
         >>> output = model(input_ids, orders, labels=input_ids)
-        >>> output.logits.shape  # logits[0, 1] predict the 6 given the 5 and the 7
+        >>> output.logits.shape  # rank 2: logits[0, 1] predict the token 6 given the tokens 7 and 5
         torch.Size([1, 3, 100])
     """
 
@@ -634,12 +646,12 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[BaseModelOutputWithPast, torch.LongTensor]:
         """
-        Check the inputs of `forward`, and run one row for each rank.
+        Check the inputs of [`forward`], and run the decoder on one row for each rank.
 
         Returns:
             The output of the decoder, with `last_hidden_state` (batch, n, hidden_size) by rank, and the orders (batch,
-            n) that were used. In these orders padding comes last. No row attends to padding then, so no attention mask
-            is needed.
+            n) that were used. In these orders, padding is last. Because attention is causal, no token then attends to
+            padding, and no attention mask is needed.
         """
         input_ids = prepare_input_ids(self, input_ids, attention_mask)
         batch_size, length = input_ids.shape
@@ -674,14 +686,14 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
                 does not change the logits of tokens and is not counted in positions.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position (not shifted).
                 -100 and padding are ignored.
-            skip_logits (`bool`, defaults to `False`): Return the loss without the logits. This needs `labels`. The loss
-                is then computed from some rows at a time, which saves most of the memory of training.
+            skip_logits (`bool`, defaults to `False`): Return the loss without the logits. This saves most of the
+                memory of training. It has no effect without `labels`.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
             `MaskedLMOutput` with `logits` (batch, n, vocab_size) and `loss`. `logits[b, i]` predicts `input_ids[b, i]`
-            given the tokens before position i in `orders[b]`. The loss is the mean cross-entropy over labels in nats
-            (Eq. 7 per token). Hidden states, if requested, are indexed by rank.
+            given the tokens that `orders[b]` has before position i. The loss is the mean cross-entropy of the labels in
+            nats, that is, Eq. 7 of the paper per token. Hidden states, if requested, are indexed by rank.
 
         Raises:
             ValueError: If an id is out of range, a sequence is too long, or an order is not a permutation.
@@ -708,7 +720,7 @@ class AOGPTForMaskedLM(AOGPTWithHead):
     """
     AO-GPT as a masked language model. It predicts all masked positions at once, each given the unmasked tokens.
 
-    The decoder reads the unmasked tokens from left to right. The predictions depend on the order of the context.
+    The decoder reads the unmasked tokens from left to right. In another order, the predictions would be different.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -739,9 +751,9 @@ class AOGPTForMaskedLM(AOGPTWithHead):
 
         Returns:
             `MaskedLMOutput` with `logits` (batch, n, vocab_size). At masked positions, the softmax of the logits is the
-            predicted distribution q_{0|t}(. | x_t) over ids of text (Eq. 5). At unmasked positions, it gives the known
-            token probability 1. Hidden states, if requested, are indexed by rank: unmasked positions come first, then
-            masked positions, then padding.
+            predicted distribution q_{0|t}(. | x_t) over ids of text (Eq. 5). At unmasked positions, the given token has
+            probability 1. Hidden states, if requested, are in another order: first those of unmasked positions, then of
+            masked positions, then of padding.
 
         Raises:
             ValueError: If an id is neither an id of text nor the mask id, if a sequence is too long, or if a label
@@ -765,24 +777,24 @@ class AOGPTForMaskedLM(AOGPTWithHead):
 
 
 class StartRowCache:
-    """Wrapper of a Transformers cache that stores all rows but the start row, which is the first row of every pass."""
+    """Wrapper of a Transformers cache that does not store the start row, the first row of every forward pass."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Cache the keys and values of all rows but the first. Return the first row, followed by the whole cache."""
+        """Cache all new rows but the first. Return keys and values of the first row, followed by those of the cache."""
         stored_keys, stored_values = self.cache.update(keys[:, :, 1:], values[:, :, 1:], layer_idx)
         return torch.cat((keys[:, :, :1], stored_keys), dim=2), torch.cat((values[:, :, :1], stored_values), dim=2)
 
 
 class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
     """
-    AO-GPT as a causal language model. It predicts from left to right, and shifts labels as usual.
+    AO-GPT as a causal language model. It predicts from left to right, and shifts labels as in Transformers.
 
     It works with Transformers' tools for causal models: the standard `generate`, caches, pipelines, PEFT and evaluation
-    harnesses. Every forward pass runs the start row again, before the new tokens. The start row is not stored in the
-    cache, so the cache holds one entry per token, as Transformers expects.
+    harnesses. Every forward pass also runs the start row, before the new tokens. The start row is not stored in the
+    cache, so the cache has one entry per token, as Transformers expects.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -809,15 +821,15 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         Predict the token after each position.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens. With a cache, only the tokens that follow the
-                cached tokens.
+            input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens. With a cache, only the tokens after the cached
+                tokens.
             attention_mask (`torch.Tensor` of shape `(batch, cached + n)`, *optional*): 0 at padding. Padding may be
                 anywhere.
             position_ids (`torch.LongTensor` of shape `(batch, n)`, *optional*): Positions of the tokens. By default,
-                positions are counted without padding.
+                positions are counted from 0 without padding.
             past_key_values (`Cache`, *optional*): A Transformers cache.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, usually `input_ids`. This
-                method shifts them. -100 is ignored.
+                method shifts them: `labels[b, i + 1]` is predicted at position i. -100 is ignored.
             use_cache (`bool`, *optional*): Whether to fill and return a cache.
             logits_to_keep (`int` or `torch.Tensor`): If an integer, compute logits only for this number of last
                 positions (0 means all positions). If a tensor, compute logits only for the positions with these
@@ -826,8 +838,8 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
 
         Returns:
             `CausalLMOutputWithPast`. `logits[b, i]` predicts the token that follows `input_ids[b, i]`. Ids that are not
-            text have probability 0. Logits at position `config.max_position_embeddings` - 1 are meaningless, since no
-            token can follow. In attention weights, the first row and the first column belong to the start row.
+            text have probability 0. Logits at the last position that the model allows have no meaning, because no token
+            can follow. In attention weights, the first row and the first column belong to the start row.
 
         Raises:
             ValueError: If an id is out of range, or a sequence is too long.
@@ -859,7 +871,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         )
         kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         logits = self.apply_head(output.last_hidden_state[:, 1:][:, kept])
-        # Without this, Transformers' `generate` could draw ids that are not text.
+        # Otherwise, Transformers' `generate` could sample ids that are not text.
         logits[..., self.config.num_valid_tokens :] = torch.finfo(logits.dtype).min
         loss = None
         if labels is not None:
@@ -879,9 +891,10 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
     def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
         """Prepare inputs as in Transformers, and raise a `ValueError` if no position is left for the next token."""
         length, mask, cache = input_ids.shape[1], kwargs.get("attention_mask"), kwargs.get("past_key_values")
-        if length >= self.config.max_position_embeddings:  # only then: reading a mask makes the CPU wait
+        if length >= self.config.max_position_embeddings:  # only then, as reading a mask makes the CPU wait
             num_cached = 0 if cache is None else int(cache.get_seq_length())
-            # Several new tokens after the cache are drafts to verify. The last draft may be the last token of the text.
+            # Several new tokens after a cache are drafts of assisted generation. The last draft may be at the last
+            # position of the model, because no token has to follow it.
             verifies_drafts = num_cached > 0 and length - num_cached > 1
             last = length if mask is None else int(mask.sum(dim=-1).max())
             self._check_position(last - 1 if verifies_drafts else last)
@@ -901,12 +914,12 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
             else:
                 position_ids = num_cached + torch.arange(length, device=input_ids.device)[None]
         elif attention_mask is None and not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
-            # This check makes the CPU wait for an accelerator. It is made in training too, because packed texts are
-            # common in training and no other check detects them.
+            # This check makes the CPU wait for an accelerator. It is nevertheless run in training, because texts are
+            # often packed in training, and no other check detects this.
             raise ValueError(
-                "`position_ids` must increase by one from token to token, but do not. Texts that are packed into one "
-                "sequence would attend to each other. Put each text into its own sequence, and pass an "
-                "`attention_mask` if sequences are padded."
+                "`position_ids` must increase by one from token to token if there is no `attention_mask`, but do not. "
+                "Texts that are packed into one sequence would attend to each other. Put each text into its own "
+                "sequence. If sequences are padded, pass an `attention_mask`."
             )
         if should_validate(self, position_ids):
             self._check_position(int(position_ids.max()))
@@ -927,7 +940,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         past_key_values: Cache | None,
         num_cached: int | torch.Tensor,
     ) -> torch.BoolTensor | None:
-        """Return the attention mask (batch or 1, 1, rows, slots) of start row and tokens, or None if it is causal."""
+        """Return the attention mask (batch or 1, 1, rows, slots) with start row, or None if attention is causal."""
         length, device = input_ids.shape[1], input_ids.device
         num_slots = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
         has_token_mask = attention_mask is not None and attention_mask.dim() == 2
@@ -947,7 +960,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
 
 
 def has_padding(attention_mask: torch.Tensor | None) -> bool:
-    """Return whether an attention mask may mark padding. This is True while compiling, when values cannot be read."""
+    """Return whether a mask may exclude tokens. This is True while compiling, because values cannot be read then."""
     if attention_mask is None:
         return False
     return attention_mask.dim() != 2 or torch.compiler.is_compiling() or not attention_mask.all()

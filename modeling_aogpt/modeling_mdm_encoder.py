@@ -1,10 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Encoder-only masked diffusion models built from the decoder's blocks: RADD, SEDD, and AO-GPT blocks with full attention.
+Encoder-only masked diffusion models with the blocks of the decoder: RADD, SEDD, and AO-GPT with full attention.
 
-In an encoder, a row is a token (or the mask) at its own position, and every row attends to all rows. The prediction at
-a masked position thus depends on the set of unmasked tokens, but not on their order, and nothing can be cached.
+Each row of an encoder contains the token, or the mask, at one position, and predicts this position. Every row attends
+to all rows. The prediction at a masked position depends on the set of unmasked tokens, but not on an order. Keys and
+values change whenever a token is unmasked, so they cannot be cached.
 """
 
 import math
@@ -44,10 +45,10 @@ from .orders import Orders, group_orders, token_mask, token_positions
 from .unmasking import log_linear_noise
 from .validation import check_forward_arguments, prepare_input_ids, prepare_targets, should_validate, suggest_arguments
 
-# SEDD embeds a noise level with this number of sinusoids. The longest wavelength is nearly 2 pi times `MAX_PERIOD`.
+# SEDD embeds a noise level with `NUM_SINUSOIDS` cosines and sines. The longest wavelength is nearly 2 pi `MAX_PERIOD`.
 NUM_SINUSOIDS, MAX_PERIOD = 256, 10000.0
 
-# Default number of diffusion times, the argument `num_times` of the likelihoods.
+# Default of `num_times`, the number of diffusion times at which a likelihood masks tokens.
 NUM_TIMES = 32
 
 
@@ -73,7 +74,7 @@ class SigmaEmbedding(nn.Module):
 
 
 class MDMEncoderBlock(AOGPTBlock):
-    """Block of the decoder with full attention."""
+    """Block of the decoder, but with full attention instead of causal attention."""
 
     def __init__(self, config: MDMEncoderConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
@@ -81,7 +82,7 @@ class MDMEncoderBlock(AOGPTBlock):
 
 
 class MDMEncoderPreTrainedModel(AOGPTPreTrainedModel):
-    """Base class of encoders."""
+    """Base class of all encoders (see [`AOGPTPreTrainedModel`])."""
 
     config: MDMEncoderConfig
     config_class = MDMEncoderConfig
@@ -91,7 +92,7 @@ class MDMEncoderPreTrainedModel(AOGPTPreTrainedModel):
 
 class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
     """
-    Encoder without a head. Its input is a batch of token ids (batch, n), with the mask token at masked positions.
+    Encoder without a head. Its input is a batch of token ids (batch, n), with the mask id at masked positions.
 
     Examples:
         >>> config = MDMEncoderConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -122,10 +123,10 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """
-        Run the encoder on a batch of rows.
+        Run the encoder on a batch of rows, one for each position.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row, or the mask.
+            input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row, or the mask id.
             positions (`torch.LongTensor` of shape `(batch, rows)`, *optional*): Position of each row. By default,
                 positions are counted from the left without padding.
             attention_mask (`torch.Tensor` of shape `(batch, rows)`, *optional*): 0 at padding. No row attends to
@@ -138,7 +139,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             `BaseModelOutput` with `last_hidden_state` (batch, rows, hidden_size).
 
         Raises:
-            ValueError: If `sigma` has a wrong shape or wrong values, or if the model takes no noise level.
+            ValueError: If `sigma` has a wrong shape or wrong values, or if the model does not use a noise level.
         """
         if positions is None:
             positions = token_positions(token_mask(input_ids, attention_mask))
@@ -147,7 +148,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             hidden_states = hidden_states + self.position_embeddings(positions)
         targets, conditions = positions, None
         sigma = self._prepare_sigma(sigma, input_ids, attention_mask)
-        if sigma is not None:  # all rows of a sequence share a condition, so their `targets` are its index
+        if sigma is not None:  # one condition per sequence, so `targets` are sequence indices
             conditions = F.silu(self.sigma_embedding(sigma))
             targets = torch.arange(len(sigma), device=sigma.device)[:, None].expand_as(input_ids)
         mask = self._prepare_mask(input_ids, attention_mask)
@@ -159,7 +160,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
     def _prepare_sigma(
         self, sigma: torch.Tensor | None, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """Return the noise levels (batch,), or None if the model takes none."""
+        """Return the noise levels (batch,), or None if the model does not use them."""
         if self.sigma_embedding is None:
             if sigma is not None:
                 raise ValueError(
@@ -167,7 +168,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
                     "noise level. Remove `sigma`."
                 )
             return None
-        if sigma is None:  # the level that matches the fraction of masked tokens
+        if sigma is None:  # use the level that matches the fraction of masked tokens
             is_token = token_mask(input_ids, attention_mask)
             num_masked = ((input_ids == self.config.mask_token_id) & is_token).sum(dim=-1)
             return log_linear_noise(num_masked.double() / is_token.sum(dim=-1).clamp(min=1))
@@ -178,21 +179,21 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             )
         if should_validate(self, sigma) and not ((sigma > 0) & sigma.isfinite()).all():
             raise ValueError(
-                f"`sigma` must be positive and finite, but is {sigma.tolist()}. Pass -log of the fraction of unmasked "
-                "tokens, or remove `sigma`."
+                f"`sigma` must be positive and finite, but is {sigma.tolist()}. Pass -log(f), where f is the "
+                "fraction of unmasked tokens, or remove `sigma`."
             )
         return sigma
 
     def _prepare_mask(
         self, input_ids: torch.LongTensor, attention_mask: torch.Tensor | None
     ) -> torch.BoolTensor | None:
-        """Return an attention mask (batch or 1, 1, 1, rows) that is True at rows to attend to. None means all rows."""
+        """Return a mask (batch or 1, 1, 1, rows) of the rows to which all rows attend. None means all rows."""
         if not has_padding(attention_mask):
-            is_eager = self.config._attn_implementation == "eager"  # eager: None means causal
+            is_eager = self.config._attn_implementation == "eager"  # for eager attention, None would mean causal
             return torch.ones_like(input_ids[:1], dtype=torch.bool)[:, None, None] if is_eager else None
         is_token = attention_mask != 0
-        # If a sequence contains only padding, its rows attend to all rows. Attention to no row would be NaN, and its
-        # gradients too.
+        # If a sequence contains only padding, its rows attend to all rows. Otherwise, their outputs and gradients would
+        # be NaN.
         return (is_token | ~is_token.any(dim=-1, keepdim=True))[:, None, None]
 
 
@@ -200,16 +201,17 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
 
 
 class MaskedScorer(Scorer):
-    """Scorer of an encoder, for masked tokens given the unmasked tokens."""
+    """Scorer of an encoder. It computes log-probabilities of masked tokens given the unmasked tokens."""
 
     def score(
         self, is_masked: torch.BoolTensor, is_scored: torch.BoolTensor, sigma: torch.Tensor | None = None
     ) -> torch.Tensor:
         """
-        Return the log-probability (batch, n) of each token selected by `is_scored`, by position; 0 elsewhere.
+        Return the log-probability of each token in `is_scored` (batch, n), by position, and 0 elsewhere.
 
-        The positions selected by `is_masked` (batch, n), which include those of `is_scored`, are masked. A model that
-        takes the noise level gets `sigma` (batch,). By default, the level matches the fraction of masked tokens.
+        The encoder reads the sequences with the positions in `is_masked` (batch, n) masked. They must include the
+        positions in `is_scored`. `sigma` (batch,) is the noise level for models that use one. By default, it matches
+        the fraction of masked tokens.
         """
         scores = torch.zeros(is_masked.shape, dtype=torch.float64, device=is_masked.device)
         active = is_scored.any(dim=-1).nonzero().squeeze(1)
@@ -227,7 +229,7 @@ class MaskedScorer(Scorer):
 
 
 class EncoderLikelihoodMixin:
-    """Mixin with log-likelihood bounds for encoders."""
+    """Mixin that gives encoders methods for lower bounds on log-likelihoods."""
 
     @suggest_arguments
     @torch.no_grad()
@@ -247,13 +249,14 @@ class EncoderLikelihoodMixin:
         """
         Compute a lower bound on log p(x) of whole sequences.
 
-        Without orders, this is the masked-diffusion bound (Eq. 1). It takes n rows for each of `num_times` diffusion
-        times. With `orders`, blocks or `num_orders` above 1, it is the mean of log p(x | order) over orders (Eq. 7).
-        This takes n rows for each of the n ranks of an order. Probabilities are normalized over the ids of text.
+        By default, this is the masked-diffusion bound (Eq. 1 of the paper). It takes n rows for each of `num_times`
+        diffusion times. With `orders`, `block_length`, `stride` or `num_orders` above 1, it is the mean of
+        log p(x | order) over orders (Eq. 7). This takes n rows for each of the n ranks of an order. Probabilities are
+        normalized over the ids of text.
 
-        A model that takes the noise level (SEDD) gets the level -log(1 - (1 - eps) t) at diffusion time t with
-        `masking="bernoulli"`. For a process that starts with all tokens masked, the result is at least as tight as the
-        bound of SEDD's score-entropy loss. With `masking="fixed_count"` or with orders, the model gets the level that
+        SEDD also uses a noise level. With `masking="bernoulli"`, the level at diffusion time t is
+        -log(1 - (1 - eps) t), with eps = 1e-3. If the reverse process starts with all tokens masked, the result is at
+        least as tight as the bound of SEDD's score-entropy loss. With `masking="fixed_count"` or with orders, the level
         matches the fraction of masked tokens. The result is then also a lower bound, but for another process, and its
         mean is somewhat different.
 
@@ -262,7 +265,7 @@ class EncoderLikelihoodMixin:
             orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`, *optional*): A tensor of orders,
                 `"left_to_right"`, `"random"`, or a function that is called as `orders(batch, n, generator=generator)`
                 and returns a tensor (batch, n).
-            num_orders (`int`, defaults to 1): Number of random orders to average over.
+            num_orders (`int`, defaults to 1): Number of random orders over which to average.
             block_length (`int`, *optional*): Predict contiguous blocks of this length one after another, from left to
                 right. `orders` applies within each block.
             stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
@@ -271,7 +274,7 @@ class EncoderLikelihoodMixin:
                 in each of `num_times` / 2 strata. Defaults to 32.
             masking (`str`, *optional*): With `"fixed_count"`, exactly ceil(t n) tokens are masked at diffusion time t
                 (Eq. 2). With `"bernoulli"`, each token is masked with probability t (Eq. 1), which has more variance.
-                Defaults to `"bernoulli"` for models that take the noise level, and to `"fixed_count"` for other models.
+                Defaults to `"bernoulli"` for models that use a noise level, and to `"fixed_count"` for other models.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
             generator (`torch.Generator`, *optional*): Source of randomness.
             rows_per_pass (`int`): Largest number of rows in a forward pass. It limits the use of memory.
@@ -315,11 +318,11 @@ class EncoderLikelihoodMixin:
         rows_per_pass: int = ROWS_PER_PASS,
     ) -> LogLikelihoodOutput:
         """
-        Compute a lower bound on log p(x_A | x_B), the log-likelihood of some tokens given others.
+        Compute a lower bound on log p(x_A | x_B), the log-likelihood of targets A given context tokens B.
 
         This works like [`log_likelihood`], but only targets are masked at random. Context tokens are never masked.
-        Tokens that are neither targets nor context are marginalized out, that is, always masked. A model that takes the
-        noise level gets the level that matches the fraction of masked tokens.
+        Tokens that are neither targets nor context are always masked, and so marginalized out. For a model that uses a
+        noise level, the level matches the fraction of masked tokens.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens. Values at positions that are neither targets
@@ -329,7 +332,7 @@ class EncoderLikelihoodMixin:
                 to all tokens that are not targets.
             orders (as in [`log_likelihood`], *optional*): Orders of all positions. Only the relative order of the
                 targets matters.
-            num_orders (`int`, defaults to 1): Number of random orders to average over.
+            num_orders (`int`, defaults to 1): Number of random orders over which to average.
             block_length (`int`, *optional*): As in [`log_likelihood`].
             stride (`int`, *optional*): As in [`log_likelihood`].
             num_times (`int`, *optional*): Number of random diffusion times, which must be even. Defaults to 32.
@@ -374,8 +377,8 @@ class EncoderLikelihoodMixin:
         """
         Estimate the log-likelihood of targets: the masked-diffusion bound (Eq. 1), or the mean over orders (Eq. 7).
 
-        If `uses_time` is True, the model gets the noise level of each diffusion time. Otherwise, a model that takes the
-        noise level gets the level that matches the fraction of masked tokens.
+        If `uses_time` is True, the noise level is that of each diffusion time. Otherwise, if the model uses a noise
+        level, it matches the fraction of masked tokens.
         """
         warn_if_slow(self)
         if orders is None and num_orders == 1 and block_length is None and stride is None:
@@ -410,13 +413,13 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
     """
     Encoder-only masked diffusion model. It predicts all masked positions at once, each given the unmasked tokens.
 
-    The softmax of the logits is the denoiser q_{0|t}(. | x_t), the distribution of the unmasked text given the masked
-    text. A SEDD is trained to predict the score, a ratio of probabilities, which determines the denoiser. If noise
-    masks each token with probability 1 - e^-sigma, this ratio is
+    The softmax of the logits is the denoiser q_{0|t}(. | x_t), the distribution of the original text given the masked
+    text. A SEDD is trained to predict the score, which is a ratio of probabilities and determines the denoiser. If
+    noise masks each token with probability 1 - e^-sigma, this ratio is
 
         p_t(x_t with y at masked i) / p_t(x_t) = e^-sigma / (1 - e^-sigma) * q_{0|t}(x_i = y | x_t),
 
-    because an unmasked token y in noisy text is always the original token (arXiv 2406.03736, theorem 1). The factor
+    because noise never changes a token to another token, but only masks it (arXiv 2406.03736, theorem 1). The factor
     before q_{0|t} does not depend on y, so q_{0|t} is the softmax of the network's output over the ids of text.
 
     Examples:
@@ -453,8 +456,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
                 are ignored.
             sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence, only for
                 `config.target_injection="sigma"`. Noise masks a token with probability 1 - e^-sigma, so sigma must be
-                positive. Defaults to the level that matches the fraction of masked tokens in the sequence, which is at
-                most -log(1e-3).
+                positive. By default, this probability is 0.999 times the fraction of masked tokens in the sequence.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
@@ -479,7 +481,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
         sigma: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """
-        Return the output of the head (batch, n, vocab_size), to which [`forward`] has not yet applied any changes.
+        Return the output of the head (batch, n, vocab_size), without the changes that [`forward`] makes to it.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): As in [`forward`].
@@ -493,15 +495,15 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
         self, input_ids: torch.LongTensor, sigma: torch.Tensor, attention_mask: torch.Tensor | None = None
     ) -> torch.Tensor:
         """
-        Return log(p_t(x_t with y at i) / p_t(x_t)), the log score of a SEDD, (batch, n, vocab_size).
+        Return the log score of a SEDD, log(p_t(x_t with y at i) / p_t(x_t)), as a tensor (batch, n, vocab_size).
 
         For a position i and an id y, the log score is the network's output minus log(e^sigma - 1) minus log V, where V
         is the number of ids of text. It is 0 at the id that `input_ids` has at position i.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): As in [`forward`].
-            sigma (`torch.Tensor` of shape `(batch,)`): Noise level of each sequence. A model that takes no noise level
-                has no score.
+            sigma (`torch.Tensor` of shape `(batch,)`): Noise level of each sequence. A model that uses no noise level
+                has no score, and raises an error.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): As in [`forward`].
         """
         input_ids = prepare_input_ids(self, input_ids, attention_mask, allow_mask=True)

@@ -3,9 +3,9 @@
 """
 Functions that draw and apply orders.
 
-`orders[b, k]` is the position of sequence b that is predicted at rank k. Positions and ranks are counted from 0. Values
-of shape (batch, n) are indexed either by position, as text is, or by rank. `index_by_rank` and `index_by_position`
-convert between the two.
+An order is a permutation of the positions of a sequence. `orders[b, k]` is the position of sequence b that is predicted
+at rank k. Positions and ranks are counted from 0. Values of shape (batch, n) are indexed either by position, as in the
+text, or by rank. `index_by_rank` and `index_by_position` convert between the two.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,14 @@ import torch
 from .devices import draw_uniform
 from .validation import check_choice, check_integer, check_orders
 
-# Types that a caller may pass as orders: a tensor (batch, n), a name in ORDER_NAMES, or a function that is called as
+# What a caller may pass as orders: a tensor (batch, n), a name in ORDER_NAMES, or a function that is called as
 # orders(batch, n, generator=generator) and returns a tensor (batch, n).
 Orders = torch.LongTensor | str | Callable[..., torch.LongTensor]
 ORDER_NAMES = ("left_to_right", "random")
 
 
 def left_to_right_orders(batch_size: int, length: int, device: torch.device | str | None = None) -> torch.LongTensor:
-    """Return the left-to-right order for every sequence, (batch, n)."""
+    """Return the left-to-right order of every sequence, a tensor (batch, n)."""
     return torch.arange(length, device=device).expand(batch_size, length)
 
 
@@ -33,15 +33,15 @@ def random_orders(
     device: torch.device | str | None = None,
 ) -> torch.LongTensor:
     """
-    Draw an independent, uniformly random order for each sequence, (batch, n).
+    Draw an independent, uniformly random order for each sequence, and return a tensor (batch, n).
 
     Examples:
         >>> random_orders(2, 5, generator=torch.Generator().manual_seed(0))
         tensor([[2, 4, 1, 3, 0],
                 [1, 4, 2, 3, 0]])
     """
-    # The keys are float64, because equal keys would favour the lower position. A sequence has equal keys with a
-    # probability of only about n^2 / 2^54.
+    # Sorting equal keys would favour lower positions, so orders would not be uniform. Keys are float64, because equal
+    # keys are then rare: a sequence has some with a probability of about n^2 / 2^54.
     return draw_uniform(batch_size, length, generator=generator, device=device).argsort(dim=-1)
 
 
@@ -66,10 +66,10 @@ def index_by_position(values: torch.Tensor, orders: torch.LongTensor) -> torch.T
 
 def group_orders(orders: torch.LongTensor, groups: torch.Tensor) -> torch.LongTensor:
     """
-    Sort each order by the groups of its positions, and keep the relative order within each group.
+    Reorder each order so that positions of lower groups come first, and keep the relative order within each group.
 
-    `groups` (batch, n) is indexed by position. Positions of lower groups come first. A uniformly random order stays
-    uniformly random within each group.
+    `groups` (batch, n) holds the group number of each position. A uniformly random order stays uniformly random within
+    each group.
     """
     return index_by_rank(orders, index_by_rank(groups, orders).argsort(dim=-1, stable=True))
 
@@ -78,7 +78,7 @@ def block_indices(
     positions: torch.LongTensor, block_length: int | None = None, stride: int | None = None
 ) -> torch.LongTensor:
     """
-    Return the index of the block that each position is in, in the shape of `positions`.
+    Return the index of the block of each position, in the shape of `positions`.
 
     With `block_length`, blocks are contiguous. With `stride`, block i contains the positions i, i + stride, i + 2
     stride, ... If neither is given, all positions are in block 0.
@@ -89,7 +89,7 @@ def block_indices(
 
 
 def token_mask(input_ids: torch.LongTensor, attention_mask: torch.Tensor | None) -> torch.BoolTensor:
-    """Return a boolean tensor (batch, n) that is True at tokens and False where `attention_mask`, if given, is 0."""
+    """Return a boolean tensor (batch, n) that is False at padding, where `attention_mask` is 0, and True elsewhere."""
     return torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask != 0
 
 
@@ -104,17 +104,17 @@ def token_positions(is_token: torch.BoolTensor) -> torch.LongTensor:
 
 class OrderSource:
     """
-    Source of orders: a given tensor, a named distribution or a function.
+    Source of orders: a tensor, the name of a distribution, or a function.
 
     Args:
         orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`): A tensor of orders, `"left_to_right"`,
             `"random"`, or a function that is called as `orders(batch, n, generator=generator)` and returns a tensor
             (batch, n).
         block_length (`int`, *optional*): Only if `orders` is a name: predict contiguous blocks of this length one after
-            another, from left to right. The named order applies within each block.
+            another, from left to right. `orders` applies within each block.
         stride (`int`, *optional*): Like `block_length`, but with strided blocks (see [`block_indices`]).
-        name (`str`): Name of the argument, used in error messages.
-        expected (`str`): Explanation of the required shape of a tensor, appended to it in the error message.
+        name (`str`): Name of the caller's argument, used in error messages.
+        expected (`str`): Explanation that error messages add after the required shape of a tensor of orders.
     """
 
     def __init__(
@@ -141,15 +141,15 @@ class OrderSource:
                 f"`block_length` and `stride` need orders given by name, but `{name}` has type "
                 f"{type(orders).__name__}. Remove `block_length` and `stride`, or set `{name}='random'`."
             )
-        # Whether each call of `draw` may return other orders, and whether all orders are equally likely.
+        # `is_random`: calls of `draw` may return different orders. `is_uniform`: all orders are equally likely.
         self.is_random = not isinstance(orders, torch.Tensor) and orders != "left_to_right"
         self.is_uniform = is_name and orders == "random" and block_length is None and stride is None
 
     def draw(self, is_token: torch.BoolTensor, generator: torch.Generator | None) -> torch.LongTensor:
         """
-        Return orders (batch, n) with padding at the end. Random orders are drawn anew in every call.
+        Return orders (batch, n) with padding at the end. Every call draws new random orders.
 
-        `is_token` (batch, n) is False at padding, indexed by position.
+        `is_token` (batch, n) is False at padding, and is indexed by position.
         """
         (batch_size, length), device = is_token.shape, is_token.device
         if not isinstance(self.orders, str):

@@ -3,15 +3,17 @@
 """
 Rows, the decoder's unit of input, and the attention masks between rows.
 
-A row holds a token, the position of that token and the target position that the row predicts. Training, scoring,
-prefill and decoding all run rows and differ only in the attention mask. The row that predicts rank r usually carries
-the token of rank r - 1. The first row carries a learned start embedding instead of a token, and its position is -1.
+A row consists of a token, the position of this token, and the target position, which the row predicts. Training,
+scoring, prefill and decoding run the same forward pass over rows, and differ only in the attention mask. The row that
+predicts rank r usually contains the token of rank r - 1. The first row, the start row, contains a learned start
+embedding instead of a token. Its position is -1.
 
-A batch may contain several branches. A branch is a chain of tokens that continues a shared context: its rows attend to
-the context and to earlier rows of the same branch, but not to other branches. A whole sequence is one branch without a
-context. Parallel queries, which predict several masked positions in one pass, are branches of one row each.
+The rows of a sequence may form several branches. A branch is a chain of rows that continues a shared context. Its rows
+attend to the context and to earlier rows of the same branch, but not to other branches. In training, the whole sequence
+is one branch without a context. Parallel queries predict several masked positions in one pass. Each of them is a branch
+of one row.
 
-The tensor `branches` (batch, rows) says what each row belongs to. Rows of the shared context come first and have the
+The tensor `branches` (batch, rows) holds the branch of each row. Rows of the shared context come first, and have the
 value `CONTEXT`. All rows of a branch have the same value, an integer of at least 0. Rows that are not used have the
 value `PADDING`.
 """
@@ -27,8 +29,9 @@ def make_rows(
     """
     Return rows as keyword arguments of `AOGPTModel.forward`.
 
-    `ids` and `positions` (batch, n) are tokens and their positions. For each row, `carried` (batch, rows) is the column
-    of its token, or -1 for a start row, and `targets` (batch, rows) is the column of its target position.
+    `ids` and `positions` (batch, n) are tokens and their positions. `carried` and `targets` (batch, rows) are indices
+    into the n columns of `ids` and `positions`. For each row, `carried` is the index of its token, or -1 for a start
+    row, and `targets` is the index of its target position.
     """
     is_start, carried = carried < 0, carried.clamp(min=0)
     return {
@@ -44,8 +47,8 @@ def query_rows(
     """
     Return the rows that predict `ranks` given a context, in the format of [`make_rows`].
 
-    If a rank is within the context, or is the first rank after it, its row carries the token of the rank before. The
-    rows of later ranks all carry the last token of the context, since they are parallel queries.
+    The row of a rank within the context, or of the first rank after the context, contains the token of the rank before.
+    The rows of later ranks are parallel queries, and all contain the last token of the context.
 
     `ids` and `positions` (batch, n) are indexed by rank. `ranks` (batch, rows) are the ranks to predict, and
     `num_context` (batch,) is the number of ranks in the context.
@@ -55,10 +58,10 @@ def query_rows(
 
 def query_mask(ranks: torch.LongTensor, num_context: torch.LongTensor, num_slots: int) -> torch.BoolTensor:
     """
-    Return the attention mask (batch, 1, rows, slots) of [`query_rows`] for a cache with the row of rank r in slot r.
+    Return the attention mask (batch, 1, rows, slots) of [`query_rows`] for a cache with `num_slots` slots.
 
-    A row attends to itself and to earlier slots of the context. Rows within the context thus form a causal chain, and
-    rows after the context do not attend to each other.
+    Slot r of the cache holds the row that predicts rank r. A row attends to itself and to earlier rows of the context.
+    Attention within the context is therefore causal, and rows after the context do not attend to each other.
     """
     slots = torch.arange(num_slots, device=ranks.device)
     num_visible = torch.minimum(ranks, num_context[:, None])
@@ -71,12 +74,12 @@ def branch_rows(
     """
     Return one row for each rank of `branches`, in the format of [`make_rows`].
 
-    The first row of a branch carries the last token of the context; every other row carries the token of the rank
-    before it.
+    The first row of a branch contains the last token of the context. Every other row contains the token of the rank
+    before.
     """
     rows = torch.arange(branches.shape[1], device=branches.device)
     is_context = branches == CONTEXT
-    continues = branches == branches.roll(1, dims=1)  # has no effect on the first row, which carries no token
+    continues = branches == branches.roll(1, dims=1)  # `roll` wraps around, but the first row is a start row either way
     num_context = is_context.sum(dim=-1, keepdim=True)
     carried = torch.where(continues | is_context, rows, num_context) - 1
     return make_rows(ids, positions, carried, rows.expand_as(branches))
@@ -84,7 +87,7 @@ def branch_rows(
 
 def branch_mask(branches: torch.LongTensor) -> torch.BoolTensor | None:
     """
-    Return the attention mask (batch, 1, rows, rows) of [`branch_rows`], or None if it is causal.
+    Return the attention mask (batch, 1, rows, rows) of [`branch_rows`], or None if attention is causal.
 
     A row attends to itself, to earlier rows of the context, and to earlier rows of its own branch.
     """
@@ -97,7 +100,7 @@ def branch_mask(branches: torch.LongTensor) -> torch.BoolTensor | None:
 
 def chain(num_context: torch.LongTensor, ends: torch.LongTensor, num_rows: int) -> torch.LongTensor:
     """
-    Return branches (batch, rows) that consist of a context and one branch.
+    Return a tensor `branches` (batch, rows) with a context, one branch, and padding.
 
     `num_context` and `ends` have shape (batch,). Ranks below `num_context` are `CONTEXT`, ranks from `num_context` to
     `ends` - 1 form branch 0, and ranks from `ends` on are `PADDING`.
@@ -107,7 +110,7 @@ def chain(num_context: torch.LongTensor, ends: torch.LongTensor, num_rows: int) 
 
 
 def parallel_queries(num_context: torch.LongTensor, ends: torch.LongTensor, num_rows: int) -> torch.LongTensor:
-    """Return the same as [`chain`], but with a branch of its own for each rank from `num_context` to `ends` - 1."""
+    """Return `branches` as [`chain`] does, but with one branch for each rank from `num_context` to `ends` - 1."""
     branches = chain(num_context, ends, num_rows)
     return torch.where(branches < 0, branches, torch.arange(num_rows, device=ends.device))
 
@@ -120,9 +123,9 @@ def causal_mask(
     device: torch.device,
 ) -> torch.BoolTensor:
     """
-    Return the causal attention mask (batch or 1, 1, rows, slots) of new rows that follow `num_cached` cached rows.
+    Return the causal attention mask (batch or 1, 1, rows, slots) of `num_rows` new rows after `num_cached` cached rows.
 
-    `is_token` (batch, cached + rows) is False at padding. No row attends to padding. None means that there is no
+    `is_token` (batch, cached + rows) is False at padding, to which no row attends. If `is_token` is None, there is no
     padding.
     """
     rows = num_cached + torch.arange(num_rows, device=device)
@@ -135,7 +138,7 @@ def causal_mask(
 
 def add_start_row(mask: torch.BoolTensor) -> torch.BoolTensor:
     """
-    Extend an attention mask (batch, 1, rows, slots) by a start row at the front.
+    Add a start row to an attention mask (batch, 1, rows, slots), as its first row and first slot.
 
     All rows attend to the start row, and the start row attends only to itself.
     """

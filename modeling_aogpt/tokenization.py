@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Loading of tokenizers with a mask token. The mask token has the highest id, so every lower id stands for text."""
+"""Functions that load tokenizers and add a mask token. It has the highest id, so all lower ids stand for text."""
 
 import os
 
@@ -8,14 +8,16 @@ from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase
 
 from .configuration_aogpt import AOGPTConfig
 
-# `lstrip` makes the blank before a mask part of the mask, because tokens of words also contain the blank before the
-# word. Filling in "LETTER <|mask|> WITH" therefore leaves one blank between the words.
+# With `lstrip`, the mask token includes the blank before it, because the token of a word also includes the blank before
+# the word. Otherwise, filling in "LETTER <|mask|> WITH" would leave two blanks after "LETTER".
 MASK = AddedToken("<|mask|>", lstrip=True, special=True)
 
 
 def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     """
-    Load a tokenizer by the name of a Hub repository or folder, and add a mask token if it has none.
+    Load a tokenizer from a Hub repository or folder, and give it a mask token (see [`add_mask_token`]).
+
+    A tokenizer without a padding token gets its end-of-text token as padding token.
 
     Raises:
         ValueError: If no tokenizer can be loaded, or if the tokenizer has no end-of-text token.
@@ -39,7 +41,7 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
 
 
 def load_matching_tokenizer(config: AOGPTConfig, name_or_path: str) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model as [`load_tokenizer`] does, and check that its mask id is that of the model."""
+    """Load a tokenizer as [`load_tokenizer`] does, and check that its mask token has the mask id of the model."""
     tokenizer = load_tokenizer(name_or_path)
     if tokenizer.mask_token_id != config.mask_token_id:
         raise ValueError(
@@ -55,11 +57,11 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
     """
     Give the tokenizer the mask token `<|mask|>` with the highest id, and return the tokenizer.
 
-    A tokenizer whose mask token already has the highest id is not changed. A mask token with a lower id, like BERT's,
+    If the mask token already has the highest id, the tokenizer is not changed. A mask token with a lower id, as BERT's,
     is replaced, because a model predicts every id below its mask id.
 
     Raises:
-        ValueError: If `<|mask|>` is already another token.
+        ValueError: If `<|mask|>` is already a token with a lower id.
     """
     last = max(tokenizer.get_vocab().values())
     if tokenizer.mask_token_id != last:

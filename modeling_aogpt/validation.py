@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of arguments. Each error says what is wrong, what was given, what is allowed and what to do."""
+"""Checks of arguments and of the inputs of models."""
 
 import functools
 import inspect
@@ -12,8 +12,8 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import TransformersKwargs
 
-# Arguments that every `forward` must accept, because Transformers' trainer, pipelines and tokenizers or PEFT may pass
-# them to any model.
+# Arguments that every `forward` must accept, because PEFT or the trainer, pipelines and tokenizers of Transformers may
+# pass them to any model.
 COMMON_FORWARD_ARGUMENTS = frozenset(
     {
         *TransformersKwargs.__annotations__,
@@ -33,13 +33,13 @@ def is_number(value: object) -> bool:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return " Did you mean ...?" with the known name closest to `name`, or an empty string if no name is close."""
+    """Return " Did you mean ...?" with the name in `known` that is most similar to `name`, or "" if none is similar."""
     close = get_close_matches(name, list(known), n=1)
     return f" Did you mean `{close[0]}`?" if close else ""
 
 
 def suggest_arguments(method: Callable) -> Callable:
-    """Decorate a method so that its error for an unknown argument suggests the known argument with the closest name."""
+    """Decorate a method so that its error for an unknown argument suggests the argument with the most similar name."""
     known = [name for name in inspect.signature(method).parameters if name != "self"]
 
     @functools.wraps(method)
@@ -56,14 +56,14 @@ def suggest_arguments(method: Callable) -> Callable:
 
 
 def check_choice(name: str, value: object, allowed: Iterable[str], alternative: str = "") -> None:
-    """Raise a `ValueError` unless `value` is one of the `allowed` strings. The message adds `alternative` to them."""
+    """Raise a `ValueError` unless `value` is an `allowed` string. The message lists them, followed by `alternative`."""
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(map(repr, allowed)) + alternative
         raise ValueError(f"`{name}` must be one of {choices}, but is {value!r}.")
 
 
 def check_integer(name: str, value: object, least: int = 1, most: int | None = None) -> None:
-    """Raise a `ValueError` unless `value` is an integer of at least `least` and, if given, at most `most`."""
+    """Raise a `ValueError` unless `value` is an integer of at least `least`, and of at most `most` if that is given."""
     if not is_integer(value) or value < least or (most is not None and value > most):
         allowed = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise ValueError(f"`{name}` must be an integer {allowed}, but is {value!r}.")
@@ -72,7 +72,7 @@ def check_integer(name: str, value: object, least: int = 1, most: int | None = N
 def check_positive(name: str, value: object) -> None:
     """Raise a `ValueError` unless `value` is a positive, finite number."""
     if not is_number(value) or not 0 < value < float("inf"):
-        raise ValueError(f"`{name}` must be positive and finite, but is {value!r}.")
+        raise ValueError(f"`{name}` must be a positive, finite number, but is {value!r}.")
 
 
 def check_flag(name: str, value: object) -> None:
@@ -123,7 +123,7 @@ def check_orders(name: str, orders: torch.Tensor, batch_size: int, length: int, 
     """
     Raise a `ValueError` unless `orders` are `batch_size` permutations of 0 ... length - 1.
 
-    The error message for a wrong shape contains `expected`, an explanation of the required shape.
+    If the shape is wrong, the error message adds `expected` after the required shape, as an explanation.
     """
     check_tensor(name, orders)
     if tuple(orders.shape) != (batch_size, length):
@@ -159,14 +159,14 @@ def should_validate(model: PreTrainedModel, values: torch.Tensor) -> bool:
     """
     Return whether to check the values of a tensor.
 
-    Such checks are skipped while compiling. They are also skipped in training on accelerators, because the CPU would
-    have to wait for the accelerator.
+    These checks are skipped while compiling, and for tensors on the meta device. They are also skipped in training on
+    accelerators, because the CPU would have to wait for the accelerator.
     """
     return not (torch.compiler.is_compiling() or values.is_meta or (model.training and not values.is_cpu))
 
 
 def check_text_ids(model: PreTrainedModel, name: str, ids: torch.LongTensor, also_allowed: int | None = None) -> None:
-    """Raise a `ValueError` if `ids` contain a value that is neither an id of text nor `also_allowed`."""
+    """Raise a `ValueError` if `ids` contain a value other than `also_allowed` and ids of text, which stand for text."""
     if not should_validate(model, ids):
         return
     config = model.config
@@ -181,7 +181,7 @@ def check_text_ids(model: PreTrainedModel, name: str, ids: torch.LongTensor, als
                 "and likelihoods need unmasked text."
             )
         elif given >= config.num_valid_tokens and name != "labels":
-            hint = f" The mask of this model has the id {config.mask_token_id}. Use a tokenizer with the same mask."
+            hint = f" The mask of this model has the id {config.mask_token_id}. Use a tokenizer with this mask id."
         raise ValueError(
             f"`{name}` contains the id {given}, but ids of text must be at least 0 and below "
             f"{config.num_valid_tokens} (config.num_valid_tokens).{hint}"
@@ -189,11 +189,11 @@ def check_text_ids(model: PreTrainedModel, name: str, ids: torch.LongTensor, als
 
 
 def check_mask_token(config: PreTrainedConfig) -> None:
-    """Raise a `ValueError` if the mask id of a model configuration is not above the ids of text."""
+    """Raise a `ValueError` unless `config.mask_token_id` is an integer above all ids of text."""
     if not is_integer(config.mask_token_id) or config.mask_token_id < config.num_valid_tokens:
         raise ValueError(
-            f"`mask_token_id` must be at least `num_valid_tokens` ({config.num_valid_tokens}), since lower ids are "
-            f"text, but is {config.mask_token_id!r}."
+            f"`mask_token_id` must be at least `num_valid_tokens` ({config.num_valid_tokens}), because lower ids stand "
+            f"for text, but is {config.mask_token_id!r}."
         )
 
 
@@ -206,7 +206,8 @@ def prepare_input_ids(
     """
     Check `input_ids` (batch, n), and return them as int64 with 0 at padding.
 
-    They must be ids of text (or masks, with `allow_mask`), and not too long for the model.
+    The ids must stand for text. With `allow_mask=True`, they may also be the mask id. Sequences must not be longer than
+    the model allows.
     """
     check_batch("input_ids", input_ids)
     if attention_mask is not None:
@@ -243,7 +244,7 @@ def prepare_labels(
 
 
 def check_forward_arguments(model: PreTrainedModel, arguments: dict[str, object]) -> None:
-    """Raise a `ValueError` for an unknown argument of `forward`, because Transformers would silently ignore it."""
+    """Raise a `ValueError` if an argument of `forward` is unknown, because Transformers would silently ignore it."""
     unknown = [name for name, value in arguments.items() if value is not None and name not in COMMON_FORWARD_ARGUMENTS]
     if unknown:
         known = inspect.signature(type(model).forward).parameters
@@ -259,9 +260,10 @@ def prepare_targets(
     attention_mask: torch.Tensor | None,
 ) -> tuple[torch.BoolTensor, torch.BoolTensor]:
     """
-    Check `targets` and `context`, and return two boolean tensors (batch, n) that are True at targets and at context.
+    Check `targets` and `context`, and return them as two boolean tensors (batch, n).
 
-    Without `context`, all tokens that are not targets are context. A sequence without targets gets no context.
+    `targets` selects the positions to score, and `context` the positions that are given. By default, all tokens that
+    are not targets are context. A sequence without targets gets no context.
     """
     check_batch("input_ids", input_ids)
     check_aligned("targets", targets, input_ids)

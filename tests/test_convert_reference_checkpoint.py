@@ -349,8 +349,8 @@ def test_a_file_that_is_cut_off_is_an_error(released: Checkpoint, tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("missing.pt", r"missing\.pt does not exist. Pass a released \.pt file, or the folder of a SEDD or RADD"),
-        ("", r"is a folder without config\.json. Pass a released \.pt file of AO-GPT or sigma-GPT, or the folder"),
+        ("missing.pt", r"missing\.pt does not exist. Pass a released \.pt file, or a folder of SEDD or RADD"),
+        ("", r"is a folder without config\.json. Pass a released \.pt file of AO-GPT or sigma-GPT, or a folder"),
     ],
 )
 def test_a_source_that_is_not_a_released_model_is_an_error(tmp_path: Path, name: str, message: str) -> None:

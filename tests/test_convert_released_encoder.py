@@ -124,7 +124,10 @@ def conversion_error(source: Path, tmp_path: Path, **arguments: Any) -> str:
             "inv_freq does not have the frequencies of base 10000 and n_heads=8",
         ),
         (lambda given: given["model"].update(n_heads=5), "must be a multiple of `num_attention_heads` (5)"),
-        (lambda given: given["model"].pop("hidden_size"), "training/convert_causal_lm.py converts a Llama"),
+        (
+            lambda given: given["model"].pop("hidden_size"),
+            "To convert a Llama, Qwen or GPT-2, use training/convert_causal_lm.py",
+        ),
         (lambda given: given.update(tokens=95), "vocab_embed.embedding has shape (97, 32) instead of (96, 32)"),
         (lambda given: given.pop("tokens"), "tokens"),
         (lambda given: given.pop("model"), "is not the configuration of a SEDD or RADD"),

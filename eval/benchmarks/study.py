@@ -135,7 +135,7 @@ def read_study(path: Path) -> Study:
     """
     try:
         # The base loader keeps all values as text. The settings of training/pretrain.py then decide about the types.
-        content = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader)
+        content = yaml.BaseLoader(path.read_text(encoding="utf-8")).get_single_data()
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read as YAML. Correct the file. (Cause: {error})") from error
     expected = {"settings": dict, "arms": dict, "seeds": list, "questions": dict}

@@ -37,11 +37,13 @@ BEFORE = "only the text before, known length"
 
 SUMMARY = """# Infilling
 
-Gaps of 1 to {max_gap} tokens in {num_documents} held-out documents or sequences. Gaps are filled in with the likeliest
-tokens, the most certain position first. "Only the text before" predicts the tokens of a gap from left to right, without
-the text after it. Unknown lengths are chosen from 1 to {max_length}: by the likelihood of the text around the gap, as
-`infill` does, or by the likelihood per token of the filled gap. Bits per byte are those of the original tokens, which
-are predicted from left to right. ROUGE-L is the F1 score between the filled and the original gap.
+A gap of 1 to {max_gap} tokens was removed from each of {num_documents} held-out documents or sequences. Each gap is
+filled in with the likeliest tokens, at the position of which the model is most certain first. "Only the text before"
+predicts the tokens of a gap from left to right, without the text after it. If the length is not known, it is chosen
+from 1 to {max_length}. "Length by the text around the gap" chooses the length for which the text around the gap is the
+likeliest, as `infill` does. "Length by the filled gap" chooses the length whose filling has the highest log-probability
+per token. Bits per byte are those of the original tokens, predicted from left to right. ROUGE-L is the F1 score between
+the filled and the original gap.
 
 {table}
 """

@@ -75,15 +75,16 @@ solved if all of them are right.
 
 {decodings}
 
-"solved" is the mean over the seeds, and "seeds" is the range over them. The interval (95 %, Wilson) is over puzzles: it
-is that of one run that solves as many puzzles as the mean.
+The column "solved" is the mean over the seeds, and "seeds" is the range over the seeds. The interval (95 %, Wilson)
+describes the uncertainty from the choice of the puzzles: it is the interval of one run with the mean number of solved
+puzzles.
 
 Tokens are filled in one at a time, in one of three kinds of orders: the token of which the model is most certain first
 (by confidence, margin or entropy), random, or left to right. With a threshold, each step fills in all tokens of which
-the model is certain enough. Tokens are the likeliest ones. "Sampled" tokens are drawn with temperature 1 instead.
-"Speculative" draws them from exactly the same distribution as "random, sampled", in fewer passes: p(x | order), given
-the puzzle. "Refined" means that four times, the third of the tokens that had the lowest probabilities is masked and
-filled in again. A model that was trained left to right reads the puzzle, and then writes the solution.
+the model is certain enough. Each token is the likeliest one. In rows with "sampled", tokens are drawn at temperature 1
+instead. "Speculative" has exactly the same distribution as "random, sampled", p(x | order) given the puzzle, and takes
+fewer passes. "Refined" adds four rounds. In each round, the third of the tokens that had the lowest probabilities is
+masked and filled in again. A model that was trained left to right reads the puzzle, and then writes the solution.
 
 {recipes}
 """
@@ -281,7 +282,7 @@ def make_report(results: dict[str, Any]) -> str:
         name=results["task"],
         num_puzzles=results["num_puzzles"],
         task=TASKS[results["task"]].format(
-            clues=f"{results['num_clues']} clues" if results["num_clues"] else "minimal"
+            clues=f"{results['num_clues']} clues" if results["num_clues"] else "minimal: no clue can be removed"
         ),
         missing=results["mean_missing"],
         decodings=markdown_table(

@@ -183,8 +183,8 @@ def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -
     header = ["top-p, temperature", "model \\ steps", *map(str, steps)]
     table = markdown_table(header, rows, "ll" + "r" * len(steps))
     return (
-        f"Each cell shows the generative perplexity under {judge} ({over}) / the mean unigram entropy of the samples "
-        f"in nats.\n\n{table}"
+        f"Each cell shows two numbers: the generative perplexity under {judge} ({over}) / the mean unigram entropy of "
+        f"the samples in nats.\n\n{table}"
     )
 
 

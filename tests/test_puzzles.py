@@ -177,7 +177,7 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     missing = results["mean_missing"]
     assert summary["any"]["margin"]["passes_per_puzzle"] == summary["encoder"]["random"]["passes_per_puzzle"] == missing
     assert missing < summary["any"]["confidence, refined"]["passes_per_puzzle"] <= missing + 4 * (missing // 3)
-    assert "4 held-out Sudoku puzzles (minimal), each" in (out / "sudoku.md").read_text()
+    assert "4 held-out Sudoku puzzles (minimal: no clue can be removed), each" in (out / "sudoku.md").read_text()
     assert Image.open(out / "sudoku.png").width > 1000
     with pytest.raises(SystemExit, match=r"error: .*rival"):
         main([str(tmp_path / "rival.yaml")])

@@ -177,8 +177,8 @@ Written by `{results["command"]}`.
 
 * The first phase trains a Llama left to right. The Llama is exported as a `LlamaForCausalLM` of Transformers, and
   converted back. In the second phase, it is trained on the same number of tokens again, in random orders with 10 % of
-  the sequences left to right. The total number of training tokens is the same for the other models. *With adaLN*, the
-  target position also modulates every block, as in the paper.
+  the sequences left to right. The other models are trained on the same total number of tokens. *With adaLN*, the target
+  position also modulates every block, as in the paper.
 * All runs have the same recipe, which was not tuned for any of them. In the second phase, the learning rate starts
   again with a warm-up. The data is in a new order, so some sequences are used in both phases. Runs from random weights
   use no sequence twice.

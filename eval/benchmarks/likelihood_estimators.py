@@ -231,10 +231,11 @@ def _format_report(results: list[dict[str, Any]]) -> str:
     header = ("text", "n", "M", "estimator", "rows per sequence", "standard error", "times fewer rows", "difference")
     return f"""{markdown_table(header, rows, "lrrlrrrr")}
 
-* docs/likelihood.md describes the estimators. The standard error is in nats per token.
-* "Times fewer rows" is the product rows x squared error of "all ranks", divided by the same product of the estimator.
-  If the value is in brackets, "all ranks" was not computed. Its rows were counted, and its variance was assumed to be
-  that of one order without an ensemble.
+* docs/likelihood.md describes the estimators. n is the number of tokens per sequence, and M is the number of orders of
+  each context. The standard error is in nats per token.
+* "Times fewer rows" is (rows x squared error of "all ranks") / (rows x squared error of the estimator). If the value is
+  in brackets, "all ranks" was not computed. Its rows were counted, and its variance was assumed to be that of one order
+  without an ensemble.
 * "Difference" is the difference from the result of "all ranks", in standard errors. Both results are summed over the
   sequences that both estimators scored.
 * The authors' evaluation computes a whole pass for each context. It takes about twice as many rows as "all ranks".

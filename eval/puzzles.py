@@ -102,7 +102,9 @@ class PuzzleArguments(Options):
     """Options of eval/puzzles.py."""
 
     num_puzzles: int = option(500, "Number of puzzles.", least=1)
-    num_clues: int | None = option(None, "Number of clues in Sudoku. By default, every clue is needed.", least=1)
+    num_clues: int | None = option(
+        None, "Number of clues in Sudoku. By default, removing any clue would allow several solutions.", least=1
+    )
     seed: int = option(0, "Seed of random orders and sampled tokens.")
     output_dir: Path = option(Path("runs/puzzles"), "Folder for results.json, the report and pictures.")
 

@@ -175,7 +175,7 @@ DECODERS: dict[str, Callable[[AOGPTForAnyOrderLM], Contender]] = {
     ),
 }
 
-# Configuration of each encoder, in addition to the sizes (such as `hidden_size`), which are those of the decoder.
+# Configuration of each encoder, without the sizes (such as `hidden_size`), which are those of the decoder.
 ENCODERS: dict[str, dict[str, Any]] = {
     "encoder": {},
     "sedd": {
@@ -225,7 +225,7 @@ def load_causal_lm(name: str, config: AOGPTConfig, length: int, **options: Any) 
         names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
         sizes = {key: getattr(config, key) for key in names}
         sizes["max_position_embeddings"] = config.max_position_embeddings + 1 + LOOKUP_TOKENS
-        if name != "gpt2":  # a gated MLP has three matrices instead of two, so they are narrower
+        if name != "gpt2":  # a gated MLP has three matrices instead of two, so each has 2/3 of the width
             sizes |= {
                 "intermediate_size": config.intermediate_size * 2 // 3,
                 "num_key_value_heads": config.num_attention_heads,

@@ -68,7 +68,7 @@ class Attempt:
     One part of a run, from its start (or from a checkpoint) until it ends or is killed.
 
     Attributes:
-        losses: Loss of each step, by step.
+        losses: Losses, by step.
         killed: Whether it was killed.
     """
 

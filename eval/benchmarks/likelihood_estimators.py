@@ -99,7 +99,8 @@ def measure(model: AOGPTForAnyOrderLM, sequences: torch.LongTensor, arguments: E
     """Return the log-likelihoods, the squared standard errors and the number of rows of each estimator."""
     m, draws = arguments.ensemble_size, arguments.num_draws
     num_exact = len(sequences) if arguments.num_exact is None else arguments.num_exact
-    num_orders = draws * m // 2  # n rows per order, M n per draw: orders take half as many rows as draws
+    # An order takes n rows, and a draw takes M n rows. The orders therefore take half as many rows as the draws.
+    num_orders = draws * m // 2
     estimators: dict[str, tuple[int, Callable[..., LogLikelihoodOutput], dict[str, Any]]] = {
         BASELINE: (len(sequences), model.log_likelihood, {"num_orders": num_orders}),
         "all ranks": (num_exact, model.log_likelihood, {"num_orders": arguments.num_exact_orders}),
@@ -142,10 +143,10 @@ def compare(results: dict[str, Any], length: int, ensemble_size: int) -> dict[st
     Compare each estimator with the estimator "all ranks".
 
     For each estimator, return rows x squared error, and how many times fewer rows than "all ranks" it needs for the
-    same standard error. `times_fewer_rows` uses the measured error of "all ranks". The other such value assumes that
-    the log-likelihood with an ensemble varies between orders as much as the log-likelihood without an ensemble. Also
-    return the difference from the result of "all ranks", in standard errors. If "all ranks" was not computed,
-    `times_fewer_rows` and the difference are left out.
+    same standard error. `times_fewer_rows` uses the measured error of "all ranks".
+    `times_fewer_rows_by_variance_of_one_context_order` assumes that the log-likelihood with an ensemble varies between
+    orders as much as the log-likelihood without an ensemble. Also return the difference from the result of "all ranks",
+    in standard errors. If "all ranks" was not computed, `times_fewer_rows` and the difference are left out.
     """
     single = _cost(results[BASELINE]) / length
     rows_of_all_ranks = count_rows_of_all_ranks(length, ensemble_size)

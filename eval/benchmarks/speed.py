@@ -58,14 +58,14 @@ class SpeedArguments(Options):
         "small", "Model size: the paper's small and medium, or a tiny one."
     )
     length: int | None = option(None, "Number of tokens in a sequence. Defaults to the model's maximum.")
-    steps: list[int] = option([16, 32, 64, 128], "Numbers of steps, each at most the number of tokens.", least=1)
+    steps: list[int] = option([16, 32, 64, 128], "Numbers of steps, limited to the number of tokens.", least=1)
     batch_size: list[int] = option([1], "Numbers of sequences that are generated at once.", least=1)
     contenders: list[str] = option(
         ["no-lemma", "no-cache", "encoder"],
         f"Contenders to time, in addition to decoder and one-by-one: all, none, or some of {', '.join(CONTENDERS)}.",
     )
     causal_lm: str | None = option(None, "Also time a causal LM: folder or Hub name, or model type (random weights).")
-    compare: str | None = option(None, "Also time the sampler module:function (see `make_compared`).")
+    compare: str | None = option(None, "Also time your own sampler, module:function (see `make_compared`).")
     memory_lengths: list[int] = option([], "Lengths at which to measure memory, such as 1024 2048 4096 8192.", least=1)
     repeats: int = option(2, "Number of rounds. In each round, every contender generates once.", least=1)
     limit_seconds: float = option(
@@ -79,7 +79,9 @@ class SpeedArguments(Options):
         None, "Mode of torch.compile, such as default, for the decoder, encoders, and causal LMs with a static cache."
     )
     threads: int | None = option(None, "Number of CPU threads. Defaults to PyTorch's choice.", least=1)
-    output_dir: Path | None = option(None, "Folder for speed.json, speed.md and pictures. Defaults to none.")
+    output_dir: Path | None = option(
+        None, "Folder for speed.json, speed.md and the pictures. By default, results are only printed."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -228,7 +230,7 @@ def time_generation(
 def _make_points(
     contenders: dict[str, Contender], seconds: Seconds, steps: list[int], batch_size: int
 ) -> list[dict[str, Any]]:
-    """Return the times of all contenders at one batch size, and the ratios of times to decoder or one-by-one."""
+    """Return the times of all contenders at one batch size, and their ratios to those of decoder or one-by-one."""
     points = []
     for num_steps in (*steps, None):
         for name, contender in contenders.items():

@@ -141,7 +141,7 @@ def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]
     By default, these are the sequences on which the run was evaluated.
     """
     results, data = read_finished_run(folder)
-    data.tokenizer = results["arguments"]["tokenizer"]  # with this name, the tokenized text is in the cache
+    data.tokenizer = results["arguments"]["tokenizer"]  # the run cached its tokenized text under this name
     rows = _load_validation(json.dumps(asdict(data)))
     count = min(count or results["evaluations"][-1]["sequences"], len(rows))
     return rows[[number * len(rows) // count for number in range(count)]]
@@ -192,11 +192,12 @@ def compare(question: Question, models: dict[str, list[TrainedModel]]) -> dict[s
         models: The models of each arm, one for each seed.
 
     Returns:
-        A dictionary for each arm. `num_parameters`, `tokens` and `seconds` (mean over seeds) are numbers. `scores`,
-        `differences` (scores minus those of the baseline) and `curves` have a value for each measure. If the question
-        has `left_to_right`, `gap` is the bits per byte of the arm in random orders, minus those of the `left_to_right`
-        arm left to right, and `gap_closed` is 1 minus the gap divided by the baseline's gap. Scores, differences and
-        gaps are computed for each seed, and summarized by `estimate`.
+        A dictionary for each arm. `num_parameters`, `tokens` and `seconds` (mean over seeds) are numbers. `scores`
+        and `differences` (scores minus those of the baseline) have a value for each measure. `curves` contains the bits
+        per byte during training, for each kind of order. If the question has `left_to_right`, `gap` is the bits per
+        byte of the arm in random orders, minus those of the `left_to_right` arm left to right. `gap_closed` is 1 minus
+        the gap divided by the baseline's gap. Scores, differences and gaps are computed for each seed, and summarized
+        by `estimate`.
 
     Raises:
         ValueError: If the arms were evaluated on different text, or if they were trained on different numbers of tokens

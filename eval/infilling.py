@@ -5,9 +5,9 @@ Infilling of held-out text: exact matches, ROUGE and bits per byte, for gaps of 
 
     python eval/infilling.py RUN [RUN ...] [--num_documents N] [--max_gap N] [--output_dir DIR]
 
-RUN is the folder of a finished training run of a decoder or an encoder. From each held-out document (or, for packed
-text, each sequence), a random span of tokens is removed: the gap. The command writes results.json and report.md to DIR,
-and prints report.md.
+RUN is the folder of a finished run of training/pretrain.py, of a decoder or an encoder, on any corpus. In each held-out
+document (or, for packed text, in each sequence), the model fills in a gap, which is a random span of tokens. The
+command writes results.json and report.md to --output_dir, and prints report.md.
 """
 
 import math
@@ -38,12 +38,16 @@ BEFORE = "only the text before, known length"
 
 SUMMARY = """# Infilling
 
-From each of {num_documents} held-out documents or sequences, a random span of 1 to {max_gap} tokens is removed (the
-gap). In each step, the model fills in the position of which it is most certain, with the likeliest token. With "only
-the text before", it predicts the gap from left to right instead, without the text after it. An unknown length is chosen
-from 1 to {max_length} tokens. It is the length that makes the text around the gap likeliest, as in `infill`, or the
-length whose filling has the highest log-probability per token. Bits per byte are those of the original tokens,
-predicted from left to right. ROUGE-L is the F1 score between the filled and the original gap.
+In each of {num_documents} held-out documents (for packed text: sequences), the model fills in a gap of 1 to {max_gap}
+tokens. It chooses the likeliest tokens, and starts at the position of which it is most certain. "Only the text before"
+means that it fills in the gap from left to right, without the text after it.
+
+If the length of the gap is not given, it is chosen from 1 to {max_length}. "Length by the text around the gap" is
+the length that gives the text around the gap the highest likelihood, as in `infill`. "Length by the filled gap" means
+that the gap is filled in with every length, and that the filling with the highest likelihood per token is chosen.
+
+Bits per byte are those of the original tokens of the gap, predicted from left to right, given the text around the gap
+or only the text before it. ROUGE-L is the F1 score between the filled and the original gap.
 
 {table}
 """
@@ -53,9 +57,9 @@ predicted from left to right. ROUGE-L is the F1 score between the filled and the
 class InfillingArguments(Options):
     """Options of eval/infilling.py."""
 
-    num_documents: int = option(300, "Number of held-out documents.", least=1)
+    num_documents: int = option(300, "Largest number of held-out documents to use.", least=1)
     max_gap: int = option(4, "Largest number of tokens to remove from a document.", least=1)
-    max_length: int = option(8, "Largest length to try for a gap of unknown length.", least=1)
+    max_length: int = option(8, "Largest length that is tried for a gap of unknown length.", least=1)
     seed: int = option(0, "Seed of the gaps.")
     output_dir: Path = option(Path("runs/infilling"), "Folder for results.json and report.md.")
 
@@ -66,7 +70,7 @@ class Gap:
     A document with a gap.
 
     Attributes:
-        ids: The document without padding.
+        ids: Token ids of the original document, without padding.
         start: Position of the first token to remove.
         length: Number of tokens to remove.
     """
@@ -76,12 +80,12 @@ class Gap:
     length: int
 
     def with_tokens(self, tokens: list[int]) -> list[int]:
-        """Return the ids of the document with `tokens` in the gap."""
+        """Return the document with other tokens in the gap."""
         return [*self.ids[: self.start], *tokens, *self.ids[self.start + self.length :]]
 
 
 def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int) -> list[Gap]:
-    """Return a random gap in each of the first `count` documents of at least two tokens. One token or more remains."""
+    """Draw gaps in the first `count` documents of at least two tokens. In each, at least one token remains."""
     rng, gaps = random.Random(seed), []
     for ids in documents:
         if len(ids) > 1 and len(gaps) < count:
@@ -97,14 +101,14 @@ class Filler:
     Args:
         model: The model.
         padded_length: Length to which documents are padded with end-of-text, or None for packed text.
-        max_length: Largest length to try for a gap of unknown length.
+        max_length: Largest length that is tried for a gap of unknown length.
     """
 
     def __init__(self, model: Model, padded_length: int | None, max_length: int) -> None:
         self.model, self.padded_length, self.max_length = model, padded_length, max_length
 
     def methods(self, orders: str) -> dict[str, Callable[[Gap], list[int]]]:
-        """Return the methods by name, for a model trained with `orders`. A method returns the token ids for a gap."""
+        """Return, by name, the functions that fill in a gap with a model that was trained with `orders`."""
         if orders == "left_to_right":
             return {BEFORE: self.from_text_before}
         methods = {"known length": self.with_known_length}
@@ -117,28 +121,28 @@ class Filler:
         return methods
 
     def with_known_length(self, gap: Gap) -> list[int]:
-        """Fill in the gap, with as many tokens as were removed."""
+        """Fill in as many tokens as were removed."""
         return self._fill(gap, [gap.length])[0][0]
 
     def from_text_before(self, gap: Gap) -> list[int]:
-        """Fill in the gap from left to right, with as many tokens as were removed, without the text after the gap."""
+        """Fill in as many tokens as were removed, from left to right, without the text after the gap."""
         ids = torch.tensor([gap.ids[: gap.start] + [self.model.config.mask_token_id] * gap.length])
         return self.model.generate(ids, order="left_to_right", do_sample=False)[0, gap.start :].tolist()
 
     def by_surroundings(self, gap: Gap) -> list[int]:
-        """Fill in the gap with the length that makes the tokens around it likeliest, as chosen by `infill`."""
+        """Fill in as many tokens as give the text around the gap the highest likelihood, as `infill` does."""
         ids = torch.tensor(gap.with_tokens([self.model.config.mask_token_id]))
         output = self.model.infill(ids, range(1, self.max_length + 1), self.padded_length, **GREEDY)
         return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()
 
     def by_filling(self, gap: Gap) -> list[int]:
-        """Fill in the gap with each length, and return the filling with the highest log-probability per token."""
+        """Fill in the gap with every length. Return the tokens with the highest log-probability per token."""
         limit = self.padded_length or self.model.config.max_position_embeddings
         fillings = self._fill(gap, range(1, min(self.max_length, limit - len(gap.ids) + gap.length) + 1))
         return max(fillings, key=lambda filling: filling[1])[0]
 
     def _fill(self, gap: Gap, lengths: list[int] | range) -> list[tuple[list[int], float]]:
-        """Fill in the gap with each length. For each, return the tokens and their mean log-probability."""
+        """Return, for each length, the tokens that the model fills in, and their mean log-probability."""
         rows = [self.pad(gap.with_tokens([self.model.config.mask_token_id] * length)) for length in lengths]
         output = self.model.generate(
             pad_sequence(rows, batch_first=True),
@@ -153,11 +157,11 @@ class Filler:
         ]
 
     def pad(self, ids: list[int]) -> torch.LongTensor:
-        """Return a document as a tensor (n,), padded to `padded_length`."""
+        """Return the ids of a document, padded to `padded_length`."""
         return torch.tensor(ids + [self.model.config.eos_token_id] * ((self.padded_length or 0) - len(ids)))
 
     def nats(self, gap: Gap, only_before: bool) -> float:
-        """Return -log p of the original tokens in nats, given the text around the gap, or only the text before it."""
+        """Return the negative log-likelihood of the original tokens, given the text around or only before the gap."""
         ids = self.pad(gap.ids)[None]
         positions = torch.arange(ids.shape[1])[None]
         is_target = (positions >= gap.start) & (positions < gap.start + gap.length)
@@ -190,7 +194,7 @@ def evaluate(
 
 
 def make_rouge() -> Callable[[str, str], float]:
-    """Return a function (original, filled) that computes the F1 score of ROUGE-L, as `evaluate.load("rouge")` does."""
+    """Return a function that computes the F1 score of ROUGE-L, as the metric `rouge` of `evaluate` does."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:
@@ -200,11 +204,10 @@ def make_rouge() -> Callable[[str, str], float]:
 
 
 def evaluate_run(folder: Path, options: InfillingArguments) -> dict[str, dict[str, float | None]]:
-    """Return the results of `evaluate` for the model and the held-out text of a finished run."""
+    """Return the scores of each method, by name, on the held-out text of a finished run."""
     results, data = read_finished_run(folder)
     model, tokenizer = load_model(folder / "model", dtype=torch.float32), load_tokenizer(folder / "model")
     rows, is_padded = load_data(data).validation["input_ids"], data.packing == "documents"
-    # Packed sequences are cut, because a filling may be longer than the original gap.
     room = data.sequence_length if is_padded else max(data.sequence_length - options.max_length, 2)
     documents = [list(ids[: num_unpadded(ids, model.config.eos_token_id)][:room]) for ids in rows]
     gaps = make_gaps(documents, options.num_documents, options.max_gap, options.seed)

@@ -5,11 +5,10 @@ Fraction of held-out puzzles that models solve, by the order in which they fill 
 
     python eval/puzzles.py RUN [RUN ...] [--num_puzzles N] [--output_dir DIR]
 
-RUN is the folder of a finished training run of a decoder or an encoder on Sudoku or path-star graphs. Folders whose
-names differ only in `-SEED` at the end must contain runs with the same settings and different seeds (one recipe). The
-report shows means over these runs. The command writes to DIR: results.json, a report (sudoku.md or path-star.md), and a
-chart (.png). For Sudoku, it also draws a solved puzzle beside the chart, and writes sudoku.gif with the steps of the
-solution.
+RUN is the folder of a finished run of training/pretrain.py, of a decoder or an encoder, on a corpus of Sudoku or of
+path-star graphs. Runs that differ only in the seed form a recipe. Their folders must have the same name, except for
+`-SEED` at the end. The command writes results.json, a report (sudoku.md or path-star.md) and a chart (.png). For
+Sudoku, the chart is next to a solved puzzle, and sudoku.gif shows in which steps the puzzle was solved.
 """
 
 import math
@@ -36,8 +35,8 @@ from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_
 from common.results import read_finished_run
 from modeling_aogpt.tokenization import load_tokenizer
 
-# Arguments of `generate` for each decoding. Unless they say otherwise, a step fills in one token, the likeliest one. In
-# the order "random", the given tokens come first, from left to right, as in training with `orders: context_first`.
+# Arguments of `generate`, by name. By default, one token is filled in per step, and it is the likeliest one. In the
+# order "random", the given tokens come first, from left to right, as in training (see `random_order`).
 DECODINGS: dict[str, dict[str, Any]] = {
     "confidence": {"order": "confidence"},
     "margin": {"order": "margin"},
@@ -56,43 +55,38 @@ RECIPE = (
     *("corpus", "architecture", "hidden_size", "num_hidden_layers", "objective", "orders"),
     *("min_context", "max_context", "max_steps", "batch_size", "learning_rate", "ema_decay"),
 )
-SHOWN = "confidence"  # decoding whose solution is drawn
+SHOWN = "confidence"  # the picture shows a puzzle that this decoding solved
 INK = "#22262a"
-COLORS = (BLUE, GREEN, ORANGE, RED, GREY)  # one per recipe
-# Descriptions of puzzles for the report. A key is the first part of the name of a corpus.
+COLORS = (BLUE, GREEN, ORANGE, RED, GREY)  # colors of the recipes
+# Descriptions of the puzzles for the report. A key is the start of the names of the corpora.
 TASKS = {
-    "sudoku": "Sudoku puzzles ({clues}), each with a unique solution. Exchanging digits\n"
-    "does not turn any of their grids into a training grid",
+    "sudoku": "Sudoku puzzles ({clues}), each with a unique solution. No solution can be\n"
+    "made from a training grid by exchanging digits",
     "path-star": "[path-star graphs](https://arxiv.org/abs/2403.06963). A text lists the edges\n"
-    "of a graph, then the first and the last node of a path. The nodes of the path are missing. The corpus does not\n"
-    "contain these graphs",
+    "of a graph, then the first and the last node of a path, then all nodes of this path, which are missing. The\n"
+    "training texts do not contain these graphs",
 }
 
 SUMMARY = """# {title}
 
 {num_puzzles} held-out {task}. On average, {missing:.1f} tokens are missing. A puzzle is
-solved if all of them are filled in correctly.
+solved if all of these tokens are right.
 
 ![Solved puzzles]({name}.png)
 
 {decodings}
 
-The column "solved" contains the fraction of solved puzzles, averaged over the seeds. "seeds" is the range over the
-seeds. "interval" is the 95 % Wilson interval of the average for {num_puzzles} puzzles. It does not include the
-variation between seeds.
+"Solved" is the fraction of solved puzzles (mean over the seeds), and "seeds" is the range of this fraction over the
+seeds. "Interval" is the 95 % confidence interval (Wilson) over puzzles, for one run that solves as many puzzles as the
+mean.
 
-By default, each step fills in one token, the likeliest one. The orders confidence, margin and entropy start with the
-position of which the model is most certain. The other orders are random, or left to right. There are these variants:
-
-* "threshold 0.9": Each step fills in all positions whose likeliest token has at least the probability 0.9, or the most
-  certain position if there are none.
-* "sampled": Tokens are drawn with temperature 1.
-* "speculative": Speculative decoding draws tokens from exactly the same distribution as "random, sampled", p(x | order)
-  given the puzzle, in fewer passes.
-* "refined": After the puzzle is filled in, about a third of the new tokens is masked and filled in again, four times.
-  These are the tokens that had the lowest probabilities.
-
-A model that was trained left to right reads the puzzle, and then writes the solution.
+The model fills in one token per step, the likeliest one. With "confidence", "margin" and "entropy", a step fills in the
+position of which the model is most certain by this measure. With "random" and "left to right", the order of the
+positions is given. With "threshold 0.9", a step fills in all positions whose likeliest token has a probability of at
+least 0.9, or the most certain position if there is none. "Refined" means that afterwards, in each of four rounds, about
+a third of the tokens (those with the lowest probabilities) are masked and filled in again. "Sampled" tokens are drawn
+at temperature 1. "Speculative" draws from exactly the same distribution as "random, sampled", p(x | order) given the
+puzzle, in fewer passes. A model that was trained left to right reads the puzzle, and then writes the solution.
 
 {recipes}
 """
@@ -109,7 +103,7 @@ class PuzzleArguments(Options):
 
     num_puzzles: int = option(500, "Number of puzzles.", least=1)
     num_clues: int | None = option(
-        None, "Number of clues of a Sudoku. By default, every clue is needed for a unique solution.", least=1
+        None, "Number of clues in Sudoku. By default, removing any clue would allow several solutions.", least=1
     )
     seed: int = option(0, "Seed of random orders and sampled tokens.")
     output_dir: Path = option(Path("runs/puzzles"), "Folder for results.json, the report and pictures.")
@@ -119,7 +113,7 @@ class PuzzleArguments(Options):
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Return the folder, the settings and the training costs of a finished run."""
+    """Return the folder, the training arguments, and the cost of training of a finished run."""
     results, _ = read_finished_run(folder)
     corpus = results["arguments"]["corpus"][0]
     if corpus not in TEST_PUZZLES:
@@ -132,7 +126,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def solve(run: dict[str, Any], options: PuzzleArguments) -> dict[str, Any]:
-    """Solve the puzzles with each decoding. Return the results, and the solution to draw (None if there is none)."""
+    """Solve the held-out puzzles with each decoding. Return the results, and a solved puzzle for the picture."""
     settings, folder = run["arguments"], Path(run["run"]) / "model"
     texts = make_puzzles(settings["corpus"][0], options)
     model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
@@ -149,15 +143,15 @@ def solve(run: dict[str, Any], options: PuzzleArguments) -> dict[str, Any]:
 
 
 def make_puzzles(corpus: str, options: PuzzleArguments) -> list[tuple[str, str]]:
-    """Return held-out puzzles of a corpus, as pairs of texts: with `_` for each missing token, and filled in."""
+    """Return the held-out puzzles of a corpus: texts with `_` for each missing character, and the texts filled in."""
     if not corpus.startswith("sudoku") and options.num_clues is not None:
-        raise ValueError(f"`num_clues` can only be set for Sudoku, but the corpus is {corpus!r}. Remove `num_clues`.")
+        raise ValueError(f"`num_clues` can only be set for Sudoku, but the corpus is {corpus!r}. Remove it.")
     clues = {"num_clues": options.num_clues} if corpus.startswith("sudoku") else {}
     return TEST_PUZZLES[corpus](count=options.num_puzzles, **clues)
 
 
 def decodings_of(arguments: dict[str, Any]) -> list[str]:
-    """Return the names of the decodings that a model with these training arguments supports."""
+    """Return the names of the decodings that are possible for a run with these training arguments."""
     if arguments["orders"] == "left_to_right":
         return [name for name, settings in DECODINGS.items() if settings.get("order") == "left_to_right"]
     is_decoder = arguments["architecture"] == "decoder"
@@ -167,12 +161,12 @@ def decodings_of(arguments: dict[str, Any]) -> list[str]:
 def encode(
     texts: list[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, padded_length: int | None
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
-    """Return ids (puzzles, n), with padding: of the puzzles with a mask for each `_`, and of the solutions."""
+    """Return padded ids (puzzles, n) of texts with masks instead of `_`, and those of the same texts filled in."""
     solutions = tokenizer([solution for _, solution in texts])["input_ids"]
     if any(len(ids) != len(solution) for ids, (_, solution) in zip(solutions, texts, strict=True)):
         raise ValueError(
             "Each character must be one token, but the tokenizer merges several characters into one token. Train the "
-            "model with `vocab_size` 257 (256 bytes and end-of-text, without merges)."
+            "model with `vocab_size` 257 (256 bytes and end-of-text)."
         )
     padding = (0, (padded_length or len(solutions[0])) - len(solutions[0]))
     is_missing = torch.tensor([[character == "_" for character in text] for text, _ in texts])
@@ -183,7 +177,13 @@ def encode(
 def decode(
     model: Model, inputs: torch.LongTensor, solutions: torch.LongTensor, name: str, seed: int
 ) -> tuple[dict[str, float], torch.BoolTensor, torch.LongTensor]:
-    """Fill in all puzzles. Return results, whether each puzzle is solved, and the step (puzzles, n) of each token."""
+    """
+    Fill in the masks of all puzzles.
+
+    Returns:
+        The results of the decoding, whether each puzzle is solved (puzzles,), and the step at which each token was
+        filled in (puzzles, n), which is negative for tokens of the puzzle.
+    """
     generator = torch.Generator().manual_seed(seed)
     settings = {"do_sample": False} | DECODINGS[name]
     is_masked = inputs != solutions
@@ -196,8 +196,7 @@ def decode(
     output = model.generate(inputs, generator=generator, **outputs, **settings)
     seconds = time.perf_counter() - started
     is_solved = (output.sequences == solutions).all(dim=1)
-    # All puzzles are one batch, but a puzzle counts only for the steps that change it. The number of these steps is
-    # multiplied by the mean number of passes in a step.
+    # All puzzles are solved in one batch. A puzzle takes part in the passes of a step only if the step changes it.
     num_steps = (output.history[1:] != output.history[:-1]).any(dim=2).sum(dim=0).double().mean().item()
     results = {
         "solved": is_solved.double().mean().item(),
@@ -219,10 +218,10 @@ def random_order(is_masked: torch.BoolTensor, generator: torch.Generator) -> tor
 
 def group_by_recipe(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """
-    Group runs by recipe. The name of a recipe is the name of its runs' folders, without `-SEED` at the end.
+    Return the runs of each recipe. The name of a recipe is the name of its runs' folders, without `-SEED` at the end.
 
     Raises:
-        ValueError: If runs of a recipe differ in one of the settings `RECIPE`, or have the same seed.
+        ValueError: If runs of a recipe differ in a setting of `RECIPE`, or have the same seed.
     """
     recipes: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
@@ -232,15 +231,15 @@ def group_by_recipe(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]
         different = [key for key in RECIPE if any(other.get(key) != settings[0].get(key) for other in settings)]
         if different or len({other["seed"] for other in settings}) < len(group):
             raise ValueError(
-                f"The runs of {name!r} must have different seeds and the same settings, but "
-                f"{'differ in ' + ', '.join(different) if different else 'several have the same seed'}. Pass each run "
-                "once. If settings differ, rename the folders: their names must differ in more than `-SEED` at the end."
+                f"The runs of {name!r} must have different seeds and the same recipe, but "
+                f"{'differ in ' + ', '.join(different) if different else 'several have the same seed'}. Rename the "
+                "folders of runs with another recipe, and list each run only once."
             )
     return recipes
 
 
 def summarize(runs: list[dict[str, Any]], num_puzzles: int) -> dict[str, dict[str, Any]]:
-    """Return, for each decoding: means over runs, the solved fraction of each run, and the interval of its mean."""
+    """Return, for each decoding, means over the runs, the fraction that each run solved, and the interval."""
     summary = {}
     for name in runs[0]["decodings"]:
         measured = [run["decodings"][name] for run in runs]
@@ -251,7 +250,7 @@ def summarize(runs: list[dict[str, Any]], num_puzzles: int) -> dict[str, dict[st
 
 
 def wilson_interval(fraction: float, total: int, z: float = 1.96) -> tuple[float, float]:
-    """Return the 95 % Wilson confidence interval (low, high) of a fraction measured on `total` puzzles."""
+    """Return Wilson's confidence interval of a fraction of `total` trials (95 % for z = 1.96)."""
     scale = 1 + z**2 / total
     center = (fraction + z**2 / (2 * total)) / scale
     half = z / scale * math.sqrt(fraction * (1 - fraction) / total + z**2 / (4 * total**2))
@@ -306,7 +305,7 @@ def make_report(results: dict[str, Any]) -> str:
 
 
 def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Path) -> None:
-    """Draw a bar chart of the solved fractions. If `shown` is given, draw this solution of a Sudoku beside it."""
+    """Draw a bar chart of the fractions of solved puzzles and, if `shown` is given, this Sudoku next to it."""
     names = [name for name in DECODINGS if any(name in summary for summary in results["summary"].values())]
     figure = Figure(figsize=(10, 1.5 + 0.35 * len(names)), layout="constrained")
     grid = figure.add_gridspec(1, 2, width_ratios=(1.25, 1))
@@ -322,7 +321,7 @@ def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Pa
                 chart.plot(values["seeds"], [row] * len(values["seeds"]), "o", color=INK, markersize=2.5)
             end = max(high, *values["seeds"]) + 0.02
             chart.text(end, row, f"{values['solved']:.0%}", va="center", color=INK, fontsize=8)
-        chart.barh(0, 0, color=color, label=recipe)  # an empty bar for the legend
+        chart.barh(0, 0, color=color, label=recipe)  # for the legend
     chart.set_yticks(range(len(names)), names)
     chart.invert_yaxis()
     chart.set_xlim(0, 1.15)
@@ -337,7 +336,7 @@ def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Pa
 
 
 def draw_board(axes: Axes, shown: dict[str, Any], last_step: int) -> None:
-    """Draw the cells filled in up to `last_step`: clues in black, others with the color and number of their step."""
+    """Draw a Sudoku after `last_step`: clues in black, other cells with the color and the number of their step."""
     size, steps = math.isqrt(len(shown["solution"])), shown["steps"]
     height, width = sudoku.BOXES[size]
     axes.clear()
@@ -359,7 +358,7 @@ def draw_board(axes: Axes, shown: dict[str, Any], last_step: int) -> None:
 
 
 def animate(shown: dict[str, Any], path: Path) -> None:
-    """Write an animated GIF of the steps of a solution."""
+    """Write an animated GIF of the steps in which a Sudoku was solved."""
     figure = Figure(figsize=(3.2, 3.2), dpi=100, facecolor="white")
     axes = figure.add_axes((0, 0, 1, 1))
     save_animation(figure, lambda step: draw_board(axes, shown, step), range(-1, max(shown["steps"]) + 1), 0.35, path)
@@ -375,8 +374,8 @@ def main(argv: list[str]) -> None:
     puzzles, *different = {run["arguments"]["corpus"][0].removesuffix("-puzzles") for run in runs}
     if different:
         raise ValueError(
-            f"All runs must be trained on the same kind of puzzles, but these are {puzzles}, {', '.join(different)}. "
-            "Run the command once for each kind."
+            f"All runs must be trained on the same puzzles, but the corpora are {puzzles}, {', '.join(different)}. Run "
+            "the command once for each corpus."
         )
     recipes = group_by_recipe(runs)
     for run in runs:

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Contenders: the samplers that `speed.py` and `speed_quality.py` time.
+Contenders: the samplers that `speed.py` and `speed_quality.py` time. Each is a model with a way to generate.
 
 To add a sampler of a decoder, add a line to `DECODERS`. To add an encoder, add its settings to `ENCODERS`. To add a
 causal language model, add its model type to `CAUSAL_LMS`.
@@ -28,7 +28,7 @@ from modeling_aogpt.unmasking import ScheduledUnmasking
 Generate = Callable[[int, int, int], torch.LongTensor]
 
 CAUSAL_LMS = ("gpt2", "llama")
-LOOKUP_TOKENS = 10  # number of tokens that prompt lookup of Transformers drafts; the value in its documentation
+LOOKUP_TOKENS = 10  # tokens that Transformers' prompt lookup drafts per pass; its documentation uses this value
 
 
 @dataclass
@@ -38,10 +38,10 @@ class Contender:
 
     Attributes:
         generate: Function that generates sequences.
-        remark: What it computes and samples, for the report.
-        num_ids: Number of ids that it may generate.
+        remark: Description for the report: what the contender computes and samples.
+        num_ids: Number of allowed ids: it may generate the ids from 0 to `num_ids` - 1.
         num_parameters: Number of parameters, if known.
-        takes_steps: Whether it generates in `num_steps` steps. Otherwise, it chooses the number of steps itself.
+        takes_steps: Whether it generates in a given number of steps. Otherwise, it chooses the number of steps itself.
         is_linear: Whether its time is a linear function of the number of steps.
         max_batch_size: Largest number of sequences that it can generate at once.
     """
@@ -55,7 +55,7 @@ class Contender:
     max_batch_size: int | None = None
 
     def sample(self, batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
-        """Generate sequences. Raise a `ValueError` unless the result has the right shape, and all ids are allowed."""
+        """Generate ids (batch_size, length). Raise a `ValueError` if the shape is wrong, or an id is not allowed."""
         ids = self.generate(batch_size, length, num_steps)
         if not isinstance(ids, torch.Tensor) or ids.shape != (batch_size, length):
             found = f"shape {tuple(ids.shape)}" if isinstance(ids, torch.Tensor) else f"type {type(ids).__name__}"
@@ -67,7 +67,7 @@ class Contender:
         if least < 0 or largest >= self.num_ids:
             raise ValueError(
                 f"A contender ({self.remark}) must return ids from 0 to {self.num_ids - 1}, but returned ids from "
-                f"{least} to {largest}. Return no masks and no ids without text."
+                f"{least} to {largest}. Do not return mask tokens, or ids that only pad the vocabulary."
             )
         return ids
 
@@ -91,7 +91,8 @@ def sample_any_order(
         remark: As in `Contender`.
         takes_steps: As in `Contender`.
         is_linear: As in `Contender`.
-        context: Function that returns a context manager in which to generate. It can change the model for a while.
+        context: Function that returns a context manager for the model. The model generates within this context
+            manager, which can change the model temporarily.
         settings: Arguments of `model.generate`.
     """
     if takes_steps:
@@ -111,18 +112,18 @@ class WithoutCache(CachedDecodingState):
     """Decoding state without a cache: every pass computes all rows of the context again."""
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
-        """Predict the next `num_queries[b]` masked ranks of each sequence b, each given all unmasked tokens."""
+        """Predict the next `num_queries[b]` masked ranks of sequence b, each given all unmasked tokens of b."""
         self.num_cached.zero_()
         return super().query(num_queries)
 
 
 def sort_vocabulary(ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
-    """Sort the vocabulary for every token, as top-p does. The result is not used, so scores do not change."""
+    """Sort a copy of the scores over the vocabulary, as top-p does, and return the scores unchanged."""
     TopPLogitsWarper(1.0)(ids, scores.double())
     return scores
 
 
-# Each value makes a contender of a decoder. `patch.object` changes an attribute for a while.
+# Functions that return a contender for a decoder. `patch.object` changes an attribute while the contender generates.
 DECODERS: dict[str, Callable[[AOGPTForAnyOrderLM], Contender]] = {
     "decoder": partial(sample_any_order, remark="cache; a step queries only the positions it unmasks (Lemma 4.1)"),
     "no-lemma": partial(
@@ -174,7 +175,7 @@ DECODERS: dict[str, Callable[[AOGPTForAnyOrderLM], Contender]] = {
     ),
 }
 
-# Settings of encoders, in addition to the sizes of the decoder.
+# Configuration of each encoder, without the sizes (such as `hidden_size`), which are those of the decoder.
 ENCODERS: dict[str, dict[str, Any]] = {
     "encoder": {},
     "sedd": {
@@ -191,14 +192,14 @@ ENCODERS: dict[str, dict[str, Any]] = {
 
 
 def make_encoder(name: str, config: AOGPTConfig) -> MDMEncoderForMaskedLM:
-    """Return an encoder of `ENCODERS` with random weights and the sizes of a decoder."""
+    """Return the encoder `name` of `ENCODERS`, with random weights and the sizes of the decoder of `config`."""
     sizes = {key: getattr(config, key) for key in AOGPTConfig.__annotations__}
-    sizes["vocab_size"] = max(config.vocab_size, config.mask_token_id + 1)  # an encoder embeds the mask token
+    sizes["vocab_size"] = max(config.vocab_size, config.mask_token_id + 1)  # encoders embed the mask token
     return MDMEncoderForMaskedLM(MDMEncoderConfig(**sizes | ENCODERS[name]))
 
 
 def sample_encoder(model: MDMEncoderForMaskedLM) -> Contender:
-    """Return a contender that generates with an encoder: a SEDD with its own sampler, other encoders by Lemma 4.1."""
+    """Return a contender that generates with an encoder. A SEDD uses its own sampler; other encoders use Lemma 4.1."""
     if model.config.target_injection == "sigma":
         remark = "SEDD with its sampler: a step predicts all masked positions, and the score selects those it unmasks"
         return sample_any_order(model, remark, is_linear=True, unmasking="analytic")
@@ -214,17 +215,17 @@ def load_causal_lm(name: str, config: AOGPTConfig, length: int, **options: Any) 
     Return a causal language model that can generate `length` tokens.
 
     Args:
-        name: Folder or Hub name of a model, or a model type of Transformers. A model of a type has random weights and
-            the sizes of `config`.
-        config: Configuration of the decoder.
-        length: Number of tokens.
+        name: Folder or Hub name of a model, or a model type of Transformers, such as `llama`. For a model type, the
+            weights are random, and the sizes are those of `config`.
+        config: Configuration of the decoder with which the model is compared.
+        length: Number of tokens to generate.
         options: Arguments of `from_pretrained`, such as `dtype`.
     """
     if name in CONFIG_MAPPING:
         names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
         sizes = {key: getattr(config, key) for key in names}
         sizes["max_position_embeddings"] = config.max_position_embeddings + 1 + LOOKUP_TOKENS
-        if name != "gpt2":  # an MLP with a gate has three matrices instead of two
+        if name != "gpt2":  # a gated MLP has three matrices instead of two, so each has 2/3 of the width
             sizes |= {
                 "intermediate_size": config.intermediate_size * 2 // 3,
                 "num_key_value_heads": config.num_attention_heads,
@@ -244,10 +245,11 @@ def sample_causal_lm(
     name: str, model: PreTrainedModel, length: int, compile_mode: str | None = None
 ) -> dict[str, Contender]:
     """
-    Return contenders that generate `length` tokens with the `generate` of Transformers.
+    Return contenders, by name, that generate `length` tokens with Transformers' `generate`.
 
-    There are three for one model: the default, a static cache, and prompt lookup. Prompt lookup is left out if the
-    model is too short for it: its last pass may go beyond the end of the text.
+    There are up to three: with the default cache, with a static cache, and with prompt lookup. The last pass of prompt
+    lookup may draft tokens after the end of the text. Prompt lookup is left out if the model has too few positions for
+    these tokens.
     """
     config = model.generation_config
     start_id = next((id for id in (config.bos_token_id, config.eos_token_id) if isinstance(id, int)), 0)
@@ -280,9 +282,10 @@ def sample_causal_lm(
 
 def make_compared(name: str, config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
     """
-    Return a contender with the sampler of a user. `name` is `module:function`.
+    Return a contender with a user's sampler.
 
-    The function is called with `config`, `device` and `dtype`, and returns a callable of the type `Generate`.
+    `name` is `module:function`. The function is called with `config`, `device` and `dtype`. It must return a function
+    of the type `Generate`.
     """
     module_name, _, function_name = name.partition(":")
     try:
@@ -304,13 +307,16 @@ def make_contenders(
     names: Sequence[str], decoder: AOGPTForAnyOrderLM, length: int, compile_mode: str | None = None
 ) -> dict[str, Contender]:
     """
-    Return contenders with the sizes, device and dtype of a decoder. Other models than the decoder have random weights.
+    Return contenders, by name, with the device and dtype of a decoder.
+
+    Encoders, and causal language models of a model type, have random weights and the sizes of the decoder.
 
     Args:
         names: Names in `CONTENDERS`, and folders, Hub names or model types of causal language models.
         decoder: The decoder.
         length: Number of tokens to generate.
-        compile_mode: Mode of torch.compile for encoders, and for causal language models with a static cache.
+        compile_mode: Mode of torch.compile for encoders, and for causal language models with a static cache. The
+            caller compiles the decoder.
     """
     device, dtype = decoder.device, decoder.dtype
     contenders = {}

@@ -5,10 +5,11 @@ Dependence of predictions on the order of their context, in decoders and encoder
 
     python eval/benchmarks/context_orders.py RUN [RUN ...] [--output_dir DIR]
 
-RUN is a finished run of training/pretrain.py. Runs in folders of the same name are seeds of the same model. For random
-targets and contexts of held-out text, a decoder predicts the target with many orders of the context. The command
-reports how much the log-probabilities differ, and the bits per byte in random orders if each prediction is the mean
-over M orders (Eq. 4). An encoder sees its context without an order. It writes context_orders.md, .json and .png.
+RUN is the folder of a finished run of training/pretrain.py. Folders with the same name contain the same model, trained
+with different seeds. The command draws targets and contexts in held-out text. A decoder predicts each target with many
+orders of its context. The command reports how much the log-probability of a target differs between these orders. It
+also reports bits per byte if each prediction is the mean over M orders of its context (Eq. 4 of the paper). The context
+of an encoder has no order, so its predictions do not depend on M. The command writes context_orders.md, .json and .png.
 """
 
 import math
@@ -37,8 +38,8 @@ class Arguments(Options):
     """Options of eval/benchmarks/context_orders.py."""
 
     num_sequences: int = option(64, "Number of held-out sequences.", least=1)
-    num_contexts: int = option(8, "Number of pairs of a target and a context for each sequence.", least=1)
-    max_ensemble: int = option(64, "Number of orders of each context: the largest M. It must be a power of 2.", least=2)
+    num_contexts: int = option(8, "Number of predictions per sequence. Each has its own target and context.", least=1)
+    max_ensemble: int = option(64, "Number of orders of each context, the largest M. It must be a power of 2.", least=2)
     seed: int = option(0, "Seed of the targets, contexts and orders.", least=0)
     output_dir: Path = option(Path("runs/context_orders"), "Folder for context_orders.md, .json and .png.")
 
@@ -55,10 +56,11 @@ class Arguments(Options):
 
 def count_predictions(length: int) -> tuple[int, int]:
     """
-    Return the numbers of different predictions that an encoder and a decoder make in sequences of a length (Finding 5).
+    Return how many different predictions an encoder and a decoder can make in a sequence of n = `length` tokens.
 
-    A prediction has a target and a context of other positions. The context of an encoder is a set of positions: there
-    are n 2^(n - 1) predictions. That of a decoder is an ordered set: there are e n! predictions, rounded down, minus 1.
+    A prediction has a target, and a context of other positions. For an encoder, the order of the context does not
+    matter, so there are n 2^(n - 1) predictions. For a decoder, it matters, so there are floor(e n!) - 1 predictions.
+    (This is Finding 5 of the paper.)
     """
     sizes = range(length)
     return (
@@ -71,7 +73,11 @@ def draw_predictions(
     num_sequences: int, num_contexts: int, length: int, generator: torch.Generator
 ) -> tuple[torch.BoolTensor, torch.BoolTensor]:
     """
-    Draw a target and its context for each prediction of random orders. The ranks of the targets are stratified.
+    Draw `num_contexts` targets, and a context for each target, in every sequence.
+
+    Each target and its context come from a random order. The context contains all positions with a lower rank than the
+    target. The ranks of the targets are stratified: in every sequence, one rank is drawn from each of `num_contexts`
+    equal parts of the order.
 
     Returns:
         Two tensors of shape `(num_sequences * num_contexts, length)`: whether a position is the target, and whether it
@@ -92,7 +98,11 @@ def score_context_orders(
     num_orders: int,
     generator: torch.Generator,
 ) -> torch.DoubleTensor:
-    """Return the log-probabilities (predictions, num_orders) of targets with random orders of the context."""
+    """
+    Return the log-probabilities (predictions, num_orders) of the targets, with `num_orders` random orders per context.
+
+    The context of an encoder has no order, so its values are the same for all orders.
+    """
     if not isinstance(model, AOGPTForAnyOrderLM):
         output = model.conditional_log_likelihood(input_ids, targets, context, orders="left_to_right")
         return output.log_likelihood.double()[:, None].expand(-1, num_orders)
@@ -106,13 +116,18 @@ def score_context_orders(
 
 
 def ensemble_nats(scores: torch.DoubleTensor, size: int) -> float:
-    """Return the mean negative log-probability of ensembles of `size` orders. The orders form groups of this size."""
+    """Return the mean negative log-probability, if probabilities are averaged over groups of `size` orders."""
     groups = scores.unflatten(-1, (-1, size))
     return -(groups.logsumexp(dim=-1) - math.log(size)).mean().item()
 
 
 def measure_run(folder: Path, arguments: Arguments) -> dict[str, Any]:
-    """Return `bits_per_byte` for each size of the ensemble, and the `spread` over orders of the context in nats."""
+    """
+    Return `num_parameters`, `bits_per_byte` (for each size of the ensemble) and `spread` of a run.
+
+    The spread is the standard deviation of a log-probability over orders of its context, in nats. It is averaged over
+    all predictions with at least two tokens of context.
+    """
     rows = held_out_rows(folder, arguments.num_sequences)
     generator = torch.Generator().manual_seed(arguments.seed)
     input_ids = torch.tensor(rows["input_ids"])
@@ -121,7 +136,7 @@ def measure_run(folder: Path, arguments: Arguments) -> dict[str, Any]:
     input_ids = input_ids.repeat_interleave(arguments.num_contexts, dim=0)
     model = load_model(folder / "model")
     scores = score_context_orders(model, input_ids, targets, context, arguments.max_ensemble, generator)
-    bits_per_nat = num_sequences * length / sum(rows["num_bytes"]) / math.log(2)  # per byte, and per token
+    bits_per_nat = num_sequences * length / sum(rows["num_bytes"]) / math.log(2)  # from nats per token to bits per byte
     is_ordered = context.sum(dim=-1) > 1
     return {
         "num_parameters": model.num_parameters(),
@@ -131,7 +146,7 @@ def measure_run(folder: Path, arguments: Arguments) -> dict[str, Any]:
 
 
 def summarize(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return the means over the runs of each name, with confidence intervals."""
+    """Return the results of each model: means over its runs (one per seed), with confidence intervals."""
     return {
         name: {
             "num_parameters": of_seeds[0]["num_parameters"],
@@ -162,10 +177,10 @@ def _format_report(results: dict[str, Any], arguments: Arguments) -> str:
 ![Bits per byte against the size of the ensemble](context_orders.png)
 
 The table shows bits per byte in random orders, if each prediction is the mean over M random orders of its context. All
-models make the same {arguments.num_contexts} predictions in each of {arguments.num_sequences} held-out sequences. For
-several seeds, values are means with half the width of the 95 % confidence interval (Student's t). The *spread* is the
-standard deviation of the log-probability of a token over orders of its context. An encoder has none, because it sees
-the context without an order.
+models make the same {arguments.num_contexts} predictions in each of {arguments.num_sequences} held-out sequences. If a
+model has several seeds, values are means ± half the width of the 95 % confidence interval (Student's t). The *spread*
+is the standard deviation of the log-probability of a token over orders of its context. It is 0 for an encoder, because
+the context of an encoder has no order.
 
 {markdown_table(header, rows, "l" + "r" * (len(header) - 1))}
 
@@ -192,7 +207,7 @@ def _plot(models: dict[str, dict[str, Any]], path: Path) -> None:
 def main(argv: list[str]) -> None:
     """Run the command."""
     parser = Parser(Arguments)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished run")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished training run")
     arguments, others = parser.parse(argv)
     runs = defaultdict(list)
     for folder in others.runs:

@@ -1,16 +1,16 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Comparison of any-order training from a left-to-right model with any-order training from random weights.
+Comparison of any-order training that starts from a left-to-right model with one that starts from random weights.
 
     python eval/benchmarks/from_causal.py [--config FILE] [--seeds 0 1 2] [--runs_dir DIR] [--output_dir DIR]
 
-For each seed, the command trains a small model with the blocks of a Llama left to right (first phase). It exports the
-model as a `LlamaForCausalLM` of Transformers, and converts the `LlamaForCausalLM` into an any-order model. It trains
-this model in random orders, with 10 % of the sequences left to right (second phase). Each phase has the `max_steps` of
-the YAML file. The result is compared with models that are trained with the same recipe on as many tokens as both phases
-have together. Finished runs are not repeated, and interrupted runs are resumed. The command writes results.json,
-report.md and curves.png.
+For each seed, the command trains a small model left to right (first phase). The model has the same blocks as a Llama.
+The command exports the model as a `LlamaForCausalLM` of Transformers, and converts this into an any-order model. It
+trains the any-order model in random orders, with 10 % of the sequences left to right (second phase). Each phase takes
+`max_steps` steps, as set in the YAML file. For comparison, the command trains models in random orders from random
+weights, and continues the first model left to right. All final models have the same number of training tokens. Finished
+runs are not repeated, and interrupted runs are resumed. The command writes results.json, report.md and curves.png.
 """
 
 import shlex
@@ -42,10 +42,10 @@ FIRST_PHASE = "left-to-right"
 @dataclass(frozen=True)
 class Run:
     """
-    A training run. It is either the second phase, or a run that is as long as both phases together.
+    A training run: either a second phase, or a run from random weights that is as long as both phases together.
 
     Attributes:
-        title: Name in the report.
+        title: Name in the report and in the figure.
         options: Options of training/pretrain.py.
         color: Color in the figure.
         is_continued: Whether the run starts from the converted model of the first phase.
@@ -80,7 +80,7 @@ class Arguments(Options):
 
 
 def train(argv: list[str]) -> None:
-    """Run training/pretrain.py in a new process. If it was stopped or failed, exit with the same status."""
+    """Run training/pretrain.py in a new process. If it fails or is stopped, exit with its exit status."""
     status = subprocess.run([sys.executable, str(ROOT / "training" / "pretrain.py"), *argv]).returncode
     if status:
         sys.exit(status)
@@ -106,12 +106,12 @@ def train_all(arguments: Arguments, seed: int) -> Path:
         else:
             train_run(name, f"--seed={seed}", f"--max_steps={2 * steps}", *run.options)
     if not (folder / "exported").exists():
-        export(str(folder / "converted" / "model"), folder / "exported")  # raises an error if predictions differ
+        export(str(folder / "converted" / "model"), folder / "exported")  # raises an error if the predictions change
     return folder
 
 
 def summarize_run(folder: Path) -> dict[str, Any]:
-    """Return the number of parameters and tokens, the evaluations, and the final bits per byte of a run."""
+    """Return the number of parameters, the training tokens and time, and the bits per byte of a run."""
     results, _ = read_finished_run(folder)
     keys = ("num_parameters", "tokens", "train_seconds", "evaluations")
     final = {measure: results["evaluations"][-1][measure] for measure in ORDER_NAMES}
@@ -119,7 +119,7 @@ def summarize_run(folder: Path) -> dict[str, Any]:
 
 
 def collect_results(folders: dict[int, Path], command: str) -> dict[str, Any]:
-    """Return the results of all runs for each seed, and the mean and standard error of each run over the seeds."""
+    """Return the content of results.json: the results of all runs, and means and standard errors over the seeds."""
     first, _ = read_finished_run(folders[min(folders)] / FIRST_PHASE)
     seeds = {
         seed: {name: summarize_run(folder / name) for name in (FIRST_PHASE, *RUNS)} for seed, folder in folders.items()
@@ -176,14 +176,15 @@ tokens), computed with the moving averages of the weights. The values are means 
 Written by `{results["command"]}`.
 
 * The first phase trains a Llama left to right. The Llama is exported as a `LlamaForCausalLM` of Transformers, and
-  converted back. In the second phase, it is trained on the same number of tokens again, in random orders with 10 % of
-  the sequences left to right. The other models are trained on the same total number of tokens. *With adaLN*, the target
-  position also modulates every block, as in the paper.
+  converted into an any-order model. In the second phase, this model is trained on the same number of tokens again, in
+  random orders with 10 % of the sequences left to right. Except for the model of the first phase, all models are
+  trained on the same total number of tokens. *With adaLN*, the target position also modulates every block, as in the
+  paper.
 * All runs have the same recipe, which was not tuned for any of them. In the second phase, the learning rate starts
-  again with a warm-up. The data is in a new order, so some sequences are used in both phases. Runs from random weights
-  use no sequence twice.
-* For the last column, the tokens of a sequence are divided into two random halves, and each half is predicted given the
-  other.
+  again with a warm-up. The second phase draws its sequences with another seed, so some sequences are used in both
+  phases. Runs from random weights use no sequence twice.
+* *A random half, given the other*: the tokens of a sequence are divided into two random halves, and each half is
+  predicted given the other.
 """
 
 
@@ -225,7 +226,7 @@ def _curve(runs: dict[str, Any], name: str, measure: str) -> tuple[list[float], 
 def main(argv: list[str]) -> None:
     """Run the command."""
     (arguments,) = Parser(Arguments).parse(argv)
-    with make_folder(arguments.output_dir):  # if this fails, it fails before the long runs
+    with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long runs
         folders = {seed: train_all(arguments, seed) for seed in arguments.seeds}
     results = collect_results(folders, shlex.join(["python", "eval/benchmarks/from_causal.py", *argv]))
     plot_curves(results, arguments.output_dir / "curves.png")

@@ -5,8 +5,8 @@ Command that kills and resumes training runs repeatedly, and compares them with 
 
     python eval/benchmarks/kill_and_resume.py [--runs 5] [--kills 8] [--num_processes 1] [--output_dir DIR]
 
-All losses, the final weights, the moving averages of the weights and the optimizer's state must be the same, bit for
-bit. The command writes resume.json and resume.png. If anything differs, it exits with status 1.
+In all runs, the losses, the final weights, the moving averages of the weights and the optimizer's state must be the
+same, bit for bit. The command writes resume.json and resume.png. If anything differs, it exits with status 1.
 """
 
 import math
@@ -38,7 +38,8 @@ from training import pretrain
 from training.checkpoints import checkpoints_in
 from training.status import StepStatus
 
-# The run takes a few seconds on a short text. It saves checkpoints often, so that many kills happen during saving.
+# A run of a small model on a short text takes a few seconds. It saves checkpoints often, so many kills happen during
+# saving.
 ROOT = Path(__file__).parents[2]
 NUM_STEPS = 100
 RECIPE = [
@@ -47,7 +48,7 @@ RECIPE = [
     *(f"--max_steps={NUM_STEPS}", "--warmup_steps=5", "--batch_size=32", "--hidden_size=64", "--num_hidden_layers=2"),
     *("--save_steps=4", "--eval_steps=25", "--dataloader_num_workers=1"),
 ]
-MAX_DELAY = 0.03  # seconds from a step to the kill; about the duration of a step and its checkpoint
+MAX_DELAY = 0.03  # largest number of seconds from a step to the kill; a step with its checkpoint takes about as long
 
 
 @dataclass
@@ -57,20 +58,30 @@ class Arguments(Options):
     runs: int = option(5, "Number of runs to kill.", least=1)
     kills: int = option(8, "Number of times that each run is killed.", least=1, below=NUM_STEPS + 1)
     num_processes: int = option(1, "Number of processes of each run. A kill ends all of them.", least=1)
-    seed: int = option(0, "Seed from which the moments of the kills are drawn.")
+    seed: int = option(0, "Seed of the random moments of the kills.")
     output_dir: Path = option(Path("docs/results/resume"), "Folder for resume.json and resume.png.")
 
 
 @dataclass
 class Attempt:
-    """One part of a run, from a start until the run ends or is killed, with the loss of each step."""
+    """
+    One part of a run, from its start (or from a checkpoint) until it ends or is killed.
+
+    Attributes:
+        losses: Losses, by step.
+        killed: Whether it was killed.
+    """
 
     losses: dict[int, float]
     killed: bool
 
 
 def record_and_train(argv: list[str], log: Path, environment: dict[str, str]) -> None:
-    """Run training/pretrain.py in this process. Append each loss to `log` as soon as it is computed."""
+    """
+    Run training/pretrain.py in this process.
+
+    After each step, append the number of the step and its loss to `log`. Append stderr to a file next to `log`.
+    """
     os.environ.update(environment)
     with open(log.with_suffix(f".{os.environ.get('RANK', '0')}.stderr"), "a") as file:
         os.dup2(file.fileno(), sys.stderr.fileno())
@@ -88,7 +99,7 @@ def record_and_train(argv: list[str], log: Path, environment: dict[str, str]) ->
 
 
 def read_losses(log: Path) -> dict[int, float]:
-    """Return the losses in a log by step. An incomplete last line is ignored."""
+    """Return the losses in `log`, by step. Ignore an incomplete last line, which a kill can leave."""
     lines = [line.split() for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
     return {int(step): float.fromhex(loss) for step, loss in lines}
 
@@ -107,9 +118,10 @@ class Trainer:
 
     def attempt(self, output_dir: Path, kill_after: tuple[int, float] | None = None) -> Attempt:
         """
-        Start or resume a run, and wait until it ends, or kill it with `kill -9`.
+        Start or resume the run in `output_dir`, and wait until it ends, or kill it with `kill -9`.
 
-        `kill_after` is a step, and the number of seconds after this step at which to kill the run.
+        `kill_after` is a step and a number of seconds. The run is killed this number of seconds after this step. By
+        default, the run is not killed.
         """
         output_dir.mkdir(parents=True, exist_ok=True)
         log = output_dir.with_suffix(".losses")
@@ -121,7 +133,7 @@ class Trainer:
                 time.sleep(seconds)
                 break
             if any(process.exitcode for process in processes):
-                break  # one process failed, so the others are killed, as launchers do
+                break  # one process failed, so the others are killed, as torchrun does
             time.sleep(0.002)
         killed = any(process.is_alive() for process in processes) and not any(process.exitcode for process in processes)
         children = [child for process in processes for child in _find_children(process.pid)]
@@ -130,7 +142,7 @@ class Trainer:
             process.join()
         _, remaining = psutil.wait_procs(children, timeout=60)
         if remaining:
-            raise RuntimeError(f"After the run was killed, processes of it are still running: {remaining}. End them.")
+            raise RuntimeError(f"Some processes of the killed run are still running: {remaining}. End these processes.")
         if not killed and any(process.exitcode for process in processes):
             raise RuntimeError(f"The run failed. See its error message in {log.with_suffix('.0.stderr')}.")
         return Attempt(read_losses(log), killed)
@@ -163,7 +175,7 @@ def _find_children(pid: int) -> list[psutil.Process]:
 
 
 def run_with_kills(trainer: Trainer, output_dir: Path, kills: int, num_steps: int, seed: int) -> list[Attempt]:
-    """Divide a run into `kills` equal parts, kill it at a random moment in each part, and then let it finish."""
+    """Divide a run into `kills` equal parts, kill it at a random moment of each part, and then let it finish."""
     rng = random.Random(seed)
     borders = [num_steps * part // kills for part in range(kills + 1)]
     attempts = [
@@ -174,7 +186,7 @@ def run_with_kills(trainer: Trainer, output_dir: Path, kills: int, num_steps: in
 
 
 def find_differences(expected: Path, actual: Path) -> list[str]:
-    """Return the names of all tensors and results that are not the same, bit for bit, in two finished runs."""
+    """Return the names of the tensors and results that differ, by at least one bit, between two finished runs."""
     states = [load_file(checkpoints_in(folder)[-1]) for folder in (expected, actual)]
     results = [read_results(folder) for folder in (expected, actual)]
     names = sorted(states[0].keys() | states[1].keys())
@@ -193,7 +205,11 @@ def _have_same_bits(name: str, one: dict[str, torch.Tensor], other: dict[str, to
 
 
 def find_wrong_losses(expected: dict[int, float], attempts: list[Attempt]) -> list[int]:
-    """Return the steps at which an attempt, even one that was killed before it saved, computed a different loss."""
+    """
+    Return the steps at which any attempt computed another loss than the uninterrupted run.
+
+    This includes steps after the last checkpoint of a killed attempt, which the next attempt repeats.
+    """
     return sorted({step for attempt in attempts for step, loss in attempt.losses.items() if loss != expected[step]})
 
 
@@ -228,7 +244,7 @@ def main(argv: list[str]) -> int:
     """Run the command, and return its exit status."""
     (arguments,) = Parser(Arguments).parse(argv)
     trainer = Trainer(RECIPE, arguments.num_processes)
-    # The folder of the results is made before the runs, which take minutes.
+    # The output folder is made first, so that a wrong folder is an error before the runs, which take minutes.
     with make_folder(arguments.output_dir), tempfile.TemporaryDirectory() as folder:
         uninterrupted = Path(folder) / "uninterrupted"
         expected = trainer.attempt(uninterrupted).losses

@@ -5,10 +5,11 @@ Number of rows that estimators of the context-order ensemble (Eq. 4) need to rea
 
     python eval/benchmarks/likelihood_estimators.py RUN --length 64 --output_dir docs/results/likelihood
 
-RUN is a finished run of training/pretrain.py. All estimators score the same sequences of its held-out text. The
-standard error is that of the log-likelihood of one sequence. Its square is inversely proportional to the number of
-rows, so the product rows x squared error compares estimators independently of the number of draws. The command writes
-RUN-LENGTH.json. It also writes report.md and report.png with the results of all such files in the folder.
+RUN is the folder of a finished run of training/pretrain.py. docs/likelihood.md describes the estimators. All estimators
+score the same sequences of the run's held-out text. The standard error is that of the log-likelihood of one sequence.
+Its square is inversely proportional to the number of rows. Therefore, the product rows x squared error compares
+estimators independently of the number of draws. The command writes RUN-LENGTH.json. It also writes report.md and
+report.png, with the results of all JSON files in the output folder.
 """
 
 import json
@@ -38,7 +39,7 @@ from modeling_aogpt.validation import check_choice, check_even
 
 ROWS_PER_PASS, SEQUENCES_PER_CALL = 4096, 8  # larger passes are not faster on a CPU
 
-# Settings of the run to record, so that a similar model can be trained.
+# Settings of the run that are written to RUN-LENGTH.json, so that a similar model can be trained.
 TRAINING = (
     *("corpus", "packing", "sequence_length", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
     *("target_embedding_size", "position_encoding", "batch_size", "max_steps"),
@@ -58,10 +59,10 @@ class EstimatorArguments(Options):
     ensemble_size: int = option(64, "Number M of orders of each context.", least=2)
     num_sequences: int = option(32, "Number of held-out sequences to score.", least=1)
     num_exact: int | None = option(
-        None, "Number of sequences for which to compute all ranks (slow). Defaults to all sequences.", least=0
+        None, 'Number of sequences for the slow estimator "all ranks". Defaults to all sequences.', least=0
     )
-    num_exact_orders: int = option(2, "Number of orders for which to compute all ranks.", least=2)
-    num_draws: int = option(16, "Number of random draws of the other estimators; must be even.", least=2)
+    num_exact_orders: int = option(2, 'Number of orders per sequence for the estimator "all ranks".', least=2)
+    num_draws: int = option(16, "Number of random draws per sequence for other estimators. Must be even.", least=2)
     estimators: list[str] = option(list(COLORS), f"Estimators to compare: {', '.join(map(repr, COLORS))}.")
     seed: int = option(0, "Seed of the estimators.")
     output_dir: Path | None = option(
@@ -81,9 +82,10 @@ class EstimatorArguments(Options):
 
 def count_rows_of_all_ranks(length: int, ensemble_size: int) -> int:
     """
-    Return the number of rows that all ranks of one order take.
+    Return the number of rows that the estimator "all ranks" takes for one order.
 
-    These are the rows of the order itself, and those of M - 1 permutations of each context of at least two tokens.
+    The order itself takes n rows. In addition, each context of b >= 2 tokens is permuted M - 1 times, and each of these
+    permutations takes b + 1 rows.
     """
     return length + (ensemble_size - 1) * sum(rank + 1 for rank in range(2, length))
 
@@ -97,7 +99,8 @@ def measure(model: AOGPTForAnyOrderLM, sequences: torch.LongTensor, arguments: E
     """Return the log-likelihoods, the squared standard errors and the number of rows of each estimator."""
     m, draws = arguments.ensemble_size, arguments.num_draws
     num_exact = len(sequences) if arguments.num_exact is None else arguments.num_exact
-    num_orders = draws * m // 2  # the orders take half as many rows as the draws
+    # An order takes n rows, and a draw takes M n rows. The orders therefore take half as many rows as the draws.
+    num_orders = draws * m // 2
     estimators: dict[str, tuple[int, Callable[..., LogLikelihoodOutput], dict[str, Any]]] = {
         BASELINE: (len(sequences), model.log_likelihood, {"num_orders": num_orders}),
         "all ranks": (num_exact, model.log_likelihood, {"num_orders": arguments.num_exact_orders}),
@@ -137,10 +140,13 @@ def measure(model: AOGPTForAnyOrderLM, sequences: torch.LongTensor, arguments: E
 
 def compare(results: dict[str, Any], length: int, ensemble_size: int) -> dict[str, Any]:
     """
-    Compare each estimator with the estimator "all ranks": its rows x squared error, and the difference of the results.
+    Compare each estimator with the estimator "all ranks".
 
-    The difference is in standard errors. If "all ranks" was not computed, its variance is assumed to be that of single
-    orders without an ensemble.
+    For each estimator, return rows x squared error, and how many times fewer rows than "all ranks" it needs for the
+    same standard error. `times_fewer_rows` uses the measured error of "all ranks".
+    `times_fewer_rows_by_variance_of_one_context_order` assumes that the log-likelihood with an ensemble varies between
+    orders as much as the log-likelihood without an ensemble. Also return the difference from the result of "all ranks",
+    in standard errors. If "all ranks" was not computed, `times_fewer_rows` and the difference are left out.
     """
     single = _cost(results[BASELINE]) / length
     rows_of_all_ranks = count_rows_of_all_ranks(length, ensemble_size)
@@ -171,7 +177,7 @@ def _cost(estimate: dict[str, Any]) -> float:
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Return the difference of two estimates, in standard errors, over the sequences that both estimators scored."""
+    """Return the difference of the results of two estimators, in standard errors, on the sequences that both scored."""
     count = min(one["sequences"], other["sequences"])
     sums = [sum(estimate["log_likelihoods"][:count]) for estimate in (one, other)]
     variance = sum(sum(estimate["squared_errors"][:count]) for estimate in (one, other))
@@ -179,7 +185,7 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
 
 
 def measure_run(run_dir: Path, arguments: EstimatorArguments) -> dict[str, Any]:
-    """Compare the estimators with the model and the held-out text of a run."""
+    """Run and compare the estimators on the model and held-out text of a run. Return the content of RUN-LENGTH.json."""
     results, data = read_finished_run(run_dir)
     rows = load_data(data).validation
     length = data.sequence_length if arguments.length is None else arguments.length
@@ -231,11 +237,12 @@ def _format_report(results: list[dict[str, Any]]) -> str:
     header = ("text", "n", "M", "estimator", "rows per sequence", "standard error", "times fewer rows", "difference")
     return f"""{markdown_table(header, rows, "lrrlrrrr")}
 
-* docs/likelihood.md describes the estimators. n is the number of tokens per sequence, and M is the number of orders of
-  each context. The standard error is in nats per token.
-* "Times fewer rows" is (rows x squared error of "all ranks") / (rows x squared error of the estimator). If the value is
-  in brackets, "all ranks" was not computed. Its rows were counted, and its variance was assumed to be that of one order
-  without an ensemble.
+* docs/likelihood.md describes the estimators. The standard error is in nats per token.
+* n is the number of tokens of a sequence, and M is the number of orders of each context.
+* "Times fewer rows" says how many times fewer rows than "all ranks" the estimator needs for the same standard error. It
+  is rows x squared error of "all ranks", divided by rows x squared error of the estimator. A value in brackets is an
+  extrapolation, because "all ranks" was not computed. It assumes that the log-likelihood with an ensemble varies
+  between orders as much as the log-likelihood without an ensemble.
 * "Difference" is the difference from the result of "all ranks", in standard errors. Both results are summed over the
   sequences that both estimators scored.
 * The authors' evaluation computes a whole pass for each context. It takes about twice as many rows as "all ranks".

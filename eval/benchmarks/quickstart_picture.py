@@ -18,13 +18,13 @@ WIDTH, HEIGHT, DOTS_PER_INCH = 12.0, 7.7, 150
 CHARACTER_WIDTH = 11 / DOTS_PER_INCH  # inches
 FONT_SIZE = 72 * CHARACTER_WIDTH / 0.602  # points; characters of DejaVu Sans Mono are 0.602 font sizes wide
 LINE_HEIGHT = 1.55 * FONT_SIZE / 72  # inches
-BEFORE, AFTER = 42, 59  # widths, in characters, of the text before and after infilling
+BEFORE, AFTER = 42, 59  # widths of the columns with the text before and after infilling, in characters
 NUM_LINES = 16
 REMARKS = {"exact": "✓ the original", "held_out": "✓ a held-out name", "train": "✓ a training name", "new": ""}
 
 
 def draw_report(report: dict[str, Any], path: Path) -> None:
-    """Draw the results of `quickstart_report.make_report`."""
+    """Draw the results of `quickstart_report.make_report`, and write the picture to `path`."""
     figure = Figure(figsize=(WIDTH, HEIGHT), facecolor="white")
     _draw_loss(figure.add_axes((0.055, 0.625, 0.37, 0.30)), report)
     _draw_bits_per_byte(figure.add_axes((0.65, 0.58, 0.30, 0.345)), report["bits_per_byte"])
@@ -105,7 +105,7 @@ def _share_of_names(group: dict[str, Any]) -> float:
 
 
 def _add_text_axes(figure: Figure, left: float, width: float, title: str, remark: str) -> Axes:
-    """Add axes in units of characters (x) and lines (y, downwards)."""
+    """Return new axes whose units are characters (x) and lines of text (y, downwards)."""
     bottom, height = 0.015, 0.435
     axes = figure.add_axes((left, bottom, width, height))
     axes.set_xlim(0, width * WIDTH / CHARACTER_WIDTH)
@@ -116,7 +116,7 @@ def _add_text_axes(figure: Figure, left: float, width: float, title: str, remark
 
 
 def _draw_line(axes: Axes, line: int, column: int, spans: Iterable[tuple[str, bool]], color: str) -> int:
-    """Write texts one after another, and return the next free column. Generated texts have a coloured background."""
+    """Write texts one after another, and return the next free column. Highlight the texts that were generated."""
     style = {"family": "DejaVu Sans Mono", "fontsize": FONT_SIZE, "va": "center_baseline"}
     for text, is_generated in spans:
         word = text.strip() or text

@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Generation and infilling of documents, and the fractions of the results that are documents of the corpus."""
+"""Generation and infilling of documents, and the fractions of generated texts that are documents of the corpus."""
 
 import random
 import re
@@ -18,7 +18,7 @@ from modeling_aogpt import AOGPTForAnyOrderLM
 NUM_EXAMPLES = 16
 LETTER_WITH = re.compile(r"LETTER (\S+) WITH (\S+)")
 
-# Kinds of generated texts: the original document, another held-out document, a training document, or none of these.
+# Kinds of a generated text: the original document, another held-out document, a training document, or none of these.
 KINDS = ("exact", "held_out", "train", "new")
 Known = dict[str, set[str]]  # key: "train" or "validation"; value: all documents of the split
 
@@ -29,7 +29,7 @@ class MaskedDocument:
     A document with words to fill in.
 
     Attributes:
-        text: The document.
+        text: Text of the document.
         ids: Token ids of the document, padded with end-of-text.
         word_indices: For each token except padding, the index of its word.
         masked_words: Indices of the words to fill in.
@@ -41,20 +41,20 @@ class MaskedDocument:
     masked_words: set[int]
 
     def words(self) -> Iterator[tuple[slice, bool]]:
-        """Yield the positions of the tokens of each word, and whether the word is masked."""
+        """Yield the token positions of each word, and whether the word is masked."""
         for word, group in groupby(range(len(self.word_indices)), key=self.word_indices.__getitem__):
             positions = list(group)
             yield slice(positions[0], positions[-1] + 1), word in self.masked_words
 
 
 def choose_letter_and_mark(text: str, rng: random.Random) -> set[int]:
-    """Choose the words after LETTER and WITH, as A and ACUTE in LATIN SMALL LETTER A WITH ACUTE, or no words."""
+    """Return the indices of the words after LETTER and WITH, or none if `text` does not contain LETTER ... WITH ..."""
     match = LETTER_WITH.search(text)
     return {text[: match.start(group)].count(" ") for group in (1, 2)} if match else set()
 
 
 def choose_one_or_two_words(text: str, rng: random.Random) -> set[int]:
-    """Choose one or two random words of a text. If it has fewer than three words, choose none."""
+    """Return the indices of one or two random words, or none if the text has fewer than three words."""
     num_words = text.count(" ") + 1
     return set(rng.sample(range(num_words), rng.choice((1, 2)))) if num_words >= 3 else set()
 
@@ -67,7 +67,7 @@ def mask_documents(
     limit: int,
     seed: int,
 ) -> list[MaskedDocument]:
-    """Mask the words that `choose` selects. Return the first `limit` documents in which it selects any."""
+    """Return the first `limit` documents in which `choose` selects at least one word, with these words to fill in."""
     rng = random.Random(seed)
     offsets = tokenizer(list(texts), return_offsets_mapping=True)["offset_mapping"]
     documents = (
@@ -80,7 +80,11 @@ def mask_documents(
 def sample(
     model: AOGPTForAnyOrderLM, tokenizer: PreTrainedTokenizerBase, known: Known, count: int, generator: torch.Generator
 ) -> dict[str, Any]:
-    """Generate `count` documents, token by token in random orders, without temperature or truncation."""
+    """
+    Generate `count` documents, token by token in random orders, at temperature 1 without truncation.
+
+    Return `count`, the fraction of documents of each kind (`shares`), and the first documents (`examples`).
+    """
     sequences = model.generate(num_return_sequences=count, generator=generator)
     texts = [decode(ids, tokenizer) for ids in sequences.tolist()]
     kinds = [classify(text, known) for text in texts]
@@ -95,7 +99,11 @@ def infill(
     known: Known,
     generator: torch.Generator,
 ) -> dict[str, Any]:
-    """Fill in the masked words, token by token in random orders. Each word has as many masks as it had tokens."""
+    """
+    Fill in the masked words, token by token in random orders. Each word has as many masks as it had tokens.
+
+    Return the number of documents (`count`), the fraction of each kind (`shares`), and the first results (`examples`).
+    """
     inputs = torch.tensor([document.ids for document in documents])
     for row, document in zip(inputs, documents, strict=True):
         for positions, is_masked in document.words():
@@ -129,7 +137,7 @@ def _text_with_blanks(tokenizer: PreTrainedTokenizerBase, document: MaskedDocume
 def _filled_words(
     tokenizer: PreTrainedTokenizerBase, document: MaskedDocument, ids: list[int]
 ) -> Iterator[tuple[str, bool]]:
-    """Yield each word of the filled-in ids, and whether it was masked. Generated padding may end the text early."""
+    """Yield each word of the filled-in ids, and whether it was masked. Stop if the model generated padding."""
     end = num_unpadded(ids, tokenizer.eos_token_id)
     for positions, is_masked in document.words():
         if positions.start < end:

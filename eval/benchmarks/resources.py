@@ -1,9 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-The shortest time that a generation can take on a machine, and the memory that it takes.
+Lower bound on the time of a generation on this machine, and memory of a generation.
 
-The time is computed from the operations of the generation and the bytes that it reads.
+The bound, which reports call the floor, is computed from the number of floating-point operations, the number of bytes
+that the generation reads, and measured rates of the machine.
 """
 
 import multiprocessing
@@ -22,8 +23,8 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.decoding_state import MIN_PASSES_TO_PACK, CachedDecodingState
 from modeling_aogpt.devices import Linear
 
-# The smallest number of steps for which a CPU packs the weights (for oneDNN). With it, packed weights add the same
-# number of bytes to the peak for every length.
+# Number of steps of the generations whose memory is measured. It is the smallest number for which a CPU packs the
+# weights for oneDNN. The peak therefore includes the packed weights, unless there are fewer tokens than this number.
 NUM_STEPS = MIN_PASSES_TO_PACK
 
 
@@ -43,14 +44,15 @@ def measure_machine(config: AOGPTConfig, device: torch.device, dtype: torch.dtyp
     """
     Measure the rates of a machine with two kinds of matrix product.
 
-    The first multiplies many vectors by one MLP weight (limited by computation). The second multiplies one vector by
-    matrices that are together as large as all blocks of the model (limited by reading). On an accelerator, the matrices
-    are large and many products are queued, so that the time to launch kernels does not matter.
+    The first multiplies many vectors by one weight matrix of an MLP (limited by computation). The second multiplies one
+    vector by matrices that are together as large as all blocks of the model (limited by reading memory). On an
+    accelerator, the matrices are large and many products are queued, so that the time to launch kernels does not
+    matter.
     """
     is_cpu = device.type == "cpu"
     num_rows, num_calls = (512, 1) if is_cpu else (2**14, 16)
     width, inner = config.hidden_size, config.intermediate_size
-    num_layers = 3 * config.num_hidden_layers  # the MLP has two matrices; the four of attention are as large as a third
+    num_layers = 3 * config.num_hidden_layers  # 2 for the MLP, and 1 for attention (4 smaller matrices)
     sizes = [inner] * num_layers if is_cpu else [inner * num_layers]
     layers = [Linear(width, size, bias=False, device=device, dtype=dtype) for size in sizes]
     mlp_layer = Linear(width, inner, bias=False, device=device, dtype=dtype)
@@ -98,10 +100,11 @@ class Work:
 
 def count_work(config: AOGPTConfig, batch_size: int, length: int, num_steps: int, dtype: torch.dtype) -> Work:
     """
-    Count the work of a generation of T = `num_steps` equal steps, each of g = n / T tokens.
+    Count the work of a generation of n = `length` tokens in T = `num_steps` equal steps, each of g = n / T tokens.
 
-    A pass queries g positions. It also adds g - 1 tokens of the previous step to the cache. (The row of the first query
-    adds the remaining token.) All passes together have about 2 n - T rows. On average, a row attends to n / 2 others.
+    A pass has g query rows, and g - 1 rows that add tokens of the previous step to the cache. (The first query row adds
+    the remaining token of that step.) All passes together have about 2 n - T rows. On average, a row attends to n / 2
+    rows.
     """
     num_passes = min(num_steps, length)
     width, inner, num_layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
@@ -111,9 +114,8 @@ def count_work(config: AOGPTConfig, batch_size: int, length: int, num_steps: int
     layer = 4 * width**2 + 2 * width * inner
     attention = 2 * width * length / 2
     flop = 2 * batch_size * (length + num_entering) * num_layers * (layer + attention)
-    flop -= (
-        2 * batch_size * num_entering * (layer + attention - keys_and_values)
-    )  # in the last layer, these need no more
+    # In the last layer, rows that only add tokens to the cache need only keys and values.
+    flop -= 2 * batch_size * num_entering * (layer + attention - keys_and_values)
     head = width * config.vocab_size
     flop += 2 * batch_size * length * head
 
@@ -126,17 +128,17 @@ def count_work(config: AOGPTConfig, batch_size: int, length: int, num_steps: int
 
 
 def run_in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Return the result of a function that runs in a new process, whose memory holds nothing else."""
+    """Run a function in a new process, so that only its own memory is measured, and return its result."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(function, arguments)
 
 
 def measure_memory(config: AOGPTConfig, lengths: list[int], device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
     """
-    Return the memory of a generation of one sequence for each length. Each length is measured in a new process.
+    Return the memory of a generation of one sequence for each length. Each measurement runs in a new process.
 
     `cache_bytes` is the size of the keys and values, and `modulation_bytes` the size of the modulation table.
-    `peak_bytes` is the increase of the memory of the process (on CUDA: of allocated memory) during the generation.
+    `peak_bytes` is the largest increase of the memory of the process (on CUDA: of allocated memory) during generation.
     `encoder_peak_bytes` is the same for an encoder.
     """
     arguments = (device, dtype, torch.get_num_threads())
@@ -153,7 +155,7 @@ def measure_decoder(
 ) -> dict[str, int]:
     """Return the memory of a generation of one sequence with a decoder (see `measure_memory`)."""
     model = _make_decoder(sizes, length, device_name, dtype, threads)
-    model.generate(max_length=min(length, 2))  # loads libraries that are loaded once per process
+    model.generate(max_length=min(length, 2))  # so that libraries that are loaded once per process are not counted
     held = {}
 
     class Observed(CachedDecodingState):
@@ -174,7 +176,7 @@ def measure_encoder(
     """
     Return the peak memory of a generation of one sequence with an encoder (see `measure_memory`).
 
-    Only the last step is run: all steps of an encoder compute the same number of rows.
+    Only the last step is run, because every step of an encoder computes all rows.
     """
     config = _make_decoder(sizes, length, device_name, dtype, threads).config
     model = make_encoder("encoder", config).eval().to(device_name, dtype)
@@ -196,7 +198,7 @@ def _make_decoder(
 
 class PeakMemory:
     """
-    Context manager that measures the peak increase of memory.
+    Context manager that measures the largest increase of memory, and stores it in `bytes`.
 
     On CUDA, the allocator reports the peak. Otherwise, the memory of the process is sampled every 2 ms.
     """

@@ -42,41 +42,46 @@ SIZES = {
 }
 SIZES["tiny"]["max_position_embeddings"] = 64
 
-# If the time of a contender is linear in the number of steps, the time of many steps is computed from these numbers.
+# If the time of a contender is linear in the number of steps, and many steps would take too long, these numbers of
+# steps are timed instead, and the time of many steps is extrapolated.
 FEW_STEPS = (1, 4)
 
-Seconds = dict[tuple[str, int], list[float]]  # key: name of a contender, and number of steps
+Seconds = dict[tuple[str, int], list[float]]  # key: contender and number of steps; value: seconds by round
 
 
 @dataclass
 class SpeedArguments(Options):
     """Options of eval/benchmarks/speed.py."""
 
-    model: str | None = option(None, "Folder or Hub name of a decoder. Defaults to random weights of --size.")
+    model: str | None = option(None, "Folder or Hub name of a decoder. Defaults to random weights, with the --size.")
     size: Literal["tiny", "small", "medium"] = option(
         "small", "Model size: the paper's small and medium, or a tiny one."
     )
     length: int | None = option(None, "Number of tokens in a sequence. Defaults to the model's maximum.")
-    steps: list[int] = option([16, 32, 64, 128], "Numbers of steps. More steps than tokens are reduced.", least=1)
+    steps: list[int] = option([16, 32, 64, 128], "Numbers of steps, limited to the number of tokens.", least=1)
     batch_size: list[int] = option([1], "Numbers of sequences that are generated at once.", least=1)
     contenders: list[str] = option(
         ["no-lemma", "no-cache", "encoder"],
-        f"Contenders to time, besides decoder and one-by-one: all, none, or some of {', '.join(CONTENDERS)}.",
+        f"Contenders to time, in addition to decoder and one-by-one: all, none, or some of {', '.join(CONTENDERS)}.",
     )
     causal_lm: str | None = option(None, "Also time a causal LM: folder or Hub name, or model type (random weights).")
-    compare: str | None = option(None, "Also time the sampler module:function (see `make_compared`).")
+    compare: str | None = option(None, "Also time your own sampler, module:function (see `make_compared`).")
     memory_lengths: list[int] = option([], "Lengths at which to measure memory, such as 1024 2048 4096 8192.", least=1)
     repeats: int = option(2, "Number of rounds. In each round, every contender generates once.", least=1)
     limit_seconds: float = option(
-        30.0, "If a generation without a cache would take longer, its time is computed from that of 1 and 4 steps."
+        30.0,
+        "Longer generations of contenders with time linear in the number of steps (such as no-cache) are not run. "
+        "Their time is extrapolated from fewer steps.",
     )
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
     device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")
     compile: str | None = option(
-        None, "Mode of torch.compile for decoder, encoders, and causal LMs with a static cache: default, ..."
+        None, "Mode of torch.compile, such as default, for the decoder, encoders, and causal LMs with a static cache."
     )
     threads: int | None = option(None, "Number of CPU threads. Defaults to PyTorch's choice.", least=1)
-    output_dir: Path | None = option(None, "Folder for speed.json, speed.md and the pictures.")
+    output_dir: Path | None = option(
+        None, "Folder for speed.json, speed.md and the pictures. By default, results are only printed."
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,7 +94,7 @@ class SpeedArguments(Options):
                 f"`contenders` must be among {', '.join(CONTENDERS)}, or be all or none, but contains "
                 f"{', '.join(unknown)}. Remove the unknown names."
             )
-        # The two to which all others are compared are always included.
+        # All others are compared with one of these two, so both are always included.
         self.contenders = list(dict.fromkeys(("decoder", "one-by-one", *chosen)))
 
 
@@ -139,7 +144,7 @@ def measure(
     if arguments.memory_lengths:
         config = model.config
         del model, contenders
-        torch.cuda.empty_cache()  # other processes, which measure the memory, need the space
+        torch.cuda.empty_cache()  # the processes that measure memory need the space
         report["memory"] = measure_memory(config, arguments.memory_lengths, arguments.device, dtype)
         save(report)
     return report
@@ -151,7 +156,7 @@ def find_device(name: str) -> torch.device:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:  # torch without CUDA raises an AssertionError
         raise ValueError(
-            f"`device` ({name}) does not exist. Set it to cpu or an accelerator. (Cause: {error})"
+            f"`device` ({name}) does not exist. Set it to cpu, or to an accelerator such as cuda. (Cause: {error})"
         ) from error
 
 
@@ -161,7 +166,7 @@ def _make_contenders(arguments: SpeedArguments, model: AOGPTForAnyOrderLM, lengt
             model.model.compile(mode=arguments.compile)
         except RuntimeError as error:
             raise ValueError(
-                f"`compile` ({arguments.compile}) cannot be used. Set it to a mode of torch.compile. (Cause: {error})"
+                f"`compile` ({arguments.compile}) cannot be used. Set it to a mode such as default. (Cause: {error})"
             ) from error
     names = arguments.contenders + ([arguments.causal_lm] if arguments.causal_lm else [])
     contenders = make_contenders(names, model, length, arguments.compile)
@@ -188,7 +193,7 @@ def time_contenders(
     # A CPU needs only a few tokens to warm up. Accelerators and torch.compile load or compile kernels for every shape,
     # so they need a complete generation.
     needs_full_warm_up = arguments.compile is not None or device.type != "cpu"
-    jobs = sorted(seconds, key=lambda job: job[1])  # times that are compared are measured one after another
+    jobs = sorted(seconds, key=lambda job: job[1])  # times of equal steps are compared, so measure them in a row
     for name, count in jobs:
         warm_up = (length, count) if needs_full_warm_up else (min(length, 8), 1)
         included[name].sample(batch_size, *warm_up)
@@ -201,7 +206,7 @@ def time_contenders(
 def _choose_steps(
     contender: Contender, steps: list[int], limit: float, batch_size: int, length: int, device: torch.device
 ) -> list[int]:
-    """Return the numbers of steps to time. Long generations of a linear contender are replaced by `FEW_STEPS`."""
+    """Return the numbers of steps to time. `FEW_STEPS` replace the long generations of a linear contender."""
     if not contender.takes_steps:
         return [length]
     if not contender.is_linear:
@@ -214,7 +219,7 @@ def _choose_steps(
 def time_generation(
     contender: Contender, batch_size: int, length: int, num_steps: int, device: torch.device
 ) -> tuple[float, torch.LongTensor]:
-    """Return the seconds of a generation, which include the check of its samples, and the samples."""
+    """Return the seconds of a generation (including the check of its ids), and the ids."""
     synchronize(device)
     start = time.perf_counter()
     ids = contender.sample(batch_size, length, num_steps)
@@ -225,7 +230,7 @@ def time_generation(
 def _make_points(
     contenders: dict[str, Contender], seconds: Seconds, steps: list[int], batch_size: int
 ) -> list[dict[str, Any]]:
-    """Return the times of all contenders at one batch size, and their ratios to the decoder or to one-by-one."""
+    """Return the times of all contenders at one batch size, and their ratios to those of decoder or one-by-one."""
     points = []
     for num_steps in (*steps, None):
         for name, contender in contenders.items():
@@ -249,7 +254,7 @@ def _make_points(
 
 
 def _times(seconds: Seconds, name: str, num_steps: int | None) -> tuple[list[float], bool]:
-    """Return the seconds in each round, and whether they are computed from those of fewer steps."""
+    """Return the seconds of a contender in each round, and whether they are extrapolated from fewer steps."""
     if num_steps is None:
         return next(times for (other, _), times in seconds.items() if other == name), False
     if (name, num_steps) in seconds:
@@ -260,7 +265,7 @@ def _times(seconds: Seconds, name: str, num_steps: int | None) -> tuple[list[flo
 
 
 def describe_hardware(device: torch.device) -> dict[str, Any]:
-    """Return the names of the processors that a measurement uses, and how many there are."""
+    """Return the names of the CPU and the GPU, and the cores, threads and vector instructions of the CPU."""
     facts = {"cpu": _cpu_name(), "cores": num_cores(), "threads": torch.get_num_threads()}
     facts["capability"] = torch.backends.cpu.get_cpu_capability()
     if device.type == "cuda":

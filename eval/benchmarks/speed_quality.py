@@ -1,13 +1,14 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Speed against quality: seconds per sequence, and generative perplexity and entropy of the same sequences.
+Speed and quality of generation: seconds per sequence, and the perplexity and entropy of the same sequences.
 
     python eval/benchmarks/speed_quality.py MODEL [MODEL ...] --judge JUDGE --output_dir DIR [--steps 4 16 64]
 
-The models are trained decoders, encoders or causal language models. Decoders and encoders generate in each number of
-steps. Decoders also generate one token at a time and by speculative decoding. The contenders take turns. The judge is
-the causal language model that computes the perplexity. The command writes speed_quality.json and speed_quality.png.
+The models are trained decoders, encoders or causal language models. A contender is a model with a way to generate.
+Decoders and encoders generate with each number of --steps. Decoders also generate one token at a time, and by
+speculative decoding. The contenders take turns, so that other load on the machine affects all of them. The judge is the
+causal language model that computes the perplexity. The command writes speed_quality.json and speed_quality.png.
 """
 
 import math
@@ -53,11 +54,11 @@ class SpeedQualityArguments(Options):
     steps: list[int] = option([4, 16, 64], "Numbers of steps of decoders and encoders.", least=1)
     contenders: list[str] = option(
         ["decoder", "one-by-one", "left-to-right", "speculative", "prompt-lookup"],
-        f"Contenders of each decoder, some of {', '.join(DECODERS)}.",
+        f"Ways to generate with each decoder, some of {', '.join(DECODERS)}.",
     )
-    reference: Path | None = option(None, "Folder of a training run, whose held-out text is judged too.")
+    reference: Path | None = option(None, "Folder of a training run. Its held-out text is judged too.")
     num_samples: int = option(64, "Number of sequences of each contender.", least=1)
-    length: int | None = option(None, "Number of tokens of a sequence. Defaults to the shortest maximum of the models.")
+    length: int | None = option(None, "Number of tokens per sequence. Defaults to the most that all models support.")
     batch_size: int = option(1, "Number of sequences that are generated at once.", least=1)
     seed: int = option(0, "Seed of the samples.")
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of the weights.")
@@ -75,16 +76,16 @@ class SpeedQualityArguments(Options):
 @dataclass
 class Point:
     """
-    A contender of a model, at one number of steps.
+    The measurements of one contender with one number of steps.
 
     Attributes:
         model: Name of the model.
         name: Name of the contender.
-        num_steps: Number of steps; None if the contender chooses it itself.
+        num_steps: Number of steps, or None if the contender chooses the number itself.
         contender: The contender.
         tokenizer: Tokenizer of the model.
         seconds: Seconds per sequence in each round.
-        samples: All sequences so far.
+        samples: All sequences that were generated so far.
     """
 
     model: str
@@ -103,13 +104,13 @@ class Point:
 
 
 def make_samples(sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> list[Sample]:
-    """Return samples without padding."""
+    """Return the token ids, without padding, and the text of each sequence."""
     kept = [without_padding(ids, tokenizer.eos_token_id) for ids in sequences]
     return [Sample(ids, tokenizer.decode(ids)) for ids in kept]
 
 
 def load_points(name: str, arguments: SpeedQualityArguments, length: int, device: torch.device) -> list[Point]:
-    """Load a model, and return its points."""
+    """Load a model. Return a point, without measurements, for each of its contenders and numbers of steps."""
     config, dtype = read_any_config(name, trust_remote_code=False), getattr(torch, arguments.dtype)
     if isinstance(config, AOGPTConfig):
         model, tokenizer = load_model(name, dtype=dtype).to(device), load_tokenizer(name)
@@ -166,7 +167,7 @@ def compare(models: list[str], arguments: SpeedQualityArguments) -> dict[str, An
 
 
 def read_reference(arguments: SpeedQualityArguments) -> tuple[list[Sample], PreTrainedTokenizerBase]:
-    """Return held-out sequences of a training run, and their tokenizer."""
+    """Return held-out sequences of the training run `arguments.reference`, and their tokenizer."""
     _, data = read_finished_run(arguments.reference)
     rows, tokenizer = load_data(data).validation, load_tokenizer(arguments.reference / "model")
     count = min(arguments.num_samples, len(rows))
@@ -178,7 +179,8 @@ def judge_samples(samples: list[Sample], tokenizer: PreTrainedTokenizerBase, jud
     """Return the perplexity of samples over all tokens, its standard error, and the mean entropy of a sample."""
     sequences = judge.encode(samples, tokenizer)
     judged = judge.perplexity(sequences, JUDGE_BATCH_SIZE)
-    # The log of a perplexity over all tokens is a ratio of two sums over samples: nats and tokens.
+    # The log of the perplexity over all tokens is a ratio of two sums over samples: nats and tokens. The error is that
+    # of a ratio estimator (delta method).
     counts, deviations = [], []
     for ids, perplexity in zip(sequences, judged["perplexities"], strict=True):
         if perplexity is not None:
@@ -193,7 +195,7 @@ def judge_samples(samples: list[Sample], tokenizer: PreTrainedTokenizerBase, jud
 
 
 def format_table(report: dict[str, Any]) -> str:
-    """Return the table of all points."""
+    """Return a Markdown table with a line for each point, and for the held-out text if it was judged."""
     header = ["model", "contender", "steps", "seconds per sequence", "perplexity", "entropy"]
     rows = [
         (
@@ -252,7 +254,7 @@ def main(argv: list[str]) -> None:
     parser = Parser(SpeedQualityArguments)
     parser.add_argument("models", nargs="+", help="Folders of models or runs, or Hub names.")
     arguments, others = parser.parse(argv)
-    with make_folder(arguments.output_dir):  # if this fails, it fails before the long measurements
+    with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
         report = compare([find_model(name) for name in others.models], arguments)
     report = {"command": shlex.join(["python", "eval/benchmarks/speed_quality.py", *argv])} | report
     write_json(arguments.output_dir / "speed_quality.json", report)

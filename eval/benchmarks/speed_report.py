@@ -17,7 +17,7 @@ from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_
 MARKERS = "osD^v<>Ph"
 RANDOM_WEIGHTS = (
     "All weights are random. This does not change the time of a pass, but it changes how many drafts are accepted, so "
-    "the times of speculative decoding and prompt lookup are not those of trained models. "
+    "speculative decoding and prompt lookup take other times with trained models. "
 )
 
 
@@ -51,14 +51,15 @@ def to_markdown(report: dict[str, Any]) -> str:
         f"Every contender generated {report['length']} tokens per sequence in {report['dtype']}. "
         f"{RANDOM_WEIGHTS if report['model'] is None else ''}Machine and libraries: {hardware}; {packages}. On this "
         f"machine, large matrix products reach {machine['flop_per_second'] / 1e9:.0f} GFLOP/s, and weights are read at "
-        f"{machine['bytes_per_second'] / 1e9:.1f} GB/s. The floor is the time that the decoder's operations take at "
-        "this speed, or the time to read its weights and cache, whichever is longer.",
+        f"{machine['bytes_per_second'] / 1e9:.1f} GB/s. The floor is a lower bound on the time of the decoder at these "
+        "rates: the time of its operations, or the time to read its weights and cache, whichever is longer.",
         f"```bash\n{report['command']}\n```",
         markdown_table(["contender", "parameters", "what it does"], contenders, "lrl"),
-        "The contenders took turns. The seconds are the best of all rounds, and the ratio is the median over rounds. "
-        "It is relative to the decoder with the same number of steps. Contenders that choose their number of steps "
-        "themselves are relative to one-by-one. Contenders differ in what they sample: in a given number of steps, the "
-        "tokens of a step are drawn independently, and causal language models can only sample left to right.",
+        "The contenders took turns. The seconds are those of the fastest round. The ratio is the time divided by the "
+        "time of the decoder with the same number of steps (median over rounds). For contenders that choose their "
+        "number of steps themselves, it is the time divided by the time of one-by-one. Not all contenders sample from "
+        "the same distribution: with a given number of steps, the tokens of a step are drawn independently, and causal "
+        "language models can only sample left to right.",
         markdown_table(["batch", "steps", "contender", "seconds", "relative to floor", "ratio"], rows, "rrlrrr"),
     ]
     if memory := report.get("memory"):
@@ -109,7 +110,7 @@ def _plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         _finish_axes(axes, f"batch {batch_size}, {length} tokens", "steps", steps)
     all_axes[0].set_ylabel("seconds")
-    handles, labels = all_axes[0].get_legend_handles_labels()  # the first batch size has all contenders
+    handles, labels = all_axes[0].get_legend_handles_labels()  # only larger batches may lack contenders
     title = "dashed: chooses its number of steps\nwhite dot: from fewer steps"
     figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8, title=title, title_fontsize=7)
     save_figure(figure, path)

@@ -5,10 +5,12 @@ Command that runs a study: it trains models with different settings and several 
 
     python eval/benchmarks/study.py STUDY.yaml [--jobs N] [--collect] [--runs_dir DIR] [--output_dir DIR]
 
-STUDY.yaml contains settings of training/pretrain.py for all runs, arms (each with settings of its own), seeds, and
-questions (each compares some arms). The command trains each arm with each seed, several at the same time: first all
-arms with the first seed. Finished runs are not repeated, and interrupted runs are resumed. For each question, it then
-writes a table (NAME.md), a figure (NAME.png) and all numbers (NAME.json) of the seeds with which all arms are finished.
+An arm is a set of training settings that is compared with others. A question is a comparison of some arms. STUDY.yaml
+contains the settings of training/pretrain.py that all runs share, the settings of each arm, the seeds, and the
+questions. The command trains all arms with the first seed, then all arms with the second seed, and so on. Several runs
+are trained at the same time. Finished runs are not repeated, and interrupted runs are resumed. For each question, the
+command then writes a table (NAME.md), a figure (NAME.png) and all numbers (NAME.json), where NAME is the question's
+name. It uses the seeds with which all arms of the question are finished.
 """
 
 import os
@@ -30,7 +32,8 @@ from eval.benchmarks.study_results import Question, read_model, write_results
 from training.arguments import changed_settings, check_same_run, parse_arguments, to_settings
 
 PRETRAIN = Path(__file__).parents[2] / "training" / "pretrain.py"
-CONTINUED = 1000  # added to the seed of a run that continues another run; the same seed would repeat its data
+# Added to the seed of a run that continues another run. With the same seed, both runs would use the same data.
+CONTINUED = 1000
 POLL_SECONDS = 0.2
 SEE_DOCS = "See `Studies` in docs/evaluation.md."
 
@@ -45,7 +48,7 @@ class Study:
         settings: Settings of training/pretrain.py for all runs.
         arms: Settings of each arm. If `init_from` is the name of another arm, the arm continues the run of that arm.
         seeds: Seeds of the runs.
-        questions: Comparisons, by name.
+        questions: Comparisons of arms, by name.
     """
 
     name: str
@@ -62,10 +65,10 @@ class Run:
 
     Attributes:
         arm: Name of the arm.
-        seed: Seed of the study. (A run that continues another one is trained with a different seed.)
-        folder: Folder of the run. Its configuration and its log are next to this folder.
+        seed: One of the seeds of the study. (A run that continues another run is trained with a different seed.)
+        folder: Folder of the run. The files `config` and `log` are next to this folder.
         settings: Settings of training/pretrain.py.
-        start: The run that is continued, or None.
+        start: The run that this run continues, or None.
     """
 
     arm: str
@@ -86,7 +89,7 @@ class Run:
 
     @property
     def chain(self) -> list["Run"]:
-        """Return the runs whose tokens the model was trained on, ending with this run."""
+        """Return all runs in which the model was trained: those that this run continues, and this run."""
         return [*(self.start.chain if self.start else []), self]
 
     @property
@@ -96,7 +99,13 @@ class Run:
 
     @property
     def is_finished(self) -> bool:
-        """Return whether the run is finished. Raise a `ValueError` if settings are wrong, or differ from the run's."""
+        """
+        Return whether the run is finished with the current settings.
+
+        Raises:
+            ValueError: If a setting is wrong, or if the folder contains a finished run with other settings (except
+                settings of the schedule, such as `max_steps`, with which training can continue).
+        """
         if self.start is not None and not self.start.is_finished:
             return False
         settings = to_settings(*parse_arguments([str(self.config)]))
@@ -107,7 +116,7 @@ class Run:
         return not changed_settings(results["arguments"], settings)
 
     def train(self, num_threads: int) -> subprocess.Popen:
-        """Start training in a new process."""
+        """Start training in a new process, whose output is appended to `log`, and return the process."""
         environment = os.environ | {"OMP_NUM_THREADS": str(num_threads)}
         with self.log.open("ab") as log:
             command = [sys.executable, str(PRETRAIN), str(self.config)]
@@ -131,10 +140,10 @@ def read_study(path: Path) -> Study:
     Read the YAML file of a study.
 
     Raises:
-        ValueError: If the file is not the description of a study.
+        ValueError: If the file cannot be read, or does not describe a study.
     """
     try:
-        # The base loader keeps all values as text. The settings of training/pretrain.py then decide about the types.
+        # The base loader keeps all values as text. training/pretrain.py converts the text of each setting itself.
         content = yaml.BaseLoader(path.read_text(encoding="utf-8")).get_single_data()
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read as YAML. Correct the file. (Cause: {error})") from error
@@ -147,8 +156,8 @@ def read_study(path: Path) -> Study:
     arms = {name: settings or {} for name, settings in content["arms"].items()}
     if chosen := {"seed", "output_dir"} & set().union(content["settings"], *arms.values()):
         raise ValueError(
-            f"{path} sets {' and '.join(sorted(chosen))} of training/pretrain.py, but the study chooses these. Remove "
-            "the keys, and write `seeds` at the top level."
+            f"{path} sets {' and '.join(sorted(chosen))} of training/pretrain.py in `settings` or `arms`, but the "
+            "study sets these keys itself. Remove them, and list the seeds in `seeds`, at the top level."
         )
     questions = {name: _read_question(name, entry, list(arms)) for name, entry in content["questions"].items()}
     return Study(path.stem, content["settings"], arms, [int(seed) for seed in content["seeds"]], questions)
@@ -165,8 +174,8 @@ def _read_question(name: str, entry: dict[str, Any], arms: list[str]) -> Questio
     for arm in (*question.arms, question.baseline, question.left_to_right or question.baseline):
         if arm not in arms or arm not in question.arms:
             raise ValueError(
-                f"The question {name!r} names the arm {arm!r}. The arms to compare must be keys of `arms`, and "
-                f"`baseline` and `left_to_right` must be arms to compare: {', '.join(question.arms)}."
+                f"The question {name!r} names the arm {arm!r}, which it cannot use. Its `arms` must be arms of the "
+                f"study. Its `baseline` and `left_to_right` must be among its `arms` ({', '.join(question.arms)})."
             )
     return question
 
@@ -191,21 +200,21 @@ def write_configs(runs: list[Run]) -> None:
     """Write the YAML files of the runs. Raise a `ValueError` if a setting is wrong, or differs in a finished run."""
     for run in runs:
         write_text(run.config, yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True))
-        run.is_finished  # noqa: B018 checks the settings
+        run.is_finished  # noqa: B018 reading the property checks the settings
 
 
 def train_all(runs: list[Run], jobs: int) -> list[Run]:
     """
-    Train all runs that are not finished, `jobs` at the same time, and return those that failed.
+    Train all runs that are not finished, `jobs` at the same time. Return the runs that failed.
 
-    A run that continues another one waits for it, and fails if it failed.
+    A run that continues another run starts after that run. If that run failed, it is not trained, and counts as failed.
     """
     num_threads = max((os.cpu_count() or 1) // jobs, 1)
     waiting = [run for run in runs if not run.is_finished]
     running: dict[Run, subprocess.Popen] = {}
     failed: list[Run] = []
     bar = progress_bar(total=len(runs), initial=len(runs) - len(waiting), unit="run")
-    old_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)  # raises a KeyboardInterrupt
+    old_handler = signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM raises a KeyboardInterrupt
     try:
         while waiting or running:
             while len(running) < jobs and (run := _next_run(waiting, running)) is not None:
@@ -235,7 +244,7 @@ def train_all(runs: list[Run], jobs: int) -> list[Run]:
 
 
 def _next_run(waiting: list[Run], running: dict[Run, subprocess.Popen]) -> Run | None:
-    """Return the first run that does not wait for another one."""
+    """Return the first waiting run that does not continue a waiting or running run, or None."""
     return next((run for run in waiting if run.start not in waiting and run.start not in running), None)
 
 
@@ -277,11 +286,13 @@ def main(argv: list[str]) -> None:
         try:
             failed = train_all(runs, arguments.jobs or os.cpu_count() or 1)
         except KeyboardInterrupt:
-            sys.exit("Stopped. The same command continues.")
+            sys.exit("Stopped. The same command continues the study.")
     command = shlex.join(["python", "eval/benchmarks/study.py", *argv])
     collect(study, runs, arguments.output_dir or runs_dir / "results", command)
     if failed:
-        raise ValueError(f"{len(failed)} runs failed: {', '.join(f'{run.name}, {run.log}' for run in failed)}.")
+        raise ValueError(
+            f"{len(failed)} runs failed. Read their logs: {', '.join(f'{run.name}, {run.log}' for run in failed)}."
+        )
 
 
 if __name__ == "__main__":

@@ -57,15 +57,15 @@ class Question:
 @dataclass(frozen=True)
 class TrainedModel:
     """
-    A model that was trained in one run, or in several runs, each of which continued the run before.
+    A model that was trained in one run, or in several runs that continued each other.
 
     Attributes:
         num_parameters: Number of parameters.
         tokens: Number of training tokens of all runs.
         seconds: Training time of all runs.
-        scores: Final bits per byte of each measure. (Encoders have none left to right.) `own_orders` is the training
-            loss, averaged over the last tenth of the last run.
-        curves: Numbers of training tokens and bits per byte at the evaluations of all runs, for each kind of order.
+        scores: Final bits per byte, for each key of `MEASURES`. (Encoders have no value for `left_to_right`.)
+            `own_orders` is the training loss, averaged over the last tenth of the last run.
+        curves: For each kind of order, the numbers of training tokens and the bits per byte at all evaluations.
         facts: Facts that are the same for all models of a study: corpus, held-out text, hardware and versions.
     """
 
@@ -78,7 +78,7 @@ class TrainedModel:
 
 
 def read_model(folders: Sequence[Path]) -> TrainedModel:
-    """Read the results of a model from the folders of its runs. Measure infilling when this is called first."""
+    """Read the results of a model from the folders of its runs. The first call also measures infilling."""
     tokens, seconds, points = 0, 0.0, []
     for folder in folders:
         results, _ = read_finished_run(folder)
@@ -113,7 +113,12 @@ def _final_training_loss(results: dict[str, Any]) -> float:
 
 
 def infilling_score(folder: Path) -> float:
-    """Return the bits per byte of random halves of the held-out sequences. They are stored in infilling.json."""
+    """
+    Return the bits per byte of random halves of the held-out sequences, each given the other half.
+
+    The value is stored in infilling.json in the folder of the run, and measured only if this file is missing or older
+    than results.json.
+    """
     path = folder / "infilling.json"
     if not path.exists() or path.stat().st_mtime < (folder / "results.json").stat().st_mtime:
         write_json(path, {"infilling": _measure_infilling(folder)})
@@ -121,7 +126,7 @@ def infilling_score(folder: Path) -> float:
 
 
 def _measure_infilling(folder: Path) -> float:
-    """Measure infilling on the sequences on which a run was evaluated."""
+    """Return the bits per byte of infilling, measured on the held-out sequences on which the run was evaluated."""
     results, _ = read_finished_run(folder)
     rows, model = held_out_rows(folder), load_model(folder / "model")
     batches = split_batches(rows["input_ids"], results["arguments"]["eval_batch_size"])
@@ -136,7 +141,7 @@ def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]
     By default, these are the sequences on which the run was evaluated.
     """
     results, data = read_finished_run(folder)
-    data.tokenizer = results["arguments"]["tokenizer"]  # the text that this tokenizer has tokenized is cached
+    data.tokenizer = results["arguments"]["tokenizer"]  # the run cached its tokenized text under this name
     rows = _load_validation(json.dumps(asdict(data)))
     count = min(count or results["evaluations"][-1]["sequences"], len(rows))
     return rows[[number * len(rows) // count for number in range(count)]]
@@ -144,16 +149,16 @@ def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]
 
 @lru_cache(maxsize=1)
 def _load_validation(data: str) -> Dataset:
-    """Return the held-out sequences for `DataArguments`, as JSON, and keep them for the next model of the study."""
+    """Return the held-out sequences of `data`, a JSON string of `DataArguments`. Keep them for the next model."""
     return load_data(DataArguments(**json.loads(data))).validation
 
 
 @torch.no_grad()
 def infilling_nats(model: Model, input_ids: torch.LongTensor) -> float:
     """
-    Divide the tokens of each sequence into two random halves, and predict each half given the other.
+    Return the negative log-likelihood, in nats, of two random halves of all sequences, each given the other half.
 
-    Return the sum of the negative log-likelihoods in nats. The tokens of a half are predicted in random order.
+    The tokens of a half are predicted in random order. The result is summed over halves and sequences.
     """
     generator = torch.Generator().manual_seed(ORDER_SEED)
     shape = input_ids.shape
@@ -187,14 +192,16 @@ def compare(question: Question, models: dict[str, list[TrainedModel]]) -> dict[s
         models: The models of each arm, one for each seed.
 
     Returns:
-        For each arm: `num_parameters`, `tokens`, `seconds` (mean over seeds), `scores`, `differences` (from the
-        baseline) and `curves` for each measure and, if the question names an arm `left_to_right`, `gap` (bits per byte
-        in random orders, minus those of that arm left to right) and `gap_closed` (1 minus the gap divided by the
-        baseline's gap). Means and intervals are those of `estimate`, over values that are computed for each seed.
+        A dictionary for each arm. `num_parameters`, `tokens` and `seconds` (mean over seeds) are numbers. `scores`
+        and `differences` (scores minus those of the baseline) have a value for each measure. `curves` contains the bits
+        per byte during training, for each kind of order. If the question has `left_to_right`, `gap` is the bits per
+        byte of the arm in random orders, minus those of the `left_to_right` arm left to right. `gap_closed` is 1 minus
+        the gap divided by the baseline's gap. Scores, differences and gaps are computed for each seed, and summarized
+        by `estimate`.
 
     Raises:
-        ValueError: If the arms were trained on different numbers of tokens, unless the question allows it; or if they
-            were evaluated on different text.
+        ValueError: If the arms were evaluated on different text, or if they were trained on different numbers of tokens
+            and the question does not have `unequal_tokens`.
     """
     _check_comparable(question, models)
     compared = {}
@@ -258,14 +265,14 @@ def write_results(
     Args:
         question: The question.
         models: The models of each arm, one for each seed.
-        details: What the JSON file also contains: `command`, `settings`, the settings of each arm, and `seeds`.
+        details: Other values for the JSON file: `command`, `settings`, `settings_of_arms` and `seeds`.
         path: Path of the files without a suffix.
     """
     facts = models[question.baseline][0].facts
     results = {"title": question.title, **details, **facts, "arms": compare(question, models)}
     _plot(question, results["arms"], path.with_suffix(".png"))
     write_text(path.with_suffix(".md"), _format_report(question, results, path.name))
-    write_json(path.with_suffix(".json"), results)  # the last, because it is complete
+    write_json(path.with_suffix(".json"), results)  # last, so that the table and figure exist if this file exists
 
 
 def _format_report(question: Question, results: dict[str, Any], name: str) -> str:
@@ -296,7 +303,7 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
         for arm in arms
     )
     spread = (
-        f"Values are means over {num_seeds} seeds, with half the width of the 95 % confidence interval (Student's t). "
+        f"Values are means over {num_seeds} seeds ± half the width of the 95 % confidence interval (Student's t). "
         "Differences are computed for each seed. "
         if num_seeds > 1
         else "There is only one seed, so the spread over seeds is unknown. "
@@ -313,7 +320,7 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
                 f"* *{MEASURES['infilling'].capitalize()}*: the tokens of a sequence are divided into two random "
                 "halves, and each half is predicted in random order, given the other.",
                 f"* *{MEASURES['own_orders'].capitalize()}*: the loss in the last tenth of the training, in the "
-                "training orders of the arm, with the current weights.",
+                "training orders of the arm, with the current weights instead of their moving averages.",
             ]
         ),
         "The arms have these settings, in addition to the settings of all arms:",
@@ -324,7 +331,7 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
 
 
 def format_estimate(value: dict[str, Any] | None, factor: int = 1, unit: str = "") -> str:
-    """Format a mean and its confidence interval. A value that was not measured is an empty cell."""
+    """Format a mean and half its confidence interval, or return an empty string if `value` is None."""
     if value is None:
         return ""
     half_width = value["half_width"]
@@ -361,7 +368,7 @@ def _plot(question: Question, arms: dict[str, Any], path: Path) -> None:
 
 
 def _plot_curves(axes: Axes, curve: dict[str, Any], color: Any, label: str) -> None:
-    """Plot the mean over seeds, and thin lines for the seeds."""
+    """Plot the mean over seeds as a thick line, and each seed as a thin line."""
     tokens = [count / 1e6 for count in curve["tokens"]]
     for values in curve["values"]:
         axes.plot(tokens, values, color=color, linewidth=0.6, alpha=0.4)

@@ -100,8 +100,8 @@ class PlainAOGPT(nn.Module):
     """
     A plain implementation of AO-GPT, with the same design as the released code.
 
-    It computes n + 1 rows and discards the output of the last row. It computes conditions and modulations for every row
-    of every sequence in every layer. It stores all logits in one float32 tensor. Like this package, it uses PyTorch's
+    It computes n + 1 rows and discards the output of the last row. In every layer, it computes the modulations (adaLN)
+    of every row of every sequence. It stores all logits in one float32 tensor. Like this package, it uses PyTorch's
     fused attention.
     """
 
@@ -115,7 +115,7 @@ class PlainAOGPT(nn.Module):
         self.head = nn.Linear(width, vocab_size)
 
     def forward(self, input_ids: torch.LongTensor, orders: torch.LongTensor) -> torch.Tensor:
-        """Return the loss (Eq. 7) of whole sequences (batch, n) in the given orders."""
+        """Return the loss (Eq. 7) of whole sequences (batch, n) in the given orders (batch, n)."""
         shuffled = input_ids.gather(1, orders)
         start = torch.zeros_like(orders[:, :1])
         tokens = torch.cat((self.start(start), self.tokens(shuffled)), dim=1)
@@ -134,7 +134,7 @@ class PlainAOGPT(nn.Module):
 
 
 def make_step(kind: str, size: dict[str, int], mixed_precision: str) -> Callable[..., float]:
-    """Return a function that runs a training step of an implementation on (ids, orders), and returns the loss."""
+    """Return a function that takes ids and orders, runs a training step of an implementation, and returns the loss."""
     recipe = TrainingArguments()
     if kind == "plain":
         compute_loss = model = PlainAOGPT(**size)
@@ -184,7 +184,7 @@ def _make_config(size: dict[str, int]) -> AOGPTConfig:
 
 
 def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
-    """Return the time and the memory of an implementation in this process."""
+    """Return the time of training steps of an implementation in this process, and the peak memory of the process."""
     torch.manual_seed(0)
     size, batch_size, length = SIZES[arguments.size], arguments.batch_size, arguments.length
     step = make_step(kind, size, arguments.mixed_precision)
@@ -212,7 +212,7 @@ def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
 
 
 def format_table(results: dict[str, Any]) -> str:
-    """Return the table of the report."""
+    """Return the Markdown table of the report."""
     plain = next(run for run in results["runs"] if run["kind"] == "plain")
     header = (
         *("precision", "tokens", "implementation", "seconds per step", "speed-up", "peak memory", "relative to plain"),
@@ -258,7 +258,7 @@ def main(argv: list[str]) -> None:
     """Run the command."""
     (arguments,) = Parser(Arguments).parse(argv)
     size = SIZES[arguments.size]
-    with make_folder(arguments.output_dir):  # if this fails, it fails before the long measurements
+    with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
         runs = [run_in_new_process(measure, kind, arguments) for kind in tqdm(KINDS, unit="process")]
     speed = max(run["product_speed"] for run in runs)
     for run in runs:

@@ -292,7 +292,7 @@ def make_report(results: dict[str, Any]) -> str:
         name=results["task"],
         num_puzzles=results["num_puzzles"],
         task=TASKS[results["task"]].format(
-            clues=f"{results['num_clues']} clues" if results["num_clues"] else "minimal"
+            clues=f"{results['num_clues']} clues" if results["num_clues"] else "minimal: no clue can be removed"
         ),
         missing=results["mean_missing"],
         decodings=markdown_table(

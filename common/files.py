@@ -68,7 +68,7 @@ def make_folder(path: Path) -> Iterator[None]:
         yield
     except BaseException:
         for folder in new:
-            with suppress(OSError):  # the folder is not empty
+            with suppress(OSError):  # raised if the folder is not empty
                 folder.rmdir()
         raise
 

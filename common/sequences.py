@@ -153,7 +153,7 @@ def _make_row(ids: list[int], sizes: list[int]) -> dict[str, Any]:
 
 
 def full_rows(documents: Dataset, sequence_length: int) -> Iterator[dict[str, Any]]:
-    """Yield the sequences of `cut`. If the last sequence is shorter, leave it out."""
+    """Yield the sequences that `cut` yields, without the last one if it has fewer than `sequence_length` tokens."""
     return (row for row in cut(documents, sequence_length) if len(row["input_ids"]) == sequence_length)
 
 

@@ -175,7 +175,7 @@ def read_cell(cell: Cell, folder: Path) -> tuple[dict[str, Any], list[Sample]] |
 def judge_cell(
     facts: dict[str, Any], samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase, judge: Judge
 ) -> dict[str, Any]:
-    """Return the settings and costs of a cell, and the perplexity, the entropies and distinct-n of its samples."""
+    """Return `facts` (settings and costs), with the perplexity, entropies and distinct-n of the samples."""
     entropies = [unigram_entropy(sample.ids) for sample in samples]
     ids = [sample.ids for sample in samples]
     return {

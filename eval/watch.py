@@ -98,7 +98,7 @@ def make_inputs(texts: list[str], tokenizer: PreTrainedTokenizerBase, length: in
 
 
 def make_lines(output: AnyOrderGenerationOutput, tokenizer: PreTrainedTokenizerBase) -> list[list[Token]]:
-    """Return the tokens of each sequence without padding."""
+    """Return the tokens of each sequence as strings, without padding."""
     lines = []
     for ids, steps in zip(output.sequences, output.unmasking_steps, strict=True):
         kept = ids.tolist()[: num_unpadded(ids, tokenizer.eos_token_id)]

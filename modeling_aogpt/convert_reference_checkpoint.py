@@ -336,7 +336,7 @@ def read_config(
     settings = {new: given[old] for old, new in SETTINGS.items()} | architecture.settings
     settings |= dict.fromkeys(("attention_bias", "attention_output_bias", "mlp_bias", "norm_bias"), given["bias"])
     settings["target_embedding_size"] = tensors["transformer.wtpe.weight"].shape[-1]
-    if settings["vocab_size"] == GPT2_PADDED_VOCAB_SIZE:  # GPT-2's only special token, <|endoftext|>
+    if settings["vocab_size"] == GPT2_PADDED_VOCAB_SIZE:  # the tokenizer is GPT-2's
         settings["bos_token_id"] = settings["eos_token_id"] = GPT2_VOCAB_SIZE - 1
     try:
         return AOGPTConfig(**settings)

@@ -47,7 +47,7 @@ class QueryResult(NamedTuple):
     """
     Result of [`DecodingState.query`], with one entry for each predicted rank of each sequence.
 
-    `queries` is the number of entries. Entries of the same sequence are adjacent.
+    In the shapes below, `queries` is the number of entries. Entries of the same sequence are adjacent.
     """
 
     hidden_states: torch.Tensor  # (queries, hidden_size): last hidden states, the inputs of the head
@@ -162,7 +162,7 @@ class DecodingState:
         `num_unmasked` (batch,), on the CPU, is the number of tokens for each sequence. `token_logprobs` (queries,) are
         the log-probabilities of the tokens. `step` is the index of the step.
         """
-        # On an accelerator, this check would make the CPU wait. `generate` then checks only at the end.
+        # On an accelerator, this check would make the CPU wait, so `generate` checks there only once, at the end.
         if token_logprobs.is_cpu and not torch.isfinite(token_logprobs).all():
             raise_not_finite(self.model)
         self.ids[indices] = tokens
@@ -308,7 +308,11 @@ class AnyOrderCache:
         self._slots, self._num_visible = slots, num_visible
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Store the keys and values (batch, heads, rows, head_dim) of a pass, and return those of all visible slots."""
+        """
+        Store the keys and values of a pass, and return those of all cache slots that it attends to.
+
+        All have the shape (batch, heads, slots, head_dim). The pass adds one slot for each of its rows.
+        """
         stored = self.layers[layer_idx]
         if isinstance(self._slots, slice):
             for store, states in zip(stored, (keys, values), strict=True):

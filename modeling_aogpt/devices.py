@@ -99,8 +99,9 @@ class Linear(nn.Linear):
 
     Decoding multiplies few rows by large weights. For 8 to 63 rows, oneDNN takes 0.5 to 0.7 of MKL's time (2 cores of
     an AMD EPYC, docs/results/speed). PyTorch has no public function for this operator of oneDNN, but `torch.compile`
-    uses it too. Packed weights reduce oneDNN's time further. In float32, 4 rows take 0.5 of the time with unpacked
-    weights, 16 rows 0.75, many rows 0.95, and a single row is not faster. In bfloat16, a single row also takes 0.5.
+    uses it too. Packed weights reduce oneDNN's time further. Relative to unpacked weights, packed float32 weights
+    take 0.5 of the time for 4 rows, 0.75 for 16 rows, 0.95 for many rows, and the same time for a single row. In
+    bfloat16, they also take 0.5 of the time for a single row.
     """
 
     packed_weight: torch.Tensor | None = None  # the weight in oneDNN's layout, set by `pack_weights`

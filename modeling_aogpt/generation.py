@@ -425,7 +425,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
 def make_unmasking_rule(
     config: AnyOrderGenerationConfig, num_tokens: int, generator: torch.Generator | None
 ) -> UnmaskingRule:
-    """Return the unmasking rule that `config` names, for a model with `num_tokens` ids of text."""
+    """Return the unmasking rule that `config` names, for a model with `num_tokens` ids that are not masks."""
     if config.unmasking == "entropy_bound":
         return EntropyBoundUnmasking(config.entropy_bound)
     if config.unmasking == "threshold":

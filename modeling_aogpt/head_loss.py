@@ -40,8 +40,8 @@ def head_loss(
 
     * `"cross_entropy"`: Z - logits[target];
     * `"score_entropy"`: exp(Z) / V - 1 - (logits[target] - log V). This is the score entropy divided by the true ratio
-      of probabilities (arXiv 2310.16834, section 3.2). The ratios that the model predicts imply log-probabilities of
-      logits - log V. If their probabilities sum to 1 (Z = log V), the loss equals the cross-entropy.
+      of probabilities (arXiv 2310.16834, section 3.2). By the ratios that the model predicts, the log-probability of
+      an id is its logit minus log V. If these probabilities sum to 1 (Z = log V), the loss is the cross-entropy.
 
     Args:
         hidden_states (`torch.Tensor` of shape `(N, hidden_size)`): Inputs of the head.

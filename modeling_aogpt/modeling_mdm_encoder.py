@@ -209,9 +209,9 @@ class MaskedScorer(Scorer):
         """
         Return the log-probability of each token in `is_scored` (batch, n), by position, and 0 elsewhere.
 
-        The encoder reads the sequences with the positions in `is_masked` (batch, n) masked. They must include the
-        positions in `is_scored`. `sigma` (batch,) is the noise level for models that use one. By default, it matches
-        the fraction of masked tokens.
+        The encoder reads the sequences with the positions in `is_masked` (batch, n) masked. All positions in
+        `is_scored` must also be in `is_masked`. `sigma` (batch,) is the noise level for models that use one. It matches
+        the fraction of masked tokens by default.
         """
         scores = torch.zeros(is_masked.shape, dtype=torch.float64, device=is_masked.device)
         active = is_scored.any(dim=-1).nonzero().squeeze(1)

@@ -191,7 +191,7 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
     parser.add_argument("config", type=Path, help="YAML file of keys and values, such as configs/quickstart.yaml")
     known = {item.name: item.type for kind in parser.dataclass_types for item in fields(kind)}
     if not argv or argv[0].startswith("-"):
-        parser.parse_args(argv)  # --help, or an error
+        parser.parse_args(argv)  # prints the help or an error, and exits
         given = f"is {argv[0]!r}" if argv else "is missing"
         raise ValueError(
             f"The first argument must be a YAML file, but {given}. Usage: pretrain.py CONFIG.yaml [--key value ...]"

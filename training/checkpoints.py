@@ -78,7 +78,7 @@ class Checkpoint:
         """Copy the tensors with the names in `tensors` from the checkpoint into `tensors`, in place."""
         if self.path.is_dir():
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # PyTorch warns that processes do not communicate
+                warnings.simplefilter("ignore", UserWarning)  # PyTorch warns that it assumes a single process
                 dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(self.path)), no_dist=True)
             return
         with safe_open(self.path, framework="pt") as file:

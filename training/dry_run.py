@@ -131,7 +131,8 @@ def device_memory(
     activations = num_tokens * config.hidden_size * per_token * value_bytes / 2
     logits = min(num_tokens * config.vocab_size, LOGITS_PER_CHUNK["accelerator"]) * 8
     state = num_parameters * STATE_BYTES / num_shards
-    copies = num_parameters * (value_bytes if value_bytes == 2 or is_sharded else 0)  # 16-bit or gathered weights
+    # Copies of the weights exist only if they are computed in 16 bits, or gathered from shards.
+    copies = num_parameters * (value_bytes if value_bytes == 2 or is_sharded else 0)
     if is_sharded:
         return state + max(activations + logits, copies)
     buckets = 4 * num_parameters if launch["num_processes"] > 1 else 0  # DDP's gradient buckets

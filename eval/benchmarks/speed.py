@@ -219,7 +219,7 @@ def _choose_steps(
 def time_generation(
     contender: Contender, batch_size: int, length: int, num_steps: int, device: torch.device
 ) -> tuple[float, torch.LongTensor]:
-    """Return the seconds of a generation (including the check of its ids), and the ids."""
+    """Return the seconds that a generation and the check of its ids take, and the ids."""
     synchronize(device)
     start = time.perf_counter()
     ids = contender.sample(batch_size, length, num_steps)

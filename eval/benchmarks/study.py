@@ -10,7 +10,7 @@ contains the settings of training/pretrain.py that all runs share, the settings 
 questions. The command trains all arms with the first seed, then all arms with the second seed, and so on. Several runs
 are trained at the same time. Finished runs are not repeated, and interrupted runs are resumed. For each question, the
 command then writes a table (NAME.md), a figure (NAME.png) and all numbers (NAME.json), where NAME is the question's
-name. It uses the seeds with which all arms of the question are finished.
+name. It uses only seeds for which all arms of the question are finished.
 """
 
 import os

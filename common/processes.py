@@ -77,7 +77,7 @@ def use_all_cores(accelerator: Accelerator) -> None:
 
 
 def _has_user_set_threads() -> bool:
-    """Return whether the user set the number of threads for the launcher, which is the parent process."""
+    """Return whether the user chose the number of threads when starting the launcher (the parent process)."""
     try:
         launcher = psutil.Process(os.getppid())
         options = (argument.replace("-", "_") for argument in launcher.cmdline())

@@ -108,7 +108,9 @@ def relabel(grid: tuple[int, ...], size: int, rng: Random) -> Grid:
 
 def training_texts(size: int, has_puzzle: bool) -> Iterator[tuple[str, str]]:
     """
-    Yield pairs (key, text) for `GRIDS_PER_CLASS` random grids of each training class. The key identifies the class.
+    Yield pairs (key, text) for `GRIDS_PER_CLASS` random grids of each training class.
+
+    The grids of a class can be made from each other by exchanging digits. They have the same key.
 
     With `has_puzzle`, a text is `PUZZLE=GRID`. Otherwise, it is only the grid. The puzzle shows between 1/6 and 5/6 of
     the cells, chosen at random, so it may have several solutions.

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from inspect import signature
 
-import lm_eval.models  # noqa: F401  # registers the harness' models; it does so later only if there are none yet
+import lm_eval.models  # noqa: F401  # otherwise, the harness would not register its own models
 import torch
 from lm_eval.__main__ import cli_evaluate
 from lm_eval.api.instance import Instance

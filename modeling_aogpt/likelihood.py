@@ -553,8 +553,8 @@ def draw_context_sizes(
     """
     Draw stratified numbers of context tokens: a list of `num_draws` tensors (batch,).
 
-    For sequence b, the numbers are uniformly distributed over the `num_gaining[b]` integers from `MIN_ENSEMBLE_CONTEXT`
-    on. For smaller contexts, the ensemble gain is 0.
+    An ensemble over orders of the context can differ from a single order only if the context has at least
+    `MIN_ENSEMBLE_CONTEXT` tokens. For sequence b, the numbers are uniform over the first `num_gaining[b]` such sizes.
     """
     draws = draw_stratified(num_draws, len(num_gaining), generator, num_gaining.device)
     return list(MIN_ENSEMBLE_CONTEXT + (draws * num_gaining).floor().long())

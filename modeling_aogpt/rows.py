@@ -72,10 +72,10 @@ def branch_rows(
     ids: torch.LongTensor, positions: torch.LongTensor, branches: torch.LongTensor
 ) -> dict[str, torch.LongTensor]:
     """
-    Return one row for each rank of `branches`, in the format of [`make_rows`].
+    Return one row for each rank in `branches`, in the format of [`make_rows`].
 
-    The first row of a branch contains the last token of the context. Every other row contains the token of the rank
-    before.
+    A branch is a line of ranks that are predicted one after another. Its first row contains the last token of the
+    context. Each other row contains the token of the previous rank of the branch.
     """
     rows = torch.arange(branches.shape[1], device=branches.device)
     is_context = branches == CONTEXT

@@ -91,9 +91,9 @@ class CheckpointWriter:
     """
     Writer of the checkpoints of a run.
 
-    A checkpoint becomes visible when it is complete. Older checkpoints are then removed, except for the newest `keep` -
-    1 and those that `is_milestone` selects. If a checkpoint cannot be written, for instance because the disk is full,
-    older checkpoints are kept.
+    A checkpoint becomes visible when it is complete. Then all checkpoints are removed, except for the newest `keep`
+    checkpoints and those that `is_milestone` selects. If a checkpoint cannot be written, for instance because the disk
+    is full, older checkpoints are kept.
     """
 
     folder: Path

@@ -72,7 +72,7 @@ def test_training_can_start_from_an_encoder(tmp_path: Path, vocabulary: dict) ->
         ("--num_hidden_layers=2", "`num_hidden_layers` is 2, but is 1 in the model of .*. Remove the key"),
         ("--architecture=encoder", "`architecture` is encoder, but is decoder in the model of "),
         ("--sequence_length=13", r"`sequence_length` must be at most `max_position_embeddings` \(12\), but is 13"),
-        ("--objective=masked_diffusion", "set `architecture=encoder`"),
+        ("--objective=masked_diffusion", "or `architecture=encoder`"),
     ],
 )
 def test_keys_that_contradict_the_checkpoint_are_errors(folder: Path, option: str, message: str) -> None:

@@ -120,7 +120,7 @@ def load_here(auto_class: type, root: Path, folder: str) -> Any:
 
 
 def test_models_of_earlier_versions_are_refused_with_a_hint_to_their_own_code(root: Path) -> None:
-    with pytest.raises(ValueError, match=r"`use_bias` .*the code in its own folder .*trust_remote_code=True"):
+    with pytest.raises(ValueError, match=r"`use_bias` .*the code in its own folder.*trust_remote_code=True"):
         AutoConfig.from_pretrained(root / "earlier", trust_remote_code=True)
 
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from functools import cache
 from typing import Any
 
 import psutil
@@ -20,6 +19,7 @@ from torch import distributed
 from common.hardware import num_cores
 
 TIMEOUT = timedelta(days=7)
+_patient_groups: dict[str, distributed.ProcessGroup] = {}  # by purpose, see `patient_group`
 
 
 def start_accelerator(**options: Any) -> Accelerator:
@@ -50,8 +50,11 @@ def close_process_groups() -> None:
     collective is the one in `together`. This function ends the threads of its group before Python exits.
     """
     if distributed.is_initialized():
-        distributed.destroy_process_group()
-    patient_group.cache_clear()
+        for group in _patient_groups.values():
+            distributed.destroy_process_group(group)
+        if distributed.get_backend() == "gloo":  # NCCL would wait for processes that have failed
+            distributed.destroy_process_group()
+    _patient_groups.clear()
 
 
 def must_use_cpu() -> bool:
@@ -111,14 +114,15 @@ def together(accelerator: Accelerator) -> Iterator[None]:
         sys.exit(1)
 
 
-@cache
 def patient_group(purpose: str = "waiting") -> distributed.ProcessGroup:
     """
     Return a group of all processes that communicates on the CPU (Gloo) with a time limit of seven days.
 
     Each `purpose` has a group of its own. Threads that communicate at the same time must use different groups.
     """
-    return distributed.new_group(backend="gloo", timeout=TIMEOUT)
+    if purpose not in _patient_groups:
+        _patient_groups[purpose] = distributed.new_group(backend="gloo", timeout=TIMEOUT)
+    return _patient_groups[purpose]
 
 
 @contextmanager

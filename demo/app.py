@@ -81,7 +81,7 @@ def encode(
     """
     length, is_end = min(model.config.max_position_embeddings, MAX_LENGTH), ending == "end"
     text = re.sub(rf"\\([{BLANK}\\])|{BLANK}", lambda match: match[1] or tokenizer.mask_token, text)
-    ids = tokenizer(text).input_ids if text else []
+    ids = tokenizer(text, add_special_tokens=False).input_ids if text else []
     if longest_gap > 1 and tokenizer.mask_token_id in ids:
         output = model.infill(torch.tensor(ids), range(1, longest_gap + 1), length if is_end else None)
         lengths = iter(output.lengths.tolist())

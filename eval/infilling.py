@@ -182,7 +182,10 @@ def evaluate(
         texts = [tokenizer.decode(ids) for ids in tokens]
         results[name] = {
             "length": fmean(len(ids) == gap.length for ids, gap in zip(tokens, gaps, strict=True)),
-            "exact": fmean(text == original for text, original in zip(texts, originals, strict=True)),
+            "exact": fmean(
+                tokenizer.decode(gap.with_tokens(ids)) == tokenizer.decode(gap.ids)
+                for ids, gap in zip(tokens, gaps, strict=True)
+            ),
             "rouge": fmean(rouge(original, text) for text, original in zip(texts, originals, strict=True)),
             "bits_per_byte": None,
         }

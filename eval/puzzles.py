@@ -136,7 +136,7 @@ def solve(run: dict[str, Any], options: PuzzleArguments) -> dict[str, Any]:
     for name in decodings_of(settings):
         measured[name], is_solved, steps = decode(model, inputs, solutions, name, options.seed)
         print(f"{run['run']} {name}: {int(is_solved.sum())} of {len(texts)} puzzles", flush=True)
-        if name == SHOWN and is_solved.any():
+        if name == SHOWN and settings["prompt_end"] is None and is_solved.any():
             number = int(is_solved.long().argmax())
             shown = {"solution": texts[number][1], "steps": steps[number].tolist()}
     return {"decodings": measured, "shown": shown}

@@ -105,7 +105,7 @@ class AnyOrderInfillingMixin:
         if isinstance(input_ids, str):
             if tokenizer is None:
                 raise ValueError("`input_ids` is a string, but `tokenizer` is missing. Pass the model's tokenizer.")
-            input_ids = tokenizer(input_ids, return_tensors="pt").input_ids
+            input_ids = tokenizer(input_ids, add_special_tokens=False, return_tensors="pt").input_ids
         segments = self._split_at_gaps(input_ids)
         candidates = self._list_candidates(segments, lengths, padded_length)
         rows = [self._insert_masks(segments, candidate, padded_length) for candidate in candidates]

@@ -4,6 +4,7 @@ import errno
 import logging
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -361,6 +362,17 @@ def test_an_extended_run_is_that_of_the_final_length_bit_for_bit(
     for name, tensor in final_state(tmp_path / "whole").items():
         assert torch.equal(final_state(tmp_path / "extended")[name], tensor), name
     assert results(tmp_path / "extended")["steps"] == STEPS
+
+
+def test_a_shortened_run_publishes_its_own_last_step(config: Path, tmp_path: Path) -> None:
+    train(config, tmp_path / "long", *EXTENSIBLE, "--save_steps=1", "--save_total_limit=9")
+    for name in ("results.json", "checkpoint-00000008.safetensors"):  # as after a stop at step 7
+        (tmp_path / "long" / name).unlink()
+    shutil.rmtree(tmp_path / "long" / "model")
+    train(config, tmp_path / "long", *EXTENSIBLE, "--max_steps=5")
+    train(config, tmp_path / "short", *EXTENSIBLE, "--max_steps=5")
+    published, expected = (load_file(tmp_path / run / "model" / "model.safetensors") for run in ("long", "short"))
+    assert all(torch.equal(published[name], tensor) for name, tensor in expected.items())
 
 
 def test_a_run_with_a_cosine_cannot_be_extended(config: Path, finished: Path) -> None:

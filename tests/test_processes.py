@@ -54,7 +54,7 @@ def take_turns(
 ) -> list[BaseException | None]:
     """Run `work` in all processes, and return their errors."""
     monkeypatch.setattr(processes, "distributed", Threads())
-    processes.patient_group.cache_clear()
+    monkeypatch.setattr(processes, "_patient_groups", {})
 
     def run(accelerator: SimpleNamespace) -> None:
         with context(accelerator):

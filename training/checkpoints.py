@@ -110,7 +110,7 @@ class CheckpointWriter:
                 save_file(tensors, temporary, metadata=header)
         except (SafetensorError, OSError) as error:
             raise self._not_written(path, tensors, error) from error
-        self.remove_older(step)
+        self.remove_older(path)
         return path
 
     def start_saving(self, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Callable[[], None]:
@@ -123,7 +123,7 @@ class CheckpointWriter:
             A function that waits until the checkpoint is complete. It raises an `OSError` if writing has failed.
         """
         path = self.folder / f"checkpoint-{step:08d}"
-        writer = _FolderWriter(path, metadata, lambda: self.remove_older(step))
+        writer = _FolderWriter(path, metadata, lambda: self.remove_older(path))
         saving = dcp.async_save(tensors, storage_writer=writer, process_group=patient_group("checkpoints"))
 
         def wait() -> None:
@@ -135,12 +135,17 @@ class CheckpointWriter:
 
         return wait
 
-    def remove_older(self, step: int) -> None:
-        """Remove checkpoints of steps before `step`, except for the newest `keep` - 1 and milestones."""
-        older = [path for path in reversed(checkpoints_in(self.folder)) if step_of(path) < step]
-        for path in older[self.keep - 1 :]:
-            if not self.is_milestone(step_of(path)):
-                remove_atomically(path)
+    def remove_older(self, newest: Path) -> None:
+        """
+        Remove checkpoints of steps before that of `newest`, except for the newest `keep` - 1 and milestones.
+
+        A checkpoint of the same step, but of the other kind, is also removed.
+        """
+        step, paths = step_of(newest), [path for path in reversed(checkpoints_in(self.folder)) if path != newest]
+        older = [path for path in paths if step_of(path) < step]
+        removed = [path for path in older[self.keep - 1 :] if not self.is_milestone(step_of(path))]
+        for path in [*removed, *(path for path in paths if step_of(path) == step)]:
+            remove_atomically(path)
 
     def _not_written(self, path: Path, tensors: dict[str, torch.Tensor], cause: BaseException) -> OSError:
         size, free = sum(tensor.nbytes for tensor in tensors.values()), shutil.disk_usage(self.folder).free
@@ -163,6 +168,9 @@ class _FolderWriter(StorageWriter):
 
     def finish(self, metadata: dcp.Metadata, results: list[Any]) -> None:
         """Complete the checkpoint. This runs in the main process."""
+        names = {written.storage_data.relative_path for process in results for written in process}
+        if missing := sorted(name for name in names if not (self.path / name).exists()):
+            raise OSError(f"{missing[0]} is missing. All machines must see the same `output_dir`")
         super().finish(metadata, results)
         write_json(self.path / STATE_FILE, self._state)
         publish_folder(self.path, self._path)

@@ -89,7 +89,8 @@ def estimate_run(
     memory = device_memory(config, num_parameters, batch_tokens // passes // num_processes, training, launch)
     checkpoint = num_parameters * CHECKPOINT_BYTES
     kept = training.save_total_limit + 1 + training.max_steps // (training.keep_every or training.max_steps + 1)
-    free = shutil.disk_usage(next(path for path in training.output_dir.absolute().parents if path.exists())).free
+    folder = training.output_dir.absolute()
+    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
     values = {
         "parameters": f"{num_parameters:,}",
         "tokens": f"{training.max_steps * batch_tokens:,} ({batch_tokens:,} per step)",

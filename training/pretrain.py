@@ -221,7 +221,7 @@ def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
                 "`tokenizer` to the tokenizer with which the model was trained."
             )
     if torch.get_default_device().type == "meta":
-        return AutoModel.from_config(checkpoint)
+        return AutoModel.from_config(checkpoint, dtype=torch.float32)
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
 
 
@@ -494,7 +494,13 @@ class Pretraining:
 
     def _write_results(self) -> None:
         training, progress = self.training, self.progress
-        model = load_model(load_newest_checkpoint(training.output_dir))
+        checkpoint = load_newest_checkpoint(training.output_dir, lambda checkpoint: checkpoint.step == progress.step)
+        if checkpoint is None:
+            raise OSError(
+                f"The checkpoint of step {progress.step} in {training.output_dir} is missing or damaged. Run the same "
+                "command again."
+            )
+        model = load_model(checkpoint)
         model.generation_config = self.model.generation_config
         save_model(model, self.data.tokenizer, training.output_dir / "model")
         results = {

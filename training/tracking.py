@@ -54,8 +54,8 @@ def flops_per_token(config: AOGPTConfig | MDMEncoderConfig, length: int) -> floa
     because they can be computed once per target position instead of once per row.
     """
     layers, width = config.num_hidden_layers, config.hidden_size
-    projections = 2 * width**2 * (1 + config.num_key_value_heads / config.num_attention_heads)
+    projections = 2 * width * config.head_dim * (config.num_attention_heads + config.num_key_value_heads)
     mlp = (3 if config.gated_mlp else 2) * width * config.intermediate_size
     weights = layers * (projections + mlp) + width * config.vocab_size
-    attention = 12.0 * layers * width * length
+    attention = 12.0 * layers * config.num_attention_heads * config.head_dim * length
     return 6.0 * weights + (attention if isinstance(config, MDMEncoderConfig) else attention / 2)

@@ -16,7 +16,7 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedModel
+from transformers import CONFIG_MAPPING, AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from transformers.generation import CompileConfig, LogitsProcessorList, TopPLogitsWarper
 
 from common.models import Model, load_pretrained, longest_sequence
@@ -253,7 +253,8 @@ def sample_causal_lm(
     """
     config = model.generation_config
     start_id = next((id for id in (config.bos_token_id, config.eos_token_id) if isinstance(id, int)), 0)
-    config.eos_token_id = config.forced_eos_token_id = None  # otherwise, a sequence could be shorter than `length`
+    # Saved settings could change the distribution. With end-of-text, a sequence could be shorter than `length`.
+    model.generation_config = GenerationConfig(bos_token_id=start_id)
 
     def make(remark: str, max_batch_size: int | None = None, **settings: Any) -> Contender:
         def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:

@@ -113,6 +113,11 @@ class Run:
         if results is None:
             return False
         check_same_run(results["arguments"], settings, self.folder)
+        finished = [run.folder / "results.json" for run in (self.start, self) if run is not None]
+        if finished[0].stat().st_mtime > finished[-1].stat().st_mtime:
+            raise ValueError(
+                f"{self.folder} continues {finished[0].parent}, which was trained further since. Remove {self.folder}."
+            )
         return not changed_settings(results["arguments"], settings)
 
     def train(self, num_threads: int) -> subprocess.Popen:

@@ -155,6 +155,8 @@ def test_sharded_run_equals_that_of_one_process_and_any_number_can_resume_it(
     shutil.copytree(tmp_path / "sharded" / "checkpoint-00000003", tmp_path / "resumed" / "checkpoint-00000003")
     train(config, tmp_path / "resumed")
     assert_close_training(single, tmp_path / "resumed")
+    if not hasattr(accelerator, "compile_regions_fsdp2"):
+        return  # this version of Accelerate does not support hybrid sharding by these variables
     shutil.copytree(tmp_path / "sharded" / "checkpoint-00000003", tmp_path / "hybrid" / "checkpoint-00000003")
     hybrid = {"PARALLELISM_CONFIG_DP_REPLICATE_SIZE": "2", "PARALLELISM_CONFIG_DP_SHARD_SIZE": "2"}
     run_fsdp2(tmp_path, config, tmp_path / "hybrid", processes=4, **hybrid)

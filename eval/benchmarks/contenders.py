@@ -275,9 +275,10 @@ def sample_causal_lm(
         f"{name} static-cache": make("left to right, with a static cache, compiled on a GPU or by --compile", **static),
     }
     longest = longest_sequence(model.config)
+    no_id = model.config.get_text_config().vocab_size  # some versions of Transformers need an end-of-text id for drafts
     if longest is None or length + LOOKUP_TOKENS < longest:
         remark = "left to right, with drafts from the text so far; Transformers supports only batch size 1"
-        contenders[f"{name} prompt-lookup"] = make(remark, 1, prompt_lookup_num_tokens=LOOKUP_TOKENS)
+        contenders[f"{name} prompt-lookup"] = make(remark, 1, prompt_lookup_num_tokens=LOOKUP_TOKENS, eos_token_id=no_id)
     return contenders
 
 

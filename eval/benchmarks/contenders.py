@@ -278,7 +278,8 @@ def sample_causal_lm(
     no_id = model.config.get_text_config().vocab_size  # some versions of Transformers need an end-of-text id for drafts
     if longest is None or length + LOOKUP_TOKENS < longest:
         remark = "left to right, with drafts from the text so far; Transformers supports only batch size 1"
-        contenders[f"{name} prompt-lookup"] = make(remark, 1, prompt_lookup_num_tokens=LOOKUP_TOKENS, eos_token_id=no_id)
+        drafts = {"prompt_lookup_num_tokens": LOOKUP_TOKENS, "eos_token_id": no_id}
+        contenders[f"{name} prompt-lookup"] = make(remark, 1, **drafts)
     return contenders
 
 

@@ -18,9 +18,7 @@ MASK, EOS = 11, 0
 
 @pytest.fixture
 def model() -> AOGPTForAnyOrderLM:
-    model = random_model()
-    model.config.eos_token_id = EOS
-    return model
+    return random_model(eos_token_id=EOS)
 
 
 def test_gaps_leave_a_part_of_the_document() -> None:

@@ -14,9 +14,7 @@ MASK, EOS = 11, 0
 
 @pytest.fixture
 def model() -> AOGPTForAnyOrderLM:
-    model = random_model()
-    model.config.eos_token_id = EOS
-    return model
+    return random_model(eos_token_id=EOS)
 
 
 def log_likelihood_of_visible(model: AOGPTForAnyOrderLM, row: list[int]) -> float:

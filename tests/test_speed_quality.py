@@ -14,7 +14,8 @@ import torch
 from datasets import Dataset
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
 
-from eval.benchmarks import speed_quality
+from common.data import DataArguments
+from eval.benchmarks import speed_quality, study_results
 from eval.benchmarks.speed_quality import SpeedQualityArguments, compare, judge_samples, main
 from eval.judging import Judge, Sample
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
@@ -125,8 +126,10 @@ def test_held_out_text_is_judged(
     folder = save(tmp_path / "run/model", tiny_model, tiny_tokenizer)
     rows = [[index, 2, 3, 13, 13] for index in range(6)]
     data = SimpleNamespace(validation=Dataset.from_dict({"input_ids": rows}))
-    monkeypatch.setattr(speed_quality, "read_finished_run", lambda run: (None, run))
-    monkeypatch.setattr(speed_quality, "load_data", lambda run: data)
+    finished = {"arguments": {"tokenizer": None}}, DataArguments(corpus=["names"])
+    monkeypatch.setattr(study_results, "read_finished_run", lambda run: finished)
+    monkeypatch.setattr(study_results, "load_data", lambda arguments: data)
+    study_results._load_validation.cache_clear()
     arguments = SpeedQualityArguments(tmp_path, judge, [1], ["decoder"], tmp_path / "run", num_samples=3, device="cpu")
     report = compare([folder], arguments)
     nats = sum(measure_nats(judge, [index, 2, 3, 13]) for index in (0, 2, 4))  # spread over the text, without padding

@@ -109,6 +109,16 @@ def test_all_arms_are_trained_with_all_seeds_and_compared(
     }
 
 
+def test_a_run_that_continues_an_earlier_state_is_an_error(trained: list[str], tmp_path: Path) -> None:
+    arms = {"first-half": {**HALF, "orders": "left_to_right"}, "second-half": {**HALF, "init_from": "first-half"}}
+    path = write_study(tmp_path, arms, halves={"title": "T", "baseline": "first-half", "unequal_tokens": True})
+    study.main([path, f"--runs_dir={tmp_path}"])
+    later = (tmp_path / "seed-0" / "second-half" / "results.json").stat().st_mtime + 1
+    os.utime(tmp_path / "seed-0" / "first-half" / "results.json", (later, later))
+    with pytest.raises(SystemExit, match=r"second-half continues .*first-half, which was trained further since\. Rem"):
+        study.main([path, f"--runs_dir={tmp_path}"])
+
+
 def test_an_encoder_has_no_score_left_to_right(trained: list[str], tmp_path: Path) -> None:
     arms = {"random": {}, "encoder": {"architecture": "encoder"}}
     path = write_study(tmp_path, arms, sides={"title": "Sides", "baseline": "random"})
@@ -156,7 +166,7 @@ def stub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text("import os, sys\nprint(os.environ['OMP_NUM_THREADS'])\nsys.exit(3 * ('/bad' in sys.argv[1]))\n")
     monkeypatch.setattr(study, "PRETRAIN", path)
     monkeypatch.setattr(study, "POLL_SECONDS", 0.01)
-    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    monkeypatch.setattr(study, "num_cores", lambda: 6)
     return path
 
 

@@ -251,7 +251,7 @@ def sample_causal_lm(
     lookup may draft tokens after the end of the text. Prompt lookup is left out if the model has too few positions for
     these tokens.
     """
-    config = model.generation_config
+    config, vocab_size = model.generation_config, model.config.get_text_config().vocab_size
     start_id = next((id for id in (config.bos_token_id, config.eos_token_id) if isinstance(id, int)), 0)
     # Saved settings could change the distribution. With end-of-text, a sequence could be shorter than `length`.
     model.generation_config = GenerationConfig(bos_token_id=start_id)
@@ -263,8 +263,7 @@ def sample_causal_lm(
             output = model.generate(start, attention_mask=mask, max_new_tokens=length, **sampling, **settings)
             return output[:, 1:]
 
-        vocab_size, num_parameters = model.config.get_text_config().vocab_size, model.num_parameters()
-        return Contender(generate, remark, vocab_size, num_parameters, False, max_batch_size=max_batch_size)
+        return Contender(generate, remark, vocab_size, model.num_parameters(), False, max_batch_size=max_batch_size)
 
     static: dict[str, Any] = {"cache_implementation": "static"}
     if compile_mode is not None:
@@ -275,10 +274,10 @@ def sample_causal_lm(
         f"{name} static-cache": make("left to right, with a static cache, compiled on a GPU or by --compile", **static),
     }
     longest = longest_sequence(model.config)
-    no_id = model.config.get_text_config().vocab_size  # some versions of Transformers need an end-of-text id for drafts
     if longest is None or length + LOOKUP_TOKENS < longest:
         remark = "left to right, with drafts from the text so far; Transformers supports only batch size 1"
-        drafts = {"prompt_lookup_num_tokens": LOOKUP_TOKENS, "eos_token_id": no_id}
+        # With drafts, some versions of Transformers need an end-of-text id. This one is never generated.
+        drafts = {"prompt_lookup_num_tokens": LOOKUP_TOKENS, "eos_token_id": vocab_size}
         contenders[f"{name} prompt-lookup"] = make(remark, 1, **drafts)
     return contenders
 

@@ -27,14 +27,13 @@ from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option
-from common.data import load_data
 from common.files import make_folder, write_json
 from common.hardware import versions
 from common.models import find_model, load_model, load_pretrained, longest_sequence, read_any_config
 from common.reports import GREY, markdown_table, save_figure, style_axes, with_error
-from common.results import read_finished_run
 from eval.benchmarks.contenders import DECODERS, Contender, sample_causal_lm, sample_encoder
 from eval.benchmarks.speed import describe_hardware, find_device, time_generation
+from eval.benchmarks.study_results import held_out_rows
 from eval.generative import without_padding
 from eval.judging import Judge, Sample
 from eval.metrics.sample_entropy.sample_entropy import unigram_entropy
@@ -168,11 +167,9 @@ def compare(models: list[str], arguments: SpeedQualityArguments) -> dict[str, An
 
 def read_reference(arguments: SpeedQualityArguments) -> tuple[list[Sample], PreTrainedTokenizerBase]:
     """Return held-out sequences of the training run `arguments.reference`, and their tokenizer."""
-    _, data = read_finished_run(arguments.reference)
-    rows, tokenizer = load_data(data).validation, load_tokenizer(arguments.reference / "model")
-    count = min(arguments.num_samples, len(rows))
-    spread = rows[[number * len(rows) // count for number in range(count)]]
-    return make_samples(spread["input_ids"], tokenizer), tokenizer
+    rows = held_out_rows(arguments.reference, arguments.num_samples)
+    tokenizer = load_tokenizer(arguments.reference / "model")
+    return make_samples(rows["input_ids"], tokenizer), tokenizer
 
 
 def judge_samples(samples: list[Sample], tokenizer: PreTrainedTokenizerBase, judge: Judge) -> dict[str, Any]:

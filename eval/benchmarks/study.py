@@ -27,6 +27,7 @@ import yaml
 
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
 from common.files import write_text
+from common.hardware import num_cores
 from common.results import read_results
 from eval.benchmarks.study_results import Question, read_model, write_results
 from training.arguments import changed_settings, check_same_run, parse_arguments, to_settings
@@ -98,13 +99,19 @@ class Run:
         return self.folder.with_name(f"{self.arm}.yaml")
 
     @property
+    def finish_time(self) -> float:
+        """Return the time at which the run wrote its results."""
+        return (self.folder / "results.json").stat().st_mtime
+
+    @property
     def is_finished(self) -> bool:
         """
         Return whether the run is finished with the current settings.
 
         Raises:
             ValueError: If a setting is wrong, or if the folder contains a finished run with other settings (except
-                settings of the schedule, such as `max_steps`, with which training can continue).
+                settings of the schedule, such as `max_steps`, with which training can continue), or one that continues
+                an earlier state of `start`.
         """
         if self.start is not None and not self.start.is_finished:
             return False
@@ -113,10 +120,9 @@ class Run:
         if results is None:
             return False
         check_same_run(results["arguments"], settings, self.folder)
-        finished = [run.folder / "results.json" for run in (self.start, self) if run is not None]
-        if finished[0].stat().st_mtime > finished[-1].stat().st_mtime:
+        if self.start is not None and self.start.finish_time > self.finish_time:
             raise ValueError(
-                f"{self.folder} continues {finished[0].parent}, which was trained further since. Remove {self.folder}."
+                f"{self.folder} continues {self.start.folder}, which was trained further since. Remove {self.folder}."
             )
         return not changed_settings(results["arguments"], settings)
 
@@ -214,7 +220,7 @@ def train_all(runs: list[Run], jobs: int) -> list[Run]:
 
     A run that continues another run starts after that run. If that run failed, it is not trained, and counts as failed.
     """
-    num_threads = max((os.cpu_count() or 1) // jobs, 1)
+    num_threads = max(num_cores() // jobs, 1)
     waiting = [run for run in runs if not run.is_finished]
     running: dict[Run, subprocess.Popen] = {}
     failed: list[Run] = []
@@ -289,7 +295,7 @@ def main(argv: list[str]) -> None:
     failed = []
     if not arguments.collect:
         try:
-            failed = train_all(runs, arguments.jobs or os.cpu_count() or 1)
+            failed = train_all(runs, arguments.jobs or num_cores())
         except KeyboardInterrupt:
             sys.exit("Stopped. The same command continues the study.")
     command = shlex.join(["python", "eval/benchmarks/study.py", *argv])

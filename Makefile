@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: quickstart findings from-causal sudoku test test-quantization test-transformers test-lowest lint format clean
+.PHONY: quickstart findings sudoku test test-quantization test-transformers test-lowest lint format clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
@@ -14,11 +14,6 @@ quickstart: $(INSTALLED)
 # Compare training orders, target injections and moving averages, with three seeds (Findings 1, 2, 3 and 6 of the paper).
 findings: $(INSTALLED)
 	$(BIN)/python eval/benchmarks/study.py training/configs/study_paper.yaml
-
-# Train a small Llama left to right, convert it, and compare any-order training that starts from it with any-order
-# training that starts from random weights.
-from-causal: $(INSTALLED)
-	$(BIN)/python eval/benchmarks/from_causal.py
 
 # Train models that solve Sudoku in any order, a left-to-right rival and an encoder, and let all solve held-out puzzles.
 # `make sudoku SEEDS="0 1 2"` trains each recipe with three seeds.

@@ -19,9 +19,8 @@ from transformers import PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option
 from common.models import find_model, load_model
-from common.reports import save_animation
+from common.reports import make_printable, save_animation
 from common.tokenization import num_unpadded
-from eval.benchmarks.quickstart_texts import make_printable
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.orders import ORDER_NAMES
 from modeling_aogpt.tokenization import load_tokenizer

@@ -3,11 +3,9 @@
 """Benchmarks of generation. No test asserts a time."""
 
 import json
-import mmap
 import platform
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +20,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlavaConfig, 
 
 from common.hardware import versions
 from eval.benchmarks import contenders as contenders_module
-from eval.benchmarks import resources, speed
+from eval.benchmarks import floor, speed
 from eval.benchmarks.contenders import (
     CONTENDERS,
     DECODERS,
@@ -34,18 +32,9 @@ from eval.benchmarks.contenders import (
     sample_causal_lm,
     sample_encoder,
 )
-from eval.benchmarks.resources import (
-    Machine,
-    PeakMemory,
-    best_time,
-    count_work,
-    measure_decoder,
-    measure_encoder,
-    measure_machine,
-)
+from eval.benchmarks.floor import Machine, best_time, count_work, measure_machine
 from eval.benchmarks.speed import SpeedArguments, main, measure, time_contenders
-from eval.benchmarks.speed_report import write_report
-from modeling_aogpt import AOGPTConfig, MDMEncoderForMaskedLM, decoding_state
+from modeling_aogpt import AOGPTConfig, decoding_state
 from modeling_aogpt.devices import HAS_ONEDNN, Linear
 from tests.references import random_model
 
@@ -116,7 +105,6 @@ def test_encoders_have_the_sizes_of_the_decoder(name: str) -> None:
     )
     encoder.lm_head.register_forward_hook(lambda *values: queries.append(values[1][0].shape[0] // 3))
     contender = sample_encoder(encoder)
-    assert contender.is_linear
     decode(contender)
     if name == "sedd":
         assert all(level is not None for level in noise_levels)
@@ -175,19 +163,13 @@ def test_causal_lms_generate_the_given_length(tmp_path: Path) -> None:
     save_gpt2(tmp_path, 20)
     decoder = random_model().float()
     found = make_contenders([str(tmp_path), "llama"], decoder, 9)
-    names = [f"{name}{way}" for name in (tmp_path, "llama") for way in ("", " static-cache", " prompt-lookup")]
+    names = [f"{name}{way}" for name in (tmp_path, "llama") for way in ("", " static-cache")]
     assert list(found) == names
-    for name, contender in found.items():
+    for contender in found.values():
         assert not contender.takes_steps
-        assert contender.max_batch_size == (1 if "lookup" in name else None)
-        assert contender.sample(1, 9, 9).shape == (1, 9)
-    assert found["llama"].sample(3, 9, 9).shape == (3, 9)
+        assert contender.sample(3, 9, 9).shape == (3, 9)
     with pytest.raises(ValueError, match=r"`length` must be at most 20 for .*, but is 21"):
         load_causal_lm(str(tmp_path), decoder.config, 21)
-
-
-def test_prompt_lookup_is_left_out_for_short_models(tmp_path: Path) -> None:
-    assert "x prompt-lookup" not in sample_causal_lm("x", save_gpt2(tmp_path, 9), 9)
 
 
 def test_causal_lms_start_with_the_start_token_and_do_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,14 +180,13 @@ def test_causal_lms_start_with_the_start_token_and_do_not_stop(tmp_path: Path, m
         return start.repeat(1, 6)
 
     monkeypatch.setattr(model, "generate", generate)
-    for contender in sample_causal_lm("x", model, 5, "default").values():
+    for contender in sample_causal_lm("x", model, "default").values():
         contender.sample(1, 5, 5)
     assert model.generation_config.eos_token_id is None
-    assert [call["start"] for call in calls] == [[[3]]] * 3
+    assert [call["start"] for call in calls] == [[[3]]] * 2
     assert all(call["do_sample"] and call["top_k"] == 0 for call in calls)
-    assert [call.get("cache_implementation") for call in calls] == [None, "static", None]
+    assert [call.get("cache_implementation") for call in calls] == [None, "static"]
     assert calls[1]["compile_config"].mode == "default"
-    assert calls[2]["prompt_lookup_num_tokens"] == 10
 
 
 def test_longest_sequence_of_a_causal_lm_is_that_of_its_text_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +230,7 @@ def test_rates_are_operations_and_bytes_per_second(device: str, monkeypatch: pyt
         function()
         return 1.0
 
-    monkeypatch.setattr(resources, "best_time", run_for_a_second)
+    monkeypatch.setattr(floor, "best_time", run_for_a_second)
     with torch.nn.modules.module.register_module_forward_hook(count):
         machine = measure_machine(AOGPTConfig(**speed.SIZES["tiny"]), torch.device(device), torch.bfloat16)
     assert machine == Machine(counted["flop"], counted["bytes"])
@@ -260,7 +241,7 @@ def test_rates_are_operations_and_bytes_per_second(device: str, monkeypatch: pyt
 def test_best_time_is_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
     durations = iter([1.0, 1.0, 2.0, 8.0, 0.5, 1.5, 2.0, 2.0])  # of calls; a round has four
     clock = [0.0]
-    monkeypatch.setattr(resources, "time", SimpleNamespace(perf_counter=lambda: sum(clock)))
+    monkeypatch.setattr(floor, "time", SimpleNamespace(perf_counter=lambda: sum(clock)))
     found = best_time(lambda: clock.append(next(durations)), torch.device("cpu"), num_calls=4, repeats=2)
     assert found == 6.0 / 4
     assert next(durations, None) is None
@@ -280,8 +261,8 @@ def fake_contenders(calls: list[tuple]) -> dict[str, Contender]:
     contenders = {
         "decoder": fake("decoder", calls),
         "one-by-one": fake("one-by-one", calls, takes_steps=False),
-        "encoder": fake("encoder", calls, is_linear=True),
-        "lookup": fake("lookup", calls, takes_steps=False, max_batch_size=1),
+        "encoder": fake("encoder", calls),
+        "causal": fake("causal", calls, takes_steps=False),
     }
     return contenders
 
@@ -293,38 +274,25 @@ def test_warm_up(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple] = []
     arguments = SpeedArguments(**TINY | {"steps": [4, 99], "device": device, "repeats": 2})
     rounds = list(time_contenders(fake_contenders(calls), arguments, 2, 16, torch.device(device)))
-    assert [len(point["all_seconds"]) for point in rounds[0] + rounds[1]] == [1] * 5 + [2] * 5
+    assert [len(point["all_seconds"]) for point in rounds[0] + rounds[1]] == [1] * 6 + [2] * 6
     jobs = [("decoder", 2, 16, 4), ("encoder", 2, 16, 4), ("decoder", 2, 16, 16)]
-    jobs += [("one-by-one", 2, 16, 16), ("encoder", 2, 16, 16)]  # no lookup at batch size 2
+    jobs += [("one-by-one", 2, 16, 16), ("encoder", 2, 16, 16), ("causal", 2, 16, 16)]
     warm_up = jobs if device == "cuda" else [(name, 2, 8, 1) for name, *_ in jobs]
-    assert calls == [("encoder", 2, 16, 1), *warm_up, *jobs, *jobs]  # the first call estimates the time of a step
+    assert calls == [*warm_up, *jobs, *jobs]
 
 
-def test_times_of_many_steps_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step of the encoder takes 10 s and its draws 3 s. The decoder takes 1 s per step, and one-by-one 8 s."""
-    slowdowns = iter([1.0, 1.0, 1.5])  # of the rounds; the first is also that of the estimate
+def test_times_are_compared_within_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of the encoder takes 10 s, and one of the decoder 1 s. All are slower in the last two rounds."""
+    seconds = iter([1.0, 10.0, 8.0, 8.0, 3.0, 33.0, 16.0, 8.0, 2.0, 24.0, 8.0, 16.0])
 
-    def measure_time(contender: Contender, *arguments: Any) -> tuple[float, None]:
-        num_steps = arguments[2]
-        if contender.is_linear:
-            return slowdown * (3.0 + 10 * num_steps), None
-        if contender.takes_steps:
-            return slowdown**2 * num_steps, None  # slower than the others in the last round
-        return slowdown * 8.0, None
-
-    monkeypatch.setattr(speed, "time_generation", measure_time)
-    slowdown = next(slowdowns)
-    arguments = SpeedArguments(**TINY | {"steps": [2, 8, 16], "repeats": 3, "limit_seconds": 100.0})
-    for found in time_contenders(fake_contenders([]), arguments, 1, 16, CPU):
-        points = {(point["contender"], point["num_steps"]): point for point in found}
-        slowdown = next(slowdowns, 1.0)
-    assert points["encoder", 2]["seconds"] == 23.0
-    assert not points["encoder", 2]["is_computed"]
-    assert points["encoder", 8]["is_computed"]
-    assert points["encoder", 16]["seconds"] == pytest.approx(163.0)
-    assert points["encoder", 16]["all_seconds"] == pytest.approx([163.0, 163.0, 1.5 * 163.0])
-    assert points["encoder", 16]["ratio"] == pytest.approx(163 / 16)
-    assert points["lookup", None]["ratio"] == 1.0
+    monkeypatch.setattr(speed, "time_generation", lambda *arguments: (next(seconds), None))
+    arguments = SpeedArguments(**TINY | {"steps": [2], "repeats": 3})
+    *_, found = time_contenders(fake_contenders([]), arguments, 1, 16, CPU)
+    points = {(point["contender"], point["num_steps"]): point for point in found}
+    assert points["encoder", 2]["all_seconds"] == [10.0, 33.0, 24.0]
+    assert points["encoder", 2]["seconds"] == 10.0
+    assert points["encoder", 2]["ratio"] == 11.0  # the median of 10, 11 and 12
+    assert points["causal", None]["ratio"] == 1.0
     assert points["one-by-one", None]["seconds"] == 8.0
 
 
@@ -375,7 +343,6 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     for point in report["points"]:
         assert len(point["all_seconds"]) == 2
         assert point["seconds"] == min(point["all_seconds"]) > 0
-        assert not point["is_computed"]
         if point["contender"] in ("decoder", "one-by-one"):
             assert point["ratio"] == 1.0
     assert capsys.readouterr().out.count("called with 2 16 16") == 2
@@ -410,48 +377,6 @@ def test_interrupted_run_keeps_its_measurements(tmp_path: Path, monkeypatch: pyt
     report = json.loads((folder / "speed.json").read_text())
     assert [point["batch_size"] for point in report["points"]] == [1] * 3
     assert "| 1 | 2 | interrupted:make |" in (folder / "speed.md").read_text()
-
-
-def test_memory_grows_with_the_length() -> None:
-    config = AOGPTConfig(**speed.SIZES["tiny"])
-    short, long = (measure_decoder(config.to_dict(), length, "cpu", torch.float32, 1) for length in (32, 64))
-    assert long["cache_bytes"] == 2 * short["cache_bytes"] == 2 * 2 * 2 * 32 * 32 * 4
-    assert long["modulation_bytes"] == 2 * short["modulation_bytes"] == 2 * 32 * 4 * 32 * (2 * 6 + 2)
-
-
-def test_encoder_memory_is_that_of_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All 64 positions are computed once, and a 32nd of them is masked."""
-    passes: list[torch.LongTensor] = []
-
-    def make(name: str, config: AOGPTConfig) -> MDMEncoderForMaskedLM:
-        model = make_encoder(name, config)
-        model.model.register_forward_pre_hook(lambda module, arguments: passes.append(arguments[0].clone()))
-        return model
-
-    monkeypatch.setattr(resources, "make_encoder", make)
-    config = AOGPTConfig(**speed.SIZES["tiny"])
-    assert measure_encoder(config.to_dict(), 64, "cpu", torch.float32, 1)["encoder_peak_bytes"] > 0
-    assert passes[-1].shape == (1, 64)
-    assert (passes[-1] == config.mask_token_id).sum() == 2
-    assert len(passes) == 2  # with the warm-up
-
-
-def test_peak_memory_is_measured_within_the_block() -> None:
-    with PeakMemory(torch.device("cpu")) as peak, mmap.mmap(-1, 2**27) as block:
-        for start in range(0, len(block), mmap.PAGESIZE):
-            block[start] = 1  # 128 MiB that no allocator had cached, freed before the end
-        time.sleep(0.05)
-    assert 2**27 <= peak.bytes < 2**28
-
-
-def test_memory_is_measured_in_another_process(tmp_path: Path) -> None:
-    report = measure(SpeedArguments(**TINY | {"steps": [1]}, contenders=["none"], memory_lengths=[32]), "command")
-    write_report(report, tmp_path)
-    assert (tmp_path / "memory.png").stat().st_size > 10_000
-    assert report["memory"][0]["length"] == 32
-    assert report["memory"][0]["cache_bytes"] == 2 * 2 * 32 * 32 * 4
-    assert report["memory"][0]["peak_bytes"] > 0
-    assert report["memory"][0]["encoder_peak_bytes"] > 0
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,14 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Time and memory of generation: the decoder, its ablations, encoders, causal language models, and your own sampler.
+Time of generation: the decoder, its ablations, encoders, causal language models, and your own sampler.
 
     python eval/benchmarks/speed.py [--steps 16 128 1024] [--batch_size 1 8 32] [--contenders decoder encoder ...]
         [--output_dir DIR]
 
 All contenders are measured in one run. They take turns, so that other load on the machine affects all of them. Without
---model, weights are random. With --output_dir, the command writes speed.json, speed.md, speed.png (like Figure 5 of the
-paper) and, with --memory_lengths, memory.png. The files are updated after every round, so an interrupted run keeps its
-results.
+--model, weights are random. With --output_dir, the command writes speed.json, speed.md and speed.png (like Figure 5 of
+the paper). The files are updated after every round, so an interrupted run keeps its results.
 """
 
 import platform
@@ -31,7 +30,7 @@ from common.commands import Options, Parser, one_line_errors, option
 from common.hardware import num_cores, versions
 from common.models import find_model, load_pretrained
 from eval.benchmarks.contenders import CONTENDERS, Contender, make_compared, make_contenders
-from eval.benchmarks.resources import count_work, measure_machine, measure_memory, synchronize
+from eval.benchmarks.floor import count_work, measure_machine, synchronize
 from eval.benchmarks.speed_report import to_markdown, write_report
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 
@@ -41,10 +40,6 @@ SIZES = {
     "medium": {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16},
 }
 SIZES["tiny"]["max_position_embeddings"] = 64
-
-# If the time of a contender is linear in the number of steps, and many steps would take too long, these numbers of
-# steps are timed instead, and the time of many steps is extrapolated.
-FEW_STEPS = (1, 4)
 
 Seconds = dict[tuple[str, int], list[float]]  # key: contender and number of steps; value: seconds by round
 
@@ -58,7 +53,7 @@ class SpeedArguments(Options):
         "small", "Model size: the paper's small and medium, or a tiny one."
     )
     length: int | None = option(None, "Number of tokens in a sequence. Defaults to the model's maximum.")
-    steps: list[int] = option([16, 32, 64, 128], "Numbers of steps, limited to the number of tokens.", least=1)
+    steps: list[int] = option([16, 64], "Numbers of steps, limited to the number of tokens.", least=1)
     batch_size: list[int] = option([1], "Numbers of sequences that are generated at once.", least=1)
     contenders: list[str] = option(
         ["no-lemma", "no-cache", "encoder"],
@@ -66,13 +61,7 @@ class SpeedArguments(Options):
     )
     causal_lm: str | None = option(None, "Also time a causal LM: folder or Hub name, or model type (random weights).")
     compare: str | None = option(None, "Also time your own sampler, module:function (see `make_compared`).")
-    memory_lengths: list[int] = option([], "Lengths at which to measure memory, such as 1024 2048 4096 8192.", least=1)
     repeats: int = option(2, "Number of rounds. In each round, every contender generates once.", least=1)
-    limit_seconds: float = option(
-        30.0,
-        "Longer generations of contenders with time linear in the number of steps (such as no-cache) are not run. "
-        "Their time is extrapolated from fewer steps.",
-    )
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
     device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")
     compile: str | None = option(
@@ -80,7 +69,7 @@ class SpeedArguments(Options):
     )
     threads: int | None = option(None, "Number of CPU threads. Defaults to PyTorch's choice.", least=1)
     output_dir: Path | None = option(
-        None, "Folder for speed.json, speed.md and the pictures. By default, results are only printed."
+        None, "Folder for speed.json, speed.md and speed.png. By default, results are only printed."
     )
 
     def __post_init__(self) -> None:
@@ -141,12 +130,6 @@ def measure(
                 point["floor_seconds"] = work.seconds(machine)
             report["points"] = finished + points
             save(report)
-    if arguments.memory_lengths:
-        config = model.config
-        del model, contenders
-        torch.cuda.empty_cache()  # the processes that measure memory need the space
-        report["memory"] = measure_memory(config, arguments.memory_lengths, arguments.device, dtype)
-        save(report)
     return report
 
 
@@ -180,15 +163,10 @@ def time_contenders(
 ) -> Iterator[list[dict[str, Any]]]:
     """Time all contenders at one batch size. After each round, yield the measurements of all rounds so far."""
     steps = sorted({min(count, length) for count in arguments.steps})
-    included = {
-        name: contender
-        for name, contender in contenders.items()
-        if contender.max_batch_size is None or batch_size <= contender.max_batch_size
-    }
     seconds: Seconds = {
         (name, count): []
-        for name, contender in included.items()
-        for count in _choose_steps(contender, steps, arguments.limit_seconds, batch_size, length, device)
+        for name, contender in contenders.items()
+        for count in (steps if contender.takes_steps else [length])
     }
     # A CPU needs only a few tokens to warm up. Accelerators and torch.compile load or compile kernels for every shape,
     # so they need a complete generation.
@@ -196,24 +174,11 @@ def time_contenders(
     jobs = sorted(seconds, key=lambda job: job[1])  # times of equal steps are compared, so measure them in a row
     for name, count in jobs:
         warm_up = (length, count) if needs_full_warm_up else (min(length, 8), 1)
-        included[name].sample(batch_size, *warm_up)
+        contenders[name].sample(batch_size, *warm_up)
     for _ in range(arguments.repeats):
         for name, count in tqdm(jobs, desc=f"batch {batch_size}", unit="generation"):
-            seconds[name, count].append(time_generation(included[name], batch_size, length, count, device)[0])
-        yield _make_points(included, seconds, steps, batch_size)
-
-
-def _choose_steps(
-    contender: Contender, steps: list[int], limit: float, batch_size: int, length: int, device: torch.device
-) -> list[int]:
-    """Return the numbers of steps to time. `FEW_STEPS` replace the long generations of a linear contender."""
-    if not contender.takes_steps:
-        return [length]
-    if not contender.is_linear:
-        return steps
-    estimate, _ = time_generation(contender, batch_size, length, 1, device)
-    short = [count for count in steps if count * estimate <= limit]
-    return short if short == steps else sorted({*short, *(min(count, length) for count in FEW_STEPS)})
+            seconds[name, count].append(time_generation(contenders[name], batch_size, length, count, device)[0])
+        yield _make_points(contenders, seconds, steps, length, batch_size)
 
 
 def time_generation(
@@ -228,7 +193,7 @@ def time_generation(
 
 
 def _make_points(
-    contenders: dict[str, Contender], seconds: Seconds, steps: list[int], batch_size: int
+    contenders: dict[str, Contender], seconds: Seconds, steps: list[int], length: int, batch_size: int
 ) -> list[dict[str, Any]]:
     """Return the times of all contenders at one batch size, and their ratios to those of decoder or one-by-one."""
     points = []
@@ -236,9 +201,8 @@ def _make_points(
         for name, contender in contenders.items():
             if contender.takes_steps == (num_steps is None):
                 continue
-            times, is_computed = _times(seconds, name, num_steps)
-            reference, _ = _times(seconds, "one-by-one" if num_steps is None else "decoder", num_steps)
-            ratios = [one / other for one, other in zip(times, reference, strict=True)]
+            times = seconds[name, num_steps or length]
+            reference = seconds["one-by-one" if num_steps is None else "decoder", num_steps or length]
             points.append(
                 {
                     "contender": name,
@@ -246,22 +210,10 @@ def _make_points(
                     "num_steps": num_steps,
                     "seconds": min(times),
                     "all_seconds": list(times),
-                    "ratio": statistics.median(ratios),
-                    "is_computed": is_computed,
+                    "ratio": statistics.median(one / other for one, other in zip(times, reference, strict=True)),
                 }
             )
     return points
-
-
-def _times(seconds: Seconds, name: str, num_steps: int | None) -> tuple[list[float], bool]:
-    """Return the seconds of a contender in each round, and whether they are extrapolated from fewer steps."""
-    if num_steps is None:
-        return next(times for (other, _), times in seconds.items() if other == name), False
-    if (name, num_steps) in seconds:
-        return seconds[name, num_steps], False
-    measured = sorted((count, times) for (other, count), times in seconds.items() if other == name)
-    (few, short), (more, long) = measured[0], measured[-1]
-    return [a + (b - a) * (num_steps - few) / (more - few) for a, b in zip(short, long, strict=True)], True
 
 
 def describe_hardware(device: torch.device) -> dict[str, Any]:

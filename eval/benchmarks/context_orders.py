@@ -54,21 +54,6 @@ class Arguments(Options):
         return [2**exponent for exponent in range(self.max_ensemble.bit_length())]
 
 
-def count_predictions(length: int) -> tuple[int, int]:
-    """
-    Return how many different predictions an encoder and a decoder can make in a sequence of n = `length` tokens.
-
-    A prediction has a target, and a context of other positions. For an encoder, the order of the context does not
-    matter, so there are n 2^(n - 1) predictions. For a decoder, it matters, so there are floor(e n!) - 1 predictions.
-    (This is Finding 5 of the paper.)
-    """
-    sizes = range(length)
-    return (
-        sum(length * math.comb(length - 1, size) for size in sizes),
-        sum(length * math.perm(length - 1, size) for size in sizes),
-    )
-
-
 def draw_predictions(
     num_sequences: int, num_contexts: int, length: int, generator: torch.Generator
 ) -> tuple[torch.BoolTensor, torch.BoolTensor]:

@@ -16,6 +16,7 @@ from PIL import Image
 from transformers import set_seed
 
 from common.data import DataArguments, load_data
+from common.reports import make_printable
 from common.results import ORDER_SEED
 from common.tokenization import vocabulary_arguments
 from eval.benchmarks import quickstart_report
@@ -244,3 +245,7 @@ def test_xz_uses_training_documents() -> None:
     assert seen["xz"] == unseen["xz"] > 3  # eight letters take 3 bits each
     assert seen["xz_after_training"] < 0.2
     assert 2.5 < unseen["xz_after_training"] < 3.5
+
+
+def test_make_printable() -> None:
+    assert make_printable("größer 漢\n\t\x1b[1m") == "größer 漢���[1m"

@@ -6,9 +6,7 @@ import json
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -20,7 +18,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlavaConfig, 
 
 from common.hardware import versions
 from eval.benchmarks import contenders as contenders_module
-from eval.benchmarks import floor, speed
+from eval.benchmarks import speed
 from eval.benchmarks.contenders import (
     CONTENDERS,
     DECODERS,
@@ -32,10 +30,9 @@ from eval.benchmarks.contenders import (
     sample_causal_lm,
     sample_encoder,
 )
-from eval.benchmarks.floor import Machine, best_time, count_work, measure_machine
 from eval.benchmarks.speed import SpeedArguments, main, measure, time_contenders
 from modeling_aogpt import AOGPTConfig, decoding_state
-from modeling_aogpt.devices import HAS_ONEDNN, Linear
+from modeling_aogpt.devices import HAS_ONEDNN
 from tests.references import random_model
 
 CPU = torch.device("cpu")
@@ -200,53 +197,6 @@ def test_longest_sequence_of_a_causal_lm_is_that_of_its_text_model(monkeypatch: 
         load_causal_lm("name", AOGPTConfig(), 8)
 
 
-def test_floor_counts_weights_and_rows() -> None:
-    """With the sizes of GPT-2: 85 million weights in blocks and 38.6 million in the head."""
-    work = count_work(AOGPTConfig(), 1, 1024, 1024, torch.float32)
-    weights, cache = 12 * 12 * 768**2 + 768 * 50304, 2 * 12 * 768 * 512
-    assert work.bytes == 1024 * 4 * (weights + cache)
-    rows = 1024 * (12 * (12 * 768**2 + 768 * 1024) + 768 * 50304)
-    assert work.flop == 2 * rows
-    assert work.seconds(Machine(work.flop, work.bytes / 3)) == pytest.approx(3)
-    few = count_work(AOGPTConfig(), 4, 1024, 32, torch.float32)
-    entering = 31 * 31 * 4
-    in_last_layer = 10 * 768**2 + 768 * 1024  # without queries, attention, projection and MLP
-    assert few.flop == 2 * (4 * rows + entering * (12 * (12 * 768**2 + 768 * 1024) - in_last_layer))
-
-
-@pytest.mark.parametrize("device", ["cpu", "meta"])  # an accelerator
-def test_rates_are_operations_and_bytes_per_second(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count the operations of calls that take one second each. An accelerator reads all weights in one call."""
-    counted = {"flop": 0.0, "bytes": 0.0, "reads": 0}
-
-    def count(layer: Linear, arguments: tuple, output: torch.Tensor) -> None:
-        if len(arguments[0]) == 1:
-            counted["bytes"] += layer.weight.nbytes
-            counted["reads"] += 1
-        else:
-            counted["flop"] += 2 * len(arguments[0]) * layer.weight.numel()
-
-    def run_for_a_second(function: Callable[[], object], device: torch.device, num_calls: int) -> float:
-        function()
-        return 1.0
-
-    monkeypatch.setattr(floor, "best_time", run_for_a_second)
-    with torch.nn.modules.module.register_module_forward_hook(count):
-        machine = measure_machine(AOGPTConfig(**speed.SIZES["tiny"]), torch.device(device), torch.bfloat16)
-    assert machine == Machine(counted["flop"], counted["bytes"])
-    assert counted["bytes"] == 2 * 2 * 3 * 32 * 128
-    assert counted["reads"] == {"cpu": 2 * 3, "meta": 1}[device]
-
-
-def test_best_time_is_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    durations = iter([1.0, 1.0, 2.0, 8.0, 0.5, 1.5, 2.0, 2.0])  # of calls; a round has four
-    clock = [0.0]
-    monkeypatch.setattr(floor, "time", SimpleNamespace(perf_counter=lambda: sum(clock)))
-    found = best_time(lambda: clock.append(next(durations)), torch.device("cpu"), num_calls=4, repeats=2)
-    assert found == 6.0 / 4
-    assert next(durations, None) is None
-
-
 def fake(name: str, calls: list[tuple], **attributes: Any) -> Contender:
     """Return a contender that records its calls."""
 
@@ -304,20 +254,6 @@ def test_contenders_are_chosen_by_name() -> None:
     assert SpeedArguments(contenders=["sedd", "decoder"]).contenders == ["decoder", "one-by-one", "sedd"]
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_floor_is_measured_in_the_given_dtype(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    arguments = SpeedArguments(**TINY | {"steps": [2], "dtype": dtype, "contenders": ["none"]})
-    dtypes = []
-
-    def record(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Machine:
-        dtypes.append(dtype)
-        return Machine(1.0, 1.0)
-
-    monkeypatch.setattr(speed, "measure_machine", record)
-    assert measure(arguments, "command")["dtype"] == dtype
-    assert dtypes == [getattr(torch, dtype)]
-
-
 def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "mine.py").write_text(
         "import torch\n"
@@ -354,7 +290,7 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "| 2 | 16 | encoder | " in written
     assert "All weights are random." in written
     used = f"torch {torch.__version__}, transformers {transformers.__version__}, python {platform.python_version()}. "
-    assert f"; {used}On this machine, large" in written
+    assert f"; {used.strip()}" in written
 
 
 def test_interrupted_run_keeps_its_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +30,6 @@ from common.commands import Options, Parser, one_line_errors, option
 from common.hardware import num_cores, versions
 from common.models import find_model, load_pretrained
 from eval.benchmarks.contenders import CONTENDERS, Contender, make_compared, make_contenders
-from eval.benchmarks.floor import count_work, measure_machine, synchronize
 from eval.benchmarks.speed_report import to_markdown, write_report
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 
@@ -106,7 +105,6 @@ def measure(
         raise ValueError(f"`length` must be between 1 and {longest} (`max_position_embeddings`), but is {length}.")
 
     contenders = _make_contenders(arguments, model, length)
-    machine = measure_machine(model.config, device, dtype)
     report = {
         "command": command,
         "hardware": describe_hardware(device),
@@ -114,7 +112,6 @@ def measure(
         "dtype": arguments.dtype,
         "length": length,
         "model": arguments.model,
-        "machine": asdict(machine),
         "contenders": {
             name: {"num_parameters": contender.num_parameters, "remark": contender.remark}
             for name, contender in contenders.items()
@@ -124,10 +121,6 @@ def measure(
     for batch_size in arguments.batch_size:
         finished = report["points"]
         for points in time_contenders(contenders, arguments, batch_size, length, device):
-            for point in points:
-                num_steps = point["num_steps"] or length
-                work = count_work(model.config, batch_size, length, num_steps, dtype)
-                point["floor_seconds"] = work.seconds(machine)
             report["points"] = finished + points
             save(report)
     return report
@@ -179,6 +172,12 @@ def time_contenders(
         for name, count in tqdm(jobs, desc=f"batch {batch_size}", unit="generation"):
             seconds[name, count].append(time_generation(contenders[name], batch_size, length, count, device)[0])
         yield _make_points(contenders, seconds, steps, length, batch_size)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until an accelerator has finished its queued work."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
 
 
 def time_generation(

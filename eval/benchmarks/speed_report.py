@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, NullLocator
 
 from common.files import write_json, write_text
-from common.reports import GREY, markdown_table, save_figure, style_axes
+from common.reports import markdown_table, save_figure, style_axes
 
 MARKERS = "osD^v<>Ph"
 RANDOM_WEIGHTS = (
@@ -28,7 +28,6 @@ def write_report(report: dict[str, Any], folder: Path) -> None:
 
 def to_markdown(report: dict[str, Any]) -> str:
     """Return the text of speed.md."""
-    machine = report["machine"]
     hardware = ", ".join(f"{name} {value}" for name, value in report["hardware"].items())
     packages = ", ".join(f"{name} {report['versions'][name]}" for name in ("torch", "transformers", "python"))
     contenders = [
@@ -38,17 +37,14 @@ def to_markdown(report: dict[str, Any]) -> str:
     rows = [
         (
             *(str(point["batch_size"]), str(point["num_steps"] or "own"), point["contender"]),
-            *(f"{point['seconds']:.3g}", f"{point['seconds'] / point['floor_seconds']:.2f}", f"{point['ratio']:.2f}"),
+            *(f"{point['seconds']:.3g}", f"{point['ratio']:.2f}"),
         )
         for point in report["points"]
     ]
     parts = [
         "# Speed of generation",
         f"Every contender generated {report['length']} tokens per sequence in {report['dtype']}. "
-        f"{RANDOM_WEIGHTS if report['model'] is None else ''}Machine and libraries: {hardware}; {packages}. On this "
-        f"machine, large matrix products reach {machine['flop_per_second'] / 1e9:.0f} GFLOP/s, and weights are read at "
-        f"{machine['bytes_per_second'] / 1e9:.1f} GB/s. The floor is a lower bound on the time of the decoder at these "
-        "rates: the time of its operations, or the time to read its weights and cache, whichever is longer.",
+        f"{RANDOM_WEIGHTS if report['model'] is None else ''}Machine and libraries: {hardware}; {packages}.",
         f"```bash\n{report['command']}\n```",
         markdown_table(["contender", "parameters", "what it does"], contenders, "lrl"),
         "The contenders took turns. The seconds are those of the fastest round. The ratio is the time divided by the "
@@ -56,7 +52,7 @@ def to_markdown(report: dict[str, Any]) -> str:
         "number of steps themselves, it is the time divided by the time of one-by-one. Not all contenders sample from "
         "the same distribution: with a given number of steps, the tokens of a step are drawn independently, and causal "
         "language models can only sample left to right.",
-        markdown_table(["batch", "steps", "contender", "seconds", "relative to floor", "ratio"], rows, "rrlrrr"),
+        markdown_table(["batch", "steps", "contender", "seconds", "ratio"], rows, "rrlrr"),
     ]
     return "\n\n".join(parts)
 
@@ -81,8 +77,6 @@ def _plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
             else:
                 axes.plot(list(line), list(line.values()), color=color, marker=marker, markersize=5, label=name)
         steps = sorted({point["num_steps"] for point in panel if point["num_steps"]})
-        floors = {point["num_steps"]: point["floor_seconds"] for point in panel}
-        axes.plot(steps, [floors[count] for count in steps], color=GREY, linestyle=":", label="floor of this machine")
         axes.yaxis.set_major_formatter(LogFormatter())
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         axes.set(xscale="log", yscale="log", xlabel="steps")

@@ -13,6 +13,7 @@ from PIL import Image
 
 from common.files import atomic_file
 
+MARKERS = "osD^v<>Ph"
 GREY, BLUE, ORANGE, GREEN, RED = "#8c8c8c", "#1f5fa8", "#d9730d", "#3a8a4d", "#b03a48"
 
 

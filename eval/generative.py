@@ -33,7 +33,7 @@ from common.files import write_json, write_text
 from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, load_model, read_config
 from common.processes import start_accelerator
-from common.reports import save_figure, style_axes
+from common.reports import MARKERS, save_figure, style_axes
 from common.tokenization import num_unpadded
 from eval.judging import Judge, Sample
 from eval.metrics.sample_entropy.sample_entropy import distinct, unigram_entropy
@@ -43,7 +43,6 @@ from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.unmasking import SCORE_UNMASKING
 
 MAX_N = 3  # largest n of distinct-n
-MARKERS = "osD^v<>P"
 
 
 @dataclass

@@ -29,11 +29,11 @@ from common.commands import Options, Parser, one_line_errors, option
 from common.files import make_folder, write_json
 from common.hardware import versions
 from common.models import find_model, load_model, load_pretrained, longest_sequence, read_any_config
-from common.reports import GREY, markdown_table, save_figure, style_axes, with_error
+from common.reports import GREY, MARKERS, markdown_table, save_figure, style_axes, with_error
 from eval.benchmarks.contenders import DECODERS, Contender, sample_causal_lm, sample_encoder
 from eval.benchmarks.speed import describe_hardware, find_device, time_generation
 from eval.benchmarks.study_results import held_out_rows
-from eval.generative import MARKERS, short_name, without_padding
+from eval.generative import short_name, without_padding
 from eval.judging import Judge, Sample
 from eval.metrics.sample_entropy.sample_entropy import unigram_entropy
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig

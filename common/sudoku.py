@@ -140,10 +140,10 @@ def training_texts(size: int, form: Form) -> Iterator[tuple[str, str]]:
 
     Args:
         size: Number of rows.
-        form: `"grid"`: a text is a grid. `"clues"`: a text is a grid in which the clues of a puzzle are in brackets,
-            which mark the context, such as `1[2]34[1]...`. `"puzzle"`: a text is `[PUZZLE=]GRID`. A puzzle contains the
-            clues of a minimal puzzle, and a random number of the other cells, so its solution is unique. The grids of a
-            class have the same minimal puzzle, up to the digits.
+        form: `"grid"`: a text is a grid. `"clues"`: in every second text, the clues of a puzzle are in brackets, which
+            mark the context, such as `1[2]34[1]...`; the other texts are plain grids. `"puzzle"`: a text is
+            `[PUZZLE=]GRID`. A puzzle contains the clues of a minimal puzzle, and a random number of the other cells, so
+            its solution is unique. The grids of a class have the same minimal puzzle, up to the digits.
     """
     for representative in classes(size):
         if is_test_class(representative):
@@ -156,19 +156,19 @@ def training_texts(size: int, form: Form) -> Iterator[tuple[str, str]]:
             continue
         minimal = make_puzzle(list(representative), size, rng)
         missing = [cell for cell, digit in enumerate(minimal) if not digit]
-        for grid in grids:
+        for number, grid in enumerate(grids):
             empty = set(rng.sample(missing, rng.randint(1, len(missing))))
-            yield key, _with_clues(grid, empty) if form == "clues" else _after_puzzle(grid, empty)
+            if form == "puzzle":
+                puzzle = [0 if cell in empty else digit for cell, digit in enumerate(grid)]
+                yield key, f"[{to_text(puzzle)}=]{to_text(grid)}"
+            else:
+                yield key, _mark_clues(grid, empty) if number % 2 else to_text(grid)
 
 
-def _with_clues(grid: Grid, empty: set[int]) -> str:
+def _mark_clues(grid: Grid, empty: set[int]) -> str:
+    """Return a grid as text, with brackets around the cells that are not in `empty`."""
     cells = (str(digit) if cell in empty else f"[{digit}]" for cell, digit in enumerate(grid))
     return "".join(cells).replace("][", "")
-
-
-def _after_puzzle(grid: Grid, empty: set[int]) -> str:
-    puzzle = [0 if cell in empty else digit for cell, digit in enumerate(grid)]
-    return f"[{to_text(puzzle)}=]{to_text(grid)}"
 
 
 def held_out_puzzles(size: int, count: int, num_clues: int | None = None) -> list[tuple[Grid, Grid]]:

@@ -3,10 +3,9 @@
 """Helpers for runs that use several processes, on one or several machines."""
 
 import atexit
-import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -153,9 +152,3 @@ def check_same_everywhere(**values: Any) -> None:
                     f"`{name}` must be the same in all processes, but is {value} in process {process} and "
                     f"{expected[name]} in process 0. Use the same `output_dir` and the same corpus on every machine."
                 )
-
-
-def run_in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Run a function in a new process, so that only its own memory is measured, and return its result."""
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, arguments)

@@ -8,9 +8,28 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.benchmarks.context_orders import draw_predictions, ensemble_nats, main, score_context_orders
+from eval.benchmarks.context_orders import (
+    count_predictions,
+    draw_predictions,
+    ensemble_nats,
+    main,
+    score_context_orders,
+)
 from tests.references import random_encoder, random_model, seeded
 from tests.training_runs import train, write_config
+
+
+def test_the_numbers_of_predictions_are_those_of_an_enumeration() -> None:
+    for length in range(1, 6):
+        ordered = {
+            (target, context)
+            for size in range(length)
+            for context in itertools.permutations(range(length), size)
+            for target in set(range(length)) - set(context)
+        }
+        unordered = {(target, frozenset(context)) for target, context in ordered}
+        assert count_predictions(length) == (len(unordered), len(ordered))
+        assert count_predictions(length) == (length * 2 ** (length - 1), int(math.e * math.factorial(length)) - 1)
 
 
 def test_targets_have_all_ranks_and_contexts_are_random() -> None:
@@ -78,3 +97,4 @@ def test_a_decoder_is_compared_with_an_encoder(tmp_path: Path, capsys: pytest.Ca
     report = (tmp_path / "context_orders.md").read_text()
     assert "| decoder |" in report
     assert "| M = 1 | M = 4 | M = 8 |" in report
+    assert (tmp_path / "context_orders.png").stat().st_size > 5000

@@ -3,10 +3,14 @@
 """Benchmarks of generation. No test asserts a time."""
 
 import json
+import mmap
 import platform
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -18,7 +22,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlavaConfig, 
 
 from common.hardware import versions
 from eval.benchmarks import contenders as contenders_module
-from eval.benchmarks import speed
+from eval.benchmarks import resources, speed
 from eval.benchmarks.contenders import (
     CONTENDERS,
     DECODERS,
@@ -30,9 +34,19 @@ from eval.benchmarks.contenders import (
     sample_causal_lm,
     sample_encoder,
 )
+from eval.benchmarks.resources import (
+    Machine,
+    PeakMemory,
+    best_time,
+    count_work,
+    measure_decoder,
+    measure_encoder,
+    measure_machine,
+)
 from eval.benchmarks.speed import SpeedArguments, main, measure, time_contenders
-from modeling_aogpt import AOGPTConfig, decoding_state
-from modeling_aogpt.devices import HAS_ONEDNN
+from eval.benchmarks.speed_report import write_report
+from modeling_aogpt import AOGPTConfig, MDMEncoderForMaskedLM, decoding_state
+from modeling_aogpt.devices import HAS_ONEDNN, Linear
 from tests.references import random_model
 
 CPU = torch.device("cpu")
@@ -102,6 +116,7 @@ def test_encoders_have_the_sizes_of_the_decoder(name: str) -> None:
     )
     encoder.lm_head.register_forward_hook(lambda *values: queries.append(values[1][0].shape[0] // 3))
     contender = sample_encoder(encoder)
+    assert contender.is_linear
     decode(contender)
     if name == "sedd":
         assert all(level is not None for level in noise_levels)
@@ -160,13 +175,19 @@ def test_causal_lms_generate_the_given_length(tmp_path: Path) -> None:
     save_gpt2(tmp_path, 20)
     decoder = random_model().float()
     found = make_contenders([str(tmp_path), "llama"], decoder, 9)
-    names = [f"{name}{way}" for name in (tmp_path, "llama") for way in ("", " static-cache")]
+    names = [f"{name}{way}" for name in (tmp_path, "llama") for way in ("", " static-cache", " prompt-lookup")]
     assert list(found) == names
-    for contender in found.values():
+    for name, contender in found.items():
         assert not contender.takes_steps
-        assert contender.sample(3, 9, 9).shape == (3, 9)
+        assert contender.max_batch_size == (1 if "lookup" in name else None)
+        assert contender.sample(1, 9, 9).shape == (1, 9)
+    assert found["llama"].sample(3, 9, 9).shape == (3, 9)
     with pytest.raises(ValueError, match=r"`length` must be at most 20 for .*, but is 21"):
         load_causal_lm(str(tmp_path), decoder.config, 21)
+
+
+def test_prompt_lookup_is_left_out_for_short_models(tmp_path: Path) -> None:
+    assert "x prompt-lookup" not in sample_causal_lm("x", save_gpt2(tmp_path, 9), 9)
 
 
 def test_causal_lms_start_with_the_start_token_and_do_not_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,13 +198,14 @@ def test_causal_lms_start_with_the_start_token_and_do_not_stop(tmp_path: Path, m
         return start.repeat(1, 6)
 
     monkeypatch.setattr(model, "generate", generate)
-    for contender in sample_causal_lm("x", model, "default").values():
+    for contender in sample_causal_lm("x", model, 5, "default").values():
         contender.sample(1, 5, 5)
     assert model.generation_config.eos_token_id is None
-    assert [call["start"] for call in calls] == [[[3]]] * 2
+    assert [call["start"] for call in calls] == [[[3]]] * 3
     assert all(call["do_sample"] and call["top_k"] == 0 for call in calls)
-    assert [call.get("cache_implementation") for call in calls] == [None, "static"]
+    assert [call.get("cache_implementation") for call in calls] == [None, "static", None]
     assert calls[1]["compile_config"].mode == "default"
+    assert calls[2]["prompt_lookup_num_tokens"] == 10
 
 
 def test_longest_sequence_of_a_causal_lm_is_that_of_its_text_model(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,6 +217,53 @@ def test_longest_sequence_of_a_causal_lm_is_that_of_its_text_model(monkeypatch: 
     model.config = LlavaConfig(text_config=LlamaConfig(max_position_embeddings=7))
     with pytest.raises(ValueError, match="`length` must be at most 7 for name, but is 8"):
         load_causal_lm("name", AOGPTConfig(), 8)
+
+
+def test_floor_counts_weights_and_rows() -> None:
+    """With the sizes of GPT-2: 85 million weights in blocks and 38.6 million in the head."""
+    work = count_work(AOGPTConfig(), 1, 1024, 1024, torch.float32)
+    weights, cache = 12 * 12 * 768**2 + 768 * 50304, 2 * 12 * 768 * 512
+    assert work.bytes == 1024 * 4 * (weights + cache)
+    rows = 1024 * (12 * (12 * 768**2 + 768 * 1024) + 768 * 50304)
+    assert work.flop == 2 * rows
+    assert work.seconds(Machine(work.flop, work.bytes / 3)) == pytest.approx(3)
+    few = count_work(AOGPTConfig(), 4, 1024, 32, torch.float32)
+    entering = 31 * 31 * 4
+    in_last_layer = 10 * 768**2 + 768 * 1024  # without queries, attention, projection and MLP
+    assert few.flop == 2 * (4 * rows + entering * (12 * (12 * 768**2 + 768 * 1024) - in_last_layer))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])  # an accelerator
+def test_rates_are_operations_and_bytes_per_second(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the operations of calls that take one second each. An accelerator reads all weights in one call."""
+    counted = {"flop": 0.0, "bytes": 0.0, "reads": 0}
+
+    def count(layer: Linear, arguments: tuple, output: torch.Tensor) -> None:
+        if len(arguments[0]) == 1:
+            counted["bytes"] += layer.weight.nbytes
+            counted["reads"] += 1
+        else:
+            counted["flop"] += 2 * len(arguments[0]) * layer.weight.numel()
+
+    def run_for_a_second(function: Callable[[], object], device: torch.device, num_calls: int) -> float:
+        function()
+        return 1.0
+
+    monkeypatch.setattr(resources, "best_time", run_for_a_second)
+    with torch.nn.modules.module.register_module_forward_hook(count):
+        machine = measure_machine(AOGPTConfig(**speed.SIZES["tiny"]), torch.device(device), torch.bfloat16)
+    assert machine == Machine(counted["flop"], counted["bytes"])
+    assert counted["bytes"] == 2 * 2 * 3 * 32 * 128
+    assert counted["reads"] == {"cpu": 2 * 3, "meta": 1}[device]
+
+
+def test_best_time_is_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    durations = iter([1.0, 1.0, 2.0, 8.0, 0.5, 1.5, 2.0, 2.0])  # of calls; a round has four
+    clock = [0.0]
+    monkeypatch.setattr(resources, "time", SimpleNamespace(perf_counter=lambda: sum(clock)))
+    found = best_time(lambda: clock.append(next(durations)), torch.device("cpu"), num_calls=4, repeats=2)
+    assert found == 6.0 / 4
+    assert next(durations, None) is None
 
 
 def fake(name: str, calls: list[tuple], **attributes: Any) -> Contender:
@@ -211,8 +280,8 @@ def fake_contenders(calls: list[tuple]) -> dict[str, Contender]:
     contenders = {
         "decoder": fake("decoder", calls),
         "one-by-one": fake("one-by-one", calls, takes_steps=False),
-        "encoder": fake("encoder", calls),
-        "causal": fake("causal", calls, takes_steps=False),
+        "encoder": fake("encoder", calls, is_linear=True),
+        "lookup": fake("lookup", calls, takes_steps=False, max_batch_size=1),
     }
     return contenders
 
@@ -224,25 +293,38 @@ def test_warm_up(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple] = []
     arguments = SpeedArguments(**TINY | {"steps": [4, 99], "device": device, "repeats": 2})
     rounds = list(time_contenders(fake_contenders(calls), arguments, 2, 16, torch.device(device)))
-    assert [len(point["all_seconds"]) for point in rounds[0] + rounds[1]] == [1] * 6 + [2] * 6
+    assert [len(point["all_seconds"]) for point in rounds[0] + rounds[1]] == [1] * 5 + [2] * 5
     jobs = [("decoder", 2, 16, 4), ("encoder", 2, 16, 4), ("decoder", 2, 16, 16)]
-    jobs += [("one-by-one", 2, 16, 16), ("encoder", 2, 16, 16), ("causal", 2, 16, 16)]
+    jobs += [("one-by-one", 2, 16, 16), ("encoder", 2, 16, 16)]  # no lookup at batch size 2
     warm_up = jobs if device == "cuda" else [(name, 2, 8, 1) for name, *_ in jobs]
-    assert calls == [*warm_up, *jobs, *jobs]
+    assert calls == [("encoder", 2, 16, 1), *warm_up, *jobs, *jobs]  # the first call estimates the time of a step
 
 
-def test_times_are_compared_within_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step of the encoder takes 10 s, and one of the decoder 1 s. All are slower in the last two rounds."""
-    seconds = iter([1.0, 10.0, 8.0, 8.0, 3.0, 33.0, 16.0, 8.0, 2.0, 24.0, 8.0, 16.0])
+def test_times_of_many_steps_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of the encoder takes 10 s and its draws 3 s. The decoder takes 1 s per step, and one-by-one 8 s."""
+    slowdowns = iter([1.0, 1.0, 1.5])  # of the rounds; the first is also that of the estimate
 
-    monkeypatch.setattr(speed, "time_generation", lambda *arguments: (next(seconds), None))
-    arguments = SpeedArguments(**TINY | {"steps": [2], "repeats": 3})
-    *_, found = time_contenders(fake_contenders([]), arguments, 1, 16, CPU)
-    points = {(point["contender"], point["num_steps"]): point for point in found}
-    assert points["encoder", 2]["all_seconds"] == [10.0, 33.0, 24.0]
-    assert points["encoder", 2]["seconds"] == 10.0
-    assert points["encoder", 2]["ratio"] == 11.0  # the median of 10, 11 and 12
-    assert points["causal", None]["ratio"] == 1.0
+    def measure_time(contender: Contender, *arguments: Any) -> tuple[float, None]:
+        num_steps = arguments[2]
+        if contender.is_linear:
+            return slowdown * (3.0 + 10 * num_steps), None
+        if contender.takes_steps:
+            return slowdown**2 * num_steps, None  # slower than the others in the last round
+        return slowdown * 8.0, None
+
+    monkeypatch.setattr(speed, "time_generation", measure_time)
+    slowdown = next(slowdowns)
+    arguments = SpeedArguments(**TINY | {"steps": [2, 8, 16], "repeats": 3, "limit_seconds": 100.0})
+    for found in time_contenders(fake_contenders([]), arguments, 1, 16, CPU):
+        points = {(point["contender"], point["num_steps"]): point for point in found}
+        slowdown = next(slowdowns, 1.0)
+    assert points["encoder", 2]["seconds"] == 23.0
+    assert not points["encoder", 2]["is_computed"]
+    assert points["encoder", 8]["is_computed"]
+    assert points["encoder", 16]["seconds"] == pytest.approx(163.0)
+    assert points["encoder", 16]["all_seconds"] == pytest.approx([163.0, 163.0, 1.5 * 163.0])
+    assert points["encoder", 16]["ratio"] == pytest.approx(163 / 16)
+    assert points["lookup", None]["ratio"] == 1.0
     assert points["one-by-one", None]["seconds"] == 8.0
 
 
@@ -252,6 +334,20 @@ def test_contenders_are_chosen_by_name() -> None:
     assert set(both[0]) - set(both[1]) == {"plain-products"}
     assert SpeedArguments(contenders=["none"]).contenders == ["decoder", "one-by-one"]
     assert SpeedArguments(contenders=["sedd", "decoder"]).contenders == ["decoder", "one-by-one", "sedd"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_floor_is_measured_in_the_given_dtype(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = SpeedArguments(**TINY | {"steps": [2], "dtype": dtype, "contenders": ["none"]})
+    dtypes = []
+
+    def record(config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Machine:
+        dtypes.append(dtype)
+        return Machine(1.0, 1.0)
+
+    monkeypatch.setattr(speed, "measure_machine", record)
+    assert measure(arguments, "command")["dtype"] == dtype
+    assert dtypes == [getattr(torch, dtype)]
 
 
 def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
@@ -279,6 +375,7 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     for point in report["points"]:
         assert len(point["all_seconds"]) == 2
         assert point["seconds"] == min(point["all_seconds"]) > 0
+        assert not point["is_computed"]
         if point["contender"] in ("decoder", "one-by-one"):
             assert point["ratio"] == 1.0
     assert capsys.readouterr().out.count("called with 2 16 16") == 2
@@ -290,7 +387,7 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "| 2 | 16 | encoder | " in written
     assert "All weights are random." in written
     used = f"torch {torch.__version__}, transformers {transformers.__version__}, python {platform.python_version()}. "
-    assert f"; {used.strip()}" in written
+    assert f"; {used}On this machine, large" in written
 
 
 def test_interrupted_run_keeps_its_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,6 +410,48 @@ def test_interrupted_run_keeps_its_measurements(tmp_path: Path, monkeypatch: pyt
     report = json.loads((folder / "speed.json").read_text())
     assert [point["batch_size"] for point in report["points"]] == [1] * 3
     assert "| 1 | 2 | interrupted:make |" in (folder / "speed.md").read_text()
+
+
+def test_memory_grows_with_the_length() -> None:
+    config = AOGPTConfig(**speed.SIZES["tiny"])
+    short, long = (measure_decoder(config.to_dict(), length, "cpu", torch.float32, 1) for length in (32, 64))
+    assert long["cache_bytes"] == 2 * short["cache_bytes"] == 2 * 2 * 2 * 32 * 32 * 4
+    assert long["modulation_bytes"] == 2 * short["modulation_bytes"] == 2 * 32 * 4 * 32 * (2 * 6 + 2)
+
+
+def test_encoder_memory_is_that_of_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All 64 positions are computed once, and a 32nd of them is masked."""
+    passes: list[torch.LongTensor] = []
+
+    def make(name: str, config: AOGPTConfig) -> MDMEncoderForMaskedLM:
+        model = make_encoder(name, config)
+        model.model.register_forward_pre_hook(lambda module, arguments: passes.append(arguments[0].clone()))
+        return model
+
+    monkeypatch.setattr(resources, "make_encoder", make)
+    config = AOGPTConfig(**speed.SIZES["tiny"])
+    assert measure_encoder(config.to_dict(), 64, "cpu", torch.float32, 1)["encoder_peak_bytes"] > 0
+    assert passes[-1].shape == (1, 64)
+    assert (passes[-1] == config.mask_token_id).sum() == 2
+    assert len(passes) == 2  # with the warm-up
+
+
+def test_peak_memory_is_measured_within_the_block() -> None:
+    with PeakMemory(torch.device("cpu")) as peak, mmap.mmap(-1, 2**27) as block:
+        for start in range(0, len(block), mmap.PAGESIZE):
+            block[start] = 1  # 128 MiB that no allocator had cached, freed before the end
+        time.sleep(0.05)
+    assert 2**27 <= peak.bytes < 2**28
+
+
+def test_memory_is_measured_in_another_process(tmp_path: Path) -> None:
+    report = measure(SpeedArguments(**TINY | {"steps": [1]}, contenders=["none"], memory_lengths=[32]), "command")
+    write_report(report, tmp_path)
+    assert (tmp_path / "memory.png").stat().st_size > 10_000
+    assert report["memory"][0]["length"] == 32
+    assert report["memory"][0]["cache_bytes"] == 2 * 2 * 32 * 32 * 4
+    assert report["memory"][0]["peak_bytes"] > 0
+    assert report["memory"][0]["encoder_peak_bytes"] > 0
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from common.processes import run_in_new_process
 from eval.benchmarks import training_speed
+from eval.benchmarks.resources import run_in_new_process
 from eval.benchmarks.training_speed import Arguments, PlainAOGPT
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from tests.references import perturb_vectors

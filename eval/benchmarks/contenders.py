@@ -7,7 +7,7 @@ To add a sampler of a decoder, add a line to `DECODERS`. To add an encoder, add 
 causal language model, add its model type to `CAUSAL_LMS`.
 """
 
-import pkgutil
+import importlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from modeling_aogpt.unmasking import ScheduledUnmasking
 Generate = Callable[[int, int, int], torch.LongTensor]
 
 CAUSAL_LMS = ("gpt2", "llama")
+LOOKUP_TOKENS = 10  # tokens that Transformers' prompt lookup drafts per pass; its documentation uses this value
 
 
 @dataclass
@@ -41,6 +42,8 @@ class Contender:
         num_ids: Number of allowed ids: it may generate the ids from 0 to `num_ids` - 1.
         num_parameters: Number of parameters, if known.
         takes_steps: Whether it generates in a given number of steps. Otherwise, it chooses the number of steps itself.
+        is_linear: Whether its time is a linear function of the number of steps.
+        max_batch_size: Largest number of sequences that it can generate at once.
     """
 
     generate: Generate
@@ -48,6 +51,8 @@ class Contender:
     num_ids: int
     num_parameters: int | None = None
     takes_steps: bool = True
+    is_linear: bool = False
+    max_batch_size: int | None = None
 
     def sample(self, batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
         """Generate ids (batch_size, length). Raise a `ValueError` if the shape is wrong, or an id is not allowed."""
@@ -74,6 +79,7 @@ def sample_any_order(
     model: Model,
     remark: str,
     takes_steps: bool = True,
+    is_linear: bool = False,
     context: Callable[[Model], AbstractContextManager] = lambda model: nullcontext(),
     **settings: Any,
 ) -> Contender:
@@ -84,6 +90,7 @@ def sample_any_order(
         model: The decoder or encoder.
         remark: As in `Contender`.
         takes_steps: As in `Contender`.
+        is_linear: As in `Contender`.
         context: Function that returns a context manager for the model. The model generates within this context
             manager, which can change the model temporarily.
         settings: Arguments of `model.generate`.
@@ -96,7 +103,9 @@ def sample_any_order(
         with context(model):
             return model.generate(num_return_sequences=batch_size, max_length=length, **steps, **settings)
 
-    return Contender(generate, remark, model.config.num_valid_tokens, model.num_parameters(), takes_steps)
+    return Contender(
+        generate, remark, model.config.num_valid_tokens, model.num_parameters(), takes_steps, is_linear=is_linear
+    )
 
 
 class WithoutCache(CachedDecodingState):
@@ -120,11 +129,13 @@ DECODERS: dict[str, Callable[[AOGPTForAnyOrderLM], Contender]] = {
     "no-lemma": partial(
         sample_any_order,
         remark="cache; a step queries all masked positions, draws a token for each, and keeps a part of them",
+        is_linear=True,
         context=lambda model: patch.object(ScheduledUnmasking, "is_adaptive", True),
     ),
     "no-cache": partial(
         sample_any_order,
         remark="a step computes all rows of the context again",
+        is_linear=True,
         context=lambda model: patch.object(model, "decoding_state_class", WithoutCache),
     ),
     "one-by-one": partial(
@@ -191,9 +202,9 @@ def sample_encoder(model: MDMEncoderForMaskedLM) -> Contender:
     """Return a contender that generates with an encoder. A SEDD uses its own sampler; other encoders use Lemma 4.1."""
     if model.config.target_injection == "sigma":
         remark = "SEDD with its sampler: a step predicts all masked positions, and the score selects those it unmasks"
-        return sample_any_order(model, remark, unmasking="analytic")
+        return sample_any_order(model, remark, is_linear=True, unmasking="analytic")
     remark = "full attention, so no cache; a step draws only the positions it unmasks (Lemma 4.1)"
-    return sample_any_order(model, remark)
+    return sample_any_order(model, remark, is_linear=True)
 
 
 # ----------------------------------------------------------------------------------------------------- other models
@@ -213,7 +224,7 @@ def load_causal_lm(name: str, config: AOGPTConfig, length: int, **options: Any) 
     if name in CONFIG_MAPPING:
         names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
         sizes = {key: getattr(config, key) for key in names}
-        sizes["max_position_embeddings"] = config.max_position_embeddings + 1
+        sizes["max_position_embeddings"] = config.max_position_embeddings + 1 + LOOKUP_TOKENS
         if name != "gpt2":  # a gated MLP has three matrices instead of two, so each has 2/3 of the width
             sizes |= {
                 "intermediate_size": config.intermediate_size * 2 // 3,
@@ -230,30 +241,45 @@ def load_causal_lm(name: str, config: AOGPTConfig, length: int, **options: Any) 
     return model.eval()
 
 
-def sample_causal_lm(name: str, model: PreTrainedModel, compile_mode: str | None = None) -> dict[str, Contender]:
-    """Return contenders, by name, that generate with Transformers' `generate`: with the default and a static cache."""
+def sample_causal_lm(
+    name: str, model: PreTrainedModel, length: int, compile_mode: str | None = None
+) -> dict[str, Contender]:
+    """
+    Return contenders, by name, that generate `length` tokens with Transformers' `generate`.
+
+    There are up to three: with the default cache, with a static cache, and with prompt lookup. The last pass of prompt
+    lookup may draft tokens after the end of the text. Prompt lookup is left out if the model has too few positions for
+    these tokens.
+    """
     config, vocab_size = model.generation_config, model.config.get_text_config().vocab_size
     start_id = next((id for id in (config.bos_token_id, config.eos_token_id) if isinstance(id, int)), 0)
     # Saved settings could change the distribution. With end-of-text, a sequence could be shorter than `length`.
     model.generation_config = GenerationConfig(bos_token_id=start_id)
 
-    def make(remark: str, **settings: Any) -> Contender:
+    def make(remark: str, max_batch_size: int | None = None, **settings: Any) -> Contender:
         def generate(batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
             start = torch.full((batch_size, 1), start_id, device=model.device)
             mask, sampling = torch.ones_like(start), {"do_sample": True, "top_k": 0, "pad_token_id": 0}
             output = model.generate(start, attention_mask=mask, max_new_tokens=length, **sampling, **settings)
             return output[:, 1:]
 
-        return Contender(generate, remark, vocab_size, model.num_parameters(), takes_steps=False)
+        return Contender(generate, remark, vocab_size, model.num_parameters(), False, max_batch_size=max_batch_size)
 
     static: dict[str, Any] = {"cache_implementation": "static"}
     if compile_mode is not None:
         static["compile_config"] = CompileConfig(mode=compile_mode)
         static["compile_config"]._compile_all_devices = True  # otherwise, Transformers compiles nothing on a CPU
-    return {
+    contenders = {
         name: make("left to right, one token per pass, with the default cache"),
         f"{name} static-cache": make("left to right, with a static cache, compiled on a GPU or by --compile", **static),
     }
+    longest = longest_sequence(model.config)
+    if longest is None or length + LOOKUP_TOKENS < longest:
+        remark = "left to right, with drafts from the text so far; Transformers supports only batch size 1"
+        # With drafts, some versions of Transformers need an end-of-text id. This one is never generated.
+        drafts = {"prompt_lookup_num_tokens": LOOKUP_TOKENS, "eos_token_id": vocab_size}
+        contenders[f"{name} prompt-lookup"] = make(remark, 1, **drafts)
+    return contenders
 
 
 def make_compared(name: str, config: AOGPTConfig, device: torch.device, dtype: torch.dtype) -> Contender:
@@ -263,8 +289,9 @@ def make_compared(name: str, config: AOGPTConfig, device: torch.device, dtype: t
     `name` is `module:function`. The function is called with `config`, `device` and `dtype`. It must return a function
     of the type `Generate`.
     """
+    module_name, _, function_name = name.partition(":")
     try:
-        make = pkgutil.resolve_name(name)
+        make = getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError, ValueError) as error:
         raise ValueError(
             f"`compare` ({name!r}) cannot be imported. Set it to module:function, and add the folder of the module to "
@@ -305,5 +332,5 @@ def make_contenders(
             contenders[name] = sample_encoder(encoder)
         else:
             model = load_causal_lm(name, decoder.config, length, dtype=dtype).to(device)
-            contenders |= sample_causal_lm(name, model, compile_mode)
+            contenders |= sample_causal_lm(name, model, length, compile_mode)
     return contenders

@@ -9,7 +9,7 @@ RUN is the folder of a finished run of training/pretrain.py. Folders with the sa
 with different seeds. The command draws targets and contexts in held-out text. A decoder predicts each target with many
 orders of its context. The command reports how much the log-probability of a target differs between these orders. It
 also reports bits per byte if each prediction is the mean over M orders of its context (Eq. 4 of the paper). The context
-of an encoder has no order, so its predictions do not depend on M. The command writes context_orders.md and .json.
+of an encoder has no order, so its predictions do not depend on M. The command writes context_orders.md, .json and .png.
 """
 
 import math
@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib import colormaps
+from matplotlib.figure import Figure
 
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
 from common.files import write_json, write_text
 from common.models import Model, load_model
-from common.reports import markdown_table
+from common.reports import markdown_table, save_figure, style_axes
 from eval.benchmarks.study_results import estimate, format_estimate, held_out_rows
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.orders import random_orders
@@ -39,7 +41,7 @@ class Arguments(Options):
     num_contexts: int = option(8, "Number of predictions per sequence. Each has its own target and context.", least=1)
     max_ensemble: int = option(64, "Number of orders of each context, the largest M. It must be a power of 2.", least=2)
     seed: int = option(0, "Seed of the targets, contexts and orders.", least=0)
-    output_dir: Path = option(Path("runs/context_orders"), "Folder for context_orders.md and .json.")
+    output_dir: Path = option(Path("runs/context_orders"), "Folder for context_orders.md, .json and .png.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -50,6 +52,21 @@ class Arguments(Options):
     def ensemble_sizes(self) -> list[int]:
         """Return 1, 2, 4, ..., `max_ensemble`."""
         return [2**exponent for exponent in range(self.max_ensemble.bit_length())]
+
+
+def count_predictions(length: int) -> tuple[int, int]:
+    """
+    Return how many different predictions an encoder and a decoder can make in a sequence of n = `length` tokens.
+
+    A prediction has a target, and a context of other positions. For an encoder, the order of the context does not
+    matter, so there are n 2^(n - 1) predictions. For a decoder, it matters, so there are floor(e n!) - 1 predictions.
+    (This is Finding 5 of the paper.)
+    """
+    sizes = range(length)
+    return (
+        sum(length * math.comb(length - 1, size) for size in sizes),
+        sum(length * math.perm(length - 1, size) for size in sizes),
+    )
 
 
 def draw_predictions(
@@ -157,6 +174,8 @@ def _format_report(results: dict[str, Any], arguments: Arguments) -> str:
     header = ["model", "parameters", "spread, nats", *(f"M = {size}" for size in sizes)]
     return f"""# Orders of the context
 
+![Bits per byte against the size of the ensemble](context_orders.png)
+
 The table shows bits per byte in random orders, if each prediction is the mean over M random orders of its context. All
 models make the same {arguments.num_contexts} predictions in each of {arguments.num_sequences} held-out sequences. If a
 model has several seeds, values are means ± half the width of the 95 % confidence interval (Student's t). The *spread*
@@ -167,6 +186,21 @@ the context of an encoder has no order.
 
 Written by `{results["command"]}`.
 """
+
+
+def _plot(models: dict[str, dict[str, Any]], path: Path) -> None:
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    for (name, entry), color in zip(models.items(), colormaps["tab10"].colors * len(models), strict=False):
+        sizes, values = zip(*entry["bits_per_byte"].items(), strict=True)
+        errors = [value["half_width"] or 0.0 for value in values]
+        axes.errorbar(sizes, [value["mean"] for value in values], errors, color=color, capsize=2, label=name)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set(xlabel="size M of the ensemble over orders of the context", ylabel="bits per byte")
+    style_axes(axes, "Held-out text, random orders")
+    axes.legend(frameon=False)
+    save_figure(figure, path)
 
 
 @one_line_errors()
@@ -183,6 +217,7 @@ def main(argv: list[str]) -> None:
         "models": summarize(runs),
     }
     folder = arguments.output_dir
+    _plot(results["models"], folder / "context_orders.png")
     write_text(folder / "context_orders.md", _format_report(results, arguments))
     write_json(folder / "context_orders.json", results)
     print(_format_report(results, arguments))

@@ -1,14 +1,15 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Time of generation: the decoder, its ablations, encoders, causal language models, and your own sampler.
+Time and memory of generation: the decoder, its ablations, encoders, causal language models, and your own sampler.
 
     python eval/benchmarks/speed.py [--steps 16 128 1024] [--batch_size 1 8 32] [--contenders decoder encoder ...]
         [--output_dir DIR]
 
 All contenders are measured in one run. They take turns, so that other load on the machine affects all of them. Without
---model, weights are random. With --output_dir, the command writes speed.json, speed.md and speed.png (like Figure 5 of
-the paper). The files are updated after every round, so an interrupted run keeps its results.
+--model, weights are random. With --output_dir, the command writes speed.json, speed.md, speed.png (like Figure 5 of the
+paper) and, with --memory_lengths, memory.png. The files are updated after every round, so an interrupted run keeps its
+results.
 """
 
 import platform
@@ -17,24 +18,21 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from matplotlib import colormaps
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, NullLocator
 from rich.console import Console
 from rich.markdown import Markdown
 from tqdm import tqdm
 
 from common.commands import Options, Parser, one_line_errors, option
-from common.files import write_json, write_text
 from common.hardware import num_cores, versions
 from common.models import find_model, load_pretrained
-from common.reports import MARKERS, markdown_table, save_figure, style_axes
 from eval.benchmarks.contenders import CONTENDERS, Contender, make_compared, make_contenders
+from eval.benchmarks.resources import count_work, measure_machine, measure_memory, synchronize
+from eval.benchmarks.speed_report import to_markdown, write_report
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 
 SIZES = {
@@ -44,10 +42,9 @@ SIZES = {
 }
 SIZES["tiny"]["max_position_embeddings"] = 64
 
-RANDOM_WEIGHTS = (
-    "All weights are random. This does not change the time of a pass, but it changes how many drafts are accepted, so "
-    "speculative decoding and prompt lookup take other times with trained models. "
-)
+# If the time of a contender is linear in the number of steps, and many steps would take too long, these numbers of
+# steps are timed instead, and the time of many steps is extrapolated.
+FEW_STEPS = (1, 4)
 
 Seconds = dict[tuple[str, int], list[float]]  # key: contender and number of steps; value: seconds by round
 
@@ -61,7 +58,7 @@ class SpeedArguments(Options):
         "small", "Model size: the paper's small and medium, or a tiny one."
     )
     length: int | None = option(None, "Number of tokens in a sequence. Defaults to the model's maximum.")
-    steps: list[int] = option([16, 64], "Numbers of steps, limited to the number of tokens.", least=1)
+    steps: list[int] = option([16, 32, 64, 128], "Numbers of steps, limited to the number of tokens.", least=1)
     batch_size: list[int] = option([1], "Numbers of sequences that are generated at once.", least=1)
     contenders: list[str] = option(
         ["no-lemma", "no-cache", "encoder"],
@@ -69,7 +66,13 @@ class SpeedArguments(Options):
     )
     causal_lm: str | None = option(None, "Also time a causal LM: folder or Hub name, or model type (random weights).")
     compare: str | None = option(None, "Also time your own sampler, module:function (see `make_compared`).")
+    memory_lengths: list[int] = option([], "Lengths at which to measure memory, such as 1024 2048 4096 8192.", least=1)
     repeats: int = option(2, "Number of rounds. In each round, every contender generates once.", least=1)
+    limit_seconds: float = option(
+        30.0,
+        "Longer generations of contenders with time linear in the number of steps (such as no-cache) are not run. "
+        "Their time is extrapolated from fewer steps.",
+    )
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
     device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")
     compile: str | None = option(
@@ -77,7 +80,7 @@ class SpeedArguments(Options):
     )
     threads: int | None = option(None, "Number of CPU threads. Defaults to PyTorch's choice.", least=1)
     output_dir: Path | None = option(
-        None, "Folder for speed.json, speed.md and speed.png. By default, results are only printed."
+        None, "Folder for speed.json, speed.md and the pictures. By default, results are only printed."
     )
 
     def __post_init__(self) -> None:
@@ -114,6 +117,7 @@ def measure(
         raise ValueError(f"`length` must be between 1 and {longest} (`max_position_embeddings`), but is {length}.")
 
     contenders = _make_contenders(arguments, model, length)
+    machine = measure_machine(model.config, device, dtype)
     report = {
         "command": command,
         "hardware": describe_hardware(device),
@@ -121,6 +125,7 @@ def measure(
         "dtype": arguments.dtype,
         "length": length,
         "model": arguments.model,
+        "machine": asdict(machine),
         "contenders": {
             name: {"num_parameters": contender.num_parameters, "remark": contender.remark}
             for name, contender in contenders.items()
@@ -130,8 +135,18 @@ def measure(
     for batch_size in arguments.batch_size:
         finished = report["points"]
         for points in time_contenders(contenders, arguments, batch_size, length, device):
+            for point in points:
+                num_steps = point["num_steps"] or length
+                work = count_work(model.config, batch_size, length, num_steps, dtype)
+                point["floor_seconds"] = work.seconds(machine)
             report["points"] = finished + points
             save(report)
+    if arguments.memory_lengths:
+        config = model.config
+        del model, contenders
+        torch.cuda.empty_cache()  # the processes that measure memory need the space
+        report["memory"] = measure_memory(config, arguments.memory_lengths, arguments.device, dtype)
+        save(report)
     return report
 
 
@@ -165,10 +180,15 @@ def time_contenders(
 ) -> Iterator[list[dict[str, Any]]]:
     """Time all contenders at one batch size. After each round, yield the measurements of all rounds so far."""
     steps = sorted({min(count, length) for count in arguments.steps})
+    included = {
+        name: contender
+        for name, contender in contenders.items()
+        if contender.max_batch_size is None or batch_size <= contender.max_batch_size
+    }
     seconds: Seconds = {
         (name, count): []
-        for name, contender in contenders.items()
-        for count in (steps if contender.takes_steps else [length])
+        for name, contender in included.items()
+        for count in _choose_steps(contender, steps, arguments.limit_seconds, batch_size, length, device)
     }
     # A CPU needs only a few tokens to warm up. Accelerators and torch.compile load or compile kernels for every shape,
     # so they need a complete generation.
@@ -176,17 +196,24 @@ def time_contenders(
     jobs = sorted(seconds, key=lambda job: job[1])  # times of equal steps are compared, so measure them in a row
     for name, count in jobs:
         warm_up = (length, count) if needs_full_warm_up else (min(length, 8), 1)
-        contenders[name].sample(batch_size, *warm_up)
+        included[name].sample(batch_size, *warm_up)
     for _ in range(arguments.repeats):
         for name, count in tqdm(jobs, desc=f"batch {batch_size}", unit="generation"):
-            seconds[name, count].append(time_generation(contenders[name], batch_size, length, count, device)[0])
-        yield _make_points(contenders, seconds, steps, length, batch_size)
+            seconds[name, count].append(time_generation(included[name], batch_size, length, count, device)[0])
+        yield _make_points(included, seconds, steps, batch_size)
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until an accelerator has finished its queued work."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
+def _choose_steps(
+    contender: Contender, steps: list[int], limit: float, batch_size: int, length: int, device: torch.device
+) -> list[int]:
+    """Return the numbers of steps to time. `FEW_STEPS` replace the long generations of a linear contender."""
+    if not contender.takes_steps:
+        return [length]
+    if not contender.is_linear:
+        return steps
+    estimate, _ = time_generation(contender, batch_size, length, 1, device)
+    short = [count for count in steps if count * estimate <= limit]
+    return short if short == steps else sorted({*short, *(min(count, length) for count in FEW_STEPS)})
 
 
 def time_generation(
@@ -201,7 +228,7 @@ def time_generation(
 
 
 def _make_points(
-    contenders: dict[str, Contender], seconds: Seconds, steps: list[int], length: int, batch_size: int
+    contenders: dict[str, Contender], seconds: Seconds, steps: list[int], batch_size: int
 ) -> list[dict[str, Any]]:
     """Return the times of all contenders at one batch size, and their ratios to those of decoder or one-by-one."""
     points = []
@@ -209,8 +236,9 @@ def _make_points(
         for name, contender in contenders.items():
             if contender.takes_steps == (num_steps is None):
                 continue
-            times = seconds[name, num_steps or length]
-            reference = seconds["one-by-one" if num_steps is None else "decoder", num_steps or length]
+            times, is_computed = _times(seconds, name, num_steps)
+            reference, _ = _times(seconds, "one-by-one" if num_steps is None else "decoder", num_steps)
+            ratios = [one / other for one, other in zip(times, reference, strict=True)]
             points.append(
                 {
                     "contender": name,
@@ -218,10 +246,22 @@ def _make_points(
                     "num_steps": num_steps,
                     "seconds": min(times),
                     "all_seconds": list(times),
-                    "ratio": statistics.median(one / other for one, other in zip(times, reference, strict=True)),
+                    "ratio": statistics.median(ratios),
+                    "is_computed": is_computed,
                 }
             )
     return points
+
+
+def _times(seconds: Seconds, name: str, num_steps: int | None) -> tuple[list[float], bool]:
+    """Return the seconds of a contender in each round, and whether they are extrapolated from fewer steps."""
+    if num_steps is None:
+        return next(times for (other, _), times in seconds.items() if other == name), False
+    if (name, num_steps) in seconds:
+        return seconds[name, num_steps], False
+    measured = sorted((count, times) for (other, count), times in seconds.items() if other == name)
+    (few, short), (more, long) = measured[0], measured[-1]
+    return [a + (b - a) * (num_steps - few) / (more - few) for a, b in zip(short, long, strict=True)], True
 
 
 def describe_hardware(device: torch.device) -> dict[str, Any]:
@@ -240,80 +280,6 @@ def _cpu_name() -> str:
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
-
-
-# --------------------------------------------------------------------------------------------------------------- report
-
-
-def write_report(report: dict[str, Any], folder: Path) -> None:
-    """Write speed.json, speed.md and speed.png."""
-    write_json(folder / "speed.json", report)
-    write_text(folder / "speed.md", to_markdown(report) + "\n")
-    _plot_speed(report["points"], report["length"], folder / "speed.png")
-
-
-def to_markdown(report: dict[str, Any]) -> str:
-    """Return the text of speed.md."""
-    hardware = ", ".join(f"{name} {value}" for name, value in report["hardware"].items())
-    packages = ", ".join(f"{name} {report['versions'][name]}" for name in ("torch", "transformers", "python"))
-    contenders = [
-        (name, "" if facts["num_parameters"] is None else f"{facts['num_parameters'] / 1e6:.1f} M", facts["remark"])
-        for name, facts in report["contenders"].items()
-    ]
-    rows = [
-        (
-            *(str(point["batch_size"]), str(point["num_steps"] or "own"), point["contender"]),
-            *(f"{point['seconds']:.3g}", f"{point['ratio']:.2f}"),
-        )
-        for point in report["points"]
-    ]
-    parts = [
-        "# Speed of generation",
-        f"Every contender generated {report['length']} tokens per sequence in {report['dtype']}. "
-        f"{RANDOM_WEIGHTS if report['model'] is None else ''}Machine and libraries: {hardware}; {packages}.",
-        f"```bash\n{report['command']}\n```",
-        markdown_table(["contender", "parameters", "what it does"], contenders, "lrl"),
-        "The contenders took turns. The seconds are those of the fastest round. The ratio is the time divided by the "
-        "time of the decoder with the same number of steps (median over rounds). For contenders that choose their "
-        "number of steps themselves, it is the time divided by the time of one-by-one. Not all contenders sample from "
-        "the same distribution: with a given number of steps, the tokens of a step are drawn independently, and causal "
-        "language models can only sample left to right.",
-        markdown_table(["batch", "steps", "contender", "seconds", "ratio"], rows, "rrlrr"),
-    ]
-    return "\n\n".join(parts)
-
-
-def _plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
-    """
-    Plot time against the number of steps, with a panel for each batch size.
-
-    Contenders that choose their number of steps themselves are horizontal lines.
-    """
-    batch_sizes = sorted({point["batch_size"] for point in points})
-    figure = Figure(figsize=(4.4 + 4 * len(batch_sizes), 5), layout="constrained")
-    all_axes = figure.subplots(1, len(batch_sizes), squeeze=False, sharey=True)[0]
-    names = list(dict.fromkeys(point["contender"] for point in points))
-    for axes, batch_size in zip(all_axes, batch_sizes, strict=True):
-        panel = [point for point in points if point["batch_size"] == batch_size]
-        for index, name in enumerate(names):
-            color, marker = colormaps["tab20"](index), MARKERS[index % len(MARKERS)]
-            line = {point["num_steps"]: point["seconds"] for point in panel if point["contender"] == name}
-            if None in line:
-                axes.axhline(line[None], color=color, linestyle="--", linewidth=1.2, label=name)
-            else:
-                axes.plot(list(line), list(line.values()), color=color, marker=marker, markersize=5, label=name)
-        steps = sorted({point["num_steps"] for point in panel if point["num_steps"]})
-        axes.yaxis.set_major_formatter(LogFormatter())
-        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
-        axes.set(xscale="log", yscale="log", xlabel="steps")
-        axes.set_xticks(steps, [str(count) for count in steps])
-        axes.xaxis.set_minor_locator(NullLocator())
-        style_axes(axes, f"batch {batch_size}, {length} tokens")
-    all_axes[0].set_ylabel("seconds")
-    handles, labels = all_axes[0].get_legend_handles_labels()
-    title = "dashed: chooses its number of steps"
-    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8, title=title, title_fontsize=7)
-    save_figure(figure, path)
 
 
 @one_line_errors()

@@ -117,7 +117,7 @@ def load_points(name: str, arguments: SpeedQualityArguments, length: int, device
             contenders = {contender: DECODERS[contender](model) for contender in arguments.contenders}
     else:
         model = load_pretrained(AutoModelForCausalLM, name, dtype=dtype).eval().to(device)
-        tokenizer, (contender, *_) = AutoTokenizer.from_pretrained(name), sample_causal_lm("", model).values()
+        tokenizer, (contender, *_) = AutoTokenizer.from_pretrained(name), sample_causal_lm("", model, length).values()
         contenders = {"causal LM": contender}
     steps = sorted({min(count, length) for count in arguments.steps})
     return [

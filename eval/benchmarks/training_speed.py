@@ -26,8 +26,8 @@ from tqdm import tqdm
 from common.commands import Options, Parser, one_line_errors, option
 from common.files import make_folder, write_json, write_text
 from common.hardware import check_precision, num_cores, peak_memory, product_speed, versions
-from common.processes import run_in_new_process
 from common.reports import markdown_table
+from eval.benchmarks.resources import run_in_new_process
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from training.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
 from training.arguments import TrainingArguments

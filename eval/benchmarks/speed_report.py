@@ -109,7 +109,7 @@ def _plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         _finish_axes(axes, f"batch {batch_size}, {length} tokens", "steps", steps)
     all_axes[0].set_ylabel("seconds")
-    handles, labels = all_axes[0].get_legend_handles_labels()  # only larger batches may lack contenders
+    handles, labels = all_axes[0].get_legend_handles_labels()  # the smallest batch has all contenders
     title = "dashed: chooses its number of steps\nwhite dot: from fewer steps"
     figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8, title=title, title_fontsize=7)
     save_figure(figure, path)

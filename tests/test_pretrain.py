@@ -27,7 +27,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOr
 from tests.training_runs import STEPS, assert_same_training, final_state, losses, results, scores, train, write_config
 from training.arguments import parse_arguments
 from training.batches import rows_of_samples
-from training.checkpoints import checkpoints_in, step_of
+from training.checkpoints import CheckpointWriter, checkpoints_in, step_of
 from training.export_checkpoint import main as export_checkpoint
 from training.pretrain import Pretraining
 from training.status import StepStatus
@@ -223,6 +223,24 @@ def test_a_run_is_resumed_after_the_disk_was_full(
     assert_same_training(finished, tmp_path)
 
 
+def test_a_checkpoint_that_cannot_be_written_in_the_background_stops_the_run_one_step_later(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(writer: CheckpointWriter) -> None:
+        raise OSError("No space left")
+
+    steps: list[int] = []
+    step = Pretraining.step
+    monkeypatch.setattr(
+        Pretraining, "step", lambda run, *given: (steps.append(run.progress.step), step(run, *given))[1]
+    )
+    monkeypatch.setattr(CheckpointWriter, "has_failed", lambda writer: len(steps) == 2)
+    monkeypatch.setattr(CheckpointWriter, "wait", fail)
+    with pytest.raises(SystemExit, match=r"^error: No space left"):
+        train(config, tmp_path, "--save_steps=8", "--eval_steps=8")
+    assert steps == [0, 1, 2]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_stopped_by_a_signal_is_resumed_bit_for_bit(
     config: Path,
@@ -402,7 +420,7 @@ def test_resume_never_starts_a_new_run(
     assert sorted(path.name for path in tmp_path.iterdir()) == kept
     train(config, tmp_path, "--resume", "never")
     assert_same_training(finished, tmp_path)
-    assert not (tmp_path / "replaced").exists()
+    assert not list(tmp_path.glob("replaced-*"))
 
 
 def test_a_resumed_run_may_save_and_evaluate_at_other_steps(config: Path, finished: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -153,10 +153,10 @@ def _prepare_run(
         run = Pretraining(model_arguments, training, data, settings, accelerator)
         if checkpoint is not None:
             run.resume(checkpoint)
-        if accelerator.is_main_process:
+        start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
+        if accelerator.is_main_process:  # last, because a run that is replaced keeps its tokenizer until then
             with atomic_folder(training.output_dir / "tokenizer") as folder:
                 data.tokenizer.save_pretrained(folder)
-        start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
     return run
 
 
@@ -266,7 +266,6 @@ class Pretraining:
             group["params"] = parameters
         self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # after `prepare`, which shards
         self.checkpoints = CheckpointWriter(training.output_dir, training.save_total_limit, self.is_milestone)
-        self.wait_for_checkpoint: Callable[[], None] = lambda: None
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Restore the state of a checkpoint. Raise a `ValueError` if the corpus has changed."""
@@ -291,7 +290,6 @@ class Pretraining:
 
     def save(self) -> None:
         """Write a checkpoint. A sharded checkpoint is written in the background."""
-        self.wait_for_checkpoint()  # the previous checkpoint
         progress = asdict(self.progress)
         tensors = training_state(self.model, self.ema.weights, self.optimizer.state)
         tensors["losses"] = torch.tensor(progress.pop("losses"), dtype=torch.float64)
@@ -304,7 +302,7 @@ class Pretraining:
             "scaler": scaler and scaler.state_dict(),
         }
         if is_sharded(self.model):
-            self.wait_for_checkpoint = self.checkpoints.start_saving(self.progress.step, tensors, metadata)
+            self.checkpoints.start_saving(self.progress.step, tensors, metadata)
             return
         with together(self.accelerator):
             if self.accelerator.is_main_process:
@@ -355,7 +353,7 @@ class Pretraining:
                     self.save()
                 if stop_signal:
                     break
-            self.wait_for_checkpoint()
+            self.checkpoints.wait()
         if progress.step == training.max_steps:
             return 0
         logger.info("Stopped after step %d. A checkpoint is saved. Run the same command to continue.", progress.step)
@@ -393,7 +391,8 @@ class Pretraining:
         norm = accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm)
         norm = full_tensor(torch.as_tensor(norm, device=accelerator.device))
 
-        status = accelerator.gather(torch.stack([loss, norm, torch.full_like(loss, stop.signal)])[None])
+        flags = [torch.full_like(loss, flag) for flag in (stop.signal, self.checkpoints.has_failed())]
+        status = accelerator.gather(torch.stack([loss, norm, *flags])[None])
         self.parallel_optimizer.step()
         self.parallel_optimizer.zero_grad()
         self.ema.update(self.model)
@@ -405,9 +404,12 @@ class Pretraining:
 
         Raises:
             FloatingPointError: If the loss or its gradient is not finite. No checkpoint contains such a step.
+            OSError: If the last checkpoint could not be written in the background.
         """
         training, step = self.training, status.step
-        mean_loss, self.gradient_norm, stop_signal = status.read()
+        mean_loss, self.gradient_norm, stop_signal, write_failed = status.read()
+        if write_failed:
+            self.checkpoints.wait()  # raises the error in all processes
         if not math.isfinite(mean_loss) or (self.accelerator.scaler is None and not math.isfinite(self.gradient_norm)):
             samples = range(step * training.batch_size, (step + 1) * training.batch_size)
             rows = training_samples(self.data, training.seed).row_numbers(list(samples))

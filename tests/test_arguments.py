@@ -363,20 +363,28 @@ def test_a_file_replaces_values_of_its_base(tmp_path: Path, config: Path) -> Non
     assert training.output_dir == Path("runs/top")
 
 
+@pytest.mark.parametrize("null", ["null", "~", ""])
+def test_a_base_may_be_null(config: Path, null: str) -> None:
+    assert parse_arguments(add_lines(config, f"base: {null}"))[1].sequence_length == 32
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("base: none.yaml", "none.yaml cannot be read as YAML"),
         ("base: top.yaml", "top.yaml -> .*top.yaml: the files name each other as `base`"),
+        ("base: ../recipes/top.yaml", "top.yaml -> .*top.yaml: the files name each other as `base`"),
         ("base: [my_run.yaml]", "`base` must have a single value"),
         ("base: typo.yaml", r"Unknown key 'learnin_rate' in .*typo.yaml\. Did you mean 'learning_rate'"),
     ],
 )
 def test_a_wrong_base_is_an_error(tmp_path: Path, line: str, message: str) -> None:
-    (tmp_path / "typo.yaml").write_text("learnin_rate: 1")
-    (tmp_path / "top.yaml").write_text(line)
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "typo.yaml").write_text("learnin_rate: 1")
+    (folder / "top.yaml").write_text(line)
     with pytest.raises(ValueError, match=message):
-        parse_arguments([str(tmp_path / "top.yaml")])
+        parse_arguments([str(folder / "top.yaml")])
 
 
 @pytest.mark.parametrize(

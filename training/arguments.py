@@ -27,6 +27,7 @@ TOKENIZER_FIELDS = {
 }
 # Names that other programs use for keys of this package. Error messages suggest the key.
 SHORT_NAMES = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size", "steps": "max_steps"}
+NULL = ("", "~", "null")  # ways to write null in YAML
 # Fields that only converted models have. They are not keys; a model that is loaded with `init_from` keeps its values.
 CONVERTED_FIELDS = {"no_rope_layers", "source_config"}
 
@@ -224,12 +225,12 @@ def _read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:
     base. The value null removes the value of the base.
     """
     settings, files = _read_file(path, known), [path]
-    while base := settings.pop("base", None):
+    while (base := settings.pop("base", "")) not in NULL:
         files.append(files[-1].parent / base)
-        if files[-1] in files[:-1]:
+        if files[-1].resolve() in (file.resolve() for file in files[:-1]):
             raise ValueError(f"{' -> '.join(map(str, files))}: the files name each other as `base`. Remove one `base`.")
         settings = _read_file(files[-1], known) | settings
-    given = {key: value for key, value in settings.items() if value not in ("", "~", "null")}
+    given = {key: value for key, value in settings.items() if value not in NULL}
     if given.get("validation_files") == []:  # report.md may contain it, but an option cannot be an empty list
         del given["validation_files"]
     return given

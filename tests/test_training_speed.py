@@ -69,7 +69,20 @@ def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert losses[1] == losses[2] == losses[3]  # activation checkpointing changes nothing
     written = (tmp_path / "README.md").read_text()
     assert "| float32 | 3 x 8 | ours |" in written
+    assert "| data / forward / backward / optimizer |" in written
     assert f"`python eval/benchmarks/training_speed.py {' '.join(options)}`" in written
+
+
+def test_the_second_half_of_the_steps_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    starts = (0, 50, 100, 110)
+    times = iter([float(start + after) for start in starts for after in (0, 1, 3, 6, 10)])
+    compiled: list[torch.nn.Module] = []
+    monkeypatch.setattr(training_speed, "mark", lambda: next(times))
+    monkeypatch.setattr(torch, "compile", lambda module: compiled.append(module) or module)
+    found = training_speed.measure("ours", Arguments("tiny", length=8, steps=4, compile=True))
+    assert (found["step_seconds"], found["tokens_per_second"]) == (10, 2.4)
+    assert found["shares"] == {"data": 0.1, "forward": 0.2, "backward": 0.3, "optimizer": 0.4}
+    assert len(compiled) == 1
 
 
 def test_bf16_needs_bfloat16_instructions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -318,7 +318,8 @@ def test_settings_that_affect_the_result_may_not_change(config: Path) -> None:
         else:
             with pytest.raises(ValueError, match=rf"run belongs .*\({key}: previously .*, now 'something else'\)"):
                 check_same_run(saved, changed, Path("run"))
-    assert saved.keys() >= MAY_CHANGE | SCHEDULE
+    assert saved.keys() >= (MAY_CHANGE | SCHEDULE) - {"resume"}
+    check_same_run(saved | {"resume": "auto"}, saved, Path("run"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

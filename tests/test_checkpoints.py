@@ -26,7 +26,6 @@ from training.checkpoints import (
     checkpoints_in,
     load_newest_checkpoint,
     load_state,
-    set_old_run_aside,
     step_of,
     training_state,
 )
@@ -320,66 +319,6 @@ def test_an_old_checkpoint_that_cannot_be_removed_is_a_warning(
     assert [step_of(path) for path in checkpoints_in(tmp_path)] == [1, 2]
     (warning,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
     assert re.search(r"checkpoint-00000001\S* could not be removed\..*not allowed", warning)
-
-
-# ----------------------------------------------------------------------------------------------------- replaced runs
-
-
-def make_old_run(folder: Path, content: str) -> dict[str, str]:
-    """Write a run with checkpoints of both kinds. Return the content of its files."""
-    (folder / "checkpoint-00000002").mkdir()
-    for name in ("checkpoint-00000001.safetensors", "checkpoint-00000002/shard", "results.json"):
-        (folder / name).write_text(f"{content} {name}")
-    return read_files(folder)
-
-
-def read_files(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
-
-
-def test_an_old_run_is_set_aside_and_moved_back_if_the_new_run_cannot_start(tmp_path: Path) -> None:
-    files = make_old_run(tmp_path, "old")
-
-    def fail() -> None:
-        assert read_files(tmp_path) == {f"replaced-0/{name}": content for name, content in files.items()}
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt), set_old_run_aside(tmp_path):
-        fail()
-    assert read_files(tmp_path) == files
-    assert not list(tmp_path.glob("replaced-*"))
-    with set_old_run_aside(tmp_path):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_old_run_is_moved_back_if_a_part_of_it_cannot_be_set_aside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    files, replace = make_old_run(tmp_path, "old"), Path.replace
-
-    def fail(path: Path, target: Path) -> None:
-        if path == tmp_path / "checkpoint-00000002":
-            raise PermissionError("not allowed")
-        replace(path, target)
-
-    monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(PermissionError, match="not allowed"), set_old_run_aside(tmp_path):
-        pass
-    assert read_files(tmp_path) == files
-
-
-def test_runs_that_killed_commands_have_set_aside_are_removed_when_a_new_run_is_ready(tmp_path: Path) -> None:
-    make_old_run(tmp_path, "older")
-    killed = set_old_run_aside(tmp_path)
-    killed.__enter__()  # does not end
-    files = make_old_run(tmp_path, "old")
-    with pytest.raises(ValueError, match="no file"), set_old_run_aside(tmp_path):
-        raise ValueError("no file")
-    assert read_files(tmp_path) == files
-    with set_old_run_aside(tmp_path):
-        pass
-    assert list(tmp_path.iterdir()) == []
 
 
 # ---------------------------------------------------------------------------------------------------------- signals

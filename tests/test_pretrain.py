@@ -400,29 +400,6 @@ def test_a_run_with_a_cosine_cannot_be_extended(config: Path, finished: Path) ->
         train(config, finished, "--max_steps=9")
 
 
-def test_resume_never_starts_a_new_run(
-    config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train(config, tmp_path, "--seed", "1")
-    assert not torch.equal(losses(tmp_path), losses(finished))
-    kept = sorted(path.name for path in tmp_path.iterdir())
-
-    def fail(arguments: object) -> None:
-        # A job that is killed now and requeued with `--resume auto` must not resume the old run.
-        assert not [*tmp_path.glob("checkpoint-*"), *tmp_path.glob("results.json")]
-        raise ValueError("no file")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("training.pretrain.load_data", fail)
-        with pytest.raises(SystemExit, match="no file"):
-            train(config, tmp_path, "--resume", "never")
-    train(config, tmp_path, "--resume", "never", "--prepare_only")
-    assert sorted(path.name for path in tmp_path.iterdir()) == kept
-    train(config, tmp_path, "--resume", "never")
-    assert_same_training(finished, tmp_path)
-    assert not list(tmp_path.glob("replaced-*"))
-
-
 def test_a_resumed_run_may_save_and_evaluate_at_other_steps(config: Path, finished: Path, tmp_path: Path) -> None:
     name = "checkpoint-00000006.safetensors"
     (tmp_path / name).write_bytes((finished / name).read_bytes())

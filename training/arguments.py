@@ -71,10 +71,6 @@ class TrainingArguments(Options):
     output_dir: Path | None = option(
         None, "Folder of the run; defaults to runs/NAME, where NAME.yaml is the YAML file."
     )
-    resume: Literal["auto", "never"] = option(
-        "auto",
-        "auto: resume from the newest checkpoint in output_dir. never: remove all checkpoints in it, and restart.",
-    )
     prepare_only: bool = option(
         False, "Read, tokenize and cache the corpus, then stop. This can be done on a machine without GPUs."
     )
@@ -176,6 +172,7 @@ class TrainingArguments(Options):
 
 
 # Keys whose values may change when a run is resumed. Up to rounding, these keys do not affect the trained weights.
+# (Earlier versions had the key `resume`.)
 MAY_CHANGE = {
     *("output_dir", "resume", "prepare_only", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
     *("activation_checkpointing", "dataloader_num_workers", "preprocessing_num_workers", "logging_steps", "eval_steps"),
@@ -474,5 +471,5 @@ def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) 
     if changed:
         raise ValueError(
             f"{place} belongs to a run with other settings ({'; '.join(changed)}). Restore the old settings, choose "
-            "another `output_dir`, or replace the old run with `--resume never`."
+            "another `output_dir`, or remove the old run."
         )

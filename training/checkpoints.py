@@ -16,9 +16,8 @@ import shutil
 import signal
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -227,30 +226,6 @@ def step_of(path: Path) -> int:
 def checkpoints_in(folder: Path) -> list[Path]:
     """Return the paths of the checkpoints of a run, oldest first."""
     return sorted([*folder.glob("checkpoint-????????"), *folder.glob("checkpoint-????????.safetensors")])
-
-
-@contextmanager
-def set_old_run_aside(folder: Path) -> Iterator[None]:
-    """
-    Context manager that moves an old run to `replaced-N/` while the block prepares a new run in the same folder.
-
-    After the block, the old run is removed. If the block fails, the old run is moved back.
-    """
-    number = len(list(folder.glob("replaced-*")))  # 0, unless a process was killed in an earlier block
-    aside = folder / f"replaced-{number}"
-    try:
-        for path in (*checkpoints_in(folder), *folder.glob("results.json")):
-            aside.mkdir(exist_ok=True)
-            path.replace(aside / path.name)
-        yield
-    except BaseException:
-        if aside.exists():
-            for path in list(aside.iterdir()):
-                path.replace(folder / path.name)
-            aside.rmdir()
-        raise
-    for aside in folder.glob("replaced-*"):
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 def load_checkpoint(path: Path) -> Checkpoint:

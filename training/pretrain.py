@@ -26,7 +26,7 @@ from tqdm import tqdm
 from transformers import AutoModel
 
 from common.commands import one_line_errors, progress_bar
-from common.data import Data, DataArguments, load_data
+from common.data import Data, load_data
 from common.files import atomic_folder, make_folder, remove_incomplete
 from common.hardware import check_precision, hardware, peak_flops, peak_memory, versions
 from common.models import Model, load_pretrained, read_config, save_model
@@ -55,7 +55,6 @@ from training.checkpoints import (
     load_model,
     load_newest_checkpoint,
     load_state,
-    set_old_run_aside,
     training_state,
 )
 from training.draws import MaskDraws, OrderDraws
@@ -121,18 +120,6 @@ def set_up(argv: list[str]) -> "Pretraining | None":
         with in_turn(accelerator):
             logger.info("The corpus is prepared: %s.", load_data(data_arguments).facts)
         return None
-    replaces = training.resume == "never" and accelerator.is_main_process
-    with set_old_run_aside(training.output_dir) if replaces else nullcontext():
-        return _prepare_run(model_arguments, data_arguments, training, settings, accelerator)
-
-
-def _prepare_run(
-    model_arguments: ModelArguments,
-    data_arguments: DataArguments,
-    training: TrainingArguments,
-    settings: dict[str, Any],
-    accelerator: Accelerator,
-) -> "Pretraining | None":
     if accelerator.is_main_process:
         remove_incomplete(training.output_dir)
     accelerator.wait_for_everyone()
@@ -153,10 +140,10 @@ def _prepare_run(
         run = Pretraining(model_arguments, training, data, settings, accelerator)
         if checkpoint is not None:
             run.resume(checkpoint)
-        start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
-        if accelerator.is_main_process:  # last, because a run that is replaced keeps its tokenizer until then
+        if accelerator.is_main_process:
             with atomic_folder(training.output_dir / "tokenizer") as folder:
                 data.tokenizer.save_pretrained(folder)
+        start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
     return run
 
 

@@ -435,7 +435,7 @@ def test_losses_and_evaluations_are_sent_to_the_tracker(
     monkeypatch.setattr(
         Accelerator, "log", lambda self, values, step: (logged.append((step, values)), log(self, values, step))[1]
     )
-    train(config, tmp_path)
+    train(config, tmp_path, "--save_steps=8")  # so that the losses of steps 2 and 3 are read together
     losses_logged = [(step, values["train/loss"]) for step, values in logged if "train/loss" in values]
     curve = results(finished)["loss_curve"]
     assert losses_logged == list(zip(curve["step"], curve["loss"], strict=True))

@@ -111,8 +111,8 @@ class CheckpointWriter:
     folder: Path
     keep: int
     is_milestone: Callable[[int], bool] = lambda step: False  # whether to keep the checkpoint of a step forever
-    # Path, number of bytes and result of the last checkpoint that `start_saving` has started to write.
-    _saving: tuple[Path, int, Future[Any]] | None = field(default=None, init=False)
+    # Path and result of the last checkpoint that `start_saving` has started to write.
+    _saving: tuple[Path, Future[Any]] | None = field(default=None, init=False)
 
     def save(self, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Path:
         """Write `checkpoint-STEP.safetensors`. Raise an `OSError` if this fails."""
@@ -123,7 +123,7 @@ class CheckpointWriter:
             with atomic_file(path) as temporary:
                 save_file(tensors, temporary, metadata=header)
         except (SafetensorError, OSError) as error:
-            raise self._not_written(path, _num_bytes(tensors), error) from error
+            raise self._not_written(path, error) from error
         self.remove_older(path)
         return path
 
@@ -138,21 +138,21 @@ class CheckpointWriter:
         path = self.folder / f"checkpoint-{step:08d}"
         writer = _FolderWriter(path, metadata, lambda: self.remove_older(path))
         saving = dcp.async_save(tensors, storage_writer=writer, process_group=patient_group("checkpoints"))
-        self._saving = path, _num_bytes(tensors), saving
+        self._saving = path, saving
 
     def has_failed(self) -> bool:
         """Return whether the last checkpoint could not be written, as far as this process knows without waiting."""
-        return self._saving is not None and self._saving[2].done() and self._saving[2].exception() is not None
+        return self._saving is not None and self._saving[1].done() and self._saving[1].exception() is not None
 
     def wait(self) -> None:
         """Wait until the last checkpoint is complete. Raise an `OSError` if it could not be written."""
         if self._saving is None:
             return
-        path, num_bytes, saving = self._saving
+        path, saving = self._saving
         try:
             saving.result()
         except dcp.CheckpointException as error:
-            raise self._not_written(path, num_bytes, _cause(error)) from error
+            raise self._not_written(path, error) from error
 
     def remove_older(self, newest: Path) -> None:
         """
@@ -169,11 +169,10 @@ class CheckpointWriter:
             except OSError as error:  # the new checkpoint is complete, so training can continue
                 logger.warning("The old checkpoint %s could not be removed. Remove it yourself. (%s)", path, error)
 
-    def _not_written(self, path: Path, num_bytes: int, cause: BaseException) -> OSError:
-        free = shutil.disk_usage(self.folder).free
+    def _not_written(self, path: Path, error: BaseException) -> OSError:
         return OSError(
-            f"{path} could not be written: {cause}. It needs {num_bytes:,} bytes; {free:,} bytes are free. Older "
-            "checkpoints are intact. Free some disk space, and run the same command again."
+            f"{path} could not be written: {_cause(error)} ({shutil.disk_usage(self.folder).free:,} bytes are free). "
+            "Older checkpoints are intact. Make space or correct the folder, and run the same command again."
         )
 
 
@@ -261,10 +260,6 @@ def _file_checksums(folder: Path) -> dict[str, str]:
     return {path.name: f"{zlib.crc32(np.memmap(path, mode='r')):08x}" for path in folder.glob("*.safetensors")}
 
 
-def _num_bytes(tensors: dict[str, torch.Tensor]) -> int:
-    return sum(tensor.nbytes for tensor in tensors.values())
-
-
 def _cause(error: BaseException) -> BaseException:
     """Return the error of the first process that failed, or `error` itself if it is not from several processes."""
     return next(iter(error.failures.values()))[0] if isinstance(error, dcp.CheckpointException) else error
@@ -300,5 +295,7 @@ def load_model(checkpoint: Checkpoint, weights: str = "average") -> Model:
         model = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
     model = model.to_empty(device="cpu").eval()
     model.tie_weights()
+    if "generation_config" in checkpoint.metadata:  # checkpoints of earlier versions do not have it
+        model.generation_config = model.generation_config.from_dict(checkpoint.metadata["generation_config"])
     checkpoint.read({f"{weights}.{name}": weight.detach() for name, weight in model.named_parameters()})
     return model

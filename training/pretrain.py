@@ -283,6 +283,7 @@ class Pretraining:
         scaler = self.accelerator.scaler
         metadata = {
             "config": self.model.config.to_dict(),
+            "generation_config": self.model.generation_config.to_dict(),
             "settings": self.settings,
             "corpus": self.data.facts,
             "progress": progress,
@@ -431,7 +432,7 @@ class Pretraining:
 
     def log(self, step: int) -> None:
         """Send the mean loss of the latest steps, up to and including `step`, and other numbers to the tracker."""
-        window = self.progress.losses[step // self.training.logging_steps * self.training.logging_steps :]
+        window = self.progress.losses[step // self.training.logging_steps * self.training.logging_steps : step + 1]
         values = {
             "train/loss": sum(window) / len(window),
             "train/gradient_norm": self.gradient_norm,
@@ -490,7 +491,6 @@ class Pretraining:
                 "command again."
             )
         model = load_model(checkpoint)
-        model.generation_config = self.model.generation_config
         save_model(model, self.data.tokenizer, training.output_dir / "model")
         results = {
             "arguments": self.settings,

@@ -25,6 +25,7 @@ import torch
 import torch.nn.functional as F
 from accelerate.utils import send_to_device
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from tqdm import tqdm
 
 from common.commands import Options, Parser, one_line_errors, option
@@ -67,7 +68,6 @@ class Arguments(Options):
         "small", "Model size. medium, small: as in the paper. tiny: for tests."
     )
     batch_size: int = option(3, "Number of sequences in a step.", least=1)
-    length: int | None = option(None, "Number of tokens in a sequence. Defaults to the model's maximum.", least=1)
     steps: int = option(2, "Number of training steps. Only the second half is counted.", least=1)
     mixed_precision: Literal["no", "bf16"] = option(
         "no", "no: float32. bf16: autocast to bfloat16 (needs a GPU, or a CPU with bfloat16 instructions)."
@@ -77,10 +77,6 @@ class Arguments(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        longest = SIZES[self.size]["length"]
-        self.length = longest if self.length is None else self.length
-        if self.length > longest:
-            raise ValueError(f"`length` must be at most {longest} for `size={self.size}`, but is {self.length}.")
         check_precision(DEVICE, self.mixed_precision)
 
 
@@ -160,12 +156,12 @@ def make_step(kind: str, arguments: Arguments) -> Callable[[Batch], tuple[torch.
             for params, decay in zip(parameter_groups(model), (recipe.weight_decay, 0.0), strict=True)
         ]
         optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95), foreach=False)
-        average = _PlainAverage(model, recipe.ema_decay)
+        update_average = AveragedModel(model, avg_fn=get_ema_avg_fn(recipe.ema_decay)).update_parameters
     else:
         model = AOGPTForAnyOrderLM(_make_config(size)).to(DEVICE).train()
         checkpoint_activations(model, KINDS[kind])
         objective, optimizer = AnyOrderObjective(model), create_optimizer(model, recipe)
-        average = ExponentialMovingAverage(model, recipe.ema_decay)
+        update_average = ExponentialMovingAverage(model, recipe.ema_decay).update
     compute_loss = torch.compile(objective) if arguments.compile else objective
     draw_orders = OrderDraws(recipe)
 
@@ -181,7 +177,7 @@ def make_step(kind: str, arguments: Arguments) -> Callable[[Batch], tuple[torch.
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
-        average.update(model)
+        update_average(model)
         return loss.detach(), [*marks, mark()]
 
     return step
@@ -201,16 +197,6 @@ def seconds_between(first: Mark, last: Mark) -> float:
     return last - first if isinstance(first, float) else first.elapsed_time(last) / 1000
 
 
-class _PlainAverage:
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.weights, self.decay = [weight.detach().clone() for weight in model.parameters()], decay
-
-    @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        for average, weight in zip(self.weights, model.parameters(), strict=True):
-            average.sub_((1 - self.decay) * (average - weight))
-
-
 def _make_config(size: dict[str, int]) -> AOGPTConfig:
     return AOGPTConfig(
         num_hidden_layers=size["layers"],
@@ -228,7 +214,7 @@ def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
     Only the second half of the steps is counted. The GPU is waited for after the last step.
     """
     torch.manual_seed(0)
-    batch_size, length = arguments.batch_size, arguments.length
+    batch_size, length = arguments.batch_size, SIZES[arguments.size]["length"]
     step = make_step(kind, arguments)
     input_ids = torch.randint(min(SIZES[arguments.size]["vocab_size"], 50257), (batch_size, length))
     samples = range(arguments.steps * batch_size)

@@ -113,9 +113,6 @@ def set_up(argv: list[str]) -> "Pretraining | None":
     accelerator.gradient_accumulation_steps = accumulation_steps(training, accelerator.num_processes)
     logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
 
-    if training.init_from is not None:
-        rate = training.learning_rate
-        logger.info("Peak learning rate: %g. Continued training usually needs a lower peak.", rate)
     if training.prepare_only:
         with in_turn(accelerator):
             logger.info("The corpus is prepared: %s.", load_data(data_arguments).facts)

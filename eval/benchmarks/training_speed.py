@@ -38,7 +38,7 @@ from training.activation_checkpointing import ActivationCheckpointing, checkpoin
 from training.arguments import TrainingArguments
 from training.draws import OrderDraws
 from training.objectives import AnyOrderObjective
-from training.optimization import ExponentialMovingAverage, create_optimizer, parameter_groups
+from training.optimization import ExponentialMovingAverage, create_optimizer
 from training.tracking import flops_per_token
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -149,19 +149,16 @@ def make_step(kind: str, arguments: Arguments) -> Callable[[Batch], tuple[torch.
     and each of its `PARTS` ended. It does not wait for the device.
     """
     recipe, size = TrainingArguments(), SIZES[arguments.size]
+    model = (PlainAOGPT(**size) if kind == "plain" else AOGPTForAnyOrderLM(_make_config(size))).to(DEVICE).train()
+    optimizer = create_optimizer(model, recipe)
     if kind == "plain":
-        objective = model = PlainAOGPT(**size).to(DEVICE)
-        groups = [
-            {"params": params, "weight_decay": decay}
-            for params, decay in zip(parameter_groups(model), (recipe.weight_decay, 0.0), strict=True)
-        ]
-        optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95), foreach=False)
-        update_average = AveragedModel(model, avg_fn=get_ema_avg_fn(recipe.ema_decay)).update_parameters
+        for group in optimizer.param_groups:
+            group.update(fused=False, foreach=False)
+        objective, average = model, AveragedModel(model, avg_fn=get_ema_avg_fn(recipe.ema_decay))
+        update_average = average.update_parameters
     else:
-        model = AOGPTForAnyOrderLM(_make_config(size)).to(DEVICE).train()
         checkpoint_activations(model, KINDS[kind])
-        objective, optimizer = AnyOrderObjective(model), create_optimizer(model, recipe)
-        update_average = ExponentialMovingAverage(model, recipe.ema_decay).update
+        objective, update_average = AnyOrderObjective(model), ExponentialMovingAverage(model, recipe.ema_decay).update
     compute_loss = torch.compile(objective) if arguments.compile else objective
     draw_orders = OrderDraws(recipe)
 

@@ -12,7 +12,6 @@ memory is the peak memory of the process, or of the tensors on the GPU. It inclu
 and AdamW's moments.
 """
 
-import math
 import shlex
 import sys
 import time
@@ -258,7 +257,8 @@ def format_table(results: dict[str, Any]) -> str:
 
 def format_report(results: dict[str, Any]) -> str:
     """Return the text of README.md."""
-    size, speed = results["size"], f"{(results['peak_flops'] or math.nan) / 1e9:,.0f} GFLOP/s"
+    size, speed = results["size"], results["peak_flops"]
+    peak = f"{speed / 1e9:,.0f} GFLOP/s" if speed else "an unknown speed"
     return f"""# Training step of AO-GPT {results["size_name"]}
 
 {format_table(results)}
@@ -266,20 +266,17 @@ def format_report(results: dict[str, Any]) -> str:
 Written by `{results["command"]}`.
 
 * The measurement used torch {results["versions"]["torch"]} on a {results["device"]}, with {results["threads"]} threads.
-* The model has {size["layers"]} layers of width {size["width"]}, {size["length"]} positions
-  and {size["vocab_size"]} ids.
+* The size is {size["layers"]} layers of width {size["width"]}, {size["length"]} positions and {size["vocab_size"]} ids.
 * Each line of the table was measured in a new process. Only the second half of its steps was counted.
-* Peak memory is that of the whole process, or of the tensors on a GPU. It includes
-  {results["state_bytes"] / 1e9:.2f} GB for the weights, their moving averages, the gradients and AdamW's moments in
-  float32.
+* Peak memory is that of the whole process, or of the tensors on a GPU. Weights, averages, gradients and AdamW's moments
+  take {results["state_bytes"] / 1e9:.2f} GB of it.
 * *plain* (`PlainAOGPT`) has the design of the released code: it computes n + 1 rows, stores all logits in float32,
   computes the modulations of every row, and its optimizer updates one tensor at a time. *ours* is the training step of
   `training/pretrain.py`. *selective* and *full* are values of `--activation_checkpointing`.
-* Utilization is relative to {speed}: the highest measured speed of float32 matrix products on a CPU, or the peak of a
-  GPU in bfloat16. It counts only the matrix products that every implementation needs, without recomputation and
-  modulations.
-* The last column has the shares of drawing the orders, of the forward and the backward pass, and of clipping the
-  gradients and updating weights and averages. The forward pass of *ours* includes the gradients of the head.
+* Utilization is relative to {peak}: the highest measured speed of float32 matrix products on a CPU, or the peak of a
+  GPU in bfloat16. It does not count recomputation and modulations.
+* The last column has the share of each part of a step. *data* draws the orders. The forward pass of *ours* includes the
+  gradients of the head. *optimizer* includes clipping the gradients, and averaging the weights.
 """
 
 

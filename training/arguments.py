@@ -348,10 +348,10 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
         )
     if not training.max_grad_norm > 0:
         raise ValueError(f"`max_grad_norm` must be above 0, but is {training.max_grad_norm}.")
-    if data.prompt_end is not None and model.architecture == "encoder":
+    if data.context_marks is not None and model.architecture == "encoder":
         raise ValueError(
-            "`prompt_end` needs `architecture=decoder`, because an encoder is trained on whole documents. Remove "
-            "`prompt_end`, or set `architecture=decoder`."
+            "`context_marks` needs `architecture=decoder`, because an encoder is trained on whole documents. Remove "
+            "`context_marks`, or set `architecture=decoder`."
         )
     _check_objective(model, training)
     build_config(model)  # the configuration checks the architecture

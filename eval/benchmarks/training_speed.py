@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from common.commands import Options, Parser, one_line_errors, option
 from common.files import make_folder, write_json, write_text
-from common.hardware import check_precision, num_cores, peak_flops, peak_memory, versions
+from common.hardware import check_precision, peak_flops, peak_memory, versions
 from common.reports import markdown_table
 from eval.benchmarks.resources import run_in_new_process
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -73,10 +73,6 @@ class Arguments(Options):
     )
     compile: bool = option(False, "Use torch.compile, as the launch files for GPUs do.")
     output_dir: Path = option(Path("docs/results/training_speed"), "Folder for results.json and README.md.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_precision(DEVICE, self.mixed_precision)
 
 
 # ------------------------------------------------------------------------------------------ the plain implementation
@@ -265,7 +261,8 @@ def format_report(results: dict[str, Any]) -> str:
 
 Written by `{results["command"]}`.
 
-* The measurement used torch {results["versions"]["torch"]} on a {results["device"]}, with {results["threads"]} threads.
+* The measurement used torch {results["versions"]["torch"]} on a {results["device"]},
+  with {results["runs"][0]["threads"]} threads.
 * The size is {size["layers"]} layers of width {size["width"]}, {size["length"]} positions and {size["vocab_size"]} ids.
 * Each line of the table was measured in a new process. Only the second half of its steps was counted.
 * Peak memory is that of the whole process, or of the tensors on a GPU. Weights, averages, gradients and AdamW's moments
@@ -284,6 +281,7 @@ Written by `{results["command"]}`.
 def main(argv: list[str]) -> None:
     """Run the command."""
     (arguments,) = Parser(Arguments).parse(argv)
+    check_precision(DEVICE, arguments.mixed_precision)
     size = SIZES[arguments.size]
     with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
         runs = [run_in_new_process(measure, kind, arguments) for kind in tqdm(KINDS, unit="process")]
@@ -296,8 +294,6 @@ def main(argv: list[str]) -> None:
         "size_name": arguments.size,
         "size": size,
         "runs": runs,
-        "threads": runs[0]["threads"],
-        "cores": num_cores(),
         "peak_flops": speed,
         "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU",
         "state_bytes": 5 * 4 * sum(weight.numel() for weight in PlainAOGPT(**size).parameters()),

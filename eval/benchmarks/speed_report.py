@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, NullLocator
 
 from common.files import write_json, write_text
-from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_figure, style_axes
+from common.reports import BLUE, GREEN, GREY, MARKERS, ORANGE, RED, markdown_table, save_figure, style_axes
 
-MARKERS = "osD^v<>Ph"
 RANDOM_WEIGHTS = (
     "All weights are random. This does not change the time of a pass, but it changes how many drafts are accepted, so "
     "speculative decoding and prompt lookup take other times with trained models. "

@@ -65,7 +65,7 @@ WRONG = [
     ("eval/benchmarks/speed.py --size tiny --contenders nobody", "`contenders` must be among decoder, no-lemma"),
     ("eval/benchmarks/speed_quality.py nowhere --output_dir out", "There is no model 'nowhere'"),
     ("eval/benchmarks/speed_quality.py --output_dir out", None),
-    ("eval/benchmarks/training_speed.py --size tiny --length 17", "`length` must be at most 16 for `size=tiny`"),
+    ("eval/benchmarks/training_speed.py --steps 0", "`steps` must be at least 1, but is 0"),
     ("model_cards/publish.py folder somebody/model", "neither a finished run nor a model folder"),
     ("model_cards/check_staged.py folder", "Usage: python -I check_staged.py FOLDER EXPECTED.safetensors"),
 ]

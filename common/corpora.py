@@ -47,9 +47,9 @@ class CorpusArguments(Options):
 
     corpus: list[str] = option(
         ["unicode-names"],
-        "Built-in corpus (`unicode-names`, `python-stdlib`, `sudoku-N` or `sudoku-N-puzzles` with N = 4, 6 or 9, or "
-        "`path-star-2-5`, `path-star-5-5` or `path-star-2-10`); or text, JSONL or Parquet files, or glob patterns of "
-        "such files, also compressed (.xz, .gz); or name or folder of a Hub data set.",
+        "Built-in corpus (`unicode-names`; `python-stdlib`; `sudoku-N`, `sudoku-N-clues` or `sudoku-N-puzzles` with "
+        "N = 4, 6 or 9; `path-star-2-5`, `path-star-5-5` or `path-star-2-10`); or text, JSONL or Parquet files, or "
+        "glob patterns of such files, also compressed (.xz, .gz); or name or folder of a Hub data set.",
     )
     corpus_config: str | None = option(None, "Configuration of the Hub data set.")
     corpus_revision: str | None = option(None, "Revision of the Hub data set.")
@@ -119,9 +119,9 @@ BUILT_IN: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
 # For each corpus of puzzles, a function that returns `count` puzzles that are in neither split, as pairs of texts:
 # one with `_` for each missing character, and the same text with all characters.
 TEST_PUZZLES: dict[str, Callable[..., list[tuple[str, str]]]] = {}
-for _size, (_suffix, _has_puzzle) in product(sudoku.BOXES, (("", False), ("-puzzles", True))):
-    BUILT_IN[f"sudoku-{_size}{_suffix}"] = partial(sudoku.training_texts, _size, _has_puzzle)
-    TEST_PUZZLES[f"sudoku-{_size}{_suffix}"] = partial(sudoku.held_out_texts, _size, _has_puzzle)
+for _size, (_suffix, _form) in product(sudoku.BOXES, (("", "grid"), ("-clues", "clues"), ("-puzzles", "puzzle"))):
+    BUILT_IN[f"sudoku-{_size}{_suffix}"] = partial(sudoku.training_texts, _size, _form)
+    TEST_PUZZLES[f"sudoku-{_size}{_suffix}"] = partial(sudoku.held_out_texts, _size, _form)
 for _shape in path_star.SHAPES:
     BUILT_IN["path-star-{}-{}".format(*_shape)] = partial(path_star.training_texts, *_shape)
     TEST_PUZZLES["path-star-{}-{}".format(*_shape)] = partial(path_star.held_out_texts, *_shape)

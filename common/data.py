@@ -24,7 +24,16 @@ from common.corpora import (
     sha256,
     stream_corpus,
 )
-from common.sequences import PackedRows, check_full, describe_work, encode_documents, pack, pad, total
+from common.sequences import (
+    PackedRows,
+    check_full,
+    describe_work,
+    encode_documents,
+    pack,
+    pad,
+    split_context,
+    total,
+)
 from common.tokenization import train_tokenizer
 from modeling_aogpt.tokenization import load_tokenizer
 
@@ -48,10 +57,11 @@ class DataArguments(CorpusArguments):
         "With packing=documents, drop documents that are longer than a sequence; by default, such documents are an "
         "error.",
     )
-    prompt_end: str | None = option(
+    context_marks: str | None = option(
         None,
-        "With packing=documents, a text that ends the prompt of each document. The loss does not include the prompt or "
-        "this text.",
+        "With packing=documents, two characters such as []. Text between them is context, which is given and not "
+        "predicted: the loss does not include it, and with orders=context_first it comes first. The two characters are "
+        "removed from the documents.",
     )
     streaming: bool = option(False, "Read, tokenize and pack the corpus during training; requires tokenizer.")
     shuffle_window: int = option(4096, "Number of streamed sequences that are shuffled together.", least=1)
@@ -68,9 +78,9 @@ class Data:
     """
     Training and validation data.
 
-    A sequence has exactly `sequence_length` ids, in the column `input_ids`. With `prompt_end`, training sequences also
-    have `labels`. Validation sequences also have `num_bytes`: the number of UTF-8 bytes of the text, plus one for the
-    end-of-text of each document. Bits per byte are therefore those of the documents joined by newlines.
+    A sequence has exactly `sequence_length` ids, in the column `input_ids`. With `context_marks`, training sequences
+    also have `labels`. Validation sequences also have `num_bytes`: the number of UTF-8 bytes of the text, plus one for
+    the end-of-text of each document. Bits per byte are therefore those of the documents joined by newlines.
     """
 
     arguments: DataArguments
@@ -84,17 +94,21 @@ class Data:
 def load_data(arguments: DataArguments) -> Data:
     """Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order."""
     arguments.check_bounds()
-    if arguments.prompt_end is not None and (arguments.packing != "documents" or not arguments.prompt_end):
+    marks = arguments.context_marks
+    if marks is not None and (arguments.packing != "documents" or len(set(marks)) != 2 or len(marks) != 2):
         raise ValueError(
-            "`prompt_end` must have at least one character, and requires `packing=documents`. But `prompt_end` is "
-            f"{arguments.prompt_end!r}, and `packing` is {arguments.packing!r}. Correct them, or remove `prompt_end`."
+            "`context_marks` must be two different characters, and requires `packing=documents`. But `context_marks` "
+            f"is {marks!r}, and `packing` is {arguments.packing!r}. Correct them, or remove `context_marks`."
         )
     if arguments.streaming:
         return _open_stream(arguments)
     corpus = load_corpus(arguments)
     texts = {split: drop_empty(dataset, split, arguments) for split, dataset in corpus.items()}
     if arguments.tokenizer is None:
-        tokenizer = train_tokenizer(texts["train"]["text"], arguments.vocab_size)
+        documents = texts["train"]["text"]
+        if marks is not None:
+            documents = [split_context(document, marks)[0] for document in documents]
+        tokenizer = train_tokenizer(documents, arguments.vocab_size)
     else:
         tokenizer = load_tokenizer(arguments.tokenizer)
 
@@ -161,7 +175,7 @@ def _make_sequences(
     num_workers = limit_workers(arguments.preprocessing_num_workers, texts)
     if split == "train":
         logger.info("%s", describe_work(texts, tokenizer, num_workers))
-    documents = encode_documents(texts, tokenizer, split == "validation", num_workers, arguments.prompt_end)
+    documents = encode_documents(texts, tokenizer, split == "validation", num_workers, arguments.context_marks)
     length = arguments.sequence_length
     rows: Dataset | PackedRows
     if arguments.packing == "documents":

@@ -41,12 +41,16 @@ def is_test_graph(key: str) -> bool:
 
 
 def training_texts(num_paths: int, length: int) -> Iterator[tuple[str, str]]:
-    """Yield a pair (key, text) for each drawn graph that is not used for tests."""
+    """
+    Yield a pair (key, text) for each drawn graph that is not used for tests.
+
+    The part of the text before the path is in brackets, which mark the context.
+    """
     rng = Random("graphs")
     for _ in range(NUM_DRAWN):
         key, question, path = draw_graph(num_paths, length, rng)
         if not is_test_graph(key):
-            yield key, question + path
+            yield key, f"[{question}]{path}"
 
 
 def held_out_texts(num_paths: int, length: int, count: int) -> list[tuple[str, str]]:

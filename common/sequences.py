@@ -24,28 +24,30 @@ def encode_documents(
     tokenizer: PreTrainedTokenizerBase,
     with_token_bytes: bool,
     num_workers: int | None = None,
-    prompt_end: str | None = None,
+    context_marks: str | None = None,
 ) -> Dataset:
     """
     Return a data set with the columns `input_ids`, `num_tokens` and `num_bytes` of the documents in the column `text`.
 
     The ids of each document end with end-of-text. They are stored in 16 bits, or in 32 bits for large vocabularies. If
     `with_token_bytes`, the column `token_bytes` is added. It lists the number of bytes of each token; the sum of these
-    numbers is `num_bytes`. If `prompt_end` is given, the column `num_prompt_tokens` is added. It is the number of
-    tokens up to the end of the first occurrence of this text.
+    numbers is `num_bytes`.
+
+    If `context_marks` is given (see [`split_context`]), the column `labels` is added. It contains the ids, and -100 for
+    tokens of the context. A token that is only partly in the context is not a token of the context.
     """
     columns = {"input_ids": Sequence(id_type(tokenizer)), "num_tokens": Value("int64"), "num_bytes": Value("int64")}
     if with_token_bytes:
         columns["token_bytes"] = Sequence(Value("int32"))
-    if prompt_end is not None:
-        columns["num_prompt_tokens"] = Value("int64")
+    if context_marks is not None:
+        columns["labels"] = Sequence(Value("int32"))
     return texts.map(
         encode_batch,
         batched=True,
         input_columns="text",
         remove_columns=texts.column_names,
         features=Features(columns),
-        fn_kwargs={"tokenizer": tokenizer, "with_token_bytes": with_token_bytes, "prompt_end": prompt_end},
+        fn_kwargs={"tokenizer": tokenizer, "with_token_bytes": with_token_bytes, "context_marks": context_marks},
         num_proc=num_workers,
         desc="Tokenizing",
     )
@@ -77,14 +79,17 @@ def describe_work(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_worker
 
 
 def encode_batch(
-    texts: list[str], tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool, prompt_end: str | None = None
+    texts: list[str], tokenizer: PreTrainedTokenizerBase, with_token_bytes: bool, context_marks: str | None = None
 ) -> dict[str, list]:
     """Return the columns described in `encode_documents` for a batch of texts."""
+    contexts: list[list[bool]] = []
+    if context_marks is not None:
+        texts, contexts = map(list, zip(*(split_context(text, context_marks) for text in texts), strict=True))
     encoded = tokenizer(
         texts,
         add_special_tokens=False,
         split_special_tokens=True,  # "<|endoftext|>" in a text is not a special token
-        return_offsets_mapping=with_token_bytes or prompt_end is not None,
+        return_offsets_mapping=with_token_bytes or context_marks is not None,
         verbose=False,  # no warnings about documents that are longer than a sequence
     )
     columns = {
@@ -94,21 +99,50 @@ def encode_batch(
     }
     if with_token_bytes:
         columns["token_bytes"] = list(map(count_token_bytes, texts, encoded["offset_mapping"]))
-    if prompt_end is not None:
-        columns["num_prompt_tokens"] = [
-            sum(start < end for start, _ in offsets)
-            for offsets, end in zip(encoded["offset_mapping"], _prompt_ends(texts, prompt_end), strict=True)
+    if context_marks is not None:
+        offsets_with_end = ([*offsets, (0, 0)] for offsets in encoded["offset_mapping"])  # end-of-text has a label
+        columns["labels"] = [
+            [
+                -100 if start < end and all(is_context[start:end]) else token
+                for token, (start, end) in zip(ids, offsets, strict=True)
+            ]
+            for ids, offsets, is_context in zip(columns["input_ids"], offsets_with_end, contexts, strict=True)
         ]
     return columns
 
 
-def _prompt_ends(texts: list[str], prompt_end: str) -> Iterator[int]:
-    for text in texts:
-        if prompt_end not in text:
-            raise ValueError(
-                f"A document has no `prompt_end` ({prompt_end!r}): {text[:80]!r}. Correct `prompt_end` or the document."
-            )
-        yield text.index(prompt_end) + len(prompt_end)
+def split_context(text: str, context_marks: str) -> tuple[str, list[bool]]:
+    """
+    Return a text without the context marks, and whether each of its characters is in the context.
+
+    Args:
+        text: The text of a document.
+        context_marks: Two characters. The first marks the beginning, and the second the end, of a part of the context.
+
+    Raises:
+        ValueError: If the marks of a text are not in pairs.
+
+    Examples:
+        >>> split_context("[ab]c[d]", "[]")
+        ('abcd', [True, True, False, True])
+    """
+    opening, closing = context_marks
+    characters, is_context, is_open = [], [], False
+    for character in text:
+        if character not in context_marks:
+            characters.append(character)
+            is_context.append(is_open)
+        elif is_open == (character == opening):
+            break
+        else:
+            is_open = not is_open
+    else:
+        if not is_open:
+            return "".join(characters), is_context
+    raise ValueError(
+        f"Each {opening!r} must be followed by a {closing!r} before the next {opening!r} (`context_marks`), but a "
+        f"document is: {text[:80]!r}. Correct the document, or choose other marks."
+    )
 
 
 def count_token_bytes(text: str, offsets: list[tuple[int, int]]) -> list[int]:
@@ -228,8 +262,7 @@ def pad(
     Return one sequence per document, padded with end-of-text, and the number of documents that were too long.
 
     Documents that are too long are an error, unless `drop_long_documents` is True. (Pass None if the user cannot set
-    this option; the error then does not mention it.) If the documents have `num_prompt_tokens`, the sequences also have
-    `labels`, which are -100 in the prompt.
+    this option; the error then does not mention it.) The `labels` of the documents, if any, are padded as well.
     """
     fitting = documents.filter(lambda num_tokens: num_tokens <= sequence_length, input_columns="num_tokens")
     left_out = len(documents) - len(fitting)
@@ -250,21 +283,14 @@ def pad(
         logger.warning(
             "%s: %d of %d documents are longer than a sequence, and are left out.", split, left_out, len(documents)
         )
+    columns = [name for name in ("input_ids", "labels") if name in fitting.column_names]
     rows = fitting.map(
-        lambda ids: {
-            "input_ids": [[*document, *[end_of_text] * (sequence_length - len(document))] for document in ids]
+        lambda *columns_of_ids: {
+            name: [[*ids, *[end_of_text] * (sequence_length - len(ids))] for ids in column]
+            for name, column in zip(columns, columns_of_ids, strict=True)
         },
         batched=True,
-        input_columns="input_ids",
+        input_columns=columns,
         desc="Padding",
     )
-    if "num_prompt_tokens" in rows.column_names:
-        rows = rows.map(
-            lambda ids, numbers: {
-                "labels": [[-100] * number + list(row[number:]) for row, number in zip(ids, numbers, strict=True)]
-            },
-            batched=True,
-            input_columns=["input_ids", "num_prompt_tokens"],
-            desc="Labelling",
-        )
     return rows, {"left_out_documents": left_out}

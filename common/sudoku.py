@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from itertools import islice
 from random import Random
+from typing import Literal
 
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # rows and columns of a box, by the size of a grid
 NUM_CLASSES_DRAWN = 20_000  # for 9 x 9 grids, whose classes are too many to enumerate
@@ -19,6 +20,7 @@ TEST_FRACTION = 1 / 8  # fraction of the classes that are used only for tests
 GRIDS_PER_CLASS = 8  # grids of each training class in a corpus
 
 Grid = list[int]
+Form = Literal["grid", "clues", "puzzle"]  # forms of the texts of a corpus
 
 
 @lru_cache
@@ -106,30 +108,6 @@ def relabel(grid: tuple[int, ...], size: int, rng: Random) -> Grid:
     return [names[digit - 1] for digit in grid]
 
 
-def training_texts(size: int, has_puzzle: bool) -> Iterator[tuple[str, str]]:
-    """
-    Yield pairs (key, text) for `GRIDS_PER_CLASS` random grids of each training class.
-
-    The grids of a class can be made from each other by exchanging digits. They have the same key.
-
-    With `has_puzzle`, a text is `PUZZLE=GRID`. Otherwise, it is only the grid. The puzzle shows between 1/6 and 5/6 of
-    the cells, chosen at random, so it may have several solutions.
-    """
-    clues_rng, num_cells = Random(f"clues of {size} x {size}"), size * size
-    for representative in classes(size):
-        if is_test_class(representative):
-            continue
-        key = to_text(list(representative))
-        rng = Random(f"train {key}")
-        for _ in range(GRIDS_PER_CLASS):
-            grid, start = relabel(representative, size, rng), ""
-            if has_puzzle:
-                num_clues = clues_rng.randint(num_cells // 6, num_cells * 5 // 6)
-                kept = set(clues_rng.sample(range(num_cells), num_clues))
-                start = to_text([digit if cell in kept else 0 for cell, digit in enumerate(grid)]) + "="
-            yield key, start + to_text(grid)
-
-
 def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None) -> Grid:
     """
     Remove clues from `grid` in random order, and return a puzzle whose only solution is `grid`.
@@ -154,6 +132,45 @@ def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None
     return puzzle
 
 
+def training_texts(size: int, form: Form) -> Iterator[tuple[str, str]]:
+    """
+    Yield pairs (key, text) for `GRIDS_PER_CLASS` random grids of each training class.
+
+    The grids of a class can be made from each other by exchanging digits. They have the same key.
+
+    Args:
+        size: Number of rows.
+        form: `"grid"`: a text is a grid. `"clues"`: in every second text, the clues of a puzzle are in brackets, which
+            mark the context, such as `1[2]34[1]...`; the other texts are plain grids. `"puzzle"`: a text is
+            `[PUZZLE=]GRID`. A puzzle contains the clues of a minimal puzzle, and a random number of the other cells, so
+            its solution is unique. The grids of a class have the same minimal puzzle, up to the digits.
+    """
+    for representative in classes(size):
+        if is_test_class(representative):
+            continue
+        key = to_text(list(representative))
+        rng = Random(f"train {key}")
+        grids = [relabel(representative, size, rng) for _ in range(GRIDS_PER_CLASS)]
+        if form == "grid":
+            yield from ((key, to_text(grid)) for grid in grids)
+            continue
+        minimal = make_puzzle(list(representative), size, rng)
+        missing = [cell for cell, digit in enumerate(minimal) if not digit]
+        for number, grid in enumerate(grids):
+            empty = set(rng.sample(missing, rng.randint(1, len(missing))))
+            if form == "puzzle":
+                puzzle = [0 if cell in empty else digit for cell, digit in enumerate(grid)]
+                yield key, f"[{to_text(puzzle)}=]{to_text(grid)}"
+            else:
+                yield key, _mark_clues(grid, empty) if number % 2 else to_text(grid)
+
+
+def _mark_clues(grid: Grid, empty: set[int]) -> str:
+    """Return a grid as text, with brackets around the cells that are not in `empty`."""
+    cells = (str(digit) if cell in empty else f"[{digit}]" for cell, digit in enumerate(grid))
+    return "".join(cells).replace("][", "")
+
+
 def held_out_puzzles(size: int, count: int, num_clues: int | None = None) -> list[tuple[Grid, Grid]]:
     """
     Return `count` pairs (puzzle, solution) of test classes, which no corpus contains.
@@ -172,16 +189,17 @@ def held_out_puzzles(size: int, count: int, num_clues: int | None = None) -> lis
     return pairs
 
 
-def held_out_texts(size: int, has_puzzle: bool, count: int, num_clues: int | None = None) -> list[tuple[str, str]]:
+def held_out_texts(size: int, form: Form, count: int, num_clues: int | None = None) -> list[tuple[str, str]]:
     """
     Return `count` pairs of texts of held-out puzzles: one with `_` for each missing digit, and the complete text.
 
-    With `has_puzzle`, a text is `PUZZLE=GRID`, and all digits of the grid are missing. Otherwise, it is only the grid.
+    With the form `"puzzle"`, a text is `PUZZLE=GRID`, and all digits of the grid are missing. Otherwise, a text is only
+    the grid.
     """
     texts = []
     for puzzle, solution in held_out_puzzles(size, count, num_clues):
-        start = f"{to_text(puzzle)}=" if has_puzzle else ""
-        gaps = "_" * len(solution) if has_puzzle else to_text(puzzle).replace(".", "_")
+        start = f"{to_text(puzzle)}=" if form == "puzzle" else ""
+        gaps = "_" * len(solution) if form == "puzzle" else to_text(puzzle).replace(".", "_")
         texts.append((start + gaps, start + to_text(solution)))
     return texts
 

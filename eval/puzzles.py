@@ -12,6 +12,7 @@ Sudoku, the chart is next to a solved puzzle, and sudoku.gif shows in which step
 """
 
 import math
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -130,13 +131,13 @@ def solve(run: dict[str, Any], options: PuzzleArguments) -> dict[str, Any]:
     settings, folder = run["arguments"], Path(run["run"]) / "model"
     texts = make_puzzles(settings["corpus"][0], options)
     model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
-    padded_length = settings["sequence_length"] if settings["prompt_end"] is None else None
-    inputs, solutions = encode(texts, tokenizer, padded_length)
+    has_prompt = "=" in texts[0][0]  # the solution follows the puzzle
+    inputs, solutions = encode(texts, tokenizer, None if has_prompt else settings["sequence_length"])
     measured, shown = {}, None
     for name in decodings_of(settings):
         measured[name], is_solved, steps = decode(model, inputs, solutions, name, options.seed)
         print(f"{run['run']} {name}: {int(is_solved.sum())} of {len(texts)} puzzles", flush=True)
-        if name == SHOWN and settings["prompt_end"] is None and is_solved.any():
+        if name == SHOWN and not has_prompt and is_solved.any():
             number = int(is_solved.long().argmax())
             shown = {"solution": texts[number][1], "steps": steps[number].tolist()}
     return {"decodings": measured, "shown": shown}
@@ -371,7 +372,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("runs", nargs="+", type=Path, help="Folders of finished runs on a corpus of puzzles.")
     options, others = parser.parse(argv)
     runs = [read_run(folder) for folder in others.runs]
-    puzzles, *different = {run["arguments"]["corpus"][0].removesuffix("-puzzles") for run in runs}
+    puzzles, *different = {re.sub("-(clues|puzzles)$", "", run["arguments"]["corpus"][0]) for run in runs}
     if different:
         raise ValueError(
             f"All runs must be trained on the same puzzles, but the corpora are {puzzles}, {', '.join(different)}. Run "

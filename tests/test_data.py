@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from common.commands import Parser
 from common.corpora import first_texts, hash_file, load_corpus
 from common.data import Data, DataArguments, load_data
-from common.sequences import PackedRows
+from common.sequences import PackedRows, split_context
 from common.tokenization import train_tokenizer
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
@@ -85,18 +85,37 @@ def test_documents_are_padded_with_end_of_text(arguments: DataArguments) -> None
     )
 
 
-def test_prompts_have_no_labels(arguments: DataArguments) -> None:
-    arguments.packing, arguments.prompt_end = "documents", " gr"
-    data = load_data(arguments)
-    for ids, labels in zip(data.train["input_ids"], data.train["labels"], strict=True):
-        start = sum(label == -100 for label in labels)
-        assert labels == [-100] * start + list(ids[start:])
-        prompt = data.tokenizer.decode(ids[:start])
-        assert prompt.count(" gr") == 1
-        assert data.tokenizer.decode(ids[: start - 1]).count(" gr") == 0  # a token that contains the end is the last
-    assert data.validation.column_names == ["input_ids", "num_bytes"]
-    arguments.prompt_end = "?"
-    with pytest.raises(ValueError, match=r"A document has no `prompt_end` \('\?'\): 'ein "):
+def test_context_has_no_labels(tmp_path: Path) -> None:
+    lines = [f"<ein {word} ist> grau{end}" for word in ("Haus", "Hund", "Baum") for end in ("", ", <sehr> grau")] * 9
+    (tmp_path / "marked.txt").write_text("\n".join(lines))
+    (tmp_path / "plain.txt").write_text("\n".join(lines).replace("<", "").replace(">", ""))
+    sizes = {"packing": "documents", "sequence_length": 40, "vocab_size": 261, "validation_fraction": 0.0}
+    files = {"validation_files": [str(tmp_path / "marked.txt")]}
+    marked = load_data(DataArguments([str(tmp_path / "marked.txt")], **files, **sizes, context_marks="<>"))
+    files = {"validation_files": [str(tmp_path / "plain.txt")]}
+    plain = load_data(DataArguments([str(tmp_path / "plain.txt")], **files, **sizes))
+    assert marked.tokenizer.get_vocab() == plain.tokenizer.get_vocab()
+    assert list(marked.train["input_ids"]) == list(plain.train["input_ids"])
+    for name in ("input_ids", "num_bytes"):
+        assert list(marked.validation[name]) == list(plain.validation[name])
+    assert marked.validation.column_names == plain.validation.column_names
+    for line, ids, labels in zip(lines, marked.train["input_ids"], marked.train["labels"], strict=True):
+        assert all(label in (-100, token) for token, label in zip(ids, labels, strict=True))
+        assert all(label == token for token, label in zip(ids, labels, strict=True) if token == 0)  # end-of-text
+        context = [token for token, label in zip(ids, labels, strict=True) if label == -100]
+        assert marked.tokenizer.decode(context) == "".join(re.findall("<(.*?)>", line))
+
+
+@pytest.mark.parametrize("text", ["a]", "[a[b]]", "[ab", "a[b]c]"])
+def test_context_marks_are_in_pairs(text: str) -> None:
+    with pytest.raises(ValueError, match=r"Each '\[' must be followed by a '\]' before the next"):
+        split_context(text, "[]")
+
+
+@pytest.mark.parametrize(("marks", "packing"), [("[]", "packed"), ("[", "documents"), ("||", "documents")])
+def test_wrong_context_marks_are_refused(arguments: DataArguments, marks: str, packing: str) -> None:
+    arguments.packing, arguments.context_marks = packing, marks
+    with pytest.raises(ValueError, match="`context_marks` must be two different characters, and requires"):
         load_data(arguments)
 
 

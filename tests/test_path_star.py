@@ -7,6 +7,7 @@ import pytest
 
 from common import path_star
 from common.corpora import BUILT_IN, CorpusArguments, load_corpus
+from common.sequences import split_context
 
 
 def paths_of(text: str) -> set[str]:
@@ -24,7 +25,9 @@ def paths_of(text: str) -> set[str]:
 
 @pytest.mark.parametrize(("num_paths", "length"), path_star.SHAPES)
 def test_a_text_contains_a_graph_and_one_of_its_paths(num_paths: int, length: int) -> None:
-    texts = [text for _, text in islice(path_star.training_texts(num_paths, length), 20)]
+    marked = [text for _, text in islice(path_star.training_texts(num_paths, length), 20)]
+    assert all(text.startswith("[") and text[-length - 2 :].startswith("=]") for text in marked)
+    texts = [split_context(text, "[]")[0] for text in marked]
     texts += [text for _, text in path_star.held_out_texts(num_paths, length, 20)]
     for text in texts:
         question, path = text.split("=")
@@ -54,7 +57,8 @@ def test_splits_have_no_graph_in_common(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(path_star, "NODES", "abcdef")  # 60 graphs of two edges, which are drawn repeatedly
     monkeypatch.setitem(BUILT_IN, "path-star-2-5", partial(path_star.training_texts, 2, 2))
     splits = load_corpus(CorpusArguments(["path-star-2-5"], validation_fraction=0.3)).values()
-    texts = [*(split["text"] for split in splits), [text for _, text in path_star.held_out_texts(2, 2, 300)]]
+    texts = [[split_context(text, "[]")[0] for text in split["text"]] for split in splits]
+    texts += [[text for _, text in path_star.held_out_texts(2, 2, 300)]]
     graphs = [{frozenset(paths_of(text)) for text in split} for split in texts]
     assert all(len(split) > 2 for split in graphs)
     assert sum(map(len, graphs)) == len(frozenset.union(*map(frozenset, graphs))) == 60

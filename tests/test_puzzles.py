@@ -25,7 +25,7 @@ from eval.puzzles import (
 )
 from tests.training_runs import train
 
-TEXTS = sudoku.held_out_texts(4, False, 3)
+TEXTS = sudoku.held_out_texts(4, "grid", 3)
 TOKENIZER = train_tokenizer(["1234"], 257)
 MASK = TOKENIZER.mask_token_id
 
@@ -63,7 +63,7 @@ def test_clues_come_first_from_left_to_right() -> None:
 
 @pytest.mark.parametrize("has_puzzle", [False, True])
 def test_missing_digits_are_masks(has_puzzle: bool) -> None:
-    texts = sudoku.held_out_texts(4, has_puzzle, 3)
+    texts = sudoku.held_out_texts(4, "puzzle" if has_puzzle else "clues", 3)
     ids, solutions = encode(texts, TOKENIZER, None if has_puzzle else 17)
     assert ids.shape == solutions.shape == (3, 33 if has_puzzle else 17)
     for (puzzle, solution), row, filled, (clues, grid) in zip(
@@ -156,12 +156,12 @@ def test_runs_of_a_recipe_differ_only_in_the_seed(others: dict, message: str) ->
 
 @pytest.mark.usefixtures("datasets_cache")
 def test_runs_are_compared(tmp_path: Path) -> None:
-    context_first = "corpus: sudoku-4\nsequence_length: 17\norders: context_first\nmin_context: 3\n"
+    context_first = 'corpus: sudoku-4-clues\nsequence_length: 17\norders: context_first\ncontext_marks: "[]"\n'
     settings = {
         "any-0": context_first,
         "any-1": f"{context_first}seed: 1\n",
         "encoder": "corpus: sudoku-4\nsequence_length: 17\narchitecture: encoder\nobjective: masked_diffusion\n",
-        "rival": 'corpus: sudoku-4-puzzles\nsequence_length: 34\norders: left_to_right\nprompt_end: "="\n',
+        "rival": 'corpus: sudoku-4-puzzles\nsequence_length: 34\norders: left_to_right\ncontext_marks: "[]"\n',
     }
     for name, lines in settings.items():
         (tmp_path / f"{name}.yaml").write_text(TINY + lines)
@@ -186,7 +186,7 @@ def test_runs_are_compared(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("datasets_cache")
 def test_path_star_graphs_are_puzzles_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(path_star, "NUM_DRAWN", 40)
-    lines = 'corpus: path-star-2-5\nsequence_length: 36\nprompt_end: "="\n'
+    lines = 'corpus: path-star-2-5\nsequence_length: 36\ncontext_marks: "[]"\n'
     (tmp_path / "star.yaml").write_text(TINY + lines)
     train(tmp_path / "star.yaml", tmp_path / "star")
     main([str(tmp_path / "star"), "--num_puzzles", "3", "--output_dir", str(tmp_path / "out")])

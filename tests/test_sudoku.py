@@ -6,6 +6,7 @@ import pytest
 
 from common import sudoku
 from common.corpora import CorpusArguments, load_corpus
+from common.sequences import split_context
 
 
 def units(grid: list[int], size: int) -> list[list[int]]:
@@ -83,24 +84,35 @@ def class_of(grid: str) -> str:
     return grid.translate(str.maketrans(grid[:size], "123456789"[:size]))
 
 
-@pytest.mark.parametrize("corpus", ["sudoku-4", "sudoku-4-puzzles"])
+def clues_of(text: str) -> tuple[str, str]:
+    """Return the puzzle and the grid of a text of the corpora `sudoku-N-clues` and `sudoku-N-puzzles`."""
+    grid, is_context = split_context(text, "[]")
+    if "=" in grid:
+        puzzle, grid = grid.split("=")
+        assert is_context == [True] * (len(puzzle) + 1) + [False] * len(grid)
+        return puzzle, grid
+    return "".join(digit if given else "." for digit, given in zip(grid, is_context, strict=True)), grid
+
+
+@pytest.mark.parametrize("corpus", ["sudoku-4", "sudoku-4-clues", "sudoku-4-puzzles"])
 @pytest.mark.usefixtures("datasets_cache")
 def test_splits_have_no_class_in_common(corpus: str) -> None:
     splits = load_corpus(CorpusArguments([corpus], validation_fraction=0.3))
-    classes = [{class_of(text.split("=")[-1]) for text in split["text"]} for split in splits.values()]
+    classes = [{class_of(clues_of(text)[1]) for text in split["text"]} for split in splits.values()]
     test = {class_of(sudoku.to_text(solution)) for _, solution in sudoku.held_out_puzzles(4, 30)}
     assert all(len(grids) > 0 for grids in (*classes, test))
     assert sum(map(len, (*classes, test))) == 12
     assert len(set.union(*classes, test)) == 12
 
 
-@pytest.mark.usefixtures("datasets_cache")
-def test_puzzles_precede_their_grids() -> None:
-    grids = load_corpus(CorpusArguments(["sudoku-4"], validation_fraction=0.3))["train"]["text"]
-    documents = load_corpus(CorpusArguments(["sudoku-4-puzzles"], validation_fraction=0.3))["train"]["text"]
-    puzzles = [document.split("=")[0] for document in documents]
-    assert [document.split("=")[1] for document in documents] == list(grids)
-    assert all(
-        clue in (".", cell) for pair in zip(puzzles, grids, strict=True) for clue, cell in zip(*pair, strict=True)
-    )
-    assert {16 - puzzle.count(".") for puzzle in puzzles} == set(range(2, 14))
+def test_training_puzzles_have_a_unique_solution() -> None:
+    texts = {form: [text for _, text in sudoku.training_texts(4, form)] for form in ("grid", "clues", "puzzle")}
+    pairs = {form: list(map(clues_of, texts[form])) for form in ("clues", "puzzle")}
+    assert pairs["clues"][1::2] == pairs["puzzle"][1::2]
+    assert texts["clues"][::2] == texts["grid"][::2]  # without brackets
+    assert [grid for _, grid in pairs["puzzle"]] == texts["grid"]
+    for puzzle, grid in pairs["puzzle"]:
+        cells = [0 if cell == "." else int(cell) for cell in puzzle]
+        assert list(map(sudoku.to_text, sudoku.solve(cells, 4))) == [grid]
+    # From the fewest clues of a puzzle to all cells but one.
+    assert {16 - puzzle.count(".") for puzzle, _ in pairs["puzzle"]} == set(range(4, 16))

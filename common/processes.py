@@ -132,9 +132,6 @@ def in_turn(accelerator: Accelerator) -> Iterator[None]:
 
     Later processes can then use the files that earlier processes have cached. They wait as in `together`.
     """
-    if accelerator.num_processes == 1:
-        yield
-        return
     own_turn = 0 if accelerator.is_main_process else 1 if accelerator.is_local_main_process else 2
     for turn in range(3):
         with together(accelerator):

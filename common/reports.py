@@ -13,6 +13,7 @@ from PIL import Image
 
 from common.files import atomic_file
 
+MARKERS = "osD^v<>Ph"
 GREY, BLUE, ORANGE, GREEN, RED = "#8c8c8c", "#1f5fa8", "#d9730d", "#3a8a4d", "#b03a48"
 
 
@@ -27,6 +28,11 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], align: 
 def with_error(value: float, error: float | None, digits: int) -> str:
     """Format a number, followed by its standard error if it is known."""
     return f"{value:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
+
+
+def make_printable(text: str) -> str:
+    """Replace line breaks and other control characters. A poorly trained model may generate such characters."""
+    return "".join(character if character.isprintable() else "�" for character in text)
 
 
 def style_axes(axes: Axes, title: str = "") -> None:

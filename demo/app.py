@@ -161,7 +161,7 @@ def render(tokens: list[Token], end_of_text: str = "", seed: int | None = None) 
     """
     Return tokens as HTML.
 
-    End-of-text tokens at the end are left out. If the first of them was generated, it is shown.
+    The end-of-text tokens at the end are left out, except for the first one if it was generated.
     """
     length = len(tokens)
     while length and tokens[length - 1].text == end_of_text:

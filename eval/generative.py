@@ -33,7 +33,7 @@ from common.files import write_json, write_text
 from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, load_model, read_config
 from common.processes import start_accelerator
-from common.reports import save_figure, style_axes
+from common.reports import MARKERS, save_figure, style_axes
 from common.tokenization import num_unpadded
 from eval.judging import Judge, Sample
 from eval.metrics.sample_entropy.sample_entropy import distinct, unigram_entropy
@@ -43,7 +43,6 @@ from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.unmasking import SCORE_UNMASKING
 
 MAX_N = 3  # largest n of distinct-n
-MARKERS = "osD^v<>P"
 
 
 @dataclass
@@ -257,7 +256,7 @@ def draw_frontier(results: Sequence[dict[str, Any]], path: Path) -> None:
     """
     figure = Figure(figsize=(12, 5.2), facecolor="white", layout="constrained")
     left, right = figure.subplots(1, 2, sharex=True)
-    judge = _short_name(results[0]["judge"])
+    judge = short_name(results[0]["judge"])
     for axes, average, title in ((left, "mean", "mean over samples"), (right, "pooled", "pooled over tokens")):
         _draw_lines(axes, results, average)
         axes.set_yscale("log")
@@ -282,11 +281,11 @@ def _draw_lines(axes: Axes, results: Sequence[dict[str, Any]], average: str) -> 
             color=colormaps["viridis"](0.9 * step_index / max(1, len(steps) - 1)),
             marker=MARKERS[model_index % len(MARKERS)],
             linewidth=1.3,
-            label=f"{_short_name(model)}, {count} step{'s' * (count > 1)}",
+            label=f"{short_name(model)}, {count} step{'s' * (count > 1)}",
         )
 
 
-def _short_name(model: str) -> str:
+def short_name(model: str) -> str:
     """Return the last two parts of a path or name."""
     return "/".join(Path(model).parts[-2:])
 

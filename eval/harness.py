@@ -190,24 +190,19 @@ class AnyOrderLM(TemplateLM):
             split_batches(longest_first, self.batch_size), desc="Scoring", disable=disable_tqdm
         ):
             batch = [tensor.to(self.model.device) for tensor in _to_tensors([queries[index] for index in indices])]
-            scores = self._score(*batch, generator).tolist()
+            ids, is_token, is_target = batch
+            output = self.model.conditional_log_likelihood(
+                ids,
+                is_target,
+                orders=ORDERS[self.completion_order],
+                num_orders=self.num_orders,
+                context_orders=self.context_order,
+                attention_mask=is_token.long(),
+                generator=generator,
+            )
             is_greedy = self._is_greedy(*batch, generator).tolist() if with_greedy else [False] * len(indices)
-            results |= zip(indices, zip(scores, is_greedy, strict=True), strict=True)
+            results |= zip(indices, zip(output.log_likelihood.tolist(), is_greedy, strict=True), strict=True)
         return [results[index] for index in range(len(queries))]
-
-    def _score(
-        self, ids: torch.Tensor, is_token: torch.Tensor, is_target: torch.Tensor, generator: torch.Generator
-    ) -> torch.Tensor:
-        output = self.model.conditional_log_likelihood(
-            ids,
-            is_target,
-            orders=ORDERS[self.completion_order],
-            num_orders=self.num_orders,
-            context_orders=self.context_order,
-            attention_mask=is_token.long(),
-            generator=generator,
-        )
-        return output.log_likelihood
 
     @torch.no_grad()
     def _is_greedy(

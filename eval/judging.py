@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generative perplexity: the perplexity of samples under any causal language model."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from common.commands import progress_bar
 from common.models import identity_of_weights, load_pretrained, longest_sequence
 from eval.protocols import BLOCK_LENGTH
 from eval.scorers import CausalScorer, check_causal
-from eval.scoring import split_batches
+from eval.scoring import compute_metrics, split_batches
 from modeling_aogpt import DataCollatorForAnyOrderLM
 
 
@@ -66,6 +65,7 @@ class Judge:
         * `mean`: Mean of the perplexities of the samples.
         * `mean_standard_error`: Standard error of the mean; None if there is only one value.
         * `pooled`: Perplexity over all tokens, to which long samples contribute more.
+        * `pooled_standard_error`: Its standard error; None if there is only one value.
         * `perplexities`: Perplexity of each sample; None if it has fewer than two tokens.
         * `unjudged`: Number of samples with fewer than two tokens.
         * `truncated`: Number of samples that were cut to the judge's maximum length.
@@ -80,7 +80,7 @@ class Judge:
         batches = progress_bar(split_batches(rows, batch_size), desc="Judging", leave=False)
         nats = np.concatenate([self._score(batch) for batch in batches])
         counts = np.array([len(row["input_ids"]) - 1 for row in rows])
-        perplexities = np.exp(nats / counts)
+        perplexities, pooled = np.exp(nats / counts), compute_metrics(nats, counts, counts)
         per_sample: list[float | None] = [None] * len(sequences)
         for index, perplexity in zip(judged, perplexities.tolist(), strict=True):
             per_sample[index] = perplexity
@@ -88,7 +88,8 @@ class Judge:
         return {
             "mean": float(perplexities.mean()),
             "mean_standard_error": error,
-            "pooled": math.exp(nats.sum() / counts.sum()),
+            "pooled": pooled["perplexity"],
+            "pooled_standard_error": pooled["perplexity_standard_error"],
             "perplexities": per_sample,
             "unjudged": len(sequences) - len(judged),
             "truncated": sum(len(ids) > self.longest for ids in sequences),

@@ -225,8 +225,8 @@ def cut_into_blocks(documents: Dataset, length: int, protocol: str) -> list[dict
     blocks = [block | {"num_tokens": len(block["input_ids"])} for block in PROTOCOLS[protocol](documents, length)]
     if not blocks:
         raise ValueError(
-            f"The text has only {total(documents, 'num_tokens')} tokens. The published protocol would drop all of "
-            f"them, because no batch of {ROWS_PER_BATCH} documents (from one of {NUM_WORKERS} workers) fills a block "
-            f"of {length} tokens. Set `protocol` to clean, or decrease `sequence_length`."
+            f"The text has only {total(documents, 'num_tokens')} tokens. The published protocol divides the documents "
+            f"among {NUM_WORKERS} workers, and joins {ROWS_PER_BATCH} at a time. None of these parts has a block of "
+            f"{length} tokens. Set `protocol` to clean, or decrease `sequence_length`."
         )
     return blocks

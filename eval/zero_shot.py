@@ -34,6 +34,7 @@ from common.files import write_json
 from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, longest_sequence
 from common.processes import in_turn, start_accelerator
+from common.reports import markdown_table, with_error
 from common.sequences import encode_documents, pad, total
 from common.tokenization import vocabulary_arguments
 from eval.protocols import (
@@ -289,29 +290,23 @@ def _make_rows(
     }
 
 
-def format_report(results: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines of the report that the command prints."""
-    length, orders = results["sequence_length"], results["arguments"]["num_orders"]
-    for name, scored in results["datasets"].items():
-        yield (
-            f"{name}: {scored['documents']} documents, {scored['tokens']} tokens, {scored['bytes']} bytes, as "
-            f"{scored['sequences']} sequences of at most {length} tokens "
-            f"({scored.get('packing', results['protocol'])}); {scored['dropped_tokens']} tokens dropped; random orders "
-            f"per sequence: {orders}"
+def format_report(results: dict[str, Any]) -> str:
+    """Return the tables that the command prints."""
+    rows = [
+        (
+            *(name, f"{scored['documents']:,}", f"{scored['tokens']:,}", f"{scored['dropped_tokens']:,}"),
+            *(MEASURE_NAMES[measure], f"{metrics['sequences']:,}"),
+            *(
+                with_error(metrics[metric], metrics[f"{metric}_standard_error"], digits) if metric in metrics else ""
+                for metric, digits in (("perplexity", 2), ("bits_per_byte", 4))
+            ),
         )
-        yield f"{'':<16}{'perplexity':<26}bits per byte"
-        for measure, metrics in scored["measures"].items():
-            cells = [f"{MEASURE_NAMES[measure]:<16}"]
-            for metric, digits in (("perplexity", 2), ("bits_per_byte", 4)):
-                if metric in metrics:
-                    error = metrics[f"{metric}_standard_error"]
-                    shown = "unknown" if error is None else f"{error:.{digits}f}"
-                    cells.append(f"{metrics[metric]:.{digits}f} ± {shown}".ljust(26))
-            if metrics["sequences"] < scored["sequences"]:
-                cells.append(f"({metrics['sequences']} sequences)")
-            yield "".join(cells).rstrip()
-    if results["arguments"]["datasets"]:
-        yield f"\n{zero_shot_table([results])}"
+        for name, scored in results["datasets"].items()
+        for measure, metrics in scored["measures"].items()
+    ]
+    header = ("text", "documents", "tokens", "dropped", "log-likelihood", "sequences", "perplexity", "bits per byte")
+    table = markdown_table(header, rows, "lrrrlrrr")
+    return f"{table}\n\n{zero_shot_table([results])}" if results["arguments"]["datasets"] else table
 
 
 def output_paths(model_name: str, identity: str | None, arguments: ScoringArguments) -> tuple[Path, Path]:
@@ -346,7 +341,7 @@ def main(argv: list[str]) -> None:
     except KeyboardInterrupt:
         sys.exit(f"Stopped. Finished batches are kept in {output.parent}. To continue, run the same command again.")
     if PartialState().is_main_process:
-        print(*format_report(results), f"Written: {output}", sep="\n")
+        print(format_report(results), f"Written: {output}", sep="\n")
 
 
 if __name__ == "__main__":

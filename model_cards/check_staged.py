@@ -1,71 +1,31 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Script that tests a model folder in a separate process, with only torch and transformers.
+Script that tests a model folder in a separate process, without the code of this project.
 
     python -I check_staged.py FOLDER EXPECTED.safetensors
 
-The script makes this project and all other installed packages unavailable. Then it loads the tokenizer, and the model
-through each Auto class that the folder's configuration lists. It runs each model, and generates text or fills in masks.
-EXPECTED contains `input_ids`, and the `logits` that the model must compute for them. The script prints a JSON list of
-[check, outcome]. At the first failure, it stops with an error.
+The script loads the tokenizer, and the model through each Auto class that the folder's configuration lists. It runs
+each model, and generates text or fills in masks. EXPECTED contains `input_ids`, and the `logits` that the model must
+compute for them. The script prints the outcome of each check. At the first failure, it stops with an error.
 """
 
-import json
 import sys
-from collections.abc import Iterable
-from importlib.metadata import PackageNotFoundError, distribution, packages_distributions
 
-KEPT = ("torch", "transformers")
+import torch
+import transformers
+from safetensors.torch import load_file
+
 PROJECT = ("modeling_aogpt", "common", "training", "eval", "model_cards", "tests")
 
 
-def hide_other_packages(kept: Iterable[str] = KEPT, hidden_modules: Iterable[str] = PROJECT) -> set[str]:
-    """
-    Make installed packages unavailable for import in this process.
-
-    Args:
-        kept: Packages to keep available, together with the packages that they require.
-        hidden_modules: Modules to make unavailable, in addition to those of all other packages.
-
-    Returns:
-        The names of the modules that can no longer be imported.
-    """
-    from packaging.requirements import Requirement
-    from packaging.utils import canonicalize_name
-
-    required, todo = set(), list(kept)
-    while todo:
-        name = canonicalize_name(todo.pop())
-        if name in required:
-            continue
-        required.add(name)
-        try:
-            requirements = map(Requirement, distribution(name).requires or ())
-        except PackageNotFoundError:  # the package is required only on another platform
-            continue
-        todo += [r.name for r in requirements if r.marker is None or r.marker.evaluate({"extra": ""})]
-    hidden = {
-        module
-        for module, names in packages_distributions().items()
-        if not required & {canonicalize_name(name) for name in names}
-    } | set(hidden_modules)
-
-    sys.modules |= dict.fromkeys(hidden)  # an import of a module that is None fails
-    return hidden
-
-
-def check(folder: str, expected: str) -> Iterable[tuple[str, str]]:
-    """Load and use the tokenizer and all models of a folder. Yield the name and the outcome of each check."""
-    import torch
-    import transformers
-    from safetensors.torch import load_file
-
+def check(folder: str, expected: str) -> None:
+    """Load and use the tokenizer and all models of a folder, and print the outcome of each check."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
     assert tokenizer.mask_token_id == config.mask_token_id, "the mask ids of the tokenizer and of the model differ"
     text = tokenizer.decode([config.num_valid_tokens - 1])
-    yield "AutoTokenizer", f"{len(tokenizer)} tokens, mask {tokenizer.mask_token}"
+    print(f"AutoTokenizer: {len(tokenizer)} tokens, mask {tokenizer.mask_token}")
     inputs = load_file(expected)
     ids = inputs["input_ids"]
 
@@ -90,26 +50,19 @@ def check(folder: str, expected: str) -> Iterable[tuple[str, str]]:
             filled = model(masked).logits.argmax(-1)
         assert not (filled == config.mask_token_id).any(), "masks were not filled in"
         assert filled.max() < config.num_valid_tokens, "generated ids are not ids of text"
-        yield f"{name} -> {type(model).__name__}", repr(tokenizer.decode(filled[0], skip_special_tokens=True))
+        print(f"{name} -> {type(model).__name__}: {tokenizer.decode(filled[0], skip_special_tokens=True)!r}")
 
     if "AutoModelForMaskedLM" in config.auto_map:
         pipe = transformers.pipeline("fill-mask", model=folder, trust_remote_code=True)
-        outputs = pipe(f"{tokenizer.mask_token}{text}", top_k=1)
-        yield 'pipeline("fill-mask")', repr(outputs[0]["sequence"])
+        print(f"pipeline('fill-mask'): {pipe(f'{tokenizer.mask_token}{text}', top_k=1)[0]['sequence']!r}")
     if "AutoModelForCausalLM" in config.auto_map:
         pipe = transformers.pipeline("text-generation", model=folder, trust_remote_code=True)
         outputs = pipe(text, max_new_tokens=2, do_sample=False)
-        yield 'pipeline("text-generation")', repr(outputs[0]["generated_text"])
-
-
-def main(folder: str, expected: str) -> None:
-    """Run the script."""
-    hide_other_packages()
-    outcomes = list(check(folder, expected))
-    print(json.dumps(outcomes))
+        print(f"pipeline('text-generation'): {outputs[0]['generated_text']!r}")
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit("error: Usage: python -I check_staged.py FOLDER EXPECTED.safetensors")
-    main(*sys.argv[1:])
+    sys.modules |= dict.fromkeys(PROJECT)  # an import of a module that is None fails
+    check(*sys.argv[1:])

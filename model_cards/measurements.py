@@ -19,7 +19,7 @@ HYPERPARAMETERS = (
     *("final_learning_rate", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "max_grad_norm", "ema_decay"),
     *("mixed_precision", "seed"),
 )
-ZERO_SHOT_KEYS = ("model_type", "num_parameters", "protocol", "arguments", "datasets")
+ZERO_SHOT_KEYS = ("num_parameters", "protocol", "arguments", "datasets")
 
 
 @dataclass(frozen=True)
@@ -127,35 +127,26 @@ def remove_folders(name: str) -> str:
 # -------------------------------------------------------------------------------------------------------- evaluations
 
 
-def read_zero_shot_measurements(
-    path: Path, model_type: str, num_parameters: int, weights: str | None = None
-) -> list[Measurement]:
+def read_zero_shot_measurements(path: Path, num_parameters: int, weights: str | None = None) -> list[Measurement]:
     """
     Return the measurements in a JSON file of eval/zero_shot.py.
 
     Args:
         path: The file.
-        model_type: Type of the model to publish.
         num_parameters: Number of parameters of the model to publish.
         weights: Result of `identity_of_weights` for the model to publish. It is not compared if it is None, or if the
             file contains none because a model on the Hub was evaluated.
 
     Raises:
-        ValueError: If the file was written by another command, or if it contains results of a model with another type,
-            number of parameters or weights.
+        ValueError: If the file was written by another command, or if it contains results of another model.
     """
     results = read_json(path, ZERO_SHOT_KEYS, "eval/zero_shot.py")
-    measured = results["model_type"], results["num_parameters"]
-    if measured != (model_type, num_parameters):
+    measured = results.get("weights")
+    if results["num_parameters"] != num_parameters or (None not in (measured, weights) and measured != weights):
         raise ValueError(
-            f"`--results` must belong to the model to publish ({model_type}, {num_parameters} parameters), but {path} "
-            f"belongs to another model ({measured[0]}, {measured[1]} parameters). Pass another file."
-        )
-    scored = results.get("weights")
-    if None not in (scored, weights) and scored != weights:
-        raise ValueError(
-            f"{path} was measured with other weights ({results.get('model')}) than those to be published. Run "
-            "eval/zero_shot.py on the model that you want to publish, and pass its results file as `--results`."
+            f"`--results` must belong to the model to publish, but {path} was measured with other weights "
+            f"({results.get('model')}, {results['num_parameters']} parameters). Run eval/zero_shot.py on the model to "
+            "publish, and pass its results file."
         )
     return [
         Measurement(

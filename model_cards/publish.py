@@ -5,12 +5,11 @@ Command that prepares the files of a Hub repository for a model, checks them, an
 
     python model_cards/publish.py RUN_OR_MODEL REPO_ID [--card NAME] [--output_dir DIR] [--push]
 
-RUN_OR_MODEL is a finished run (such as runs/quickstart) or a model folder. For the check, a process that has only torch
-and transformers loads the model through every Auto class, and generates text. Without --push, the network is not used.
+RUN_OR_MODEL is a finished run (such as runs/quickstart) or a model folder. For the check, a process without the code of
+this project loads the model through every Auto class, and generates text. Without --push, the network is not used.
 Without --output_dir, the prepared files are deleted at the end. Uploads use the token of `hf auth login`.
 """
 
-import json
 import os
 import shutil
 import subprocess
@@ -54,19 +53,13 @@ class PublishArguments:
     )
     tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model folder.")
     results: list[Path] = option([], "Results of this model, as written by eval/zero_shot.py, for the card.")
-    max_shard_size: str = option("2GB", "Maximum size of a file with weights.")
     output_dir: Path | None = option(None, "Folder for the prepared files. By default, they are deleted at the end.")
     push: bool = option(False, "Upload the prepared files.")
     private: bool = option(False, "Create a private repository. An existing repository must be private.")
-    revision: str = option("main", "Branch to upload to. A new branch starts from main.")
-    tag: str | None = option(None, "Tag to create for the uploaded commit. Defaults to no tag.")
-    message: str = option("Upload model", "Message of the commit.")
 
     def __post_init__(self) -> None:
-        upload_options = ("private", "revision", "tag", "message")
-        unused = [f"--{name}" for name in upload_options if getattr(self, name) != getattr(PublishArguments, name)]
-        if unused and not self.push:
-            raise ValueError(f"{', '.join(unused)} has no effect without --push. Add --push, or remove the options.")
+        if self.private and not self.push:
+            raise ValueError("--private has no effect without --push. Add --push, or remove --private.")
 
 
 # -------------------------------------------------------------------------------------------------------- preparation
@@ -96,8 +89,9 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     facts = read_facts(arguments.card or ("converted" if is_converted else "default"))
     num_parameters = model.num_parameters()
     weights = identity_of_weights(str(model_folder)) if arguments.results else None
-    model_facts = model.config.model_type, num_parameters, weights
-    measurements = [row for path in arguments.results for row in read_zero_shot_measurements(path, *model_facts)]
+    measurements = [
+        row for path in arguments.results for row in read_zero_shot_measurements(path, num_parameters, weights)
+    ]
     if run_results is not None:
         corpus = name_corpus(run_results)
         if facts.get("corpus", corpus) != corpus:
@@ -119,7 +113,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         pad_texts=run_results is not None and run_results["corpus"]["packing"] == "documents",
     )
     with atomic_folder(folder) as temporary:
-        model.save_pretrained(temporary, max_shard_size=arguments.max_shard_size)
+        model.save_pretrained(temporary)
         tokenizer.save_pretrained(temporary)
         shutil.copy(ROOT / "LICENSE", temporary / "LICENSE")
         card.save(temporary / "README.md")
@@ -135,12 +129,9 @@ def load_local(folder: Path) -> Model:
 
 
 @torch.no_grad()
-def check(folder: Path) -> list[tuple[str, str]]:
+def check(folder: Path) -> None:
     """
-    Test a prepared folder in a process that can import only torch and transformers.
-
-    Returns:
-        The name and the outcome of each check (see check_staged.py).
+    Test a prepared folder in a process without the code of this project, which prints the outcomes.
 
     Raises:
         ValueError: If a check failed. The message contains the error output of the process.
@@ -158,85 +149,53 @@ def check(folder: Path) -> list[tuple[str, str]]:
             cwd=temporary,
             env=environment,
             stdin=subprocess.DEVNULL,  # a prompt for input then fails instead of waiting
-            capture_output=True,
+            stderr=subprocess.PIPE,
             text=True,
             encoding="utf-8",
             check=False,
         )
     if process.returncode:
         raise ValueError(
-            f"{folder} does not work in a process with only torch and transformers. Correct the cause:\n"
-            f"{process.stderr.strip()}"
+            f"{folder} does not work without the code of this project. Correct the cause:\n{process.stderr.strip()}"
         )
-    return [tuple(outcome) for outcome in json.loads(process.stdout.splitlines()[-1])]
 
 
 # ------------------------------------------------------------------------------------------------------------- upload
 
 
-def push(folder: Path, repo_id: str, api: HfApi, arguments: PublishArguments) -> str:
+def push(folder: Path, repo_id: str, api: HfApi, private: bool = False) -> str:
     """
-    Replace all files of a branch by the files of a folder in one commit. Return the URL of the commit.
+    Replace all files of a repository by the files of a folder in one commit. Return the URL of the commit.
 
-    If the upload fails, the branch does not change. The Hub keeps weights that were already sent, so the next attempt
-    does not send them again.
+    If the upload fails, the repository does not change. The Hub keeps weights that were already sent, so the next
+    attempt does not send them again.
 
     Raises:
-        ValueError: If the tag exists, or the repository is public although `arguments.private` is set.
-        RuntimeError: If the commit was made, but the tag could not be created.
+        ValueError: If the repository is public although `private` is set.
         OSError, HTTPError: If the upload failed.
     """
-    revision, tag = arguments.revision, arguments.tag
-    api.create_repo(repo_id, private=arguments.private, exist_ok=True)
-    if arguments.private and not api.repo_info(repo_id, revision="main").private:
+    api.create_repo(repo_id, private=private, exist_ok=True)
+    repository = api.repo_info(repo_id, revision="main")
+    if private and not repository.private:
         raise ValueError(
             f"With `--private`, the repository must be private, but {repo_id} exists and is public. Make it private in "
             "its settings, choose another name, or remove `--private`."
         )
-    refs = api.list_repo_refs(repo_id)
-    if tag is not None and tag in {ref.name for ref in refs.tags}:
-        raise ValueError(f"{repo_id} already has a tag {tag!r}. Choose another tag, or delete the existing one first.")
-    is_new = revision not in {ref.name for ref in refs.branches}
-    if is_new:
-        api.create_branch(repo_id, branch=revision)
-    try:
-        commit = api.upload_folder(
-            repo_id=repo_id,
-            folder_path=folder,
-            revision=revision,
-            commit_message=arguments.message,
-            delete_patterns="*",
-            parent_commit=api.repo_info(repo_id, revision=revision).sha,  # the upload fails if there is a newer commit
-        )
-    except BaseException:
-        if is_new:
-            api.delete_branch(repo_id, branch=revision)
-        raise
-    if tag is not None:
-        try:
-            api.create_tag(repo_id, tag=tag, revision=commit.oid)
-        except (OSError, HTTPError) as error:
-            raise RuntimeError(
-                f"The files were uploaded to {commit.commit_url}, but the tag {tag!r} could not be created. Create it "
-                f"on the Hub. (Cause: {error})"
-            ) from error
+    commit = api.upload_folder(
+        repo_id=repo_id,
+        folder_path=folder,
+        commit_message="Upload model",
+        delete_patterns="*",
+        parent_commit=repository.sha,  # the upload fails if there is a newer commit
+    )
     return commit.commit_url
 
 
 # ------------------------------------------------------------------------------------------------------------ command
 
 
-def show(folder: Path, outcomes: list[tuple[str, str]]) -> None:
-    """Print the outcomes of the checks, and the prepared files with their numbers of bytes."""
-    print("Checks with only torch and transformers:", *(f"  {name}: {outcome}" for name, outcome in outcomes), sep="\n")
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    print(f"{len(paths)} files, {sum(path.stat().st_size for path in paths):,} bytes:")
-    print(*(f"{path.stat().st_size:>15,}  {path.relative_to(folder).as_posix()}" for path in paths), sep="\n")
-
-
-@one_line_errors(
-    ValueError, OSError, RuntimeError, HTTPError
-)  # an HTTPError means no token, no network, or a failed upload
+# An HTTPError means no token, no network, or a failed upload.
+@one_line_errors(ValueError, OSError, RuntimeError, HTTPError)
 def main(argv: list[str]) -> None:
     """Run the command."""
     parser = Parser(
@@ -253,9 +212,11 @@ def main(argv: list[str]) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.output_dir or Path(temporary) / "repository"
         stage(others.source, others.repo_id, folder, arguments)
-        show(folder, check(folder))
+        check(folder)
+        paths = sorted(path for path in folder.rglob("*") if path.is_file())
+        print(*(f"{path.stat().st_size:>15,}  {path.relative_to(folder).as_posix()}" for path in paths), sep="\n")
         if arguments.push:
-            print(f"Uploaded to {push(folder, others.repo_id, HfApi(), arguments)}.")
+            print(f"Uploaded to {push(folder, others.repo_id, HfApi(), arguments.private)}.")
         else:
             print(f"Nothing was uploaded. Add --push to upload to {others.repo_id}.")
     if arguments.output_dir is None:

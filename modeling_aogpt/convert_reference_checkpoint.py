@@ -383,7 +383,11 @@ def split_tensors(names: dict[str, list[str]], tensors: dict[str, torch.Tensor])
 def read_moving_averages(
     checkpoint: dict[str, Any], shapes: dict[str, tuple[int, ...]], is_tied: bool, source: Path
 ) -> dict[str, torch.Tensor]:
-    """Return the moving averages by released name. The file stores them as a list without an entry for a tied head."""
+    """
+    Return the moving averages of the weights, keyed by their names in the released code.
+
+    The file stores them as a list. If the head is tied, it has no entry in this list.
+    """
     ema = checkpoint.get("ema_model")
     averages = ema.get("shadow_params") if isinstance(ema, dict) else None
     if not isinstance(averages, list):

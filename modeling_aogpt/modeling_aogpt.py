@@ -36,7 +36,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_aogpt import AOGPTConfig
 from .decoding_state import CachedDecodingState
-from .devices import Linear, without_cudnn_attention
+from .devices import Linear, avoid_single_query, without_cudnn_attention
 from .generation import AnyOrderGenerationMixin
 from .generation_config import AnyOrderGenerationConfig
 from .head_loss import head_loss
@@ -170,6 +170,9 @@ class AOGPTAttention(nn.Module):
         implementation = self.config._attn_implementation
         if attention_mask is not None and implementation != "eager":
             implementation = "sdpa"  # other kernels support only causal and padding masks
+        num_queries = query.shape[2]
+        if implementation == "sdpa":
+            query, attention_mask = avoid_single_query(query, key, attention_mask)
         attention: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(implementation, eager_attention_forward)
         # Training repeats the same shapes, so cuDNN's execution plans are reused.
         has_fixed_shape = torch.is_grad_enabled() and attention_mask is None
@@ -178,7 +181,7 @@ class AOGPTAttention(nn.Module):
             output, weights = attention(
                 self, query, key, value, attention_mask, scaling=self.scaling, dropout=0.0, **kwargs
             )
-        return self.o_proj(output.flatten(2)), weights
+        return self.o_proj(output[:, :num_queries].flatten(2)), weights
 
 
 class AOGPTMLP(nn.Module):

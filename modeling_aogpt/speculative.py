@@ -143,7 +143,8 @@ class SpeculativeSampler:
         draft_length: int,
     ) -> None:
         self.state, self.sampler, self.drafter, self.draft_length = state, sampler, drafter, draft_length
-        # Numbers of drafts and of accepted drafts, over all rounds, without drafts that are always accepted.
+        # Numbers of drafts and of accepted drafts over all rounds. If a drafter's first draft of each round is always
+        # accepted (see `num_always_accepted`), it is not counted.
         self.num_drafts = self.num_accepted = 0
 
     def run(self, first_step: int, after_step: Callable[[], None]) -> int:

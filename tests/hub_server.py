@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Local server with the part of the Hub's HTTP API that the client needs to create, fill and tag a repository."""
+"""Local server with the part of the Hub's HTTP API that the client needs to create and fill a repository."""
 
 import base64
 import hashlib
@@ -26,12 +26,11 @@ def hash_commit(files: Files, parent: str) -> str:
 
 @dataclass
 class Repository:
-    """Repository of the server, with its commits by id, and the commit ids of its branches and tags."""
+    """Repository of the server, with its commits by id, and the commit ids of its branches."""
 
     private: bool
     commits: dict[str, Files] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
-    tags: dict[str, str] = field(default_factory=dict)
     messages: list[str] = field(default_factory=list)
 
     def commit(self, branch: str, files: Files, message: str) -> str:
@@ -95,7 +94,7 @@ class Handler(BaseHTTPRequestHandler):
         except Refused as refused:
             self._respond(refused.status, refused.response)
 
-    do_GET = do_POST = do_PUT = do_DELETE = _handle
+    do_GET = do_POST = do_PUT = _handle
 
     def _respond(self, status: int, value: Any) -> None:
         content = json.dumps(value).encode()
@@ -133,15 +132,6 @@ class Handler(BaseHTTPRequestHandler):
         self.hub.repositories[name] = repository
         return {"url": f"{self.hub.endpoint}/{name}", "id": name}
 
-    def refs(self, name: str, body: bytes) -> Any:
-        repository = self._repository(name)
-        kinds = {"branches": repository.branches, "tags": repository.tags}
-        listed = {
-            kind: [{"name": ref, "ref": f"refs/{kind}/{ref}", "targetCommit": oid} for ref, oid in refs.items()]
-            for kind, refs in kinds.items()
-        }
-        return listed | {"converts": [], "pullRequests": []}
-
     def info(self, name: str, revision: str, body: bytes) -> Any:
         repository = self._repository(name)
         files = repository.files(revision)
@@ -159,22 +149,6 @@ class Handler(BaseHTTPRequestHandler):
             {"type": "file", "path": file, "size": len(content), "oid": hashlib.sha256(content).hexdigest()}
             for file, content in sorted(files.items())
         ]
-
-    def branch(self, name: str, branch: str, body: bytes) -> Any:
-        repository = self._repository(name)
-        if branch in repository.branches:
-            raise Refused(409, "Reference already exists")
-        repository.branches[branch] = repository.branches["main"]
-        return {}
-
-    def delete_branch(self, name: str, branch: str, body: bytes) -> Any:
-        del self._repository(name).branches[branch]
-        return {}
-
-    def tag(self, name: str, revision: str, body: bytes) -> Any:
-        repository = self._repository(name)
-        repository.tags[json.loads(body)["tag"]] = repository.branches.get(revision, revision)
-        return {}
 
     def validate_yaml(self, body: bytes) -> Any:
         content = json.loads(body)["content"]
@@ -234,12 +208,8 @@ class Handler(BaseHTTPRequestHandler):
     ROUTES = {
         r"POST /api/repos/create": create,
         r"POST /api/validate-yaml": validate_yaml,
-        r"GET /api/models/(.+)/refs": refs,
         r"GET /api/models/(.+)/revision/(.+)": info,
         r"GET /api/models/(.+)/tree/(.+)": tree,
-        r"POST /api/models/(.+)/branch/(.+)": branch,
-        r"DELETE /api/models/(.+)/branch/(.+)": delete_branch,
-        r"POST /api/models/(.+)/tag/(.+)": tag,
         r"POST /api/models/(.+)/preupload/(.+)": preupload,
         r"POST /api/models/(.+)/commit/(.+)": commit,
         r"POST /(.+)\.git/info/lfs/objects/batch": lfs_batch,

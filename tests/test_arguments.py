@@ -302,7 +302,7 @@ def test_a_batch_that_cannot_be_divided_is_an_error(batch_size: int, per_device:
 
 def test_settings_that_an_earlier_version_did_not_have_are_compared_with_their_defaults(config: Path) -> None:
     settings = to_settings(*parse_arguments([str(config)]))
-    saved = {key: value for key, value in settings.items() if key not in ("stride", "gated_mlp")}
+    saved = {key: value for key, value in settings.items() if key not in ("stride", "gated_mlp", "validation_files")}
     check_same_run(saved, settings, Path("run"))
     with pytest.raises(ValueError, match=r"other settings \(gated_mlp: previously False, now True\)"):
         check_same_run(saved, settings | {"gated_mlp": True}, Path("run"))
@@ -318,7 +318,8 @@ def test_settings_that_affect_the_result_may_not_change(config: Path) -> None:
         else:
             with pytest.raises(ValueError, match=rf"run belongs .*\({key}: previously .*, now 'something else'\)"):
                 check_same_run(saved, changed, Path("run"))
-    assert saved.keys() >= MAY_CHANGE | SCHEDULE
+    assert saved.keys() >= (MAY_CHANGE | SCHEDULE) - {"resume"}
+    check_same_run(saved | {"resume": "auto"}, saved, Path("run"))
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
@@ -363,20 +364,28 @@ def test_a_file_replaces_values_of_its_base(tmp_path: Path, config: Path) -> Non
     assert training.output_dir == Path("runs/top")
 
 
+@pytest.mark.parametrize("null", ["null", "~", ""])
+def test_a_base_may_be_null(config: Path, null: str) -> None:
+    assert parse_arguments(add_lines(config, f"base: {null}"))[1].sequence_length == 32
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("base: none.yaml", "none.yaml cannot be read as YAML"),
         ("base: top.yaml", "top.yaml -> .*top.yaml: the files name each other as `base`"),
+        ("base: ../recipes/top.yaml", "top.yaml -> .*top.yaml: the files name each other as `base`"),
         ("base: [my_run.yaml]", "`base` must have a single value"),
         ("base: typo.yaml", r"Unknown key 'learnin_rate' in .*typo.yaml\. Did you mean 'learning_rate'"),
     ],
 )
 def test_a_wrong_base_is_an_error(tmp_path: Path, line: str, message: str) -> None:
-    (tmp_path / "typo.yaml").write_text("learnin_rate: 1")
-    (tmp_path / "top.yaml").write_text(line)
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "typo.yaml").write_text("learnin_rate: 1")
+    (folder / "top.yaml").write_text(line)
     with pytest.raises(ValueError, match=message):
-        parse_arguments([str(tmp_path / "top.yaml")])
+        parse_arguments([str(folder / "top.yaml")])
 
 
 @pytest.mark.parametrize(

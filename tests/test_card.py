@@ -158,7 +158,6 @@ def test_measurements_of_an_evaluation(tmp_path: Path) -> None:
     perplexities = {"perplexity": 42.441, "perplexity_standard_error": None}
     both = perplexities | {"bits_per_byte": 1.5, "bits_per_byte_standard_error": 0.25}
     results = {
-        "model_type": "aogpt",
         "num_parameters": 1000,
         "protocol": "published",
         "arguments": {"ensemble_size": 8, "num_orders": 4},
@@ -169,7 +168,7 @@ def test_measurements_of_an_evaluation(tmp_path: Path) -> None:
         },
     }
     (tmp_path / "zero_shot.json").write_text(json.dumps(results))
-    measured = read_zero_shot_measurements(tmp_path / "zero_shot.json", "aogpt", 1000)
+    measured = read_zero_shot_measurements(tmp_path / "zero_shot.json", 1000)
     assert [row.shown for row in measured] == ["42.44", "1.500 ± 0.250"] * 2 + ["42.44"] * 2
     assert [(row.dataset_id, row.dataset_config) for row in measured[-2:]] == [
         ("Salesforce/wikitext", "wikitext-2-raw-v1"),
@@ -186,8 +185,8 @@ def test_measurements_of_an_evaluation(tmp_path: Path) -> None:
     assert [row.dataset_name for row in read] == ["one.txt"] * 4 + ["WikiText2", "WikiText103"]
     assert read[-1].dataset_split == "test, published protocol"
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"other\.json has no model_type, .*not written by eval/zero_shot\.py"):
-        read_zero_shot_measurements(tmp_path / "other.json", "aogpt", 1000)
+    with pytest.raises(ValueError, match=r"other\.json has no num_parameters, .*not written by eval/zero_shot\.py"):
+        read_zero_shot_measurements(tmp_path / "other.json", 1000)
 
 
 def test_results_that_the_hub_would_merge_are_an_error() -> None:

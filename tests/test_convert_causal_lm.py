@@ -146,6 +146,18 @@ def test_the_causal_view_of_a_converted_model_continues_as_the_source_does(famil
     assert torch.equal(continued, expected)
 
 
+@torch.no_grad()
+def test_the_vocabulary_of_gpt2_is_padded() -> None:
+    """Matrix products with 50257 outputs are slow on GPUs."""
+    causal = make_causal("gpt2", vocab_size=50257)
+    model = convert_model(causal, START)
+    assert (model.config.vocab_size, model.config.num_valid_tokens) == (50304, 50257)
+    ids = draw_ids(1)
+    expected = predict_left_to_right(causal, ids)
+    torch.testing.assert_close(model(ids).logits[..., :50257], expected, rtol=0, atol=1e-5)
+    assert not model.get_input_embeddings().weight[50257:].any()
+
+
 @pytest.mark.parametrize("injection", ["adaln", "input", "shared", "per_layer"])
 def test_target_injection_of_a_gpt2_has_no_effect_at_first_and_is_trained(injection: str) -> None:
     causal, ids = make_causal("gpt2"), draw_ids()

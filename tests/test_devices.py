@@ -13,17 +13,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
-from modeling_aogpt import decoding_state
+from modeling_aogpt import decoding_state, devices
 from modeling_aogpt.devices import HAS_ONEDNN, Linear, pack_weights, uses_onednn, without_cudnn_attention
 from tests.references import random_encoder, random_model, seeded
 
-DTYPES = [
-    torch.float32,
-    pytest.param(
-        torch.bfloat16,
-        marks=pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="needs bfloat16 instructions"),
-    ),
-]
+needs_bfloat16 = pytest.mark.skipif(not torch.cpu._is_avx512_bf16_supported(), reason="needs bfloat16 instructions")
+DTYPES = [torch.float32, pytest.param(torch.bfloat16, marks=needs_bfloat16)]
 needs_onednn = pytest.mark.skipif(not HAS_ONEDNN, reason="this PyTorch has no oneDNN")
 
 
@@ -182,6 +177,45 @@ def test_dispatched_models_are_not_packed(make: Callable, dtype: torch.dtype, mo
     assert pack_weights(model) is model
     actual = model.generate(generator=seeded(), **arguments)
     torch.testing.assert_close(actual.token_logprobs, plain.token_logprobs, rtol=0, atol=1e-4)
+
+
+# --------------------------------------------------------------------------------------------------------- attention
+
+
+@pytest.mark.filterwarnings("ignore:TF32 acceleration")
+@needs_onednn
+@needs_bfloat16
+@torch.no_grad()
+@pytest.mark.parametrize("num_key_heads", [4, 2, 1])
+@pytest.mark.parametrize("has_mask", [True, False])
+def test_attention_avoids_single_queries(num_key_heads: int, has_mask: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In bfloat16: a query is repeated, or gets a mask, with which Transformers stacks the queries of a group."""
+    model = random_model(num_attention_heads=4, num_key_value_heads=num_key_heads, head_dim=8).bfloat16()
+    row, calls, attend = torch.randn(2, 1, 16, dtype=torch.bfloat16), [], F.scaled_dot_product_attention
+    mask = (torch.rand(2, 1, 1, 64) < 0.5).index_fill(3, torch.tensor([63]), True) if has_mask else None
+    cache = decoding_state.AnyOrderCache(model.config, 2, 64, torch.bfloat16, [torch.device("cpu")])
+    for tensor in cache.tensors():
+        tensor.normal_()
+    cache.set_slots(slice(63, 64), 64)
+
+    def record(query: torch.Tensor, *arguments: torch.Tensor, **settings: object) -> torch.Tensor:
+        calls.append((query.shape[2], settings["attn_mask"] is not None))
+        return attend(query, *arguments, **settings)
+
+    def run() -> torch.Tensor:
+        return model.model.layers[0].self_attn(row, None, mask, cache)[0]
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", record)
+    with monkeypatch.context() as patch:
+        patch.setattr(devices, "MIN_KEYS_TO_REPEAT", 65)
+        expected = run()
+    torch.testing.assert_close(run(), expected)
+    assert calls[1] == (2, True) or (num_key_heads < 4 and calls[1][1])
+    with torch.backends.mkldnn.flags(enabled=False):
+        run()
+    with torch.enable_grad():
+        run()
+    assert calls[2] == calls[3] == calls[0]
 
 
 # ----------------------------------------------------------------------------------------------------------- warning

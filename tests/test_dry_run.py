@@ -65,10 +65,39 @@ def test_sharding_and_recomputation_take_less_memory(
     ]
     assert sizes == sorted(sizes, reverse=True)
     # 26 bytes per parameter, with buckets and 16-bit weights; 4 bytes per value at the borders of 24 blocks, of 8192
-    # tokens, and one recomputed block; 8 bytes per logit of a chunk
-    expected = 26 * 425_804_928 + 8192 * 1024 * (24 * 4 + 92) + 8 * 2**28
-    assert sizes[3] == pytest.approx(expected / 1e9, abs=0.06)
-    assert sizes[3] - sizes[4] == pytest.approx((6 + 20 * 7 / 8) * 0.4258, abs=0.11)
+    # tokens, and one recomputed block; 8 bytes per logit of a chunk; 6 bytes per weight of the head for its gradient
+    head, pass_bytes = 50304 * 1024, 8192 * 1024 * (24 * 4 + 92) + 8 * 2**28
+    assert sizes[3] == pytest.approx((26 * 425_804_928 + pass_bytes + 6 * head) / 1e9, abs=0.06)
+    # Gathered: 6 bytes per weight of the embeddings, the head and two blocks
+    block = 12 * 1024**2 + 6 * 1024 * 128
+    gathered = 2 * head + 1024 * (1024 + 128) + 2 * block
+    assert sizes[4] == pytest.approx((20 / 8 * 425_804_928 + pass_bytes + 6 * gathered) / 1e9, abs=0.06)
+
+
+def test_hybrid_sharding_divides_the_states_among_the_gpus_of_a_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = {
+        gigabytes(estimate(tmp_path, monkeypatch, capsys, f"--launch={FOLDER / 'accelerate' / file}", number))
+        for file, number in (
+            ("fsdp2.yaml", "--num_processes=8"),
+            ("hsdp_nodes.yaml", "--num_processes=16"),
+            ("hsdp_nodes.yaml", "--num_processes=32"),
+        )
+    }
+    assert len(sizes) == 1
+
+
+def test_a_launch_file_needs_no_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "launch.yaml"
+    path.write_text("use_cpu: false\n")
+    rows = estimate(tmp_path, monkeypatch, capsys, f"--launch={path}", "--gpu_memory=999")
+    assert rows["machine"].startswith("1 x NVIDIA H100 80GB HBM3")
+    path.write_text("words")
+    with pytest.raises(SystemExit, match=r"`launch` must be a launch file of Accelerate, but .*yaml contains 'words'"):
+        estimate(tmp_path, monkeypatch, capsys, f"--launch={path}")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +108,10 @@ def test_sharding_and_recomputation_take_less_memory(
         (["--num_processes=7"], "`batch_size` must be a multiple of 56"),
         (["--gpu=Abacus"], "`gpu` must be part of one of NVIDIA A100.*, but is 'Abacus'"),
         (["--launch=none.yaml"], "none.yaml"),
+        (
+            [f"--launch={FOLDER / 'accelerate' / 'hsdp_nodes.yaml'}", "--num_processes=4"],
+            r"`num_processes` must be a multiple of the number of shards in .*hsdp_nodes.yaml \(8\), but is 4\.",
+        ),
         (["--learnin_rate=1"], "Did you mean 'learning_rate'"),
     ],
 )

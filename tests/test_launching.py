@@ -104,11 +104,6 @@ def test_the_slurm_script_launches_on_all_gpus(slurm: dict[str, str], tmp_path: 
     assert (tmp_path / "srun.log").read_text().split() == ["--cpus-per-task=12", "--kill-on-bad-exit=0"]
 
 
-def test_the_slurm_script_resumes_a_requeued_job(slurm: dict[str, str], tmp_path: Path) -> None:
-    assert start_script(slurm, SLURM_RESTART_COUNT="1").wait(timeout=60) == 0
-    assert (tmp_path / "launched").read_text().endswith("--seed 3 --resume auto\n")
-
-
 def test_the_slurm_script_requeues_a_stopped_job(slurm: dict[str, str], tmp_path: Path) -> None:
     process = start_script(slurm, NAP="100")
     for _ in range(600):

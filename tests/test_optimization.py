@@ -1,6 +1,5 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-import pytest
 import torch
 from torch import nn
 
@@ -97,9 +96,3 @@ def test_averages_and_weights_are_exchanged_for_a_while() -> None:
         assert ema.weights["0.weight"].eq(11.0).all()
     assert tied[1].weight.eq(11.0).all()
     assert torch.equal(ema.weights["0.weight"], before)
-
-
-@pytest.mark.parametrize("decay", [-0.1, 1.0])
-def test_a_wrong_decay_is_an_error(decay: float) -> None:
-    with pytest.raises(ValueError, match="must be at least 0 and below 1, but is"):
-        ExponentialMovingAverage(toy(0.0), decay)

@@ -46,16 +46,13 @@ def test_the_package_can_be_remote_code(path: Path) -> None:
 
 
 WITHOUT_OTHER_PACKAGES = """
-from model_cards.check_staged import hide_other_packages
+import sys
 
-scripts = ("common", "training", "eval", "tests")
-hidden = hide_other_packages(kept=("torch", "transformers", "aogpt"), hidden_modules=scripts)
-assert {"accelerate", "datasets", "matplotlib", "pytest"} <= hidden, hidden
-assert not {"torch", "transformers", "safetensors", "huggingface_hub", "numpy"} & hidden, hidden
+hidden = ("accelerate", "datasets", "evaluate", "lm_eval", "matplotlib", "peft", "psutil", "pytest")
+sys.modules |= dict.fromkeys((*hidden, "common", "training", "eval", "tests"))  # an import of None fails
 """
 
 USE = """
-import sys
 import tempfile
 import torch
 from modeling_aogpt import *
@@ -69,7 +66,6 @@ with tempfile.TemporaryDirectory() as folder:
 model(**batch).loss.backward()
 model.log_likelihood(batch["input_ids"])
 model.generate(max_length=4)
-assert all(sys.modules[name] is None for name in ("accelerate", "datasets", "matplotlib"))  # none was imported
 """
 
 

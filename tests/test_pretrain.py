@@ -27,7 +27,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOr
 from tests.training_runs import STEPS, assert_same_training, final_state, losses, results, scores, train, write_config
 from training.arguments import parse_arguments
 from training.batches import rows_of_samples
-from training.checkpoints import checkpoints_in, step_of
+from training.checkpoints import CheckpointWriter, checkpoints_in, step_of
 from training.export_checkpoint import main as export_checkpoint
 from training.pretrain import Pretraining
 from training.status import StepStatus
@@ -223,6 +223,24 @@ def test_a_run_is_resumed_after_the_disk_was_full(
     assert_same_training(finished, tmp_path)
 
 
+def test_a_checkpoint_that_cannot_be_written_in_the_background_stops_the_run_one_step_later(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(writer: CheckpointWriter) -> None:
+        raise OSError("No space left")
+
+    steps: list[int] = []
+    step = Pretraining.step
+    monkeypatch.setattr(
+        Pretraining, "step", lambda run, *given: (steps.append(run.progress.step), step(run, *given))[1]
+    )
+    monkeypatch.setattr(CheckpointWriter, "has_failed", lambda writer: len(steps) == 2)
+    monkeypatch.setattr(CheckpointWriter, "wait", fail)
+    with pytest.raises(SystemExit, match=r"^error: No space left"):
+        train(config, tmp_path, "--save_steps=8", "--eval_steps=8")
+    assert steps == [0, 1, 2]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_stopped_by_a_signal_is_resumed_bit_for_bit(
     config: Path,
@@ -382,29 +400,6 @@ def test_a_run_with_a_cosine_cannot_be_extended(config: Path, finished: Path) ->
         train(config, finished, "--max_steps=9")
 
 
-def test_resume_never_starts_a_new_run(
-    config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train(config, tmp_path, "--seed", "1")
-    assert not torch.equal(losses(tmp_path), losses(finished))
-    kept = sorted(path.name for path in tmp_path.iterdir())
-
-    def fail(arguments: object) -> None:
-        # A job that is killed now and requeued with `--resume auto` must not resume the old run.
-        assert not [*tmp_path.glob("checkpoint-*"), *tmp_path.glob("results.json")]
-        raise ValueError("no file")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("training.pretrain.load_data", fail)
-        with pytest.raises(SystemExit, match="no file"):
-            train(config, tmp_path, "--resume", "never")
-    train(config, tmp_path, "--resume", "never", "--prepare_only")
-    assert sorted(path.name for path in tmp_path.iterdir()) == kept
-    train(config, tmp_path, "--resume", "never")
-    assert_same_training(finished, tmp_path)
-    assert not (tmp_path / "replaced").exists()
-
-
 def test_a_resumed_run_may_save_and_evaluate_at_other_steps(config: Path, finished: Path, tmp_path: Path) -> None:
     name = "checkpoint-00000006.safetensors"
     (tmp_path / name).write_bytes((finished / name).read_bytes())
@@ -440,7 +435,7 @@ def test_losses_and_evaluations_are_sent_to_the_tracker(
     monkeypatch.setattr(
         Accelerator, "log", lambda self, values, step: (logged.append((step, values)), log(self, values, step))[1]
     )
-    train(config, tmp_path)
+    train(config, tmp_path, "--save_steps=8")  # so that the losses of steps 2 and 3 are read together
     losses_logged = [(step, values["train/loss"]) for step, values in logged if "train/loss" in values]
     curve = results(finished)["loss_curve"]
     assert losses_logged == list(zip(curve["step"], curve["loss"], strict=True))
@@ -546,16 +541,12 @@ def test_an_encoder_is_trained_and_resumed_bit_for_bit(
     assert AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / "model").config.target_injection == target_injection
 
 
-def test_fine_tuning_starts_from_the_averages_of_another_run(
-    config: Path, finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_fine_tuning_starts_from_the_averages_of_another_run(config: Path, finished: Path, tmp_path: Path) -> None:
     lines = [line for line in config.read_text().splitlines() if not line.startswith("vocab_size")]
     tuning = config.with_name("tuning.yaml")
     tuning.write_text("\n".join(lines))
     option = f"--init_from={finished}"
-    with caplog.at_level(logging.INFO):
-        train(tuning, tmp_path, option, "--final_left_to_right_fraction=0.5", "--learning_rate=0.001")
-    assert "Peak learning rate: 0.001. Continued training usually needs a lower peak" in caplog.text
+    train(tuning, tmp_path, option, "--final_left_to_right_fraction=0.5", "--learning_rate=0.001")
     last, first = results(finished)["evaluations"][-1], results(tmp_path)["evaluations"][-1]
     assert first["any_order"] < last["any_order"] + 0.05  # about the last result of the other run
     assert results(tmp_path)["arguments"]["tokenizer"] == str(finished / "model")

@@ -128,10 +128,10 @@ def test_the_others_exit_if_one_process_fails_to_write(monkeypatch: pytest.Monke
 def test_a_single_process_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "distributed", None)
     worked = []
-    with in_turn(SimpleNamespace(num_processes=1)):
+    with in_turn(SimpleNamespace(num_processes=1, is_main_process=True)):
         worked.append(True)
     assert worked == [True]
-    with pytest.raises(ValueError, match="no file"), in_turn(SimpleNamespace(num_processes=1)):
+    with pytest.raises(ValueError, match="no file"), in_turn(SimpleNamespace(num_processes=1, is_main_process=True)):
         raise ValueError("no file")
 
 

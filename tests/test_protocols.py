@@ -104,9 +104,7 @@ def test_clean_blocks_drop_nothing() -> None:
 
 def test_text_that_is_shorter_than_a_block() -> None:
     assert len(cut_into_blocks(documents(3), 1024, "clean")) == 1
-    with pytest.raises(
-        ValueError, match=r"has only 6 tokens\. .* fills a block of 1024 tokens\. Set `protocol` to clean"
-    ):
+    with pytest.raises(ValueError, match=r"has only 6 tokens\. .* None of these parts has a block of 1024 tokens"):
         cut_into_blocks(documents(3), 1024, "published")
 
 

@@ -11,22 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from PIL import Image
 from transformers import set_seed
 
 from common.data import DataArguments, load_data
+from common.reports import make_printable
 from common.results import ORDER_SEED
 from common.tokenization import vocabulary_arguments
-from eval import quantization
 from eval.benchmarks import quickstart_report
 from eval.benchmarks.likelihood_estimators import TRAINING, EstimatorArguments, measure_run
 from eval.benchmarks.likelihood_estimators import main as estimate
 from eval.benchmarks.quickstart_report import (
+    KINDS,
+    classify,
     compression_bits_per_byte,
     main,
     make_report,
-    mark_generated,
-    to_markdown,
+    mask_words,
 )
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from tests.references import remove_weight
@@ -81,15 +83,11 @@ def run(arguments: DataArguments, tmp_path: Path) -> Path:
     "measure",
     [
         make_report,
-        quantization.measure,
-        lambda run: measure_run(run, EstimatorArguments(num_sequences=1, num_exact=0)),
+        lambda run: measure_run(run, EstimatorArguments(num_sequences=1)),
     ],
-    ids=["quickstart_report", "quantization", "likelihood_estimators"],
+    ids=["quickstart_report", "likelihood_estimators"],
 )
-def test_missing_weights_are_an_error(
-    measure: Callable[[Path], Any], run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(quantization, "variants", lambda: {"float32": {}})
+def test_missing_weights_are_an_error(measure: Callable[[Path], Any], run: Path) -> None:
     remove_weight(run / "model", "lm_head.bias")
     with pytest.raises(ValueError, match=r"do not match its configuration: .*lm_head\.bias"):
         measure(run)
@@ -117,24 +115,48 @@ def test_bits_per_byte_of_documents_that_fit(run: Path, arguments: DataArguments
 
 def test_infills_and_samples_are_counted(run: Path) -> None:
     report = make_report(run)
-    groups = [report["samples"], report["infilling"]["letters"], report["infilling"]["words"]]
-    assert [group["count"] for group in groups] == [20, 10, 10]
+    groups = [report["samples"], report["infills"]]
+    assert [group["count"] for group in groups] == [20, 10]
     for group in groups:
         assert sum(group["shares"].values()) == pytest.approx(1)
     assert report == make_report(run)  # seeded
 
 
-def test_tasks_without_documents_are_left_out(run: Path, arguments: DataArguments) -> None:
-    Path(arguments.validation_files[0]).write_text("ONE TWO THREE FOUR\nTWO THREE FOUR\n")
-    report = make_report(run)
-    assert list(report["infilling"]) == ["words"]
-    assert "LETTER _ WITH _" not in to_markdown(report)
+def test_one_or_two_words_are_masked(arguments: DataArguments) -> None:
+    data = load_data(arguments)
+    tokenizer, texts = data.tokenizer, [*DOCUMENTS[:40], "PLUS SIGN"]
+    sequences = [*data.train["input_ids"][:], [0] * 20]
+    masked = mask_words(tokenizer, texts, sequences)
+    assert [document["original"] for document in masked] == DOCUMENTS[:40]  # not the text of two words
+    numbers = []
+    for document, ids in zip(masked, sequences, strict=False):
+        pairs = list(zip(document["original"].split(), document["before"].split(), strict=True))
+        kept = {word for word, shown in pairs if word == shown}
+        numbers.append(len(pairs) - len([word for word, shown in pairs if word == shown]))
+        expected = [
+            tokenizer.mask_token_id if word not in kept else id
+            for word, _ in pairs
+            for id in tokenizer(f" {word}" if word != pairs[0][0] else word).input_ids
+        ]
+        assert document["ids"] == expected + ids[len(expected) :]
+        assert document["before"].count("_") == document["ids"].count(tokenizer.mask_token_id)
+    assert set(numbers) == {1, 2}
 
 
-def test_mark_generated_keeps_spaces() -> None:
-    words = [("LETTER", False), (" A", True), (" WITH", False), ("KA", True), (" LA", True), (" ", True), ("S", False)]
-    assert mark_generated(words) == "LETTER **A** WITH**KA LA** S"
-    assert mark_generated([(" ", True), ("A", False)]) == "**␣**A"
+def test_kinds_of_generated_texts(arguments: DataArguments) -> None:
+    data = load_data(arguments)
+    train, held_out = data.train["input_ids"][:2], data.validation["input_ids"][:2]
+    new = [*train[0][:1], *held_out[0][1:]]
+    inputs = [{"original": DOCUMENTS[40], "before": "_"}, *[{}] * 3]
+    sequences = torch.tensor([held_out[0], held_out[1], train[0], new])
+    found = classify(sequences, data.tokenizer, DOCUMENTS[:40], [*DOCUMENTS[40:], DOCUMENTS[0]], inputs)
+    kinds = [example["kind"] for example in found["examples"]]
+    assert kinds[:2] == ["exact", "held_out"]
+    assert kinds[2] == "held_out"  # two documents have the same text
+    assert found["shares"] == {kind: kinds.count(kind) / 4 for kind in KINDS}
+    found = classify(sequences, data.tokenizer, DOCUMENTS[:40], DOCUMENTS[40:], [{}] * 4)
+    assert [example["kind"] for example in found["examples"]][:3] == ["held_out", "held_out", "train"]
+    assert found["examples"][1]["text"] == DOCUMENTS[41]
 
 
 @pytest.mark.filterwarnings("ignore:Glyph")  # an untrained model generates characters of many scripts
@@ -149,7 +171,7 @@ def test_files_contain_the_results(run: Path, capsys: pytest.CaptureFixture) -> 
         assert value in printed
     assert "30 steps" in markdown
     assert "1.1 minutes on x86_64" in markdown
-    example = report["infilling"]["letters"]["examples"][0]
+    example = report["infills"]["examples"][0]
     assert example["before"].replace("_", "\\_") in markdown
     with Image.open(run / "quickstart.png") as picture:
         assert picture.size[0] >= 1200
@@ -166,7 +188,7 @@ def test_report_on_likelihood_estimators(run: Path, tmp_path: Path) -> None:
         estimate([str(run), "--length", length, *options, str(tmp_path / "out")])
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         *("run-4.json", "run-6.json"),
-        *("report.md", "report.png"),
+        "report.md",
     }
     table = (tmp_path / "out" / "report.md").read_text()
     assert [f"names.txt | {length} | 2 | masked diffusion |" in table for length in (4, 5, 6)] == [True, False, True]
@@ -182,7 +204,7 @@ def test_report_on_likelihood_estimators(run: Path, tmp_path: Path) -> None:
 )
 def test_bad_settings_of_likelihood_estimators(run: Path, settings: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        measure_run(run, EstimatorArguments(**settings | {"num_exact": 0}))
+        measure_run(run, EstimatorArguments(**settings))
 
 
 @pytest.mark.parametrize(
@@ -225,6 +247,5 @@ def test_xz_uses_training_documents() -> None:
     assert 2.5 < unseen["xz_after_training"] < 3.5
 
 
-def test_no_held_out_documents() -> None:
-    with pytest.raises(ValueError, match="no held-out documents"):
-        compression_bits_per_byte(["a"], [])
+def test_make_printable() -> None:
+    assert make_printable("größer 漢\n\t\x1b[1m") == "größer 漢���[1m"

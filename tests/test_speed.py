@@ -227,6 +227,8 @@ def test_floor_counts_weights_and_rows() -> None:
     rows = 1024 * (12 * (12 * 768**2 + 768 * 1024) + 768 * 50304)
     assert work.flop == 2 * rows
     assert work.seconds(Machine(work.flop, work.bytes / 3)) == pytest.approx(3)
+    gated = count_work(AOGPTConfig(gated_mlp=True), 1, 1024, 1024, torch.float32)
+    assert gated.bytes - work.bytes == 1024 * 4 * 12 * 4 * 768**2  # a third matrix in each MLP
     few = count_work(AOGPTConfig(), 4, 1024, 32, torch.float32)
     entering = 31 * 31 * 4
     in_last_layer = 10 * 768**2 + 768 * 1024  # without queries, attention, projection and MLP

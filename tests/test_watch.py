@@ -11,17 +11,8 @@ from PIL import Image
 
 from common.corpora import unicode_names
 from common.tokenization import train_tokenizer, vocabulary_arguments
-from eval.watch import (
-    CHARACTER_WIDTH,
-    DOTS_PER_INCH,
-    FONT_SIZE,
-    Token,
-    main,
-    make_inputs,
-    make_lines,
-)
+from eval.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, main
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.tokenization import load_tokenizer
 
 
@@ -40,17 +31,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     AOGPTForAnyOrderLM(config).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
-
-
-def test_line_has_no_padding(folder: Path) -> None:
-    tokenizer = load_tokenizer(str(folder))
-    (a,), end = tokenizer.encode("A"), tokenizer.eos_token_id
-    output = AnyOrderGenerationOutput(
-        sequences=torch.tensor([[a, end, a, end, end], [end] * 5]),
-        unmasking_steps=torch.arange(10).view(2, 5),
-    )
-    lines = make_lines(output, tokenizer)
-    assert lines == [[Token("A", 0), Token(tokenizer.eos_token, 1), Token("A", 2)], []]
 
 
 def test_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,7 +53,7 @@ def test_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     ("arguments", "message"),
     [
         (["--seconds", "0"], r"error: `seconds` must be at least 0\.01, but is 0\.0"),
-        (["A SIGN"], r"error: At least one text must contain <\|mask\|>, .* at most 2 tokens, but they have 2\."),
+        (["A SIGN"], "error: There is nothing to generate: `inputs` contains no mask"),
         (["--num_steps", "0"], "error: `num_steps` must be an integer of at least 1, but is 0"),
     ],
 )
@@ -108,11 +88,11 @@ def test_characters_of_a_picture_are_aligned_in_columns() -> None:
     assert abs(text.get_window_extent(renderer).width - 60 * CHARACTER_WIDTH * DOTS_PER_INCH) < 2
 
 
-def test_texts_are_padded(folder: Path) -> None:
-    tokenizer = load_tokenizer(str(folder))
+def test_texts_are_padded(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Padding is not filled in: there are three masks in the two texts."""
     texts = ["<|mask|>", "<|mask|><|mask|>"]
-    eos, mask = tokenizer.eos_token_id, tokenizer.mask_token_id
-    assert make_inputs(texts, tokenizer, 3).tolist() == [[mask, eos, eos], [mask, mask, eos]]
-    assert make_inputs(texts, tokenizer, None).tolist() == [[mask, eos], [mask, mask]]
-    with pytest.raises(ValueError, match=r"at most 1 tokens, but they have 1, 2\."):
-        make_inputs(texts, tokenizer, 1)
+    for length in ([], ["--length", "3"]):
+        main([str(folder), *texts, *length, "--output_dir", str(tmp_path)])
+        assert "3 tokens in 2 forward passes" in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"^error: `length` must be at least 2, as the longest text, but is 1"):
+        main([str(folder), *texts, "--length", "1", "--output_dir", str(tmp_path)])

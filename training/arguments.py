@@ -27,6 +27,7 @@ TOKENIZER_FIELDS = {
 }
 # Names that other programs use for keys of this package. Error messages suggest the key.
 SHORT_NAMES = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size", "steps": "max_steps"}
+NULL = ("", "~", "null")  # ways to write null in YAML
 # Fields that only converted models have. They are not keys; a model that is loaded with `init_from` keeps its values.
 CONVERTED_FIELDS = {"no_rope_layers", "source_config"}
 
@@ -69,10 +70,6 @@ class TrainingArguments(Options):
 
     output_dir: Path | None = option(
         None, "Folder of the run; defaults to runs/NAME, where NAME.yaml is the YAML file."
-    )
-    resume: Literal["auto", "never"] = option(
-        "auto",
-        "auto: resume from the newest checkpoint in output_dir. never: remove all checkpoints in it, and restart.",
     )
     prepare_only: bool = option(
         False, "Read, tokenize and cache the corpus, then stop. This can be done on a machine without GPUs."
@@ -175,6 +172,7 @@ class TrainingArguments(Options):
 
 
 # Keys whose values may change when a run is resumed. Up to rounding, these keys do not affect the trained weights.
+# (Earlier versions had the key `resume`.)
 MAY_CHANGE = {
     *("output_dir", "resume", "prepare_only", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
     *("activation_checkpointing", "dataloader_num_workers", "preprocessing_num_workers", "logging_steps", "eval_steps"),
@@ -224,12 +222,12 @@ def _read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:
     base. The value null removes the value of the base.
     """
     settings, files = _read_file(path, known), [path]
-    while base := settings.pop("base", None):
+    while (base := settings.pop("base", "")) not in NULL:
         files.append(files[-1].parent / base)
-        if files[-1] in files[:-1]:
+        if files[-1].resolve() in (file.resolve() for file in files[:-1]):
             raise ValueError(f"{' -> '.join(map(str, files))}: the files name each other as `base`. Remove one `base`.")
         settings = _read_file(files[-1], known) | settings
-    given = {key: value for key, value in settings.items() if value not in ("", "~", "null")}
+    given = {key: value for key, value in settings.items() if value not in NULL}
     if given.get("validation_files") == []:  # report.md may contain it, but an option cannot be an empty list
         del given["validation_files"]
     return given
@@ -455,9 +453,7 @@ def training_arguments(settings: dict[str, Any]) -> TrainingArguments:
 
 def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the saved and the current value of each setting that has changed and may affect the result."""
-    defaults = {
-        item.name: item.default for kind in (ModelArguments, DataArguments, TrainingArguments) for item in fields(kind)
-    }
+    defaults = to_settings(ModelArguments(), DataArguments(), TrainingArguments())
     saved, current = defaults | saved, defaults | current  # runs of earlier versions do not have all settings
     values = {key: (saved.get(key), current.get(key)) for key in sorted(saved.keys() | current.keys())}
     return {key: (then, now) for key, (then, now) in values.items() if key not in MAY_CHANGE and then != now}
@@ -473,5 +469,5 @@ def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) 
     if changed:
         raise ValueError(
             f"{place} belongs to a run with other settings ({'; '.join(changed)}). Restore the old settings, choose "
-            "another `output_dir`, or replace the old run with `--resume never`."
+            "another `output_dir`, or remove the old run."
         )

@@ -16,13 +16,14 @@ import shutil
 import signal
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
@@ -75,15 +76,26 @@ class Checkpoint:
     names: set[str]
 
     def read(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Copy the tensors with the names in `tensors` from the checkpoint into `tensors`, in place."""
-        if self.path.is_dir():
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UserWarning)  # PyTorch warns that it assumes a single process
-                dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(self.path)), no_dist=True)
-            return
-        with safe_open(self.path, framework="pt") as file:
-            for name, tensor in tensors.items():
-                tensor.copy_(shard_like(file.get_tensor(name), tensor))
+        """
+        Copy the tensors with the names in `tensors` from the checkpoint into `tensors`, in place.
+
+        Raises:
+            OSError: If the checkpoint cannot be read, for instance because its run has removed it.
+        """
+        try:
+            if self.path.is_dir():
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", UserWarning)  # PyTorch warns that it assumes a single process
+                    dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(self.path)), no_dist=True)
+                return
+            with safe_open(self.path, framework="pt") as file:
+                for name, tensor in tensors.items():
+                    tensor.copy_(shard_like(file.get_tensor(name), tensor))
+        except (SafetensorError, OSError, dcp.CheckpointException) as error:
+            raise OSError(
+                f"{self.path} could not be read. If its run is still training, the run may have removed it: use a "
+                f"newer checkpoint, or one that `keep_every` keeps. (Cause: {_cause(error)})"
+            ) from error
 
 
 @dataclass
@@ -99,6 +111,8 @@ class CheckpointWriter:
     folder: Path
     keep: int
     is_milestone: Callable[[int], bool] = lambda step: False  # whether to keep the checkpoint of a step forever
+    # Path and result of the last checkpoint that `start_saving` has started to write.
+    _saving: tuple[Path, Future[Any]] | None = field(default=None, init=False)
 
     def save(self, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Path:
         """Write `checkpoint-STEP.safetensors`. Raise an `OSError` if this fails."""
@@ -109,31 +123,36 @@ class CheckpointWriter:
             with atomic_file(path) as temporary:
                 save_file(tensors, temporary, metadata=header)
         except (SafetensorError, OSError) as error:
-            raise self._not_written(path, tensors, error) from error
+            raise self._not_written(path, error) from error
         self.remove_older(path)
         return path
 
-    def start_saving(self, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Callable[[], None]:
+    def start_saving(self, step: int, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
         """
-        Start to write the folder `checkpoint-STEP`. All processes must call this together.
+        Wait for the previous checkpoint, and start to write the folder `checkpoint-STEP`.
 
-        Every process copies its shards to the CPU, and writes them in a thread while training continues.
-
-        Returns:
-            A function that waits until the checkpoint is complete. It raises an `OSError` if writing has failed.
+        All processes must call this together. Every process copies its shards to the CPU, and writes them in a thread
+        while training continues. If this fails in one process, it fails in all of them, and `wait` raises an `OSError`.
         """
+        self.wait()
         path = self.folder / f"checkpoint-{step:08d}"
         writer = _FolderWriter(path, metadata, lambda: self.remove_older(path))
         saving = dcp.async_save(tensors, storage_writer=writer, process_group=patient_group("checkpoints"))
+        self._saving = path, saving
 
-        def wait() -> None:
-            try:
-                saving.result()
-            except dcp.CheckpointException as error:
-                cause = next(cause for cause, _ in error.failures.values())
-                raise self._not_written(path, tensors, cause) from error
+    def has_failed(self) -> bool:
+        """Return whether the last checkpoint could not be written, as far as this process knows without waiting."""
+        return self._saving is not None and self._saving[1].done() and self._saving[1].exception() is not None
 
-        return wait
+    def wait(self) -> None:
+        """Wait until the last checkpoint is complete. Raise an `OSError` if it could not be written."""
+        if self._saving is None:
+            return
+        path, saving = self._saving
+        try:
+            saving.result()
+        except dcp.CheckpointException as error:
+            raise self._not_written(path, error) from error
 
     def remove_older(self, newest: Path) -> None:
         """
@@ -145,13 +164,15 @@ class CheckpointWriter:
         older = [path for path in paths if step_of(path) < step]
         removed = [path for path in older[self.keep - 1 :] if not self.is_milestone(step_of(path))]
         for path in [*removed, *(path for path in paths if step_of(path) == step)]:
-            remove_atomically(path)
+            try:
+                remove_atomically(path)
+            except OSError as error:  # the new checkpoint is complete, so training can continue
+                logger.warning("The old checkpoint %s could not be removed. Remove it yourself. (%s)", path, error)
 
-    def _not_written(self, path: Path, tensors: dict[str, torch.Tensor], cause: BaseException) -> OSError:
-        size, free = sum(tensor.nbytes for tensor in tensors.values()), shutil.disk_usage(self.folder).free
+    def _not_written(self, path: Path, error: BaseException) -> OSError:
         return OSError(
-            f"{path} could not be written: {cause}. It needs {size:,} bytes; {free:,} bytes are free. Older "
-            "checkpoints are intact. Free some disk space, and run the same command again."
+            f"{path} could not be written: {_cause(error)} ({shutil.disk_usage(self.folder).free:,} bytes are free). "
+            "Older checkpoints are intact. Make space or correct the folder, and run the same command again."
         )
 
 
@@ -172,7 +193,7 @@ class _FolderWriter(StorageWriter):
         if missing := sorted(name for name in names if not (self.path / name).exists()):
             raise OSError(f"{missing[0]} is missing. All machines must see the same `output_dir`")
         super().finish(metadata, results)
-        write_json(self.path / STATE_FILE, self._state)
+        write_json(self.path / STATE_FILE, {"state": self._state, "checksums": _file_checksums(self.path)})
         publish_folder(self.path, self._path)
         self._on_finish()
 
@@ -206,45 +227,24 @@ def checkpoints_in(folder: Path) -> list[Path]:
     return sorted([*folder.glob("checkpoint-????????"), *folder.glob("checkpoint-????????.safetensors")])
 
 
-@contextmanager
-def set_old_run_aside(folder: Path) -> Iterator[None]:
-    """
-    Context manager that moves an old run to `replaced/` while the block prepares a new run in the same folder.
-
-    After the block, the old run is removed. If the block fails, the old run is moved back.
-    """
-    aside = folder / "replaced"
-    moved = {path: aside / path.name for path in (*checkpoints_in(folder), *folder.glob("results.json"))}
-    for path, place in moved.items():
-        aside.mkdir(exist_ok=True)
-        path.replace(place)
-    try:
-        yield
-    except BaseException:
-        for path, place in moved.items():
-            place.replace(path)
-        if moved and not any(aside.iterdir()):
-            aside.rmdir()
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
-
-
 def load_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint. Raise a `ValueError` if it is damaged."""
     try:
         if path.is_dir():
-            names = dcp.HuggingFaceStorageReader(str(path)).read_metadata().state_dict_metadata
-            return Checkpoint(path, step_of(path), json.loads((path / STATE_FILE).read_text()), set(names))
-        with safe_open(path, framework="pt") as file:
-            header, names = file.metadata() or {}, set(file.keys())
-            checksum = _checksum(names, file.get_tensor)
-    except (SafetensorError, OSError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is damaged, so an older checkpoint must be used. (Cause: {error})") from error
-    if checksum != header.get("checksum"):
+            names = set(dcp.HuggingFaceStorageReader(str(path)).read_metadata().state_dict_metadata)
+            content = json.loads((path / STATE_FILE).read_text())
+            state, is_intact = content["state"], content["checksums"] == _file_checksums(path)
+        else:
+            with safe_open(path, framework="pt") as file:
+                header, names = file.metadata() or {}, set(file.keys())
+                state, is_intact = json.loads(header["state"]), header["checksum"] == _checksum(names, file.get_tensor)
+        if not is_intact:
+            raise ValueError("its tensors do not match its checksums")
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise ValueError(
-            f"{path} is damaged, so an older checkpoint must be used. (Cause: its tensors do not match its checksum.)"
-        )
-    return Checkpoint(path, step_of(path), json.loads(header["state"]), names)
+            f"{path} is damaged, or was removed while it was read. Use another checkpoint. (Cause: {error})"
+        ) from error
+    return Checkpoint(path, step_of(path), state, names)
 
 
 def _checksum(names: Iterable[str], tensor_of: Callable[[str], torch.Tensor]) -> str:
@@ -253,6 +253,16 @@ def _checksum(names: Iterable[str], tensor_of: Callable[[str], torch.Tensor]) ->
     for name in sorted(names):
         checksum = zlib.crc32(tensor_of(name).reshape(-1).view(torch.uint8).numpy(), checksum)
     return f"{checksum:08x}"
+
+
+def _file_checksums(folder: Path) -> dict[str, str]:
+    """Return the CRC-32 of each safetensors file in a folder."""
+    return {path.name: f"{zlib.crc32(np.memmap(path, mode='r')):08x}" for path in folder.glob("*.safetensors")}
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the error of the first process that failed, or `error` itself if it is not from several processes."""
+    return next(iter(error.failures.values()))[0] if isinstance(error, dcp.CheckpointException) else error
 
 
 def training_state(
@@ -285,5 +295,7 @@ def load_model(checkpoint: Checkpoint, weights: str = "average") -> Model:
         model = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
     model = model.to_empty(device="cpu").eval()
     model.tie_weights()
+    if "generation_config" in checkpoint.metadata:  # checkpoints of earlier versions do not have it
+        model.generation_config = model.generation_config.from_dict(checkpoint.metadata["generation_config"])
     checkpoint.read({f"{weights}.{name}": weight.detach() for name, weight in model.named_parameters()})
     return model

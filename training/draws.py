@@ -40,15 +40,10 @@ class OrderDraws:
 
     def __init__(self, training: TrainingArguments) -> None:
         self.training = training
-        self._first = self._make_collator(training.left_to_right_fraction)
-        final = training.final_left_to_right_fraction
-        self._last = None if final is None else self._make_collator(final)
-
-    def _make_collator(self, fraction: float | None) -> DataCollatorForAnyOrderLM:
-        training = self.training
-        return DataCollatorForAnyOrderLM(
-            **order_settings(training), left_to_right_fraction=fraction, seed=training.seed
-        )
+        first, final = training.left_to_right_fraction, training.final_left_to_right_fraction
+        settings = order_settings(training) | {"seed": training.seed}
+        self._first = DataCollatorForAnyOrderLM(**settings, left_to_right_fraction=first)
+        self._last = None if final is None else DataCollatorForAnyOrderLM(**settings, left_to_right_fraction=final)
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
         """Return `input_ids`, `orders` and `labels`. Features have `input_ids` and `order_seed` (sample number)."""

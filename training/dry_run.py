@@ -22,7 +22,7 @@ from transformers import AutoModel
 from common.commands import Options, Parser, one_line_errors, option
 from common.data import DataArguments
 from common.hardware import PEAK_FLOPS
-from common.models import read_config
+from common.models import Model, read_config
 from common.reports import markdown_table
 from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig
@@ -75,24 +75,24 @@ def estimate_run(
     config: AOGPTConfig, data: DataArguments, training: TrainingArguments, options: Arguments
 ) -> tuple[dict[str, str], list[str]]:
     """Return the estimated quantities by name, and one sentence for each resource (memory, disk) that is too small."""
-    launch = yaml.safe_load(options.launch.read_text(encoding="utf-8"))
-    launch["num_processes"] = num_processes = options.num_processes or launch["num_processes"]
+    launch = read_launch(options)
+    num_processes = launch["num_processes"]
     gpus = [name for name in PEAK_FLOPS if options.gpu in name]
     if not gpus:
         raise ValueError(f"`gpu` must be part of one of {', '.join(PEAK_FLOPS)}, but is {options.gpu!r}.")
     with torch.device("meta"):
-        num_parameters = AutoModel.from_config(config).num_parameters()
+        model = AutoModel.from_config(config)
     passes = accumulation_steps(training, num_processes)
     batch_tokens = training.batch_size * data.sequence_length
     step_flops = batch_tokens * flops_per_token(config, data.sequence_length)
     seconds = step_flops / (num_processes * PEAK_FLOPS[gpus[0]] * options.mfu)
-    memory = device_memory(config, num_parameters, batch_tokens // passes // num_processes, training, launch)
-    checkpoint = num_parameters * CHECKPOINT_BYTES
+    memory = device_memory(model, batch_tokens // passes // num_processes, training, launch)
+    checkpoint = model.num_parameters() * CHECKPOINT_BYTES
     kept = training.save_total_limit + 1 + training.max_steps // (training.keep_every or training.max_steps + 1)
     folder = training.output_dir.absolute()
     free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
     values = {
-        "parameters": f"{num_parameters:,}",
+        "parameters": f"{model.num_parameters():,}",
         "tokens": f"{training.max_steps * batch_tokens:,} ({batch_tokens:,} per step)",
         "FLOPs": f"{training.max_steps * step_flops:.2e}",
         "machine": f"{num_processes} x {gpus[0]}, {passes} passes per step",
@@ -112,9 +112,26 @@ def estimate_run(
     return values, problems
 
 
-def device_memory(
-    config: AOGPTConfig, num_parameters: int, num_tokens: int, training: TrainingArguments, launch: dict[str, Any]
-) -> float:
+def read_launch(options: Arguments) -> dict[str, Any]:
+    """Return the settings of the launch file, with the defaults of Accelerate and the number of shards."""
+    given = yaml.safe_load(options.launch.read_text(encoding="utf-8"))
+    if not isinstance(given, dict):
+        raise ValueError(f"`launch` must be a launch file of Accelerate, but {options.launch} contains {given!r}.")
+    launch = {"distributed_type": "NO", "num_processes": 1, "mixed_precision": "no"} | given
+    num_processes = launch["num_processes"] = options.num_processes or launch["num_processes"]
+    launch["num_shards"] = 1
+    if launch["distributed_type"] == "FSDP":
+        sizes = launch.get("parallelism_config") or {"parallelism_config_dp_shard_size": num_processes}
+        launch["num_shards"] = sizes.get("parallelism_config_dp_shard_size", 1)
+    if num_processes % launch["num_shards"]:
+        raise ValueError(
+            f"`num_processes` must be a multiple of the number of shards in {options.launch} ({launch['num_shards']}), "
+            f"but is {num_processes}. Change `num_processes`, or `parallelism_config_dp_shard_size` in the file."
+        )
+    return launch
+
+
+def device_memory(model: Model, num_tokens: int, training: TrainingArguments, launch: dict[str, Any]) -> float:
     """
     Return the estimated peak memory of a GPU in bytes.
 
@@ -123,21 +140,23 @@ def device_memory(
     `num_tokens` is the number of tokens of a forward pass. In evaluations with sharded weights, each GPU has all
     weights in the precision of training.
     """
-    is_sharded = launch["distributed_type"] == "FSDP"
-    parallelism = launch.get("parallelism_config") or {}
-    num_shards = parallelism.get("parallelism_config_dp_shard_size", launch["num_processes"]) if is_sharded else 1
+    config, num_parameters = model.config, model.num_parameters()
     value_bytes = 4 if (training.mixed_precision or launch["mixed_precision"]) == "no" else 2
     per_layer = ACTIVATION_BYTES[training.activation_checkpointing]
     per_token = per_layer * config.num_hidden_layers + (ACTIVATION_BYTES["none"] - per_layer)  # of one recomputed block
     activations = num_tokens * config.hidden_size * per_token * value_bytes / 2
     logits = min(num_tokens * config.vocab_size, LOGITS_PER_CHUNK["accelerator"]) * 8
-    state = num_parameters * STATE_BYTES / num_shards
-    # Copies of the weights exist only if they are computed in 16 bits, or gathered from shards.
-    copies = num_parameters * (value_bytes if value_bytes == 2 or is_sharded else 0)
-    if is_sharded:
-        return state + max(activations + logits, copies)
+    state = num_parameters * STATE_BYTES / launch["num_shards"]
+    if launch["distributed_type"] == "FSDP":
+        # The embeddings, the head and two blocks at a time are gathered, and their gradients are reduced in float32.
+        block = sum(weight.numel() for weight in model.model.layers[0].parameters())
+        gathered = num_parameters - max(config.num_hidden_layers - 2, 0) * block
+        return state + max(activations + logits + gathered * (value_bytes + 4), num_parameters * value_bytes)
+    copies = num_parameters * 2 if value_bytes == 2 else 0
+    # The gradient of the head is summed over chunks in float32, before it is added to that of earlier passes.
+    head_gradient = config.hidden_size * config.vocab_size * (value_bytes + 4)
     buckets = 4 * num_parameters if launch["num_processes"] > 1 else 0  # DDP's gradient buckets
-    return state + buckets + copies + activations + logits
+    return state + buckets + copies + activations + logits + head_gradient
 
 
 if __name__ == "__main__":

@@ -60,14 +60,11 @@ def _infer_architecture(config: AOGPTConfig) -> str:
     """Return the `model_type` of the Transformers model that has the same block."""
     has_llama_block = config.gated_mlp and config.norm == "rmsnorm" and config.norm_weight and not config.lm_head_bias
     biases = config.attention_bias, config.attention_output_bias, config.mlp_bias
+    has_default_heads = config.head_dim * config.num_attention_heads == config.hidden_size
     if has_llama_block and not config.no_rope_layers:
-        if config.qk_norm and not config.mlp_bias and config.attention_bias == config.attention_output_bias:
+        if config.qk_norm and biases in ((True, True, False), (False, False, False)):
             return "qwen3"
-        if (
-            not config.qk_norm
-            and biases == (True, False, False)
-            and config.head_dim * config.num_attention_heads == (config.hidden_size)
-        ):
+        if not config.qk_norm and biases == (True, False, False) and has_default_heads:
             return "qwen2"
         if not config.qk_norm and config.attention_bias == config.attention_output_bias:
             return "llama"
@@ -80,13 +77,8 @@ def _infer_architecture(config: AOGPTConfig) -> str:
 
 def _infer_settings(config: AOGPTConfig) -> dict[str, Any]:
     names = ("max_position_embeddings", "head_dim", "attention_bias", "mlp_bias", "rope_parameters")
-    tokens = {"bos_token_id": config.start_token_id, "eos_token_id": config.eos_token_id}
-    return {
-        **{name: getattr(config, name) for name in (*COMMON_SETTINGS, *names)},
-        **tokens,
-        "pad_token_id": config.pad_token_id,
-        "rms_norm_eps": config.norm_eps,
-    }
+    same = {name: getattr(config, name) for name in (*COMMON_SETTINGS, *names, "eos_token_id", "pad_token_id")}
+    return same | {"bos_token_id": config.start_token_id, "rms_norm_eps": config.norm_eps}
 
 
 def export_model(model: AOGPTForAnyOrderLM) -> PreTrainedModel:

@@ -50,8 +50,6 @@ class ExponentialMovingAverage:
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
-        if not 0 <= decay < 1:
-            raise ValueError(f"`decay` must be at least 0 and below 1, but is {decay}.")
         self.weights = {name: weight.detach().to(torch.float32, copy=True) for name, weight in model.named_parameters()}
         self.decay = decay
         self.num_updates = 0

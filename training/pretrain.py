@@ -13,7 +13,7 @@ import math
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -26,7 +26,7 @@ from tqdm import tqdm
 from transformers import AutoModel
 
 from common.commands import one_line_errors, progress_bar
-from common.data import Data, DataArguments, load_data
+from common.data import Data, load_data
 from common.files import atomic_folder, make_folder, remove_incomplete
 from common.hardware import check_precision, hardware, peak_flops, peak_memory, versions
 from common.models import Model, load_pretrained, read_config, save_model
@@ -55,7 +55,6 @@ from training.checkpoints import (
     load_model,
     load_newest_checkpoint,
     load_state,
-    set_old_run_aside,
     training_state,
 )
 from training.draws import MaskDraws, OrderDraws
@@ -114,25 +113,10 @@ def set_up(argv: list[str]) -> "Pretraining | None":
     accelerator.gradient_accumulation_steps = accumulation_steps(training, accelerator.num_processes)
     logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
 
-    if training.init_from is not None:
-        rate = training.learning_rate
-        logger.info("Peak learning rate: %g. Continued training usually needs a lower peak.", rate)
     if training.prepare_only:
         with in_turn(accelerator):
             logger.info("The corpus is prepared: %s.", load_data(data_arguments).facts)
         return None
-    replaces = training.resume == "never" and accelerator.is_main_process
-    with set_old_run_aside(training.output_dir) if replaces else nullcontext():
-        return _prepare_run(model_arguments, data_arguments, training, settings, accelerator)
-
-
-def _prepare_run(
-    model_arguments: ModelArguments,
-    data_arguments: DataArguments,
-    training: TrainingArguments,
-    settings: dict[str, Any],
-    accelerator: Accelerator,
-) -> "Pretraining | None":
     if accelerator.is_main_process:
         remove_incomplete(training.output_dir)
     accelerator.wait_for_everyone()
@@ -266,7 +250,6 @@ class Pretraining:
             group["params"] = parameters
         self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # after `prepare`, which shards
         self.checkpoints = CheckpointWriter(training.output_dir, training.save_total_limit, self.is_milestone)
-        self.wait_for_checkpoint: Callable[[], None] = lambda: None
 
     def resume(self, checkpoint: Checkpoint) -> None:
         """Restore the state of a checkpoint. Raise a `ValueError` if the corpus has changed."""
@@ -291,20 +274,20 @@ class Pretraining:
 
     def save(self) -> None:
         """Write a checkpoint. A sharded checkpoint is written in the background."""
-        self.wait_for_checkpoint()  # the previous checkpoint
         progress = asdict(self.progress)
         tensors = training_state(self.model, self.ema.weights, self.optimizer.state)
         tensors["losses"] = torch.tensor(progress.pop("losses"), dtype=torch.float64)
         scaler = self.accelerator.scaler
         metadata = {
             "config": self.model.config.to_dict(),
+            "generation_config": self.model.generation_config.to_dict(),
             "settings": self.settings,
             "corpus": self.data.facts,
             "progress": progress,
             "scaler": scaler and scaler.state_dict(),
         }
         if is_sharded(self.model):
-            self.wait_for_checkpoint = self.checkpoints.start_saving(self.progress.step, tensors, metadata)
+            self.checkpoints.start_saving(self.progress.step, tensors, metadata)
             return
         with together(self.accelerator):
             if self.accelerator.is_main_process:
@@ -355,7 +338,7 @@ class Pretraining:
                     self.save()
                 if stop_signal:
                     break
-            self.wait_for_checkpoint()
+            self.checkpoints.wait()
         if progress.step == training.max_steps:
             return 0
         logger.info("Stopped after step %d. A checkpoint is saved. Run the same command to continue.", progress.step)
@@ -393,7 +376,8 @@ class Pretraining:
         norm = accelerator.clip_grad_norm_(self.model.parameters(), training.max_grad_norm)
         norm = full_tensor(torch.as_tensor(norm, device=accelerator.device))
 
-        status = accelerator.gather(torch.stack([loss, norm, torch.full_like(loss, stop.signal)])[None])
+        flags = [torch.full_like(loss, flag) for flag in (stop.signal, self.checkpoints.has_failed())]
+        status = accelerator.gather(torch.stack([loss, norm, *flags])[None])
         self.parallel_optimizer.step()
         self.parallel_optimizer.zero_grad()
         self.ema.update(self.model)
@@ -405,9 +389,12 @@ class Pretraining:
 
         Raises:
             FloatingPointError: If the loss or its gradient is not finite. No checkpoint contains such a step.
+            OSError: If the last checkpoint could not be written in the background.
         """
         training, step = self.training, status.step
-        mean_loss, self.gradient_norm, stop_signal = status.read()
+        mean_loss, self.gradient_norm, stop_signal, write_failed = status.read()
+        if write_failed:
+            self.checkpoints.wait()  # raises the error in all processes
         if not math.isfinite(mean_loss) or (self.accelerator.scaler is None and not math.isfinite(self.gradient_norm)):
             samples = range(step * training.batch_size, (step + 1) * training.batch_size)
             rows = training_samples(self.data, training.seed).row_numbers(list(samples))
@@ -442,7 +429,7 @@ class Pretraining:
 
     def log(self, step: int) -> None:
         """Send the mean loss of the latest steps, up to and including `step`, and other numbers to the tracker."""
-        window = self.progress.losses[step // self.training.logging_steps * self.training.logging_steps :]
+        window = self.progress.losses[step // self.training.logging_steps * self.training.logging_steps : step + 1]
         values = {
             "train/loss": sum(window) / len(window),
             "train/gradient_norm": self.gradient_norm,
@@ -501,7 +488,6 @@ class Pretraining:
                 "command again."
             )
         model = load_model(checkpoint)
-        model.generation_config = self.model.generation_config
         save_model(model, self.data.tokenizer, training.output_dir / "model")
         results = {
             "arguments": self.settings,

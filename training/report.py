@@ -55,11 +55,7 @@ def _format_report(results: dict[str, Any], samples: list[str], name: str) -> st
         "## Held-out text",
         "The table shows bits per byte, computed with the moving averages of the weights.",
         _evaluation_table(results["evaluations"]),
-        *(
-            ["## Samples", "These texts were generated without a prompt, with the moving averages of the weights."]
-            if samples
-            else []
-        ),
+        *(["## Samples", "Generated without a prompt, with the moving averages of the weights."] if samples else []),
         *(_code_block(text) for text in samples),
         "## Data",
         _code_block(json.dumps(results["corpus"], indent=1, ensure_ascii=False), "json"),

@@ -7,11 +7,12 @@ import torch
 
 class StepStatus:
     """
-    Loss, gradient norm and stop signal of a training step in all processes.
+    Status of a training step in all processes.
 
     Args:
         step: Index of the step.
-        values: Tensor (processes, 3) on the device, with the loss, the gradient norm and the signal of each process.
+        values: Tensor (processes, 4) on the device. For each process, it has the loss, the gradient norm, the stop
+            signal, and whether its last checkpoint could not be written (1 or 0).
     """
 
     def __init__(self, step: int, values: torch.Tensor) -> None:
@@ -24,9 +25,9 @@ class StepStatus:
             self._copied = torch.cuda.Event()
             self._copied.record()
 
-    def read(self) -> tuple[float, float, int]:
-        """Wait for the step. Return the mean loss, the gradient norm, and the stop signal of any process, or 0."""
+    def read(self) -> tuple[float, float, int, bool]:
+        """Wait for the step. Return mean loss, gradient norm, signal (or 0) and failed write of any process."""
         if self._copied is not None:
             self._copied.synchronize()
-        losses, norms, signals = self._values.cpu().unbind(1)
-        return losses.mean().item(), norms[0].item(), int(signals.max())
+        losses, norms, signals, failures = self._values.cpu().unbind(1)
+        return losses.mean().item(), norms[0].item(), int(signals.max()), bool(failures.any())

@@ -311,7 +311,8 @@ def make_contenders(
     """
     Return contenders, by name, with the device and dtype of a decoder.
 
-    Encoders, and causal language models of a model type, have random weights and the sizes of the decoder.
+    Encoders have random weights and the sizes of the decoder. So have causal language models that are given by their
+    model type, such as gpt2, and not by a folder or Hub name.
 
     Args:
         names: Names in `CONTENDERS`, and folders, Hub names or model types of causal language models.

@@ -11,12 +11,11 @@ prints quickstart.md.
 """
 
 import lzma
+import random
 import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -24,33 +23,44 @@ import datasets
 import numpy as np
 import torch
 import transformers
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from rich.console import Console
 from rich.markdown import Markdown
+from transformers import PreTrainedTokenizerBase
 
 from common.commands import Parser, one_line_errors, option
 from common.data import Data, load_data
 from common.files import write_json, write_text
 from common.models import load_pretrained
-from common.reports import markdown_table, with_error
-from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
+from common.reports import BLUE, ORANGE, make_printable, markdown_table, save_figure, style_axes, with_error
+from common.results import ORDER_SEED, read_finished_run
 from common.tokenization import decode
-from eval.benchmarks.quickstart_picture import draw_report
-from eval.benchmarks.quickstart_texts import (
-    choose_letter_and_mark,
-    choose_one_or_two_words,
-    infill,
-    make_printable,
-    mask_documents,
-    sample,
-)
 from eval.scoring import compute_metrics, score_rows
 from modeling_aogpt import AOGPTForAnyOrderLM
 
 NUM_SAMPLES = 1000
-MAX_INFILLS = 500  # per task
+MAX_INFILLS = 500
+NUM_EXAMPLES = 16
 SEED = 0
-INFILL_TASKS = {"letters": choose_letter_and_mark, "words": choose_one_or_two_words}
-BASELINES = {"xz_after_training": "xz, after the training names", "xz": "xz", "zlib": "zlib"}
+BEFORE = 44  # width of the column with the masked names in the picture, in characters
+PALE = "#d5d8dc"
+
+# Bits per byte in the report: key in report.json, name, and color in the picture.
+BITS_PER_BYTE = {
+    "left_to_right": ("model, left to right", BLUE),
+    "any_order": ("model, random orders", ORANGE),
+    "xz_after_training": ("xz, after the training names", PALE),
+    "xz": ("xz", PALE),
+    "zlib": ("zlib", PALE),
+}
+# Kinds of generated texts: key in report.json, and name in the report.
+KINDS = {
+    "exact": "the original",
+    "held_out": "another held-out name",
+    "train": "a training name",
+    "new": "not a name",
+}
 
 
 @dataclass
@@ -58,6 +68,9 @@ class Arguments:
     """Options of eval/benchmarks/quickstart_report.py."""
 
     output_dir: Path | None = option(None, "Folder for the report. Defaults to the folder of the run.")
+
+
+# -------------------------------------------------------------------------------------------------------- measurements
 
 
 def make_report(run: Path) -> dict[str, Any]:
@@ -70,17 +83,14 @@ def make_report(run: Path) -> dict[str, Any]:
         )
     data = load_data(arguments)
     model = load_pretrained(AOGPTForAnyOrderLM, run / "model").eval()
-    sequences = data.validation["input_ids"][:]
     training, held_out = (
-        [decode(ids, data.tokenizer) for ids in rows] for rows in (data.train["input_ids"][:], sequences)
+        [decode(ids, data.tokenizer) for ids in split["input_ids"][:]] for split in (data.train, data.validation)
     )
-    known = {"train": set(training), "validation": set(held_out)}
-
+    # Tokens are drawn one by one in random orders, at temperature 1 without truncation.
     generator = torch.Generator().manual_seed(SEED)
-    infilling = {}
-    for task, choose in INFILL_TASKS.items():
-        if documents := mask_documents(data.tokenizer, held_out, sequences, choose, MAX_INFILLS, SEED):
-            infilling[task] = infill(model, data.tokenizer, documents, known, generator)
+    masked = mask_words(data.tokenizer, held_out, data.validation["input_ids"][:])[:MAX_INFILLS]
+    infills = model.generate(torch.tensor([document["ids"] for document in masked]), generator=generator)
+    samples = model.generate(num_return_sequences=NUM_SAMPLES, generator=generator)
     return {
         "run": {key: results[key] for key in ("num_parameters", "steps", "tokens", "train_seconds", "hardware")},
         "loss_curve": results["loss_curve"],
@@ -90,10 +100,60 @@ def make_report(run: Path) -> dict[str, Any]:
             "held_out_left_out": data.facts["validation"]["left_out_documents"],
         },
         "bits_per_byte": _score_model(model, data) | compression_bits_per_byte(training, held_out),
-        "infilling": infilling,
-        "samples": sample(model, data.tokenizer, known, NUM_SAMPLES, generator),
+        "infills": classify(infills, data.tokenizer, training, held_out, masked),
+        "samples": classify(samples, data.tokenizer, training, held_out, [{}] * NUM_SAMPLES),
         "seed": SEED,
     }
+
+
+def mask_words(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], sequences: Sequence[list[int]]
+) -> list[dict[str, Any]]:
+    """
+    Mask one or two random words in each text of at least three words. Leave out shorter texts.
+
+    Return a dictionary for each text: `original` is the text, `before` the text with an underscore for each masked
+    token, and `ids` its sequence in `sequences` with masks.
+    """
+    rng, masked = random.Random(SEED), []
+    for text, ids in zip(texts, sequences, strict=True):
+        words = text.split(" ")
+        if len(words) < 3:
+            continue
+        chosen = rng.sample(range(len(words)), rng.choice((1, 2)))
+        offsets = tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
+        word_indices = [text[:end].count(" ") for _, end in offsets]
+        is_masked = [index in chosen for index in word_indices] + [False] * (len(ids) - len(word_indices))
+        for index in chosen:
+            words[index] = "_" * word_indices.count(index)
+        with_masks = [tokenizer.mask_token_id if mask else id for id, mask in zip(ids, is_masked, strict=True)]
+        masked.append({"original": text, "before": " ".join(words), "ids": with_masks})
+    return masked
+
+
+def classify(
+    sequences: torch.LongTensor,
+    tokenizer: PreTrainedTokenizerBase,
+    training: Iterable[str],
+    held_out: Iterable[str],
+    inputs: Sequence[dict[str, Any]],
+) -> dict[str, Any]:
+    """
+    Compare generated sequences with the documents of the corpus.
+
+    `inputs` contains a result of `mask_words`, or an empty dictionary, for each sequence. Return the number of
+    sequences (`count`), the fraction of each kind (`shares`), and the first sequences as text with their kinds
+    (`examples`).
+    """
+    held_out, training, examples = set(held_out), set(training), []
+    for ids, given in zip(sequences.tolist(), inputs, strict=True):
+        text = decode(ids, tokenizer)
+        is_original = text == given.get("original")
+        kind = "exact" if is_original else "held_out" if text in held_out else "train" if text in training else "new"
+        examples.append({"before": given.get("before"), "text": make_printable(text), "kind": kind})
+    kinds = [example["kind"] for example in examples]
+    shares = {kind: kinds.count(kind) / len(kinds) for kind in KINDS}
+    return {"count": len(kinds), "shares": shares, "examples": examples[:NUM_EXAMPLES]}
 
 
 def _score_model(model: AOGPTForAnyOrderLM, data: Data) -> dict[str, float | None]:
@@ -122,8 +182,6 @@ def compression_bits_per_byte(training_documents: Iterable[str], held_out_docume
     document is its number of UTF-8 bytes plus 1 for a newline.
     """
     training, held_out = _join(training_documents), _join(held_out_documents)
-    if not held_out:
-        raise ValueError("There are no held-out documents to compress. Increase `validation_fraction`.")
     sizes = {
         "zlib": len(zlib.compress(held_out, 9)),
         "xz": _xz_size(held_out),
@@ -140,27 +198,20 @@ def _xz_size(data: bytes) -> int:
     return len(lzma.compress(data, preset=9 | lzma.PRESET_EXTREME))
 
 
+# -------------------------------------------------------------------------------------------------- table and picture
+
+
 def to_markdown(report: dict[str, Any]) -> str:
     """Return the text of quickstart.md."""
     run, documents, bits = report["run"], report["documents"], report["bits_per_byte"]
-    names = {key: f"model, {name}" for key, name in ORDER_NAMES.items()} | BASELINES
-    rows = [(name, with_error(bits[key], bits.get(f"{key}_standard_error"), 3)) for key, name in names.items()]
-    generated = {
-        "both words of LETTER _ WITH _": report["infilling"].get("letters"),
-        "one or two words of a name": report["infilling"].get("words"),
-        "whole names": report["samples"],
-    }
+    infills, samples = report["infills"], report["samples"]
+    rows = [
+        (name, with_error(bits[key], bits.get(f"{key}_standard_error"), 3)) for key, (name, _) in BITS_PER_BYTE.items()
+    ]
     kinds = [
         (f"{name} ({group['count']})", *(f"{share:.1%}" for share in group["shares"].values()))
-        for name, group in generated.items()
-        if group
+        for name, group in (("one or two words of a name", infills), ("whole names", samples))
     ]
-    infills = [
-        "- " + example["before"].replace("_", "\\_") + f" → {mark_generated(example['after'])} ({example['kind']})"
-        for group in report["infilling"].values()
-        for example in group["examples"]
-    ]
-    samples = [f"- {make_printable(example['text'])} ({example['kind']})" for example in report["samples"]["examples"]]
     parts = [
         "# Report on the quickstart's model",
         f"The model has {run['num_parameters'] / 1e6:.1f} million parameters. It was trained for {run['steps']} steps "
@@ -171,33 +222,69 @@ def to_markdown(report: dict[str, Any]) -> str:
         "![Loss, bits per byte, infills and samples](quickstart.png)",
         markdown_table(["held-out names", "bits per byte"], rows, "lr"),
         "The next table shows how many of the generated texts are real names:",
-        markdown_table(
-            ["generated", "the original", "another held-out name", "a training name", "not a name"], kinds, "lrrrr"
+        markdown_table(["generated", *KINDS.values()], kinds, "lrrrr"),
+        "The following are held-out names with masked words (one underscore per token), as the model filled them in:",
+        "\n".join(
+            f"- {example['before']} → {example['text']} ({KINDS[example['kind']]})".replace("_", "\\_")
+            for example in infills["examples"]
         ),
-        "The following are held-out names with masked words (one underscore per token). The words that the model "
-        "filled in are bold. The result is in brackets: exact (the original), held_out (another held-out name), train "
-        "(a training name), or new (not a name):",
-        "\n".join(infills),
         "The following names were generated by the model:",
-        "\n".join(samples),
+        "\n".join(f"- {example['text']} ({KINDS[example['kind']]})" for example in samples["examples"]),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def mark_generated(words: list[tuple[str, bool]]) -> str:
-    """
-    Return words, given as (text, is_generated), as Markdown with the generated words in bold.
+def draw_report(report: dict[str, Any], path: Path) -> None:
+    """Draw the loss, the bits per byte, and the first infills and samples. A check mark (✓) stands for a real name."""
+    figure = Figure(figsize=(12, 7.7), facecolor="white")
+    _draw_loss(figure.add_axes((0.055, 0.625, 0.37, 0.30)), report)
+    _draw_bits_per_byte(figure.add_axes((0.65, 0.58, 0.30, 0.345)), report["bits_per_byte"])
+    infills, samples = report["infills"], report["samples"]
+    _draw_texts(
+        figure.add_axes((0.03, 0.015, 0.64, 0.435)),
+        f"Held-out names with masked words (_ per token), filled in: {infills['shares']['exact']:.0%} the original, "
+        f"{_share_of_names(infills):.0%} another name",
+        [f"{example['before']:<{BEFORE}}{_mark_name(example)}" for example in infills["examples"]],
+    )
+    _draw_texts(
+        figure.add_axes((0.70, 0.015, 0.29, 0.435)),
+        f"Generated names, {_share_of_names(samples):.0%} of {samples['count']} real",
+        [_mark_name(example) for example in samples["examples"]],
+    )
+    save_figure(figure, path)
 
-    The texts of words include spaces. If the model generated a word without a space before it, none is added.
-    """
-    text = ""
-    for is_generated, group in groupby(words, key=itemgetter(1)):
-        part = make_printable("".join(word for word, _ in group))
-        if is_generated:
-            word = part.strip()
-            part = part.replace(word, f"**{word}**") if word else "**␣**"
-        text += part
-    return text.strip()
+
+def _draw_loss(axes: Axes, report: dict[str, Any]) -> None:
+    curve, run = report["loss_curve"], report["run"]
+    axes.plot(curve["step"], curve["loss"], color=BLUE, linewidth=1.4)
+    axes.set(xlabel="step", ylabel="nats per token", xlim=(0, run["steps"]), ylim=(0, None))
+    size = f"{run['num_parameters'] / 1e6:.1f} M parameters, {run['train_seconds'] / 60:.1f} minutes"
+    style_axes(axes, f"Training loss ({size})")
+
+
+def _draw_bits_per_byte(axes: Axes, bits: dict[str, float]) -> None:
+    names, colors = zip(*BITS_PER_BYTE.values(), strict=True)
+    bars = axes.barh(names, [bits[key] for key in BITS_PER_BYTE], color=colors, height=0.72)
+    axes.bar_label(bars, fmt="%.2f", padding=4)
+    axes.invert_yaxis()
+    axes.set_title("Bits per byte of held-out names", loc="left", fontsize=11)
+    axes.xaxis.set_visible(False)
+    axes.spines[:].set_visible(False)
+
+
+def _draw_texts(axes: Axes, title: str, lines: list[str]) -> None:
+    axes.set_title(title, loc="left", fontsize=11)
+    axes.set_axis_off()
+    style = {"family": "DejaVu Sans Mono", "fontsize": 9, "linespacing": 1.45, "parse_math": False}
+    axes.text(0, 1, "\n".join(lines), va="top", clip_on=True, **style)
+
+
+def _mark_name(example: dict[str, Any]) -> str:
+    return example["text"] + (" ✓" if example["kind"] != "new" else "")
+
+
+def _share_of_names(group: dict[str, Any]) -> float:
+    return group["shares"]["held_out"] + group["shares"]["train"]
 
 
 @one_line_errors()

@@ -52,7 +52,9 @@ def measure_machine(config: AOGPTConfig, device: torch.device, dtype: torch.dtyp
     is_cpu = device.type == "cpu"
     num_rows, num_calls = (512, 1) if is_cpu else (2**14, 16)
     width, inner = config.hidden_size, config.intermediate_size
-    num_layers = 3 * config.num_hidden_layers  # 2 for the MLP, and 1 for attention (4 smaller matrices)
+    # A block counts as three matrices of the size of an MLP's matrix: two of the MLP, and the four smaller matrices of
+    # attention, which together have the size of one.
+    num_layers = 3 * config.num_hidden_layers
     sizes = [inner] * num_layers if is_cpu else [inner * num_layers]
     layers = [Linear(width, size, bias=False, device=device, dtype=dtype) for size in sizes]
     mlp_layer = Linear(width, inner, bias=False, device=device, dtype=dtype)
@@ -111,7 +113,7 @@ def count_work(config: AOGPTConfig, batch_size: int, length: int, num_steps: int
     group = length / num_passes
     num_entering = (num_passes - 1) * (group - 1)
     keys_and_values = 2 * width**2
-    layer = 4 * width**2 + 2 * width * inner
+    layer = 4 * width**2 + (3 if config.gated_mlp else 2) * width * inner
     attention = 2 * width * length / 2
     flop = 2 * batch_size * (length + num_entering) * num_layers * (layer + attention)
     # In the last layer, rows that only add tokens to the cache need only keys and values.

@@ -11,7 +11,6 @@ speculative decoding. The contenders take turns, so that other load on the machi
 causal language model that computes the perplexity. The command writes speed_quality.json and speed_quality.png.
 """
 
-import math
 import shlex
 import statistics
 import sys
@@ -30,17 +29,16 @@ from common.commands import Options, Parser, one_line_errors, option
 from common.files import make_folder, write_json
 from common.hardware import versions
 from common.models import find_model, load_model, load_pretrained, longest_sequence, read_any_config
-from common.reports import GREY, markdown_table, save_figure, style_axes, with_error
+from common.reports import GREY, MARKERS, markdown_table, save_figure, style_axes, with_error
 from eval.benchmarks.contenders import DECODERS, Contender, sample_causal_lm, sample_encoder
 from eval.benchmarks.speed import describe_hardware, find_device, time_generation
 from eval.benchmarks.study_results import held_out_rows
-from eval.generative import without_padding
+from eval.generative import short_name, without_padding
 from eval.judging import Judge, Sample
 from eval.metrics.sample_entropy.sample_entropy import unigram_entropy
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.tokenization import load_tokenizer
 
-MARKERS = "osD^v<>Ph"
 JUDGE_BATCH_SIZE = 16
 
 
@@ -174,19 +172,10 @@ def read_reference(arguments: SpeedQualityArguments) -> tuple[list[Sample], PreT
 
 def judge_samples(samples: list[Sample], tokenizer: PreTrainedTokenizerBase, judge: Judge) -> dict[str, Any]:
     """Return the perplexity of samples over all tokens, its standard error, and the mean entropy of a sample."""
-    sequences = judge.encode(samples, tokenizer)
-    judged = judge.perplexity(sequences, JUDGE_BATCH_SIZE)
-    # The log of the perplexity over all tokens is a ratio of two sums over samples: nats and tokens. The error is that
-    # of a ratio estimator (delta method).
-    counts, deviations = [], []
-    for ids, perplexity in zip(sequences, judged["perplexities"], strict=True):
-        if perplexity is not None:
-            counts.append(min(len(ids), judge.longest) - 1)
-            deviations.append(counts[-1] * math.log(perplexity / judged["pooled"]))
-    error = statistics.stdev(deviations) * len(deviations) ** 0.5 / sum(counts) if len(deviations) > 1 else None
+    judged = judge.perplexity(judge.encode(samples, tokenizer), JUDGE_BATCH_SIZE)
     return {
         "perplexity": judged["pooled"],
-        "standard_error": None if error is None else judged["pooled"] * error,
+        "standard_error": judged["pooled_standard_error"],
         "entropy": statistics.fmean(unigram_entropy(sample.ids) for sample in samples),
     }
 
@@ -210,20 +199,15 @@ def _format_quality(judged: dict[str, Any]) -> tuple[str, str]:
     return with_error(judged["perplexity"], judged["standard_error"], 2), f"{judged['entropy']:.2f}"
 
 
-def shorten(model: str) -> str:
-    """Return the last two parts of the name or path of a model."""
-    return "/".join(Path(model).parts[-2:])
-
-
 def draw(report: dict[str, Any], path: Path) -> None:
     """Plot perplexity and entropy against the seconds per sequence, with a line for each contender of each model."""
     figure = Figure(figsize=(13, 4.8), layout="constrained")
     all_axes = figure.subplots(1, 2, sharex=True)
     lines: dict[str, list[dict[str, Any]]] = {}
     for point in report["points"]:
-        lines.setdefault(f"{shorten(point['model'])}: {point['contender']}", []).append(point)
+        lines.setdefault(f"{short_name(point['model'])}: {point['contender']}", []).append(point)
     for axes, title, key in (
-        (all_axes[0], f"perplexity of the samples by {shorten(report['judge'])}", "perplexity"),
+        (all_axes[0], f"perplexity of the samples by {short_name(report['judge'])}", "perplexity"),
         (all_axes[1], "unigram entropy of a sample (nats)", "entropy"),
     ):
         for index, (label, points) in enumerate(lines.items()):

@@ -12,9 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, NullLocator
 
 from common.files import write_json, write_text
-from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_figure, style_axes
+from common.reports import BLUE, GREEN, GREY, MARKERS, ORANGE, RED, markdown_table, save_figure, style_axes
 
-MARKERS = "osD^v<>Ph"
 RANDOM_WEIGHTS = (
     "All weights are random. This does not change the time of a pass, but it changes how many drafts are accepted, so "
     "speculative decoding and prompt lookup take other times with trained models. "
@@ -110,7 +109,7 @@ def _plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
         axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         _finish_axes(axes, f"batch {batch_size}, {length} tokens", "steps", steps)
     all_axes[0].set_ylabel("seconds")
-    handles, labels = all_axes[0].get_legend_handles_labels()  # only larger batches may lack contenders
+    handles, labels = all_axes[0].get_legend_handles_labels()  # the smallest batch has all contenders
     title = "dashed: chooses its number of steps\nwhite dot: from fewer steps"
     figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8, title=title, title_fontsize=7)
     save_figure(figure, path)

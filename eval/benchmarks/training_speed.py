@@ -1,13 +1,15 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Time and memory of a training step of AO-GPT small on the CPU, compared with a plain implementation.
+Time and memory of a training step of AO-GPT, compared with a plain implementation, on a GPU or else on the CPU.
 
-    python eval/benchmarks/training_speed.py [--batch_size 3] [--mixed_precision bf16] [--output_dir DIR]
+    python eval/benchmarks/training_speed.py [--batch_size 3] [--output_dir DIR]
+    python eval/benchmarks/training_speed.py --size medium --batch_size 16 --steps 40 --mixed_precision bf16 --compile
 
-Each implementation is measured in a new process. A step computes the loss and the gradients, clips the gradients, and
-updates the weights and their moving averages. The first step is not counted. The memory is the peak memory of the
-process. It includes the weights, their moving averages and AdamW's moments.
+Each implementation is measured in a new process. A step draws the orders, computes the loss and the gradients, clips
+the gradients, and updates the weights and their moving averages. Only the second half of the steps is counted. The
+memory is the peak memory of the process, or of the tensors on the GPU. It includes the weights, their moving averages
+and AdamW's moments.
 """
 
 import shlex
@@ -20,22 +22,28 @@ from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
+from accelerate.utils import send_to_device
 from torch import nn
+from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
 from tqdm import tqdm
 
 from common.commands import Options, Parser, one_line_errors, option
 from common.files import make_folder, write_json, write_text
-from common.hardware import check_precision, num_cores, peak_memory, product_speed, versions
+from common.hardware import check_precision, peak_flops, peak_memory, versions
 from common.reports import markdown_table
 from eval.benchmarks.resources import run_in_new_process
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from training.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
 from training.arguments import TrainingArguments
+from training.draws import OrderDraws
 from training.objectives import AnyOrderObjective
 from training.optimization import ExponentialMovingAverage, create_optimizer
 from training.tracking import flops_per_token
 
-CPU = torch.device("cpu")
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+PARTS = ("data", "forward", "backward", "optimizer")  # parts of a step
+Batch = list[dict[str, Any]]
+Mark = float | torch.cuda.Event
 # Key: name of an implementation in the table. Value: activation checkpointing, or None for the plain implementation.
 KINDS: dict[str, ActivationCheckpointing | None] = {
     "plain": None,
@@ -44,6 +52,7 @@ KINDS: dict[str, ActivationCheckpointing | None] = {
     "ours, full": "full",
 }
 SIZES = {
+    "medium": {"layers": 24, "width": 1024, "heads": 16, "length": 1024, "vocab_size": 50304},
     "small": {"layers": 12, "width": 768, "heads": 12, "length": 1024, "vocab_size": 50304},
     "tiny": {"layers": 1, "width": 32, "heads": 2, "length": 16, "vocab_size": 64},
 }
@@ -54,22 +63,16 @@ CONDITION_SIZE = 128
 class Arguments(Options):
     """Options of eval/benchmarks/training_speed.py."""
 
-    size: Literal["small", "tiny"] = option("small", "Model size. small: as in the paper. tiny: for tests.")
-    batch_size: int = option(3, "Number of sequences in a step.", least=1)
-    length: int | None = option(None, "Number of tokens in a sequence. Defaults to the model's maximum.", least=1)
-    steps: int = option(2, "Number of training steps. If there are several, the first is not counted.", least=1)
-    mixed_precision: Literal["no", "bf16"] = option(
-        "no", "no: float32. bf16: autocast to bfloat16 (needs a CPU with bfloat16 instructions)."
+    size: Literal["medium", "small", "tiny"] = option(
+        "small", "Model size. medium, small: as in the paper. tiny: for tests."
     )
+    batch_size: int = option(3, "Number of sequences in a step.", least=1)
+    steps: int = option(2, "Number of training steps. Only the second half is counted.", least=1)
+    mixed_precision: Literal["no", "bf16"] = option(
+        "no", "no: float32. bf16: autocast to bfloat16 (needs a GPU, or a CPU with bfloat16 instructions)."
+    )
+    compile: bool = option(False, "Use torch.compile, as the launch files for GPUs do.")
     output_dir: Path = option(Path("docs/results/training_speed"), "Folder for results.json and README.md.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        longest = SIZES[self.size]["length"]
-        self.length = longest if self.length is None else self.length
-        if self.length > longest:
-            raise ValueError(f"`length` must be at most {longest} for `size={self.size}`, but is {self.length}.")
-        check_precision(CPU, self.mixed_precision)
 
 
 # ------------------------------------------------------------------------------------------ the plain implementation
@@ -133,44 +136,57 @@ class PlainAOGPT(nn.Module):
 # -------------------------------------------------------------------------------------------------------------- steps
 
 
-def make_step(kind: str, size: dict[str, int], mixed_precision: str) -> Callable[..., float]:
-    """Return a function that takes ids and orders, runs a training step of an implementation, and returns the loss."""
-    recipe = TrainingArguments()
-    if kind == "plain":
-        compute_loss = model = PlainAOGPT(**size)
-        groups = [
-            {"params": [p for p in model.parameters() if p.dim() >= 2], "weight_decay": recipe.weight_decay},
-            {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0.0},
-        ]
-        optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95), foreach=False)
-        average = _PlainAverage(model, recipe.ema_decay)
-    else:
-        model = AOGPTForAnyOrderLM(_make_config(size)).train()
-        checkpoint_activations(model, KINDS[kind])
-        compute_loss, optimizer = AnyOrderObjective(model), create_optimizer(model, recipe)
-        average = ExponentialMovingAverage(model, recipe.ema_decay)
+def make_step(kind: str, arguments: Arguments) -> Callable[[Batch], tuple[torch.Tensor, list[Mark]]]:
+    """
+    Return a function that runs a training step of an implementation.
 
-    def step(input_ids: torch.LongTensor, orders: torch.LongTensor) -> float:
-        with torch.autocast("cpu", torch.bfloat16, enabled=mixed_precision == "bf16"):
-            loss = compute_loss(input_ids, orders)
+    The function takes a batch of features of [`OrderDraws`]. It returns the loss, and the times at which the step began
+    and each of its `PARTS` ended. It does not wait for the device.
+    """
+    recipe, size = TrainingArguments(), SIZES[arguments.size]
+    model = (PlainAOGPT(**size) if kind == "plain" else AOGPTForAnyOrderLM(_make_config(size))).to(DEVICE).train()
+    optimizer = create_optimizer(model, recipe)
+    if kind == "plain":
+        for group in optimizer.param_groups:
+            group.update(fused=False, foreach=False)
+        objective, average = model, AveragedModel(model, avg_fn=get_ema_avg_fn(recipe.ema_decay))
+        update_average = average.update_parameters
+    else:
+        checkpoint_activations(model, KINDS[kind])
+        objective, update_average = AnyOrderObjective(model), ExponentialMovingAverage(model, recipe.ema_decay).update
+    compute_loss = torch.compile(objective) if arguments.compile else objective
+    draw_orders = OrderDraws(recipe)
+
+    def step(features: Batch) -> tuple[torch.Tensor, list[Mark]]:
+        marks = [mark()]
+        batch = send_to_device(draw_orders(features), DEVICE, non_blocking=True)
+        marks.append(mark())
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=arguments.mixed_precision == "bf16"):
+            loss = compute_loss(batch["input_ids"], batch["orders"])
+        marks.append(mark())
         loss.backward()
+        marks.append(mark())
         torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.max_grad_norm)
         optimizer.step()
         optimizer.zero_grad()
-        average.update(model)
-        return loss.item()
+        update_average(model)
+        return loss.detach(), [*marks, mark()]
 
     return step
 
 
-class _PlainAverage:
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.weights, self.decay = [weight.detach().clone() for weight in model.parameters()], decay
+def mark() -> Mark:
+    """Return the current time: on a GPU, an event that records when the GPU has done all its work so far."""
+    if DEVICE.type == "cpu":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
-    @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        for average, weight in zip(self.weights, model.parameters(), strict=True):
-            average.sub_((1 - self.decay) * (average - weight))
+
+def seconds_between(first: Mark, last: Mark) -> float:
+    """Return the seconds between two results of `mark`. The GPU must have reached both."""
+    return last - first if isinstance(first, float) else first.elapsed_time(last) / 1000
 
 
 def _make_config(size: dict[str, int]) -> AOGPTConfig:
@@ -184,30 +200,34 @@ def _make_config(size: dict[str, int]) -> AOGPTConfig:
 
 
 def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
-    """Return the time of training steps of an implementation in this process, and the peak memory of the process."""
+    """
+    Return the time of training steps of an implementation in this process, and the peak memory.
+
+    Only the second half of the steps is counted. The GPU is waited for after the last step.
+    """
     torch.manual_seed(0)
-    size, batch_size, length = SIZES[arguments.size], arguments.batch_size, arguments.length
-    step = make_step(kind, size, arguments.mixed_precision)
-    input_ids = torch.randint(min(size["vocab_size"], 50257), (batch_size, length))
-    orders = torch.stack([torch.randperm(length) for _ in range(batch_size)])
-    seconds, losses = [], []
-    for _ in range(arguments.steps):
-        started = time.perf_counter()
-        losses.append(step(input_ids, orders))
-        seconds.append(time.perf_counter() - started)
-    later = seconds[1:] or seconds
+    batch_size, length = arguments.batch_size, SIZES[arguments.size]["length"]
+    step = make_step(kind, arguments)
+    input_ids = torch.randint(min(SIZES[arguments.size]["vocab_size"], 50257), (batch_size, length))
+    samples = range(arguments.steps * batch_size)
+    features = [{"input_ids": input_ids[sample % batch_size], "order_seed": sample} for sample in samples]
+    steps = [step(features[first : first + batch_size]) for first in samples[::batch_size]]
+    losses = [loss.item() for loss, _ in steps]  # waits for the device
+    counted = [marks for _, marks in steps[arguments.steps // 2 :]]
+    seconds = seconds_between(counted[0][0], counted[-1][-1]) / len(counted)
+    parts = [sum(seconds_between(marks[part], marks[part + 1]) for marks in counted) for part in range(len(PARTS))]
     return {
         "kind": kind,
         "precision": {"no": "float32"}.get(arguments.mixed_precision, arguments.mixed_precision),
         "batch_size": batch_size,
         "length": length,
         "losses": losses,
-        "seconds": seconds,
-        "step_seconds": sum(later) / len(later),
-        "tokens_per_second": batch_size * length * len(later) / sum(later),
-        "peak_bytes": peak_memory(CPU),
+        "step_seconds": seconds,
+        "tokens_per_second": batch_size * length / seconds,
+        "shares": {name: part / sum(parts) for name, part in zip(PARTS, parts, strict=True)},
+        "peak_bytes": peak_memory(DEVICE),
         "threads": torch.get_num_threads(),
-        "product_speed": product_speed(),
+        "peak_flops": peak_flops(DEVICE, arguments.mixed_precision),
     }
 
 
@@ -216,40 +236,44 @@ def format_table(results: dict[str, Any]) -> str:
     plain = next(run for run in results["runs"] if run["kind"] == "plain")
     header = (
         *("precision", "tokens", "implementation", "seconds per step", "speed-up", "peak memory", "relative to plain"),
-        *("tokens/s", "float32 utilization"),
+        *("tokens/s", "utilization", " / ".join(PARTS)),
     )
     rows = [
         (
             *(run["precision"], f"{run['batch_size']} x {run['length']}", run["kind"], f"{run['step_seconds']:.2f}"),
             *(f"{plain['step_seconds'] / run['step_seconds']:.2f}", f"{run['peak_bytes'] / 1e9:.2f} GB"),
             f"{run['peak_bytes'] / plain['peak_bytes']:.2f}",
-            *(f"{run['tokens_per_second']:.0f}", f"{run['mfu']:.0%}"),
+            *(f"{run['tokens_per_second']:.0f}", "unknown" if run["mfu"] is None else f"{run['mfu']:.0%}"),
+            " / ".join(f"{share:.0%}" for share in run["shares"].values()),
         )
         for run in results["runs"]
     ]
-    return markdown_table(header, rows, "lrlrrrrrr")
+    return markdown_table(header, rows, "lrlrrrrrrr")
 
 
 def format_report(results: dict[str, Any]) -> str:
     """Return the text of README.md."""
-    size, speed = results["size"], f"{results['product_speed'] / 1e9:.0f} GFLOP/s"
+    size, speed = results["size"], results["peak_flops"]
+    peak = f"{speed / 1e9:,.0f} GFLOP/s" if speed else "an unknown speed"
     return f"""# Training step of AO-GPT {results["size_name"]}
 
 {format_table(results)}
 
 Written by `{results["command"]}`.
 
-* The measurement used torch {results["versions"]["torch"]} with {results["threads"]} threads.
-* The model has {size["layers"]} layers of width {size["width"]}, {size["length"]} positions
-  and {size["vocab_size"]} ids.
-* Each line of the table was measured in a new process. If a process ran several steps, the first one was not counted.
-* Peak memory is that of the whole process. It includes {results["state_bytes"] / 1e9:.2f} GB for the weights, their
-  moving averages, the gradients and AdamW's moments in float32.
+* The measurement used torch {results["versions"]["torch"]} on a {results["device"]},
+  with {results["runs"][0]["threads"]} threads.
+* The size is {size["layers"]} layers of width {size["width"]}, {size["length"]} positions and {size["vocab_size"]} ids.
+* Each line of the table was measured in a new process. Only the second half of its steps was counted.
+* Peak memory is that of the whole process, or of the tensors on a GPU. Weights, averages, gradients and AdamW's moments
+  take {results["state_bytes"] / 1e9:.2f} GB of it.
 * *plain* (`PlainAOGPT`) has the design of the released code: it computes n + 1 rows, stores all logits in float32,
   computes the modulations of every row, and its optimizer updates one tensor at a time. *ours* is the training step of
   `training/pretrain.py`. *selective* and *full* are values of `--activation_checkpointing`.
-* Utilization is relative to the highest measured speed of float32 matrix products, {speed}. It counts only the matrix
-  products that every implementation needs, without recomputation and modulations.
+* Utilization is relative to {peak}: the highest measured speed of float32 matrix products on a CPU, or the peak of a
+  GPU in bfloat16. It does not count recomputation and modulations.
+* The last column has the share of each part of a step. *data* draws the orders. The forward pass of *ours* includes the
+  gradients of the head. *optimizer* includes clipping the gradients, and averaging the weights.
 """
 
 
@@ -257,20 +281,21 @@ Written by `{results["command"]}`.
 def main(argv: list[str]) -> None:
     """Run the command."""
     (arguments,) = Parser(Arguments).parse(argv)
+    check_precision(DEVICE, arguments.mixed_precision)
     size = SIZES[arguments.size]
     with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
         runs = [run_in_new_process(measure, kind, arguments) for kind in tqdm(KINDS, unit="process")]
-    speed = max(run["product_speed"] for run in runs)
+    speed = max((run["peak_flops"] for run in runs if run["peak_flops"]), default=None)
     for run in runs:
-        run["mfu"] = flops_per_token(_make_config(size), run["length"]) * run["tokens_per_second"] / speed
+        flops = flops_per_token(_make_config(size), run["length"]) * run["tokens_per_second"]
+        run["mfu"] = speed and flops / speed
     results = {
         "command": shlex.join(["python", "eval/benchmarks/training_speed.py", *argv]),
         "size_name": arguments.size,
         "size": size,
         "runs": runs,
-        "threads": runs[0]["threads"],
-        "cores": num_cores(),
-        "product_speed": speed,
+        "peak_flops": speed,
+        "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU",
         "state_bytes": 5 * 4 * sum(weight.numel() for weight in PlainAOGPT(**size).parameters()),
         "versions": versions(),
     }

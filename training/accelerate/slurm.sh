@@ -19,9 +19,6 @@
 set -euo pipefail
 cd "${SLURM_SUBMIT_DIR:?run this script with sbatch}"
 gpus=${SLURM_GPUS_ON_NODE:?set --gpus-per-node}
-if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ]; then
-  set -- "$@" --resume auto # a requeued job resumes, even if it was submitted with --resume never
-fi
 address=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 
 # Runs on every machine. After a SIGTERM, the launcher waits only 30 seconds for its processes, which is too short to

@@ -43,7 +43,7 @@ def unigram_entropy(tokens: Sequence[Hashable]) -> float:
 
 
 def distinct(samples: Sequence[Sequence[Hashable]], n: int) -> float:
-    """Return the fraction of different n-grams among all n-grams of the samples, or NaN if there are no n-grams."""
+    """Return the number of distinct n-grams divided by the number of all n-grams, or NaN if there are no n-grams."""
     ngrams = [tuple(tokens[start : start + n]) for tokens in samples for start in range(len(tokens) - n + 1)]
     return len(set(ngrams)) / len(ngrams) if ngrams else math.nan
 

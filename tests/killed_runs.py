@@ -1,13 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""
-Command that kills and resumes training runs repeatedly, and compares them with an uninterrupted run.
-
-    python eval/benchmarks/kill_and_resume.py [--runs 5] [--kills 8] [--num_processes 1] [--output_dir DIR]
-
-In all runs, the losses, the final weights, the moving averages of the weights and the optimizer's state must be the
-same, bit for bit. The command writes resume.json and resume.png. If anything differs, it exits with status 1.
-"""
+"""Training runs that are killed and resumed, and comparisons with an uninterrupted run, bit for bit."""
 
 import math
 import multiprocessing
@@ -15,7 +8,6 @@ import os
 import random
 import socket
 import sys
-import tempfile
 import time
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,42 +16,14 @@ from pathlib import Path
 
 import psutil
 import torch
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from safetensors.torch import load_file
-from tqdm import tqdm
 
-from common.commands import Options, Parser, one_line_errors, option
-from common.files import make_folder, write_json
-from common.hardware import num_cores, versions
-from common.reports import save_figure, style_axes
 from common.results import read_results
 from training import pretrain
 from training.checkpoints import checkpoints_in
 from training.status import StepStatus
 
-# A run of a small model on a short text takes a few seconds. It saves checkpoints often, so many kills happen during
-# saving.
-ROOT = Path(__file__).parents[2]
-NUM_STEPS = 100
-RECIPE = [
-    str(ROOT / "training" / "configs" / "quickstart.yaml"),
-    *(f"--corpus={ROOT / 'LICENSE'}", "--packing=packed", "--vocab_size=400", "--validation_fraction=0.1"),
-    *(f"--max_steps={NUM_STEPS}", "--warmup_steps=5", "--batch_size=32", "--hidden_size=64", "--num_hidden_layers=2"),
-    *("--save_steps=4", "--eval_steps=25", "--dataloader_num_workers=1"),
-]
 MAX_DELAY = 0.03  # largest number of seconds from a step to the kill; a step with its checkpoint takes about as long
-
-
-@dataclass
-class Arguments(Options):
-    """Options of eval/benchmarks/kill_and_resume.py."""
-
-    runs: int = option(5, "Number of runs to kill.", least=1)
-    kills: int = option(8, "Number of times that each run is killed.", least=1, below=NUM_STEPS + 1)
-    num_processes: int = option(1, "Number of processes of each run. A kill ends all of them.", least=1)
-    seed: int = option(0, "Seed of the random moments of the kills.")
-    output_dir: Path = option(Path("docs/results/resume"), "Folder for resume.json and resume.png.")
 
 
 @dataclass
@@ -211,75 +175,3 @@ def find_wrong_losses(expected: dict[int, float], attempts: list[Attempt]) -> li
     This includes steps after the last checkpoint of a killed attempt, which the next attempt repeats.
     """
     return sorted({step for attempt in attempts for step, loss in attempt.losses.items() if loss != expected[step]})
-
-
-def plot(expected: dict[int, float], runs: list[list[Attempt]], path: Path) -> None:
-    """Plot the losses of all runs, and the progress of the killed runs."""
-    figure = Figure(figsize=(9, 4), layout="constrained")
-    losses, progress = figure.subplots(1, 2)
-    losses.plot(list(expected), list(expected.values()), color="#c8c8c8", linewidth=5, label="uninterrupted")
-    colors = ["#1f5fa8", "#d9730d", "#2e8b57", "#8a4fa3", "#b3322c"]
-    for number, attempts in enumerate(runs):
-        color, work = colors[number % len(colors)], 0
-        for index, attempt in enumerate(attempts):
-            label = f"run {number + 1}, killed {sum(a.killed for a in attempts)} times" if index == 0 else None
-            losses.plot(list(attempt.losses), list(attempt.losses.values()), color=color, linewidth=0.9, label=label)
-            steps = list(attempt.losses)
-            progress.plot(range(work, work + len(steps)), steps, color=color, linewidth=1.2)
-            work += len(steps)
-            if attempt.killed and steps:
-                progress.plot(work - 1, steps[-1], marker="x", markersize=5, color=color)
-    style_axes(losses, "Training loss")
-    losses.set(xlabel="step", ylabel="nats per token")
-    losses.legend(frameon=False, fontsize=8)
-    style_axes(progress, "Progress (x: kill -9)")
-    progress.set(xlabel="steps computed, including repeated ones", ylabel="step of the run")
-    for axes in (losses, progress):
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    save_figure(figure, path)
-
-
-@one_line_errors()
-def main(argv: list[str]) -> int:
-    """Run the command, and return its exit status."""
-    (arguments,) = Parser(Arguments).parse(argv)
-    trainer = Trainer(RECIPE, arguments.num_processes)
-    # The output folder is made first, so that a wrong folder is an error before the runs, which take minutes.
-    with make_folder(arguments.output_dir), tempfile.TemporaryDirectory() as folder:
-        uninterrupted = Path(folder) / "uninterrupted"
-        expected = trainer.attempt(uninterrupted).losses
-        runs, facts = [], []
-        for number in tqdm(range(arguments.runs), unit="run"):
-            output_dir = Path(folder) / f"run{number}"
-            attempts = run_with_kills(trainer, output_dir, arguments.kills, len(expected), arguments.seed + number)
-            runs.append(attempts)
-            facts.append(
-                {
-                    "kills": sum(attempt.killed for attempt in attempts),
-                    "attempts": [[min(a.losses, default=None), max(a.losses, default=None)] for a in attempts],
-                    "steps_computed": sum(len(attempt.losses) for attempt in attempts),
-                    "different_losses": find_wrong_losses(expected, attempts),
-                    "different_results": find_differences(uninterrupted, output_dir),
-                }
-            )
-        num_tensors = len(load_file(checkpoints_in(uninterrupted)[-1]))
-    results = {
-        "command": " ".join(["python eval/benchmarks/kill_and_resume.py", *argv]),
-        "recipe": [option.replace(f"{ROOT}/", "") for option in RECIPE],
-        "num_processes": arguments.num_processes,
-        "steps": len(expected),
-        "tensors_compared": num_tensors,
-        "kills": sum(run["kills"] for run in facts),
-        "identical": not any(run["different_losses"] or run["different_results"] for run in facts),
-        "runs": facts,
-        "num_cores": num_cores(),
-        "versions": versions(),
-    }
-    plot(expected, runs, arguments.output_dir / "resume.png")
-    write_json(arguments.output_dir / "resume.json", results)
-    print(f"{results['kills']} kills in {len(runs)} runs; all runs identical: {results['identical']}")
-    return 0 if results["identical"] else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

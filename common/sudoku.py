@@ -14,6 +14,8 @@ from itertools import islice
 from random import Random
 from typing import Literal
 
+from common.commands import progress_bar
+
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # rows and columns of a box, by the size of a grid
 NUM_CLASSES_DRAWN = 20_000  # for 9 x 9 grids, whose classes are too many to enumerate
 TEST_FRACTION = 1 / 8  # fraction of the classes that are used only for tests
@@ -145,9 +147,8 @@ def training_texts(size: int, form: Form) -> Iterator[tuple[str, str]]:
             `[PUZZLE=]GRID`. A puzzle contains the clues of a minimal puzzle, and a random number of the other cells, so
             its solution is unique. The grids of a class have the same minimal puzzle, up to the digits.
     """
-    for representative in classes(size):
-        if is_test_class(representative):
-            continue
+    training_classes = [representative for representative in classes(size) if not is_test_class(representative)]
+    for representative in progress_bar(training_classes, desc="Making puzzles", disable=form == "grid"):
         key = to_text(list(representative))
         rng = Random(f"train {key}")
         grids = [relabel(representative, size, rng) for _ in range(GRIDS_PER_CLASS)]

@@ -3,12 +3,15 @@
 """Files and folders that are written atomically, and JSON files that are checked when read."""
 
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -74,9 +77,16 @@ def make_folder(path: Path) -> Iterator[None]:
 
 
 def remove_incomplete(folder: Path) -> None:
-    """Remove the temporary files and folders of processes that were killed while writing to `folder`."""
+    """
+    Remove the temporary files and folders of processes that were killed while writing to `folder`.
+
+    If one cannot be removed, log a warning.
+    """
     for path in folder.glob(".*.incomplete"):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+        try:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        except OSError as error:
+            logger.warning("%s is incomplete, but could not be removed. Remove it yourself. (%s)", path, error)
 
 
 def check_empty_folder(path: Path) -> None:

@@ -5,8 +5,8 @@ Command that prepares the files of a Hub repository for a model, checks them, an
 
     python model_cards/publish.py RUN_OR_MODEL REPO_ID [--card NAME] [--output_dir DIR] [--push]
 
-RUN_OR_MODEL is a finished run (such as runs/quickstart) or a model folder. For the check, a process without the code of
-this project loads the model through every Auto class, and generates text. Without --push, the network is not used.
+RUN_OR_MODEL is a finished run (such as runs/quickstart) or a model folder. For the check, a process that has only torch
+and transformers loads the model through every Auto class, and generates text. Without --push, the network is not used.
 Without --output_dir, the prepared files are deleted at the end. Uploads use the token of `hf auth login`.
 """
 
@@ -40,6 +40,7 @@ from modeling_aogpt.tokenization import load_matching_tokenizer
 
 ROOT = Path(__file__).parents[1]
 CHECK = Path(__file__).parent / "check_staged.py"
+MAX_SHARD_SIZE = "2GB"  # Transformers' default is 50GB
 
 
 @dataclass
@@ -113,7 +114,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         pad_texts=run_results is not None and run_results["corpus"]["packing"] == "documents",
     )
     with atomic_folder(folder) as temporary:
-        model.save_pretrained(temporary)
+        model.save_pretrained(temporary, max_shard_size=MAX_SHARD_SIZE)
         tokenizer.save_pretrained(temporary)
         shutil.copy(ROOT / "LICENSE", temporary / "LICENSE")
         card.save(temporary / "README.md")
@@ -131,7 +132,7 @@ def load_local(folder: Path) -> Model:
 @torch.no_grad()
 def check(folder: Path) -> None:
     """
-    Test a prepared folder in a process without the code of this project, which prints the outcomes.
+    Test a prepared folder in a process that can import only torch and transformers, and that prints the outcomes.
 
     Raises:
         ValueError: If a check failed. The message contains the error output of the process.
@@ -156,7 +157,8 @@ def check(folder: Path) -> None:
         )
     if process.returncode:
         raise ValueError(
-            f"{folder} does not work without the code of this project. Correct the cause:\n{process.stderr.strip()}"
+            f"{folder} does not work in a process with only torch and transformers. Correct the cause:\n"
+            f"{process.stderr.strip()}"
         )
 
 

@@ -17,6 +17,7 @@ from threading import Lock
 import torch
 import torch.nn.functional as F
 from torch import nn
+from transformers.integrations import sdpa_attention
 from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
@@ -25,6 +26,8 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 
 # For fewer keys, repeating a query (see `avoid_single_query`) takes more time than it saves.
 MIN_KEYS_TO_REPEAT = 64
+# Whether this version of Transformers stacks the queries of a group in attention with a mask. Version 5.10 does not.
+STACKS_QUERIES = hasattr(sdpa_attention, "pack_gqa")
 
 
 def to_device(values: torch.Tensor, device: torch.device | str | None) -> torch.Tensor:
@@ -164,15 +167,19 @@ def avoid_single_query(
 
     In bfloat16, PyTorch 2.13 takes 0.35 to 0.5 of the time for two queries as for one (256 to 1000 keys, 12 heads of
     64, one core of an AMD EPYC). A single query is therefore repeated. In grouped-query attention, Transformers stacks
-    the queries of a group instead, but only if there is a mask. This takes 0.1 to 0.25 of the time.
+    the queries of a group instead, but only if there is a mask. This takes 0.1 to 0.25 of the time. Versions of
+    Transformers that do not stack queries get them unchanged.
     """
     # Check sizes last, because `torch.compile` would compile one graph for each result.
     is_slow = query.dtype == torch.bfloat16 and is_plain_inference(query, key)
     if not (is_slow and query.shape[2] == 1 and key.shape[2] >= MIN_KEYS_TO_REPEAT):
         return query, attention_mask
+    is_grouped = query.shape[1] != key.shape[1]
+    if is_grouped and not STACKS_QUERIES:
+        return query, attention_mask
     if attention_mask is None:  # without a mask, the repeated queries would be causal
         attention_mask = torch.ones(1, 1, 1, key.shape[2], dtype=torch.bool)
-    return (query.repeat(1, 1, 2, 1) if query.shape[1] == key.shape[1] else query), attention_mask
+    return (query if is_grouped else query.repeat(1, 1, 2, 1)), attention_mask
 
 
 def pack_weights(model: nn.Module) -> nn.Module:

@@ -93,6 +93,7 @@ def test_dependent_defaults(config: Path) -> None:
     [
         ("learnin_rate", "learning_rate"),
         ("lr", "learning_rate"),
+        ("prompt_end", "context_marks"),
         ("num_layers", "num_hidden_layers"),
         ("warmup-step", "warmup_steps"),
     ],
@@ -102,6 +103,11 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         parse_arguments([str(config), f"--{key}=1"])
     with pytest.raises(ValueError, match=rf"Unknown key '{key}' in .*my_run.yaml\. Did you mean '{nearest}'"):
         parse_arguments(add_lines(config, f"{key}: 1"))
+
+
+def test_the_error_of_a_removed_key_tells_what_to_do(config: Path) -> None:
+    with pytest.raises(ValueError, match=r"Unknown key 'resume' in .*my_run.yaml\. A run is always .* Remove the key"):
+        parse_arguments(add_lines(config, "resume: true"))
 
 
 @pytest.mark.parametrize(

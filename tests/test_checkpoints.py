@@ -4,6 +4,7 @@ import logging
 import os
 import re
 import resource
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from concurrent import futures
@@ -136,6 +137,20 @@ def test_damaged_checkpoints_are_skipped_with_a_warning(
     assert "checkpoint-00000002.safetensors" in caplog.text
 
 
+@SHARDED
+@pytest.mark.usefixtures("_one_process")
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_it_is_an_error_if_all_checkpoints_are_damaged(tmp_path: Path, is_folder: bool) -> None:
+    for step in (1, 2):
+        if is_folder:
+            start_saving(tmp_path, step, TENSORS).wait()
+            (tmp_path / f"checkpoint-{step:08d}" / "state.json").write_text('{"progress": {"step": 2}}')
+        else:
+            cut_short(save(tmp_path, step))
+    with pytest.raises(OSError, match=r"None of the checkpoints .*-00000002\S*, checkpoint-00000001\S*\. .*remove"):
+        load_newest_checkpoint(tmp_path)
+
+
 def test_a_damaged_newer_checkpoint_does_not_count_as_kept(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save(tmp_path, step)
@@ -147,8 +162,9 @@ def test_a_damaged_newer_checkpoint_does_not_count_as_kept(tmp_path: Path) -> No
 def test_files_without_a_checksum_are_skipped(tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
-    save_file(TENSORS, tmp_path / "checkpoint-00000001.safetensors")
-    assert load_newest_checkpoint(tmp_path) is None
+    save(tmp_path, 1)
+    save_file(TENSORS, tmp_path / "checkpoint-00000002.safetensors")
+    assert load_newest_checkpoint(tmp_path).step == 1
 
 
 def test_a_failed_write_keeps_the_previous_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,6 +290,15 @@ def test_a_failed_write_of_a_sharded_checkpoint_is_reported_and_keeps_the_previo
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint-00000001.safetensors"]
 
 
+def test_an_error_of_the_background_writer_is_reported_if_the_folder_is_gone(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path / "run", keep=1)
+    writer._saving = tmp_path / "run" / "checkpoint-00000002", futures.Future()
+    writer._saving[-1].set_exception(RuntimeError("Connection closed"))
+    message = r"checkpoint-00000002 could not be written: Connection closed \(\S*run cannot be read\)\. "
+    with pytest.raises(OSError, match=message):
+        writer.wait()
+
+
 @SHARDED
 @pytest.mark.usefixtures("_one_process")
 @pytest.mark.parametrize(
@@ -328,6 +353,18 @@ def test_an_old_checkpoint_that_cannot_be_removed_is_a_warning(
     assert [step_of(path) for path in checkpoints_in(tmp_path)] == [1, 2]
     (warning,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
     assert re.search(r"checkpoint-00000001\S* could not be removed\..*not allowed", warning)
+
+
+def test_the_warning_names_the_path_of_an_old_checkpoint_that_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(path: Path) -> None:
+        raise PermissionError("not allowed")
+
+    (tmp_path / "checkpoint-00000001").mkdir()
+    monkeypatch.setattr(shutil, "rmtree", fail)
+    save(tmp_path, 2, keep=1)
+    assert f"{tmp_path / '.checkpoint-00000001.incomplete'} could not be removed." in caplog.text
 
 
 # ---------------------------------------------------------------------------------------------------------- signals

@@ -210,12 +210,17 @@ def test_attention_avoids_single_queries(num_key_heads: int, has_mask: bool, mon
         patch.setattr(devices, "MIN_KEYS_TO_REPEAT", 65)
         expected = run()
     torch.testing.assert_close(run(), expected)
-    assert calls[1] == (2, True) or (num_key_heads < 4 and calls[1][1])
+    is_grouped = num_key_heads < 4
+    if devices.STACKS_QUERIES or not is_grouped:
+        assert calls[1] == (4 // num_key_heads if is_grouped else 2, True)
     with torch.backends.mkldnn.flags(enabled=False):
         run()
     with torch.enable_grad():
         run()
     assert calls[2] == calls[3] == calls[0]
+    monkeypatch.setattr(devices, "STACKS_QUERIES", False)
+    run()
+    assert calls[4] == (calls[0] if is_grouped else calls[1])
 
 
 # ----------------------------------------------------------------------------------------------------------- warning

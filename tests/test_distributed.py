@@ -40,6 +40,7 @@ from accelerate import Accelerator, FullyShardedDataParallelPlugin, ParallelismC
 from accelerate.utils import DistributedType
 from torch.distributed.tensor import DTensor
 from modeling_aogpt import head_loss
+from training import checkpoints
 from training.pretrain import Pretraining, main
 
 bf16 = "--mixed_precision=bf16" in sys.argv
@@ -54,6 +55,7 @@ if "PARALLELISM_CONFIG_DP_SHARD_SIZE" in os.environ:  # HSDP
     state.device_mesh = state.parallelism_config.get_device_mesh("cpu")
 train = Pretraining.train
 prepare = Accelerator.prepare
+checksums = checkpoints._file_checksums
 
 def checked_prepare(accelerator, *arguments):
     devices = {weight.device.type for weight in arguments[0].parameters()}
@@ -68,6 +70,10 @@ def check_threads():
         os._exit(1)
 
 atexit.register(check_threads)  # runs after the functions that are registered later
+
+def checked_checksums(folder):
+    assert os.environ["RANK"] == "0"  # the other processes do not read all files
+    return checksums(folder)
 
 def check_precision(module, arguments, batch, loss):
     assert (loss.dtype, batch["times"].dtype) == (torch.float32, torch.float64)
@@ -85,7 +91,7 @@ def checked(run):
 
 if bf16:
     state.fsdp_plugin.set_mixed_precision("bf16")  # as Accelerate does on accelerators
-Pretraining.train, Accelerator.prepare = checked, checked_prepare
+Pretraining.train, Accelerator.prepare, checkpoints._file_checksums = checked, checked_prepare, checked_checksums
 main(sys.argv[1:])
 """
 

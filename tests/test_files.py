@@ -1,5 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -122,3 +123,15 @@ def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None
     (tmp_path / "kept").write_text("")
     remove_incomplete(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+def test_a_temporary_folder_that_cannot_be_removed_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(path: Path) -> None:
+        raise PermissionError("not allowed")
+
+    (tmp_path / ".model.incomplete").mkdir()
+    monkeypatch.setattr("shutil.rmtree", fail)
+    remove_incomplete(tmp_path)
+    assert re.search(r"/\.model\.incomplete .* could not be removed\. .*not allowed", caplog.text)

@@ -47,9 +47,12 @@ def test_the_package_can_be_remote_code(path: Path) -> None:
 
 WITHOUT_OTHER_PACKAGES = """
 import sys
+from model_cards.check_staged import hide_other_packages
 
-hidden = ("accelerate", "datasets", "evaluate", "lm_eval", "matplotlib", "peft", "psutil", "pytest")
-sys.modules |= dict.fromkeys((*hidden, "common", "training", "eval", "tests"))  # an import of None fails
+hidden = hide_other_packages("torch", "transformers", "aogpt")
+assert {"accelerate", "datasets", "matplotlib", "pytest"} <= hidden, hidden
+assert not {"torch", "transformers", "safetensors", "huggingface_hub", "numpy"} & hidden, hidden
+sys.modules |= dict.fromkeys(("common", "training", "eval", "tests"))  # an import of a module that is None fails
 """
 
 USE = """
@@ -66,6 +69,7 @@ with tempfile.TemporaryDirectory() as folder:
 model(**batch).loss.backward()
 model.log_likelihood(batch["input_ids"])
 model.generate(max_length=4)
+assert all(sys.modules[name] is None for name in ("accelerate", "datasets", "matplotlib"))  # none was imported
 """
 
 

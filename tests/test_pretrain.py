@@ -223,11 +223,16 @@ def test_a_run_is_resumed_after_the_disk_was_full(
     assert_same_training(finished, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [(OSError("No space left"), "No space left"), (None, "Another process could not write a checkpoint")],
+)
 def test_a_checkpoint_that_cannot_be_written_in_the_background_stops_the_run_one_step_later(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: OSError | None, message: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(writer: CheckpointWriter) -> None:
-        raise OSError("No space left")
+        if error is not None:
+            raise error
 
     steps: list[int] = []
     step = Pretraining.step
@@ -236,7 +241,7 @@ def test_a_checkpoint_that_cannot_be_written_in_the_background_stops_the_run_one
     )
     monkeypatch.setattr(CheckpointWriter, "has_failed", lambda writer: len(steps) == 2)
     monkeypatch.setattr(CheckpointWriter, "wait", fail)
-    with pytest.raises(SystemExit, match=r"^error: No space left"):
+    with pytest.raises(SystemExit, match=rf"^error: {message}"):
         train(config, tmp_path, "--save_steps=8", "--eval_steps=8")
     assert steps == [0, 1, 2]
 

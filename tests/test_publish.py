@@ -48,7 +48,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def staged(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("staged") / "repository"
-    stage(run, folder, card="quickstart")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publish, "MAX_SHARD_SIZE", "20KB")
+        stage(run, folder, card="quickstart")
     return folder
 
 
@@ -88,7 +90,10 @@ def read_files(folder: Path) -> dict[str, bytes]:
 def test_a_repository_is_complete(staged: Path, run: Path) -> None:
     files = read_files(staged)
     assert {"README.md", "LICENSE", "config.json", "generation_config.json", "tokenizer.json"} <= files.keys()
-    weights = load_file(staged / "model.safetensors")
+    shards = sorted(staged.glob("*.safetensors"))
+    assert len(shards) > 2
+    assert "model.safetensors.index.json" in files
+    weights = {name: tensor for shard in shards for name, tensor in load_file(shard).items()}
     expected = load_file(run / "model" / "model.safetensors")
     assert weights.keys() == expected.keys()
     assert all(torch.equal(weights[name], tensor) for name, tensor in expected.items())
@@ -236,6 +241,11 @@ def import_the_package(folder: Path) -> None:
     code.write_text("from modeling_aogpt.orders import check_orders as _\n" + code.read_text())
 
 
+def import_another_package(folder: Path) -> None:
+    code = folder / "modeling_aogpt.py"
+    code.write_text("import accelerate\n" + code.read_text())
+
+
 def change_code(folder: Path) -> None:
     code = folder / "modeling_aogpt.py"
     code.write_text(code.read_text().replace("hidden_states + shift", "hidden_states - shift"))
@@ -250,6 +260,7 @@ def change_the_mask(folder: Path) -> None:
     ("damage", "message"),
     [
         (import_the_package, "modeling_aogpt"),
+        (import_another_package, "accelerate"),
         (change_code, "not close"),
         (change_the_mask, "the mask ids of the tokenizer and of the model differ"),
     ],
@@ -352,7 +363,7 @@ def test_a_failed_push_changes_nothing_and_the_next_one_continues(
 ) -> None:
     push(copied, api)
     before = dict(hub.repositories[NAME].branches)
-    weights = copied / "model.safetensors"
+    weights = min(copied.glob("*.safetensors"))
     content = weights.read_bytes()
     weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     hub.refused = refused
@@ -364,7 +375,7 @@ def test_a_failed_push_changes_nothing_and_the_next_one_continues(
     push(copied, api)
     sent = sum(call.startswith("PUT") for call in hub.requests)
     assert sent == (0 if "commit" in refused else 1)
-    assert hub.repositories[NAME].files()["model.safetensors"] == weights.read_bytes()
+    assert hub.repositories[NAME].files()[weights.name] == weights.read_bytes()
 
 
 def test_a_private_push_to_a_public_repository_is_an_error(staged: Path, hub: Hub, api: HfApi) -> None:
@@ -469,7 +480,7 @@ def test_a_failed_check_sends_nothing(
         remove_code(folder)
 
     monkeypatch.setattr(publish, "stage", stage_and_damage)
-    with pytest.raises(SystemExit, match="does not work without the code of this project"):
+    with pytest.raises(SystemExit, match="does not work in a process with only torch"):
         command(run, NAME, "--push")
     assert hub.requests == []
 

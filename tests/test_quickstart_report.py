@@ -93,6 +93,15 @@ def test_missing_weights_are_an_error(measure: Callable[[Path], Any], run: Path)
         measure(run)
 
 
+def test_documents_of_fewer_than_three_words_are_an_error(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "held_out.txt").write_text("PLUS SIGN\nSPACE\n")
+    monkeypatch.setattr(quickstart_report, "load_pretrained", None)  # the error comes before any work
+    with pytest.raises(ValueError, match=r"none of the 2 held-out documents of .*names.txt\) has three words"):
+        make_report(run)
+
+
 def test_bits_per_byte_of_documents_that_fit(run: Path, arguments: DataArguments) -> None:
     report = make_report(run)
     assert report["documents"] == {"train": 40, "held_out": 14, "held_out_left_out": 1}

@@ -25,8 +25,11 @@ TOKENIZER_FIELDS = {
     *("vocab_size", "num_valid_tokens", "mask_token_id"),
     *("bos_token_id", "eos_token_id", "pad_token_id"),
 }
-# Names that other programs use for keys of this package. Error messages suggest the key.
-SHORT_NAMES = {"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size", "steps": "max_steps"}
+# Names that other programs or earlier versions use for keys of this package. Error messages suggest the key.
+OTHER_NAMES = {
+    **{"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size", "steps": "max_steps"},
+    "prompt_end": "context_marks",
+}
 NULL = ("", "~", "null")  # ways to write null in YAML
 # Fields that only converted models have. They are not keys; a model that is loaded with `init_from` keeps its values.
 CONVERTED_FIELDS = {"no_rope_layers", "source_config"}
@@ -267,7 +270,9 @@ def _to_options(settings: dict[str, Any]) -> Iterator[str]:
 
 def _describe_unknown_key(given: str, known: Iterable[str], place: str) -> str:
     key = given.lstrip("-").partition("=")[0].replace("-", "_")
-    nearest = SHORT_NAMES.get(key) or difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)[0]
+    if key == "resume":
+        return f"Unknown key {given!r} in {place}. A run is always resumed. Remove the key."
+    nearest = OTHER_NAMES.get(key) or difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)[0]
     return f"Unknown key {given!r} in {place}. Did you mean {nearest!r}? `pretrain.py --help` lists all keys."
 
 

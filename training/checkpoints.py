@@ -149,9 +149,7 @@ class CheckpointWriter:
         if self._saving is None:
             return
         path, saving = self._saving
-        try:
-            saving.result()
-        except dcp.CheckpointException as error:
+        if (error := saving.exception()) is not None:
             raise self._not_written(path, error) from error
 
     def remove_older(self, newest: Path) -> None:
@@ -167,11 +165,16 @@ class CheckpointWriter:
             try:
                 remove_atomically(path)
             except OSError as error:  # the new checkpoint is complete, so training can continue
-                logger.warning("The old checkpoint %s could not be removed. Remove it yourself. (%s)", path, error)
+                left = path if path.exists() else temporary_path(path)  # `remove_atomically` renames it first
+                logger.warning("The old checkpoint %s could not be removed. Remove it yourself. (%s)", left, error)
 
     def _not_written(self, path: Path, error: BaseException) -> OSError:
+        try:
+            space = f"{shutil.disk_usage(self.folder).free:,} bytes are free"
+        except OSError:
+            space = f"{self.folder} cannot be read"
         return OSError(
-            f"{path} could not be written: {_cause(error)} ({shutil.disk_usage(self.folder).free:,} bytes are free). "
+            f"{path} could not be written: {_cause(error)} ({space}). "
             "Older checkpoints are intact. Make space or correct the folder, and run the same command again."
         )
 
@@ -205,15 +208,24 @@ def load_newest_checkpoint(
     Return the newest valid checkpoint for which `can_continue` returns True, or None.
 
     Damaged checkpoints are skipped with a warning.
+
+    Raises:
+        OSError: If there are checkpoints, but all of them are damaged.
     """
+    damaged: list[str] = []
     for path in reversed(checkpoints_in(folder)):
         try:
             checkpoint = load_checkpoint(path)
         except ValueError as error:
             logger.warning("Skipping a damaged checkpoint: %s", error)
+            damaged.append(path.name)
             continue
         if can_continue(checkpoint):
             return checkpoint
+    if damaged and len(damaged) == len(checkpoints_in(folder)):
+        raise OSError(
+            f"None of the checkpoints in {folder} can be read: {', '.join(damaged)}. To start anew, remove them."
+        )
     return None
 
 

@@ -29,7 +29,6 @@ from typing import Any
 
 import torch
 from huggingface_hub import metadata_load
-from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -44,7 +43,6 @@ from common.commands import one_line_errors
 from common.files import check_empty_folder
 from common.models import load_pretrained, read_any_config, save_model
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-from modeling_aogpt.configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCAB_SIZE
 from modeling_aogpt.modeling_aogpt import TargetModulation
 from modeling_aogpt.tokenization import load_tokenizer
 
@@ -129,7 +127,6 @@ def convert_config(
     }
     if isinstance(source, GPT2Config):
         settings |= {
-            "vocab_size": GPT2_PADDED_VOCAB_SIZE if source.vocab_size == GPT2_VOCAB_SIZE else source.vocab_size,
             "intermediate_size": source.n_inner,
             "hidden_act": source.activation_function,
             "norm": "layernorm",
@@ -223,14 +220,12 @@ def _gpt2_tensors(weights: dict[str, torch.Tensor], config: AOGPTConfig) -> Iter
     Yield the weights of a GPT-2 under the names of this package.
 
     Here, the start token has the first position embedding, and the token at position p has the embedding p + 1. The
-    model has one embedding more than a GPT-2 for the same length. It is a copy of the last one. The vocabulary of
-    GPT-2 is padded with zeros, because matrix products of its odd width are slow on GPUs.
+    model has one embedding more than a GPT-2 for the same length. It is a copy of the last one.
     """
-    padding = (0, 0, 0, config.vocab_size - config.num_valid_tokens)
     positions = weights["transformer.wpe.weight"][: config.max_position_embeddings]
     yield "model.position_embeddings.weight", torch.cat((positions, positions[-1:]))
-    yield "model.embed_tokens.weight", nn.functional.pad(weights["transformer.wte.weight"], padding)
-    yield "lm_head.weight", nn.functional.pad(weights["lm_head.weight"], padding)
+    yield "model.embed_tokens.weight", weights["transformer.wte.weight"]
+    yield "lm_head.weight", weights["lm_head.weight"]
     for kind in ("weight", "bias"):
         yield f"model.norm.{kind}", weights[f"transformer.ln_f.{kind}"]
         for layer in range(config.num_hidden_layers):
@@ -264,8 +259,7 @@ def check_predictions(model: AOGPTForAnyOrderLM, causal: PreTrainedModel) -> Non
     ids = torch.randint(config.num_valid_tokens, (1, length), generator=generator).to(causal.device)
     start = torch.full_like(ids[:, :1], config.start_token_id)
     expected = causal(torch.cat((start, ids[:, :-1]), dim=1), use_cache=False).logits
-    expected = expected[..., : config.num_valid_tokens]
-    logits = model.to(causal.device)(ids).logits[..., : config.num_valid_tokens]
+    logits = model.to(causal.device)(ids).logits
     tolerance = 100 * torch.finfo(logits.dtype).eps ** 0.75 * expected.abs().max()
     difference = (logits - expected).abs().max()
     if not difference <= tolerance:

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, send_to_device, set_seed
+from accelerate.utils import DistributedType, broadcast_object_list, send_to_device, set_seed
 from tqdm import tqdm
 from transformers import AutoModel
 
@@ -52,6 +52,7 @@ from training.checkpoints import (
     Checkpoint,
     CheckpointWriter,
     StopRequest,
+    checkpoints_in,
     load_model,
     load_newest_checkpoint,
     load_state,
@@ -124,11 +125,16 @@ def set_up(argv: list[str]) -> "Pretraining | None":
     if results is not None:
         check_same_run(results["arguments"], settings, training.output_dir)
     is_finished = results is not None and not changed_settings(results["arguments"], settings)
-    checkpoint = None if is_finished else find_checkpoint(training, settings)
-    check_same_everywhere(finished=is_finished, checkpoint=checkpoint and checkpoint.path.name)
+    names = [path.name for path in checkpoints_in(training.output_dir)]
+    check_same_everywhere(finished=is_finished, checkpoints=names)
     if is_finished:
         logger.info("%s is finished (%d steps), so there is nothing to do.", training.output_dir, results["steps"])
         return None
+    checkpoint = None
+    with together(accelerator):  # only one process reads the whole checkpoint to compare checksums
+        if accelerator.is_main_process:
+            checkpoint = find_checkpoint(training, settings)
+    (checkpoint,) = broadcast_object_list([checkpoint])
 
     with make_folder(training.output_dir):  # before the slow load_data, to fail early
         with in_turn(accelerator):
@@ -154,6 +160,7 @@ def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Ch
     Raises:
         ValueError: If a checkpoint has other settings; or if there are checkpoints, but all of them have steps whose
             learning rates or left-to-right fractions have changed.
+        OSError: If there are checkpoints, but all of them are damaged.
     """
     too_late: list[str] = []
 
@@ -394,7 +401,11 @@ class Pretraining:
         training, step = self.training, status.step
         mean_loss, self.gradient_norm, stop_signal, write_failed = status.read()
         if write_failed:
-            self.checkpoints.wait()  # raises the error in all processes
+            self.checkpoints.wait()  # raises the error, unless only other processes know it
+            raise OSError(
+                f"Another process could not write a checkpoint in {training.output_dir}. Older checkpoints are intact. "
+                "Make space or correct the folder, and run the same command again."
+            )
         if not math.isfinite(mean_loss) or (self.accelerator.scaler is None and not math.isfinite(self.gradient_norm)):
             samples = range(step * training.batch_size, (step + 1) * training.batch_size)
             rows = training_samples(self.data, training.seed).row_numbers(list(samples))

@@ -82,13 +82,18 @@ def make_report(run: Path) -> dict[str, Any]:
             f"`packing={arguments.packing}`. Use a run with `packing=documents`."
         )
     data = load_data(arguments)
-    model = load_pretrained(AOGPTForAnyOrderLM, run / "model").eval()
     training, held_out = (
         [decode(ids, data.tokenizer) for ids in split["input_ids"][:]] for split in (data.train, data.validation)
     )
+    masked = mask_words(data.tokenizer, held_out, data.validation["input_ids"][:])[:MAX_INFILLS]
+    if not masked:
+        raise ValueError(
+            f"The report needs held-out documents of at least three words, but none of the {len(held_out)} held-out "
+            f"documents of {run} ({arguments.name}) has three words. Use a run on another corpus."
+        )
+    model = load_pretrained(AOGPTForAnyOrderLM, run / "model").eval()
     # Tokens are drawn one by one in random orders, at temperature 1 without truncation.
     generator = torch.Generator().manual_seed(SEED)
-    masked = mask_words(data.tokenizer, held_out, data.validation["input_ids"][:])[:MAX_INFILLS]
     infills = model.generate(torch.tensor([document["ids"] for document in masked]), generator=generator)
     samples = model.generate(num_return_sequences=NUM_SAMPLES, generator=generator)
     return {

@@ -71,7 +71,9 @@ class Arguments(Options):
     mixed_precision: Literal["no", "bf16"] = option(
         "no", "no: float32. bf16: autocast to bfloat16 (needs a GPU, or a CPU with bfloat16 instructions)."
     )
-    compile: bool = option(False, "Use torch.compile, as the launch files for GPUs do.")
+    compile: bool = option(
+        False, "Compile the whole model, as gpu.yaml and ddp.yaml of training/accelerate/ do. (FSDP2: each block.)"
+    )
     output_dir: Path = option(Path("docs/results/training_speed"), "Folder for results.json and README.md.")
 
 

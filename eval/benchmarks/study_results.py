@@ -360,7 +360,7 @@ def _plot(question: Question, arms: dict[str, Any], path: Path) -> None:
                 final.errorbar(score["mean"], height, xerr=score["half_width"], fmt=marker, color=colors[arm])
     final.set(xlabel="bits per byte", yticks=range(len(arms)), yticklabels=list(arms))
     final.invert_yaxis()
-    final.legend(frameon=False, fontsize=8)
+    figure.legend(*final.get_legend_handles_labels(), loc="outside lower right", ncols=4, frameon=False, fontsize=8)
     style_axes(final, "At the end of training")
     for label, color in zip(final.get_yticklabels(), colors.values(), strict=True):
         label.set_color(color)

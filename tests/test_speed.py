@@ -428,21 +428,28 @@ def test_encoder_memory_is_that_of_one_step(monkeypatch: pytest.MonkeyPatch) -> 
     def make(name: str, config: AOGPTConfig) -> MDMEncoderForMaskedLM:
         model = make_encoder(name, config)
         model.model.register_forward_pre_hook(lambda module, arguments: passes.append(arguments[0].clone()))
+        model.model.register_forward_pre_hook(lambda module, arguments: use_memory())
         return model
 
     monkeypatch.setattr(resources, "make_encoder", make)
     config = AOGPTConfig(**speed.SIZES["tiny"])
-    assert measure_encoder(config.to_dict(), 64, "cpu", torch.float32, 1)["encoder_peak_bytes"] > 0
+    assert measure_encoder(config.to_dict(), 64, "cpu", torch.float32, 1)["encoder_peak_bytes"] >= 2**27
     assert passes[-1].shape == (1, 64)
     assert (passes[-1] == config.mask_token_id).sum() == 2
     assert len(passes) == 2  # with the warm-up
 
 
-def test_peak_memory_is_measured_within_the_block() -> None:
-    with PeakMemory(torch.device("cpu")) as peak, mmap.mmap(-1, 2**27) as block:
+def use_memory() -> None:
+    """Use 128 MiB that no allocator has cached, for long enough to be measured."""
+    with mmap.mmap(-1, 2**27) as block:
         for start in range(0, len(block), mmap.PAGESIZE):
-            block[start] = 1  # 128 MiB that no allocator had cached, freed before the end
+            block[start] = 1
         time.sleep(0.05)
+
+
+def test_peak_memory_is_measured_within_the_block() -> None:
+    with PeakMemory(torch.device("cpu")) as peak:
+        use_memory()
     assert 2**27 <= peak.bytes < 2**28
 
 
@@ -452,8 +459,7 @@ def test_memory_is_measured_in_another_process(tmp_path: Path) -> None:
     assert (tmp_path / "memory.png").stat().st_size > 10_000
     assert report["memory"][0]["length"] == 32
     assert report["memory"][0]["cache_bytes"] == 2 * 2 * 32 * 32 * 4
-    assert report["memory"][0]["peak_bytes"] > 0
-    assert report["memory"][0]["encoder_peak_bytes"] > 0
+    assert report["memory"][0].keys() >= {"peak_bytes", "encoder_peak_bytes"}
 
 
 @pytest.mark.parametrize(

@@ -634,7 +634,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         >>> model = AOGPTForAnyOrderLM(config)
         >>> input_ids, orders = torch.tensor([[5, 6, 7]]), torch.tensor([[2, 0, 1]])
         >>> output = model(input_ids, orders, labels=input_ids)
-        >>> output.logits.shape  # rank 2: logits[0, 1] predict the token 6 given the tokens 7 and 5
+        >>> output.logits.shape  # position 1 is last in the order: logits[0, 1] predict 6, given 7 and 5
         torch.Size([1, 3, 100])
     """
 

@@ -100,15 +100,17 @@ def encode_batch(
     if with_token_bytes:
         columns["token_bytes"] = list(map(count_token_bytes, texts, encoded["offset_mapping"]))
     if context_marks is not None:
-        offsets_with_end = ([*offsets, (0, 0)] for offsets in encoded["offset_mapping"])  # end-of-text has a label
-        columns["labels"] = [
-            [
-                -100 if start < end and all(is_context[start:end]) else token
-                for token, (start, end) in zip(ids, offsets, strict=True)
-            ]
-            for ids, offsets, is_context in zip(columns["input_ids"], offsets_with_end, contexts, strict=True)
-        ]
+        parts = zip(encoded["input_ids"], encoded["offset_mapping"], contexts, strict=True)
+        columns["labels"] = [[*_label(*part), tokenizer.eos_token_id] for part in parts]
     return columns
+
+
+def _label(ids: list[int], offsets: list[tuple[int, int]], is_context: list[bool]) -> list[int]:
+    """Return the ids of a text, and -100 for tokens whose characters are all in the context."""
+    return [
+        -100 if start < end and all(is_context[start:end]) else token
+        for token, (start, end) in zip(ids, offsets, strict=True)
+    ]
 
 
 def split_context(text: str, context_marks: str) -> tuple[str, list[bool]]:

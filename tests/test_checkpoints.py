@@ -4,12 +4,12 @@ import logging
 import os
 import re
 import resource
-import shutil
 import signal
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -358,11 +358,8 @@ def test_an_old_checkpoint_that_cannot_be_removed_is_a_warning(
 def test_the_warning_names_the_path_of_an_old_checkpoint_that_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(path: Path) -> None:
-        raise PermissionError("not allowed")
-
     (tmp_path / "checkpoint-00000001").mkdir()
-    monkeypatch.setattr(shutil, "rmtree", fail)
+    monkeypatch.setattr("shutil.rmtree", Mock(side_effect=PermissionError("not allowed")))
     save(tmp_path, 2, keep=1)
     assert f"{tmp_path / '.checkpoint-00000001.incomplete'} could not be removed." in caplog.text
 

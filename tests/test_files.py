@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -128,10 +129,7 @@ def test_temporary_files_of_killed_processes_are_removed(tmp_path: Path) -> None
 def test_a_temporary_folder_that_cannot_be_removed_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(path: Path) -> None:
-        raise PermissionError("not allowed")
-
     (tmp_path / ".model.incomplete").mkdir()
-    monkeypatch.setattr("shutil.rmtree", fail)
+    monkeypatch.setattr("shutil.rmtree", Mock(side_effect=PermissionError("not allowed")))
     remove_incomplete(tmp_path)
     assert re.search(r"/\.model\.incomplete .* could not be removed\. .*not allowed", caplog.text)

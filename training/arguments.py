@@ -27,7 +27,10 @@ TOKENIZER_FIELDS = {
 }
 # Names that other programs or earlier versions use for keys of this package. Error messages suggest the key.
 OTHER_NAMES = {
-    **{"lr": "learning_rate", "wd": "weight_decay", "bs": "batch_size", "steps": "max_steps"},
+    "lr": "learning_rate",
+    "wd": "weight_decay",
+    "bs": "batch_size",
+    "steps": "max_steps",
     "prompt_end": "context_marks",
 }
 NULL = ("", "~", "null")  # ways to write null in YAML

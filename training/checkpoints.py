@@ -85,7 +85,7 @@ class Checkpoint:
         try:
             if self.path.is_dir():
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", UserWarning)  # PyTorch warns that it assumes a single process
+                    warnings.simplefilter("ignore", UserWarning)  # the warning that a single process is assumed
                     dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(self.path)), no_dist=True)
                 return
             with safe_open(self.path, framework="pt") as file:
@@ -141,7 +141,7 @@ class CheckpointWriter:
         self._saving = path, saving
 
     def has_failed(self) -> bool:
-        """Return whether the last checkpoint could not be written, as far as this process knows without waiting."""
+        """Return whether this process already knows that the last checkpoint could not be written. Do not wait."""
         return self._saving is not None and self._saving[1].done() and self._saving[1].exception() is not None
 
     def wait(self) -> None:

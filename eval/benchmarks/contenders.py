@@ -276,7 +276,8 @@ def sample_causal_lm(
     longest = longest_sequence(model.config)
     if longest is None or length + LOOKUP_TOKENS < longest:
         remark = "left to right, with drafts from the text so far; Transformers supports only batch size 1"
-        # With drafts, some versions of Transformers need an end-of-text id. This one is never generated.
+        # For prompt lookup, some versions of Transformers need an end-of-text id. This id is outside the vocabulary, so
+        # the model never generates it.
         drafts = {"prompt_lookup_num_tokens": LOOKUP_TOKENS, "eos_token_id": vocab_size}
         contenders[f"{name} prompt-lookup"] = make(remark, 1, **drafts)
     return contenders

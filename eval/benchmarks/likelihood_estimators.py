@@ -118,7 +118,7 @@ def _cost(estimate: dict[str, Any]) -> float:
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Return the difference of the results of two estimators, summed over sequences, in standard errors."""
+    """Return the difference between the total log-likelihoods of two estimators, divided by its standard error."""
     sums = [sum(estimate["log_likelihoods"]) for estimate in (one, other)]
     variance = sum(sum(estimate["squared_errors"]) for estimate in (one, other))
     return (sums[0] - sums[1]) / math.sqrt(variance)

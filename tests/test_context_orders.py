@@ -93,8 +93,15 @@ def test_a_decoder_is_compared_with_an_encoder(tmp_path: Path, capsys: pytest.Ca
     assert values["decoder"] == sorted(values["decoder"], reverse=True)  # by Jensen's inequality
     assert len(set(values["encoder"])) == 1 or max(values["encoder"]) == pytest.approx(min(values["encoder"]))
     assert (len(models["decoder"]["spread"]["values"]), models["encoder"]["spread"]["mean"]) == (2, 0.0)
+    spreads = [estimate["mean"] for estimate in models["decoder"]["spreads"]]
     assert models["decoder"]["spread"]["mean"] > 0
+    assert models["decoder"]["spread"]["mean"] == pytest.approx(sum(spreads) / 3)
+    assert models["decoder"]["context_sizes"] == sorted(models["decoder"]["context_sizes"])
+    gains = models["decoder"]["gain"]["values"]
+    bits = [models["decoder"]["bits_per_byte"][size]["values"] for size in ("1", "8")]
+    assert gains == pytest.approx([one - other for one, other in zip(*bits, strict=True)])
+    assert "gain" not in models["encoder"]
     report = (tmp_path / "context_orders.md").read_text()
-    assert "| decoder |" in report
-    assert "| M = 1 | M = 4 | M = 8 |" in report
+    assert "| decoder | decoder |" in report
+    assert "| M = 1 | M = 4 | M = 8 | gain |" in report
     assert (tmp_path / "context_orders.png").stat().st_size > 5000

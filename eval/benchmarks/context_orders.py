@@ -18,6 +18,7 @@ import sys
 from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -123,10 +124,16 @@ def ensemble_nats(scores: torch.DoubleTensor, size: int) -> float:
 
 def measure_run(folder: Path, arguments: Arguments) -> dict[str, Any]:
     """
-    Return `num_parameters`, `bits_per_byte` (for each size of the ensemble) and `spread` of a run.
+    Measure a run.
 
-    The spread is the standard deviation of a log-probability over orders of its context, in nats. It is averaged over
-    all predictions with at least two tokens of context.
+    Returns:
+        A dictionary with the `architecture`, `num_parameters`, and
+
+        * `log10_predictions`: the decimal logarithm of the number of different predictions (see `count_predictions`);
+        * `bits_per_byte` for each size of the ensemble;
+        * `context_sizes`: the mean number of tokens in a context, for each stratum of `draw_predictions`;
+        * `spreads`: the standard deviation of a log-probability over orders of its context in nats, averaged over the
+          predictions of each stratum. It is 0 for contexts with fewer than two tokens, which have only one order.
     """
     rows = held_out_rows(folder, arguments.num_sequences)
     generator = torch.Generator().manual_seed(arguments.seed)
@@ -135,71 +142,101 @@ def measure_run(folder: Path, arguments: Arguments) -> dict[str, Any]:
     targets, context = draw_predictions(num_sequences, arguments.num_contexts, length, generator)
     input_ids = input_ids.repeat_interleave(arguments.num_contexts, dim=0)
     model = load_model(folder / "model")
+    architecture = "decoder" if isinstance(model, AOGPTForAnyOrderLM) else "encoder"
+    num_predictions = dict(zip(("encoder", "decoder"), count_predictions(length), strict=True))[architecture]
     scores = score_context_orders(model, input_ids, targets, context, arguments.max_ensemble, generator)
     bits_per_nat = num_sequences * length / sum(rows["num_bytes"]) / math.log(2)  # from nats per token to bits per byte
-    is_ordered = context.sum(dim=-1) > 1
+    context_sizes, spreads = (
+        values.view(num_sequences, -1).mean(dim=0).tolist()
+        for values in (context.sum(dim=-1).double(), scores.std(dim=-1))
+    )
     return {
+        "architecture": architecture,
         "num_parameters": model.num_parameters(),
+        "log10_predictions": math.log10(num_predictions),
         "bits_per_byte": {size: ensemble_nats(scores, size) * bits_per_nat for size in arguments.ensemble_sizes},
-        "spread": scores[is_ordered].std(dim=-1).mean().item(),
+        "context_sizes": context_sizes,
+        "spreads": spreads,
     }
 
 
 def summarize(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Return the results of each model: means over its runs (one per seed), with confidence intervals."""
-    return {
-        name: {
-            "num_parameters": of_seeds[0]["num_parameters"],
-            "bits_per_byte": {
-                size: estimate([run["bits_per_byte"][size] for run in of_seeds])
-                for size in of_seeds[0]["bits_per_byte"]
-            },
-            "spread": estimate([run["spread"] for run in of_seeds]),
+    """
+    Return the results of each model: means over its runs (one per seed), with confidence intervals.
+
+    In addition to the values of `measure_run`, a model has `spread`, the mean of `spreads`. A decoder also has `gain`:
+    bits per byte without an ensemble, minus those with the largest ensemble.
+    """
+    models = {}
+    for name, of_seeds in runs.items():
+        first, sizes = of_seeds[0], list(of_seeds[0]["bits_per_byte"])
+        models[name] = entry = {
+            **{key: first[key] for key in ("architecture", "num_parameters", "log10_predictions", "context_sizes")},
+            "bits_per_byte": {size: estimate([run["bits_per_byte"][size] for run in of_seeds]) for size in sizes},
+            "spreads": [estimate(values) for values in zip(*(run["spreads"] for run in of_seeds), strict=True)],
+            "spread": estimate([fmean(run["spreads"]) for run in of_seeds]),
         }
-        for name, of_seeds in runs.items()
-    }
+        if first["architecture"] == "decoder":
+            without, largest = ([run["bits_per_byte"][size] for run in of_seeds] for size in (sizes[0], sizes[-1]))
+            entry["gain"] = estimate([one - other for one, other in zip(without, largest, strict=True)])
+    return models
 
 
 def _format_report(results: dict[str, Any], arguments: Arguments) -> str:
-    sizes = [size for size in arguments.ensemble_sizes if size in (1, 4, 16, arguments.max_ensemble)]
+    largest = arguments.max_ensemble
+    sizes = [size for size in arguments.ensemble_sizes if size in (1, 4, 16, largest)]
     rows = [
         (
             name,
+            entry["architecture"],
             f"{entry['num_parameters'] / 1e6:.2f} M",
+            f"10^{entry['log10_predictions']:.0f}",
             format_estimate(entry["spread"]),
             *(format_estimate(entry["bits_per_byte"][size]) for size in sizes),
+            format_estimate(entry.get("gain")),
         )
         for name, entry in results["models"].items()
     ]
-    header = ["model", "parameters", "spread, nats", *(f"M = {size}" for size in sizes)]
+    header = ["model", "architecture", "parameters", "predictions", "spread"]
+    header += [*(f"M = {size}" for size in sizes), "gain"]
     return f"""# Orders of the context
 
-![Bits per byte against the size of the ensemble](context_orders.png)
+![Spread over orders of the context, and bits per byte of ensembles](context_orders.png)
 
-The table shows bits per byte in random orders, if each prediction is the mean over M random orders of its context. All
-models make the same {arguments.num_contexts} predictions in each of {arguments.num_sequences} held-out sequences. If a
-model has several seeds, values are means ± half the width of the 95 % confidence interval (Student's t). The *spread*
-is the standard deviation of the log-probability of a token over orders of its context. It is 0 for an encoder, because
-the context of an encoder has no order.
+{markdown_table(header, rows, "ll" + "r" * (len(header) - 2))}
 
-{markdown_table(header, rows, "l" + "r" * (len(header) - 1))}
+* All models make the same {arguments.num_contexts} predictions in each of {arguments.num_sequences} held-out sequences.
+  A prediction has a random target, and a random context of other tokens.
+* If a model has several seeds, values are means ± half the width of the 95 % confidence interval (Student's t).
+* *Predictions*: the number of different predictions that a model can make in a sequence of this length, rounded to a
+  power of ten (Finding 5 of the paper). For a decoder, each order of a context counts separately.
+* *Spread*: the standard deviation of the log-probability of a token over {largest} random orders of its context, in
+  nats, averaged over all predictions. It is 0 for an encoder, because the context of an encoder has no order.
+* *M = 1, ..., {largest}*: bits per byte in random orders, if each probability is the mean over M random orders of the
+  context (Finding 6). *Gain*: the difference between M = 1 and M = {largest}. An encoder gains nothing. These bits per
+  byte are estimated from the predictions above. They differ slightly from those of complete sequences.
 
 Written by `{results["command"]}`.
 """
 
 
 def _plot(models: dict[str, dict[str, Any]], path: Path) -> None:
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    spread, ensembles = figure.subplots(1, 2)
     for (name, entry), color in zip(models.items(), colormaps["tab10"].colors * len(models), strict=False):
         sizes, values = zip(*entry["bits_per_byte"].items(), strict=True)
-        errors = [value["half_width"] or 0.0 for value in values]
-        axes.errorbar(sizes, [value["mean"] for value in values], errors, color=color, capsize=2, label=name)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter("{x:g}")
-    axes.set(xlabel="size M of the ensemble over orders of the context", ylabel="bits per byte")
-    style_axes(axes, "Held-out text, random orders")
-    axes.legend(frameon=False)
+        kind = entry["architecture"]
+        label = name if kind in name else f"{name} ({kind})"
+        for axes, x, y in ((spread, entry["context_sizes"], entry["spreads"]), (ensembles, sizes, values)):
+            means, errors = [value["mean"] for value in y], [value["half_width"] or 0.0 for value in y]
+            axes.errorbar(x, means, errors, color=color, marker="o", markersize=3.5, capsize=2, label=label)
+    spread.set(xlabel="tokens in the context", ylabel="standard deviation of log p, nats")
+    style_axes(spread, "Spread over orders of the context")
+    spread.legend(frameon=False)
+    ensembles.set_xscale("log", base=2)
+    ensembles.xaxis.set_major_formatter("{x:g}")
+    ensembles.set(xlabel="orders of each context (M)", ylabel="bits per byte")
+    style_axes(ensembles, "Mean over M orders of the context, held-out text")
     save_figure(figure, path)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from common.data import DataArguments
+from common.data_arguments import DataArguments
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.convert_reference_checkpoint import AOGPT, RADD, SEDD, SIGMA_GPT, ReleasedArchitecture
 from training.arguments import (

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import yaml
 
 from common.commands import Options, Parser, option
-from common.data import DataArguments
+from common.data_arguments import DataArguments
 from common.models import find_model, read_config
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.data_collator import OrderDistribution

@@ -23,8 +23,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from rich.console import Console
-from rich.markdown import Markdown
 from tqdm import tqdm
 
 from common.commands import Options, Parser, one_line_errors, option
@@ -292,7 +290,7 @@ def main(argv: list[str]) -> None:
             write_report(report, arguments.output_dir)
 
     report = measure(arguments, shlex.join(["python", "eval/benchmarks/speed.py", *argv]), save)
-    Console().print(Markdown(to_markdown(report)))
+    print(to_markdown(report))
 
 
 if __name__ == "__main__":

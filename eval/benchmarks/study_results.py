@@ -17,7 +17,8 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from common.data import DataArguments, load_data
+from common.data import load_data
+from common.data_arguments import DataArguments
 from common.files import read_json, write_json, write_text
 from common.models import Model, load_model
 from common.reports import markdown_table, save_figure, style_axes, with_error

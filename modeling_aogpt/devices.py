@@ -136,12 +136,12 @@ def is_plain_inference(first: torch.Tensor, *others: torch.Tensor | None) -> boo
     """Return whether operations on tensors can be replaced by others that are faster on a CPU without autograd."""
     return (
         HAS_ONEDNN
+        and not torch.compiler.is_compiling()
         and first.device.type == "cpu"
         and has_fast_products(first.dtype)
         and type(first) is torch.Tensor
         and not (torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (first, *others)))
         and not torch.is_autocast_enabled("cpu")
-        and not torch.compiler.is_compiling()
         and torch.backends.mkldnn.enabled
         # oneDNN's operator has no forward-mode derivative, and dispatch modes such as FLOP counters do not support it.
         and torch.autograd.forward_ad._current_level < 0

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, broadcast_object_list, send_to_device, set_seed
+from accelerate.utils import DistributedType, DynamoBackend, broadcast_object_list, send_to_device, set_seed
 from tqdm import tqdm
 from transformers import AutoModel
 
@@ -247,7 +247,8 @@ class Pretraining:
         self.optimizer = create_optimizer(self.model, training)
         self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)
         keep_float32_gradients(accelerator)
-        compile_head_loss(accelerator)
+        if (plugin := accelerator.state.dynamo_plugin).backend != DynamoBackend.NO:
+            compile_head_loss(**plugin.to_kwargs())
         # These wrap the objective and the optimizer for several processes and mixed precision. They share the weights
         # of self.model.
         self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)

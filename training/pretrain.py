@@ -64,7 +64,15 @@ from training.objectives import OBJECTIVES, compile_head_loss
 from training.optimization import ExponentialMovingAverage, create_optimizer, parameter_groups, set_learning_rate
 from training.report import loss_curve, write_report
 from training.schedules import first_decay_step, learning_rate_at, num_common_steps
-from training.sharding import check_sharding, full_tensor, gathered, gets_weights, is_sharded, keep_float32_gradients
+from training.sharding import (
+    check_sharding,
+    full_tensor,
+    gathered,
+    gets_weights,
+    is_sharded,
+    keep_float32_gradients,
+    shard_gradients,
+)
 from training.status import StepStatus
 from training.streamed_data import training_samples
 from training.tracking import flops_per_token, logger_types, start_tracker
@@ -247,6 +255,7 @@ class Pretraining:
         self.optimizer = create_optimizer(self.model, training)
         self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)
         keep_float32_gradients(accelerator)
+        shard_gradients(accelerator)
         if (plugin := accelerator.state.dynamo_plugin).backend != DynamoBackend.NO:
             compile_head_loss(**plugin.to_kwargs())
         # These wrap the objective and the optimizer for several processes and mixed precision. They share the weights

@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: quickstart findings sudoku test test-quantization test-transformers test-lowest lint format clean
+.PHONY: quickstart findings sudoku gpu test test-quantization test-transformers test-lowest lint format clean
 
 quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
@@ -27,6 +27,37 @@ sudoku: $(INSTALLED)
 	done; done
 	$(BIN)/python eval/puzzles.py $(foreach seed,$(SEEDS),$(SUDOKU)/sudoku-$(seed) \
 		$(SUDOKU)/sudoku_left_to_right-$(seed) $(SUDOKU)/sudoku_encoder-$(seed)) --output_dir $(SUDOKU)/results
+
+# Test and measure on an NVIDIA GPU: generation (Figure 5 of the paper), memory and training. Complete parts are not run
+# again. To use the libraries of another Python, as in a container: PYTHONPATH=. make gpu BIN=FOLDER_OF_PYTHON INSTALLED=
+GPU := runs/gpu
+BATCHES := 1 8 32
+STEPS := 16 64 256 1024
+SPEED = $(BIN)/python eval/benchmarks/speed.py --device cuda --dtype bfloat16 --batch_size $(BATCHES) --steps $(STEPS) \
+	--limit_seconds 5 --output_dir $@.part
+
+gpu: $(addprefix $(GPU)/,tests medium training medium-exact medium-eager small small-exact small-eager)
+
+$(GPU)/tests: | $(INSTALLED)
+	$(BIN)/python -m pytest tests/test_cuda.py tests/test_status.py
+	mkdir -p $@
+
+$(GPU)/medium $(GPU)/small: | $(INSTALLED)
+	$(SPEED) --size $(@F) --contenders no-lemma no-cache encoder sedd --compile reduce-overhead
+	mv $@.part $@
+
+$(GPU)/medium-exact $(GPU)/small-exact: | $(INSTALLED)
+	$(SPEED) --size $(@F:-exact=) --contenders left-to-right speculative gpt2 llama --compile reduce-overhead
+	mv $@.part $@
+
+$(GPU)/medium-eager $(GPU)/small-eager: | $(INSTALLED)
+	$(SPEED) --size $(@F:-eager=) --contenders no-lemma no-cache encoder sedd --memory_lengths 1024 2048 4096 8192
+	mv $@.part $@
+
+$(GPU)/training: | $(INSTALLED)
+	$(BIN)/python eval/benchmarks/training_speed.py --size medium --batch_size 16 --steps 40 --mixed_precision bf16 \
+		--compile --output_dir $@.part
+	mv $@.part $@
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses 2

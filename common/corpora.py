@@ -17,19 +17,17 @@ import sysconfig
 import tokenize
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice, product
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 from datasets import Dataset, DatasetDict, IterableDataset, load_dataset, load_dataset_builder
 
 from common import path_star, sudoku
-from common.commands import Options, option
+from common.data_arguments import CorpusArguments, SampleBy
 from modeling_aogpt.validation import check_choice
 
-SampleBy = Literal["line", "paragraph", "document"]
 COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
 BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # all other files are read as text
 # A name that ends with one of these suffixes is a file, not a Hub data set.
@@ -39,50 +37,6 @@ TEXT_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", ".csv", ".tsv
 # transliteration. Other families of numbered characters are not listed, because all names with a digit are excluded.
 UNNUMBERED_FAMILIES = ("CJK COMPATIBILITY IDEOGRAPH", "CUNEIFORM SIGN", "HANGUL SYLLABLE")
 EXCLUDED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages"}  # of the standard library
-
-
-@dataclass
-class CorpusArguments(Options):
-    """Options that select the text for training and evaluation."""
-
-    corpus: list[str] = option(
-        ["unicode-names"],
-        "Built-in corpus (`unicode-names`; `python-stdlib`; `sudoku-N`, `sudoku-N-clues` or `sudoku-N-puzzles` with "
-        "N = 4, 6 or 9; `path-star-2-5`, `path-star-5-5` or `path-star-2-10`); or text, JSONL or Parquet files, or "
-        "glob patterns of such files, also compressed (.xz, .gz); or name or folder of a Hub data set.",
-    )
-    corpus_config: str | None = option(None, "Configuration of the Hub data set.")
-    corpus_revision: str | None = option(None, "Revision of the Hub data set.")
-    corpus_documents: int | None = option(
-        None, "Number of documents that the corpus must have, to detect missing files; not checked with streaming."
-    )
-    train_split: str = option("train", "Split of the Hub data set to train on.")
-    validation_split: str | None = option(
-        None,
-        "Split of the Hub data set to hold out; defaults to `validation` if the data set has a split of this name.",
-    )
-    validation_files: list[str] = option([], "Files to hold out, if the corpus consists of files or is streamed.")
-    validation_fraction: float = option(
-        0.05,
-        "Fraction of the documents to hold out if there is neither a validation split nor validation_files. The "
-        "documents are selected by a hash.",
-        least=0,
-        below=1,
-    )
-    text_column: str = option("text", "Column with the documents; has no effect for plain text.")
-    sample_by: SampleBy = option(
-        "line", "Part of a plain text file that is one document; `document` means a whole file."
-    )
-    preprocessing_num_workers: int | None = option(
-        None,
-        "Number of processes that filter and tokenize; by default, one process with several threads.",
-        least=1,
-    )
-
-    @property
-    def name(self) -> str:
-        """Return the values of `corpus`, separated by spaces."""
-        return " ".join(self.corpus)
 
 
 # ------------------------------------------------------------------------------------------------- built-in corpora

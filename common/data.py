@@ -4,14 +4,12 @@
 
 import logging
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
-from common.commands import option
 from common.corpora import (
-    CorpusArguments,
     describe_sources,
     describe_streamed_sources,
     drop_empty,
@@ -24,6 +22,7 @@ from common.corpora import (
     sha256,
     stream_corpus,
 )
+from common.data_arguments import DataArguments
 from common.sequences import (
     PackedRows,
     check_full,
@@ -38,39 +37,6 @@ from common.tokenization import train_tokenizer
 from modeling_aogpt.tokenization import load_tokenizer
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass
-class DataArguments(CorpusArguments):
-    """Options of the data: the corpus, the tokenizer, and how documents become sequences."""
-
-    tokenizer: str | None = option(None, "Name or folder of a tokenizer; by default, one is trained on the corpus.")
-    vocab_size: int = option(1024, "Vocabulary size of the tokenizer that is trained on the corpus.")
-    packing: Literal["packed", "documents"] = option(
-        "packed",
-        "packed: join the documents, each followed by end-of-text, and cut the result into sequences. documents: make "
-        "one sequence of each document, padded with end-of-text.",
-    )
-    sequence_length: int = option(1024, "Number of tokens per sequence.", least=1)
-    drop_long_documents: bool = option(
-        False,
-        "With packing=documents, drop documents that are longer than a sequence; by default, such documents are an "
-        "error.",
-    )
-    context_marks: str | None = option(
-        None,
-        "With packing=documents, two characters such as []. Text between them is context, which is given and not "
-        "predicted: the loss does not include it, and with orders=context_first it comes first. The two characters are "
-        "removed from the documents.",
-    )
-    streaming: bool = option(False, "Read, tokenize and pack the corpus during training; requires tokenizer.")
-    shuffle_window: int = option(4096, "Number of streamed sequences that are shuffled together.", least=1)
-    validation_documents: int = option(
-        1000,
-        "With streaming and without validation_files, the number of documents to hold out. They are the first "
-        "documents of the validation split or, without a validation split, of the training split.",
-        least=1,
-    )
 
 
 @dataclass

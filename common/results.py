@@ -6,7 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from common.data import DataArguments
+from common.data_arguments import DataArguments
 from common.files import read_json
 
 # Seed of the random orders in evaluations. It never changes, so a sequence has the same order in all evaluations.

@@ -1,17 +1,20 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that train tokenizers, set the vocabulary of a model, and decode padded sequences."""
+"""Functions that train tokenizers, set the vocabulary of a model, and turn tokens back into text."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from modeling_aogpt.configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCAB_SIZE
 from modeling_aogpt.tokenization import add_mask_token
 
 END_OF_TEXT = "<|endoftext|>"
 MIN_VOCAB_SIZE = 257  # 256 bytes and end-of-text
+BYTE_OF_CHARACTER = {character: byte for byte, character in bytes_to_unicode().items()}  # in byte-level BPE tokens
 
 
 def train_tokenizer(documents: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
@@ -75,6 +78,24 @@ def vocabulary_arguments(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | 
 def decode(ids: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
     """Decode a sequence without the end-of-text tokens at its end. End-of-text tokens elsewhere are kept."""
     return tokenizer.decode(ids[: num_unpadded(ids, tokenizer.eos_token_id)])
+
+
+def to_bytes(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> bytes:
+    """
+    Return the UTF-8 bytes of the text of tokens. Unlike decoding, this also works for tokens that split a character.
+
+    The tokenizer must be lossless: byte-level BPE or SentencePiece. A special token stands for its name.
+    """
+    is_byte_level = isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel)
+    added_ids, parts = tokenizer.added_tokens_decoder.keys(), []
+    for token_id, token in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
+        if is_byte_level and token_id not in added_ids:
+            parts.append(bytes(BYTE_OF_CHARACTER[character] for character in token))
+        elif re.fullmatch("<0x[0-9A-F]{2}>", token):  # SentencePiece's name of a byte
+            parts.append(bytes.fromhex(token[3:5]))
+        else:
+            parts.append(token.replace("▁", " ").encode())
+    return b"".join(parts)
 
 
 def num_unpadded(ids: Sequence[int], end_of_text: int) -> int:

@@ -10,9 +10,12 @@ document (or, for packed text, in each sequence), the model fills in a gap, whic
 command writes results.json and report.md to --output_dir, and prints report.md.
 """
 
+import codecs
 import math
 import random
+import re
 import sys
+import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +33,13 @@ from common.hardware import versions
 from common.models import Model, load_model
 from common.reports import markdown_table
 from common.results import read_finished_run
-from common.tokenization import num_unpadded
+from common.tokenization import num_unpadded, to_bytes
 from modeling_aogpt.tokenization import load_tokenizer
 
 GREEDY = {"order": "confidence", "do_sample": False}
 BEFORE = "only the text before, known length"
+# First words of the Unicode names of characters in scripts without blanks between words.
+SCRIPTS_WITHOUT_BLANKS = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 SUMMARY = """# Infilling
 
@@ -47,7 +52,12 @@ the length that gives the text around the gap the highest likelihood, as in `inf
 that the gap is filled in with every length, and that the filling with the highest likelihood per token is chosen.
 
 Bits per byte are those of the original tokens of the gap, predicted from left to right, given the text around the gap
-or only the text before it. ROUGE-L is the F1 score between the filled and the original gap.
+or only the text before it. The bytes are those that the tokens stand for, even if a gap cuts a character; end-of-text
+is one byte. A match is exact if the gap is filled in with the same bytes.
+
+ROUGE-L is the F1 score between the words of the filled and of the original gap. Characters that the gap cuts are
+completed with the text around it. Words are sequences of Unicode letters, combining marks and digits, in lower case. In
+scripts without blanks between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese), each character is a word.
 
 {table}
 """
@@ -78,6 +88,11 @@ class Gap:
     ids: list[int]
     start: int
     length: int
+
+    @property
+    def removed(self) -> list[int]:
+        """Return the removed tokens."""
+        return self.ids[self.start : self.start + self.length]
 
     def with_tokens(self, tokens: list[int]) -> list[int]:
         """Return the document with other tokens in the gap."""
@@ -173,36 +188,72 @@ class Filler:
 def evaluate(
     filler: Filler, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase, orders: str = "random"
 ) -> dict[str, dict[str, float | None]]:
-    """Return, for each method, the fractions of right lengths and of exact matches, ROUGE-L, and bits per byte."""
+    """
+    Return, for each method, the fractions of right lengths and of exact matches, ROUGE-L, and bits per byte.
+
+    A match is exact if the tokens stand for the same bytes as the removed tokens, even if they are other tokens.
+    """
     rouge = make_rouge()
-    originals = [tokenizer.decode(gap.ids[gap.start : gap.start + gap.length]) for gap in gaps]
+    end_of_text = tokenizer.eos_token_id
+    removed = [token for gap in gaps for token in gap.removed]
+    num_bytes = sum(1 if token == end_of_text else len(to_bytes([token], tokenizer)) for token in removed)
     results: dict[str, dict[str, float | None]] = {}
     for name, fill in filler.methods(orders).items():
-        tokens = [fill(gap) for gap in gaps]
-        texts = [tokenizer.decode(ids) for ids in tokens]
+        fillings = [(gap, fill(gap)) for gap in gaps]
         results[name] = {
-            "length": fmean(len(ids) == gap.length for ids, gap in zip(tokens, gaps, strict=True)),
-            "exact": fmean(
-                tokenizer.decode(gap.with_tokens(ids)) == tokenizer.decode(gap.ids)
-                for ids, gap in zip(tokens, gaps, strict=True)
+            "length": fmean(len(ids) == gap.length for gap, ids in fillings),
+            "exact": fmean(to_bytes(ids, tokenizer) == to_bytes(gap.removed, tokenizer) for gap, ids in fillings),
+            "rouge": fmean(
+                rouge(text_in_gap(gap, gap.removed, tokenizer), text_in_gap(gap, ids, tokenizer))
+                for gap, ids in fillings
             ),
-            "rouge": fmean(rouge(original, text) for text, original in zip(texts, originals, strict=True)),
             "bits_per_byte": None,
         }
         if "known length" in name:
             nats = sum(filler.nats(gap, only_before=name == BEFORE) for gap in gaps)
-            num_bytes = sum(len(original.encode()) for original in originals)
             results[name]["bits_per_byte"] = nats / math.log(2) / num_bytes
     return results
 
 
+def text_in_gap(gap: Gap, tokens: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the text of `tokens` in the gap. Characters that the gap cuts are completed with the text around it."""
+    before, inside, after = (
+        to_bytes(ids, tokenizer) for ids in (gap.ids[: gap.start], tokens, gap.ids[gap.start + gap.length :])
+    )
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(before)
+    start_of_character, _ = decoder.getstate()
+    end_of_character = re.match(rb"[\x80-\xbf]*", after)[0]
+    return (start_of_character + inside + end_of_character).decode(errors="replace")
+
+
+class UnicodeWords:
+    """
+    A tokenizer for ROUGE. For ASCII text, it does the same as the default tokenizer, which drops all other characters.
+
+    Words are sequences of letters, combining marks and digits, in lower case. In scripts without blanks between words,
+    each character is a word.
+    """
+
+    def tokenize(self, text: str) -> list[str]:
+        """Return the words of a text."""
+        return "".join(map(self._separate, text.lower())).split()
+
+    def _separate(self, character: str) -> str:
+        """Return the character with blanks around it if it is a word, and a blank if it does not belong to a word."""
+        if unicodedata.category(character)[0] not in "LMN":  # letters, marks and numbers
+            return " "
+        is_word = unicodedata.name(character, "").startswith(SCRIPTS_WITHOUT_BLANKS)
+        return f" {character} " if is_word else character
+
+
 def make_rouge() -> Callable[[str, str], float]:
-    """Return a function that computes the F1 score of ROUGE-L, as the metric `rouge` of `evaluate` does."""
+    """Return a function that computes the F1 score of ROUGE-L."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:
         raise ValueError("ROUGE needs the package rouge-score. Install it: pip install rouge-score") from error
-    scorer = RougeScorer(["rougeL"])
+    scorer = RougeScorer(["rougeL"], tokenizer=UnicodeWords())
     return lambda original, text: scorer.score(original, text)["rougeL"].fmeasure
 
 

@@ -34,10 +34,12 @@ from common.hardware import versions
 from common.models import Model, load_model
 from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_animation, save_figure, style_axes
 from common.results import read_finished_run
+from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.tokenization import load_tokenizer
 
 # Arguments of `generate`, by name. By default, one token is filled in per step, and it is the likeliest one. In the
-# order "random", the given tokens come first, from left to right, as in training (see `random_order`).
+# order "random", the given tokens come first, from left to right, as in training (see `random_order`). `best_of` is not
+# an argument of `generate`: so many solutions are generated, and the likeliest one counts (see `likeliest`).
 DECODINGS: dict[str, dict[str, Any]] = {
     "confidence": {"order": "confidence"},
     "margin": {"order": "margin"},
@@ -45,11 +47,13 @@ DECODINGS: dict[str, dict[str, Any]] = {
     "threshold 0.9": {"unmasking": "threshold", "threshold": 0.9},
     "confidence, refined": {"order": "confidence", "refine_rounds": 4, "refine_selection": "least_likely"},
     "confidence, sampled": {"order": "confidence", "do_sample": True},
+    "confidence, best of 16": {"order": "confidence", "do_sample": True, "best_of": 16},
     "random": {"order": "random"},
     "random, sampled": {"order": "random", "do_sample": True},
     "random, speculative": {"order": "random", "do_sample": True, "strategy": "speculative"},
     "left to right": {"order": "left_to_right"},
     "left to right, sampled": {"order": "left_to_right", "do_sample": True},
+    "left to right, best of 16": {"order": "left_to_right", "do_sample": True, "best_of": 16},
 }
 # Settings that all runs of a recipe must have in common.
 RECIPE = (
@@ -86,8 +90,10 @@ position of which the model is most certain by this measure. With "random" and "
 positions is given. With "threshold 0.9", a step fills in all positions whose likeliest token has a probability of at
 least 0.9, or the most certain position if there is none. "Refined" means that afterwards, in each of four rounds, about
 a third of the tokens (those with the lowest probabilities) are masked and filled in again. "Sampled" tokens are drawn
-at temperature 1. "Speculative" draws from exactly the same distribution as "random, sampled", p(x | order) given the
-puzzle, in fewer passes. A model that was trained left to right reads the puzzle, and then writes the solution.
+at temperature 1. "Best of 16" samples 16 solutions, and takes the one that has the highest likelihood given the
+puzzle, under the same model (in a random order, or from left to right). "Speculative" draws from exactly the same
+distribution as "random, sampled", p(x | order) given the puzzle, in fewer passes. A model that was trained left to
+right reads the puzzle, and then writes the solution.
 
 {recipes}
 """
@@ -192,19 +198,42 @@ def decode(
         settings["order"] = random_order(is_masked, generator)
     if "refine_rounds" in settings:
         settings["refine_length"] = max(int(is_masked.sum(dim=1).min()) // 3, 1)
-    outputs = {"return_dict_in_generate": True, "output_history": True}
+    settings |= {"return_dict_in_generate": True, "output_history": True}
+    best_of = settings.pop("best_of", 1)
     started = time.perf_counter()
-    output = model.generate(inputs, generator=generator, **outputs, **settings)
+    outputs = [model.generate(inputs, generator=generator, **settings) for _ in range(best_of)]
+    chosen = likeliest(model, outputs, is_masked, settings["order"], generator) if best_of > 1 else outputs[0].sequences
     seconds = time.perf_counter() - started
-    is_solved = (output.sequences == solutions).all(dim=1)
-    # All puzzles are solved in one batch. A puzzle takes part in the passes of a step only if the step changes it.
-    num_steps = (output.history[1:] != output.history[:-1]).any(dim=2).sum(dim=0).double().mean().item()
+    is_solved = (chosen == solutions).all(dim=1)
     results = {
         "solved": is_solved.double().mean().item(),
-        "passes_per_puzzle": num_steps * output.num_forward_passes / (len(output.history) - 1),
+        "passes_per_puzzle": sum(map(passes_per_puzzle, outputs)),
         "seconds_per_puzzle": round(seconds / len(inputs), 5),
     }
-    return results, is_solved, output.unmasking_steps
+    return results, is_solved, outputs[0].unmasking_steps
+
+
+def likeliest(
+    model: Model,
+    outputs: list[AnyOrderGenerationOutput],
+    is_masked: torch.BoolTensor,
+    order: str,
+    generator: torch.Generator,
+) -> torch.LongTensor:
+    """Return, for each puzzle, the sequence with the highest log p(missing tokens | puzzle) among all outputs."""
+    candidates = torch.stack([output.sequences for output in outputs])
+    orders = "left_to_right" if order == "left_to_right" else "random"
+    scores = [
+        model.conditional_log_likelihood(sequences, is_masked, orders=orders, generator=generator).log_likelihood
+        for sequences in candidates
+    ]
+    return candidates[torch.stack(scores).argmax(dim=0), torch.arange(len(is_masked))]
+
+
+def passes_per_puzzle(output: AnyOrderGenerationOutput) -> float:
+    """Return the mean number of passes of a puzzle. It takes part in the passes of a step if the step changes it."""
+    num_steps = (output.history[1:] != output.history[:-1]).any(dim=2).sum(dim=0).double().mean().item()
+    return num_steps * output.num_forward_passes / (len(output.history) - 1)
 
 
 def random_order(is_masked: torch.BoolTensor, generator: torch.Generator) -> torch.LongTensor:

@@ -20,7 +20,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from .configuration_aogpt import AOGPTConfig
-from .devices import execution_device, gains_from_packing, is_compiled, pack_weights, to_device
+from .devices import execution_device, gains_from_packing, is_compiled, pack_weights, product_dtype, to_device
 from .orders import group_orders, index_by_position, index_by_rank, token_positions
 from .rows import query_mask, query_rows
 
@@ -471,9 +471,7 @@ class CachedDecodingState(DecodingState):
 
 def cache_layout(model: PreTrainedModel, device: torch.device) -> tuple[torch.dtype, list[torch.device]]:
     """Return the dtype of the cache, and the device of the cache of each layer, for inputs on `device`."""
-    dtype = model.lm_head.weight.dtype
-    if torch.is_autocast_enabled(device.type):
-        dtype = torch.get_autocast_dtype(device.type)
+    dtype = product_dtype(device, model.lm_head.weight.dtype)
     return dtype, [execution_device(layer, device) for layer in model.model.layers]
 
 
@@ -536,9 +534,11 @@ class EncoderDecodingState(DecodingState):
         device = self.ids.device
         is_active = num_queries > 0
         active = to_device(is_active.nonzero().squeeze(1), device)
-        is_token = self.ranks_between(torch.zeros_like(self.num_tokens), self.num_tokens)
-        is_token = index_by_position(is_token, self.orders)[active]
-        ids = self.sequences()[active].masked_fill(~is_token, 0)
+        ids, is_token = self.sequences()[active], None
+        if (self.num_tokens < self.ids.shape[1]).any():  # without padding, attention is faster without a mask
+            is_token = self.ranks_between(torch.zeros_like(self.num_tokens), self.num_tokens)
+            is_token = index_by_position(is_token, self.orders)[active]
+            ids = ids.masked_fill(~is_token, 0)
         levels = None if sigma is None else torch.full(active.shape, sigma, dtype=torch.float64, device=device)
         hidden_states = self.model.model(ids, attention_mask=is_token, sigma=levels).last_hidden_state
         self.num_forward_passes += 1

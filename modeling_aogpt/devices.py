@@ -24,6 +24,9 @@ logger = logging.get_logger(__name__)
 
 HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
+# On a GPU, PyTorch copies a mask in every layer unless its rows begin at multiples of this number of elements.
+MASK_ALIGNMENT = 8
+
 # For fewer keys, repeating a query (see `avoid_single_query`) takes more time than it saves.
 MIN_KEYS_TO_REPEAT = 64
 # Whether this version of Transformers stacks the queries of a group in attention with a mask. Version 5.10 does not.
@@ -62,6 +65,26 @@ def draw_uniform(
         )
     draw_device = "cpu" if generator is None else generator.device
     return to_device(torch.rand(*size, generator=generator, device=draw_device, dtype=torch.float64), device)
+
+
+def product_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of matrix products of tensors of `dtype`, which autocast may change."""
+    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
+
+
+def prepare_mask(mask: torch.BoolTensor, dtype: torch.dtype) -> torch.Tensor:
+    """
+    Return an attention mask (..., rows, slots) in the form that is fastest on its device.
+
+    On an accelerator, PyTorch adds 0 to attention scores where `mask` is True, and minus infinity elsewhere. It would
+    compute these numbers in every layer, so this function computes them once. `dtype` must be that of attention
+    queries. On a CPU, where this saves hardly any time, and while compiling, the mask is returned unchanged.
+    """
+    if mask.is_cpu or torch.compiler.is_compiling():
+        return mask
+    num_slots = mask.shape[-1]
+    shape = *mask.shape[:-1], num_slots + -num_slots % MASK_ALIGNMENT
+    return mask.new_full(shape, float("-inf"), dtype=dtype)[..., :num_slots].masked_fill_(mask, 0.0)
 
 
 # PyTorch's switch for cuDNN attention applies to all threads of a process. The first thread that enters
@@ -136,7 +159,7 @@ def is_plain_inference(first: torch.Tensor, *others: torch.Tensor | None) -> boo
     """Return whether operations on tensors can be replaced by others that are faster on a CPU without autograd."""
     return (
         HAS_ONEDNN
-        and not torch.compiler.is_compiling()
+        and not torch.compiler.is_compiling()  # before the dtype, because torch.compile cannot check CPU instructions
         and first.device.type == "cpu"
         and has_fast_products(first.dtype)
         and type(first) is torch.Tensor

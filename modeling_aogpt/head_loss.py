@@ -15,6 +15,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
+from .devices import product_dtype
+
 # Largest number of logits in memory at a time. A matrix product is efficient on an accelerator if it has a few thousand
 # rows. With GPT-2's vocabulary, 2**28 logits are 5,000 rows, and take 1 GiB in float32.
 LOGITS_PER_CHUNK = {"cpu": 2**25, "accelerator": 2**28}
@@ -154,6 +156,5 @@ def differentiate_chunk(
 
 def _matmul_dtype(hidden_states: torch.Tensor) -> torch.dtype:
     """Return the dtype of matrix products: that of autocast, or else of `hidden_states`; at least float32 on a CPU."""
-    device = hidden_states.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden_states.dtype
-    return torch.promote_types(dtype, torch.float32) if device == "cpu" else dtype
+    dtype = product_dtype(hidden_states.device, hidden_states.dtype)
+    return torch.promote_types(dtype, torch.float32) if hidden_states.is_cpu else dtype

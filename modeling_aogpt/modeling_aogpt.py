@@ -36,7 +36,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_aogpt import AOGPTConfig
 from .decoding_state import CachedDecodingState
-from .devices import Linear, avoid_single_query, without_cudnn_attention
+from .devices import Linear, avoid_single_query, prepare_mask, product_dtype, without_cudnn_attention
 from .generation import AnyOrderGenerationMixin
 from .generation_config import AnyOrderGenerationConfig
 from .head_loss import head_loss
@@ -373,6 +373,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
         conditions: torch.Tensor | None = None,
         modulations: tuple[torch.Tensor, ...] | None = None,
         kept: slice = slice(None),
+        attention_mask: torch.BoolTensor | None = None,
         **kwargs: Any,
     ) -> torch.Tensor:
         """
@@ -389,6 +390,8 @@ class AOGPTStack(AOGPTPreTrainedModel):
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`AOGPTModel.tabulate_modulations`], used
                 instead of `conditions`.
             kept (`slice`): Rows to return. For all other rows, the last layer computes only keys and values.
+            attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows or 1, slots)`, *optional*): True where a
+                row attends to a slot.
             kwargs: Other arguments of [`AOGPTAttention`].
         """
         rotations, added = None, None
@@ -399,6 +402,9 @@ class AOGPTStack(AOGPTPreTrainedModel):
             added = self.target_embeddings(targets)
         elif self.modulation is not None and modulations is None and conditions is None:
             conditions = embed_targets(self.target_embeddings, self.config.max_position_embeddings, targets.device)
+        if attention_mask is not None and self.config._attn_implementation != "eager":
+            dtype = product_dtype(hidden_states.device, hidden_states.dtype)
+            attention_mask = prepare_mask(attention_mask, dtype)
         for layer_idx, layer in enumerate(self.layers):
             if added is not None and (layer_idx == 0 or self.config.target_injection == "shared"):
                 hidden_states = hidden_states + added
@@ -409,6 +415,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
                 rotations=rotations,
                 modulations=None if modulations is None else modulations[layer_idx],
                 kept=kept if layer_idx == len(self.layers) - 1 else slice(None),
+                attention_mask=attention_mask,
                 **kwargs,
             )
         hidden_states = self.norm(hidden_states)

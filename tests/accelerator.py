@@ -77,16 +77,21 @@ class Device(TorchDispatchMode):
     Attributes:
         waits (`list` of `str`): Lines of the package that waited for the device.
         cudnn (`set` of `bool`): Whether cuDNN was enabled in calls of attention.
+        slow_masks (`set` of `str`): Attention masks that PyTorch would convert or copy in every layer.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[str] = []
         self.cudnn: set[bool] = set()
+        self.slow_masks: set[str] = set()
 
-    def attention(self, *args: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    def attention(self, query: torch.Tensor, *args: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         self.cudnn.add(torch.backends.cuda.cudnn_sdp_enabled())
-        return ATTENTION(*args, **kwargs)
+        mask = kwargs["attn_mask"]
+        if mask is not None and (mask.dtype != query.dtype or any(stride % 8 for stride in mask.stride()[:-1])):
+            self.slow_masks.add(f"{mask.dtype} with strides {mask.stride()}")
+        return ATTENTION(query, *args, **kwargs)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         return compute(function, args, kwargs or {}, self.waits)
@@ -361,7 +366,8 @@ def run_scenario(
         return {"error": traceback.format_exc()}
     assert isinstance(found, OnDevice)
     is_equal = torch.allclose(found.inner, expected, rtol=1e-10, atol=1e-10)
-    return {"is_equal": is_equal, "waits": device.waits, "cudnn": sorted(device.cudnn)}
+    attention = {"cudnn": sorted(device.cudnn), "slow_masks": sorted(device.slow_masks)}
+    return {"is_equal": is_equal, "waits": device.waits} | attention
 
 
 if __name__ == "__main__":

@@ -79,6 +79,20 @@ def test_training_steps_do_not_wait_for_the_device(kind: str, outcomes: dict[str
     assert outcomes[kind]["waits"] == []
 
 
+@pytest.mark.parametrize(("kind", "num_waits"), [("Bernoulli", 0), ("padding", 1), ("confidence", 0)])
+def test_encoders_wait_in_every_step_only_for_padding(
+    kind: str, num_waits: int, outcomes: dict[str, dict[str, Any]]
+) -> None:
+    waits = Counter(outcomes[f"encoder: {kind}"]["waits"])
+    assert len([line for line, count in waits.items() if count > 1]) == num_waits, waits
+
+
+def test_masks_are_converted_once_per_pass(outcomes: dict[str, dict[str, Any]]) -> None:
+    """With two devices, Accelerate copies masks to the second device, which changes their strides."""
+    slow = {name: outcome["slow_masks"] for name, outcome in outcomes.items() if not name.startswith("two devices")}
+    assert {name: masks for name, masks in slow.items() if masks} == {}
+
+
 def test_attention_of_shapes_that_occur_once_does_not_use_cudnn(outcomes: dict[str, dict[str, Any]]) -> None:
     """Training without a mask may use it, since its shape occurs in every step."""
     without_gradients = {name: outcome for name, outcome in outcomes.items() if not name.endswith(TRAINING)}

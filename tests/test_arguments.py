@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from common.data import DataArguments
+from common.data_arguments import DataArguments
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.convert_reference_checkpoint import AOGPT, RADD, SEDD, SIGMA_GPT, ReleasedArchitecture
 from training.arguments import (
@@ -81,6 +81,8 @@ def test_dependent_defaults(config: Path) -> None:
     assert training.final_learning_rate == pytest.approx(1e-4)
     assert training.output_dir == Path("runs/my_run")
     assert training.decay_steps is None
+    assert training.left_to_right_steps is None
+    assert parse_arguments([str(config), "--final_left_to_right_fraction=0"])[2].left_to_right_steps == 300
     assert parse_arguments([str(config), "--learning_rate_schedule=warmup_stable_decay"])[2].decay_steps == 100
     model, _, training = parse_arguments(
         [str(config), "--max_position_embeddings=64", "--final_learning_rate=0", "--output_dir=here"]
@@ -394,11 +396,14 @@ def test_a_wrong_base_is_an_error(tmp_path: Path, line: str, message: str) -> No
         parse_arguments([str(folder / "top.yaml")])
 
 
+FRACTION = ("left_to_right_fraction", "final_left_to_right_fraction", "left_to_right_steps")
+
+
 @pytest.mark.parametrize(
     ("name", "base", "differences"),
     [
-        ("small_rotary", "small", {"position_encoding"}),
-        ("medium_rotary", "medium", {"position_encoding"}),
+        ("small_rotary", "small", {"position_encoding", *FRACTION}),
+        ("medium_rotary", "medium", {"position_encoding", *FRACTION}),
         ("small_released", "small", {"batch_size", "max_steps"}),
         ("medium_released", "medium", {"batch_size", "max_steps"}),
         ("small_encoder", "small", {"architecture", "objective", "left_to_right_fraction"}),

@@ -128,6 +128,14 @@ def test_dynamic_shapes_compile_few_graphs(backend: CountingBackend) -> None:
     assert len(backend.rows) == num_graphs
 
 
+def test_bfloat16_compiles_to_a_whole_graph(backend: CountingBackend) -> None:
+    """`fullgraph` raises an error if a layer asks for the instructions of the CPU."""
+    model = random_model(num_hidden_layers=1).bfloat16()
+    model.model.compile(backend=backend, fullgraph=True, dynamic=False)
+    model.generate(num_steps=12, unmasking="fixed_count")
+    assert backend.rows == [1]
+
+
 def test_compiled_pass_copies_neither_cache_nor_tables() -> None:
     """
     No operation may return a tensor larger than the cache of one layer: Inductor writes in place to whole inputs only.

@@ -12,7 +12,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from common.corpora import (
-    CorpusArguments,
     find_files,
     is_held_out,
     is_hub_name,
@@ -22,6 +21,7 @@ from common.corpora import (
     stream_corpus,
     unicode_names,
 )
+from common.data_arguments import CorpusArguments
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 

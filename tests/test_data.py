@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from common.commands import Parser
 from common.corpora import first_texts, hash_file, load_corpus
-from common.data import Data, DataArguments, load_data
+from common.data import Data, load_data
+from common.data_arguments import DataArguments
 from common.sequences import PackedRows, split_context
 from common.tokenization import train_tokenizer
 

@@ -20,7 +20,9 @@ def features(samples: range) -> list[dict[str, Any]]:
 
 
 def order_draws(**arguments: object) -> OrderDraws:
-    return OrderDraws(TrainingArguments(**({"batch_size": 8, "max_steps": 101} | arguments)))
+    return OrderDraws(
+        TrainingArguments(**({"batch_size": 8, "max_steps": 101, "left_to_right_steps": 100} | arguments))
+    )
 
 
 def mask_draws(objective: str, batch_size: int = 8, **orders: object) -> MaskDraws:

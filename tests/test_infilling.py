@@ -1,14 +1,20 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import math
+import random
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from rouge_score.tokenizers import DefaultTokenizer
+from tokenizers import Tokenizer, models
+from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from common.files import read_json
-from eval.infilling import BEFORE, Filler, Gap, evaluate, main, make_gaps
+from common.tokenization import train_tokenizer
+from eval.infilling import BEFORE, Filler, Gap, UnicodeWords, evaluate, main, make_gaps
 from modeling_aogpt import AOGPTForAnyOrderLM
 from tests.references import random_model
 from tests.training_runs import train, write_config
@@ -32,11 +38,17 @@ def test_gaps_leave_a_part_of_the_document() -> None:
     assert make_gaps(documents, 90, 4, seed=0) == gaps != make_gaps(documents, 90, 4, seed=1)
 
 
-class Words:
-    """A tokenizer with a word for each id."""
+@pytest.fixture
+def words() -> PreTrainedTokenizerFast:
+    """Return a tokenizer with a word of three bytes, such as " w1", for each id. Only end-of-text has no blank."""
+    vocabulary = {"<eos>": EOS} | {f"▁w{chr(ord('a') + token)}": token for token in range(1, 11)}
+    return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(vocabulary)), eos_token="<eos>")
 
-    def decode(self, ids: list[int]) -> str:
-        return " ".join(f"w{token}" for token in ids)
+
+@pytest.fixture(scope="module")
+def single_bytes() -> PreTrainedTokenizerBase:
+    """Return a tokenizer with a token for each byte, and end-of-text."""
+    return train_tokenizer(["ab"], 257)
 
 
 @pytest.mark.parametrize("padded_length", [8, None])
@@ -63,35 +75,107 @@ def test_left_to_right_does_not_see_the_text_after_the_gap(model: AOGPTForAnyOrd
     assert nats[True] == {round(expected.sum().item(), 5)}
 
 
-def test_scores_of_fillings(model: AOGPTForAnyOrderLM) -> None:
+def test_scores_of_fillings(model: AOGPTForAnyOrderLM, words: PreTrainedTokenizerFast) -> None:
     filler = Filler(model, 8, max_length=4)
     ids = torch.tensor([[3, MASK, MASK, 5, *[EOS] * 4]])
     filled = model.generate(ids, order="confidence", do_sample=False)[0, :4].tolist()
     other = [filled[0], filled[1], (filled[2] + 1) % 11, filled[3]]
-    results = evaluate(filler, [Gap(filled, 1, 2), Gap(other, 1, 2)], Words())
+    results = evaluate(filler, [Gap(filled, 1, 2), Gap(other, 1, 2)], words)
     known = results["known length"]
     assert (known["length"], known["exact"], known["rouge"]) == (1.0, 0.5, 0.75)  # half of the words of the second
-    num_bytes = sum(len(Words().decode(ids[1:3])) for ids in (filled, other))
+    num_bytes = sum(1 if token == EOS else 3 for ids in (filled, other) for token in ids[1:3])
     nats = filler.nats(Gap(filled, 1, 2), False) + filler.nats(Gap(other, 1, 2), False)
     assert known["bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes)
     assert results["length by the filled gap"]["bits_per_byte"] is None
-    assert list(evaluate(filler, [Gap(filled, 1, 2)], Words(), "left_to_right")) == [BEFORE]
+    assert list(evaluate(filler, [Gap(filled, 1, 2)], words, "left_to_right")) == [BEFORE]
+
+
+def score(fillings: list[tuple[Gap, list[int]]], tokenizer: PreTrainedTokenizerBase) -> dict[str, float | None]:
+    """Evaluate fillings of gaps of known length whose original tokens have one bit each."""
+    remaining = [ids for _, ids in fillings]
+    filler = SimpleNamespace(
+        methods=lambda orders: {"known length": lambda gap: remaining.pop(0)},
+        nats=lambda gap, only_before: gap.length * math.log(2),
+    )
+    return evaluate(filler, [gap for gap, _ in fillings], tokenizer)["known length"]
+
+
+def test_gaps_that_cut_characters_have_the_bytes_of_their_tokens(single_bytes: PreTrainedTokenizerBase) -> None:
+    ids = [*single_bytes.encode("é🙂"), EOS]
+    gaps = [(Gap(ids, 1, 2), [5, 5]), (Gap(ids, 3, 1), [5]), (Gap(ids, 5, 2), [5, 5])]
+    assert score(gaps, single_bytes)["bits_per_byte"] == pytest.approx(1)
+
+
+def test_matches_are_exact_if_the_bytes_are(single_bytes: PreTrainedTokenizerBase) -> None:
+    _, last, letter = ids = single_bytes.encode("éa")
+    first, end = Gap([last, letter], 0, 1), Gap([letter, last], 1, 1)  # incomplete characters in packed text
+    assert score([(first, [last - 1])], single_bytes)["exact"] == score([(end, [ids[0]])], single_bytes)["exact"] == 0
+    assert score([(first, [last]), (end, [last])], single_bytes)["exact"] == 1
+    merges = train_tokenizer(["éa"] * 9, 259)
+    (whole,), parts = merges.encode("éa"), [*merges.encode("é"), *merges.encode("a")]
+    assert score([(Gap([whole, letter], 0, 1), parts)], merges)["exact"] == 1
+
+
+def test_rouge_completes_characters_that_the_gap_cuts(single_bytes: PreTrainedTokenizerBase) -> None:
+    ids, other = (single_bytes.encode(text) for text in ("да, 漢字", "до, 漢学"))
+    gap = Gap(ids, 3, 5)  # from the last byte of the second character to the second byte of the fifth
+    assert score([(gap, gap.removed)], single_bytes)["rouge"] == 1
+    assert score([(gap, other[3:8])], single_bytes)["rouge"] == 0.5
+    assert score([(Gap(ids, 11, 1), other[11:])], single_bytes)["rouge"] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Привет, мир_2!", ["привет", "мир", "2"]),
+        ("Καλημέρα κόσμε", ["καλημέρα", "κόσμε"]),
+        ("cafe\u0301 naïve", ["cafe\u0301", "naïve"]),  # a letter with a combining mark
+        ("हिन्दी में", ["हिन्दी", "में"]),
+        ("한국어 단어", ["한국어", "단어"]),
+        ("漢字、かなABC", ["漢", "字", "か", "な", "abc"]),
+        ("คำไทย", ["ค", "ำ", "ไ", "ท", "ย"]),
+        ("\ufffd 🙂 …", []),
+    ],
+)
+def test_words_of_rouge_in_any_script(text: str, words: list[str]) -> None:
+    assert UnicodeWords().tokenize(text) == words
+
+
+def test_words_of_ascii_text_are_those_of_the_default_tokenizer() -> None:
+    rng, characters = random.Random(0), [chr(code) for code in range(128)]
+    for _ in range(200):
+        text = "".join(rng.choices(characters, k=200))
+        assert UnicodeWords().tokenize(text) == DefaultTokenizer().tokenize(text)
 
 
 @pytest.mark.usefixtures("datasets_cache")
-def test_report_of_runs(tmp_path: Path) -> None:
+def test_report_of_runs_on_text_that_is_not_ascii(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config, out = write_config(tmp_path), tmp_path / "out"
-    train(config, tmp_path / "decoder")
-    train(config, tmp_path / "encoder", "--architecture", "encoder", "--objective", "masked_diffusion")
-    train(config, tmp_path / "packed", "--packing", "packed")
+    documents = [f"{first}{second}{end}" for first in "бдгкт" for second in "аео漢" for end in ("м", "μα", "字", "🙂л")]
+    (tmp_path / "words.txt").write_text("\n".join(documents))
+    sizes = ("--vocab_size", "257", "--sequence_length", "12")  # each token is a byte
+    train(config, tmp_path / "decoder", *sizes)
+    train(config, tmp_path / "encoder", *sizes, "--architecture", "encoder", "--objective", "masked_diffusion")
+    train(config, tmp_path / "packed", *sizes, "--packing", "packed")
+    nats = Filler.nats
+
+    def one_bit_per_token(filler: Filler, gap: Gap, only_before: bool) -> float:
+        assert math.isfinite(nats(filler, gap, only_before))
+        return gap.length * math.log(2)
+
+    monkeypatch.setattr(Filler, "nats", one_bit_per_token)
     folders = [str(tmp_path / name) for name in ("decoder", "encoder", "packed")]
     main([*folders, "--num_documents", "5", "--max_length", "3", "--max_gap", "2", "--output_dir", str(out)])
     results = read_json(out / "results.json", ("runs",), "eval/infilling.py")["runs"]
     assert [len(methods) for methods in results.values()] == [4, 1, 4]
+    bits = [scores["bits_per_byte"] for methods in results.values() for scores in methods.values()]
+    assert [value for value in bits if value is not None] == pytest.approx([1] * 5)
     assert f"| {folders[1]} | known length | 100.0% |" in (out / "report.md").read_text()
 
 
-def test_missing_rouge_score_is_named(model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_rouge_score_is_named(
+    model: AOGPTForAnyOrderLM, words: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "rouge_score.rouge_scorer", None)
     with pytest.raises(ValueError, match="pip install rouge-score"):
-        evaluate(Filler(model, 8, 4), [Gap([1, 2, 3], 1, 1)], Words())
+        evaluate(Filler(model, 8, 4), [Gap([1, 2, 3], 1, 1)], words)

@@ -6,7 +6,8 @@ from itertools import islice
 import pytest
 
 from common import path_star
-from common.corpora import BUILT_IN, CorpusArguments, load_corpus
+from common.corpora import BUILT_IN, load_corpus
+from common.data_arguments import CorpusArguments
 from common.sequences import split_context
 
 

@@ -20,7 +20,8 @@ from torch._dynamo.utils import counters
 from torch.optim import AdamW
 from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
-from common.data import DataArguments, load_data
+from common.data import load_data
+from common.data_arguments import DataArguments
 from common.results import ORDER_SEED
 from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, head_loss

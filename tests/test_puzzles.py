@@ -110,7 +110,33 @@ def test_decodings_fit_the_model() -> None:
     )
     assert decoder == list(DECODINGS)
     assert set(decoder) - set(encoder) == {"random, speculative"}
-    assert rival == ["left to right", "left to right, sampled"]
+    assert rival == ["left to right", "left to right, sampled", "left to right, best of 16"]
+
+
+@pytest.mark.parametrize(("order", "scored"), [("left_to_right", "left_to_right"), ("confidence", "random")])
+def test_the_likeliest_of_several_solutions_counts(order: str, scored: str) -> None:
+    ids, solutions = encode(TEXTS, TOKENIZER, 17)
+    is_masked = ids == MASK
+    wrong = torch.where(is_masked, TOKENIZER("5").input_ids[0], solutions)
+    samples = [torch.stack((solutions[0], *wrong[1:])), wrong, torch.stack((wrong[0], *solutions[1:]))]
+
+    def generate(inputs: torch.LongTensor, **settings: object) -> SimpleNamespace:
+        history = torch.stack((inputs, samples[0]))
+        return SimpleNamespace(
+            sequences=samples.pop(0), history=history, num_forward_passes=1, unmasking_steps=None
+        )  # fmt: skip
+
+    def score(sequences: torch.LongTensor, targets: torch.Tensor, orders: str, **_: object) -> SimpleNamespace:
+        assert torch.equal(targets, is_masked)
+        assert orders == scored
+        return SimpleNamespace(log_likelihood=-(sequences != solutions).sum(dim=1).double())
+
+    model = SimpleNamespace(generate=generate, conditional_log_likelihood=score)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(DECODINGS, "best of 3", {"order": order, "do_sample": True, "best_of": 3})
+        results, is_solved, _ = decode(model, ids, solutions, "best of 3", 0)
+    assert is_solved.all()
+    assert results["passes_per_puzzle"] == 3
 
 
 def make_run(folder: str, solved: float, **arguments: object) -> dict:

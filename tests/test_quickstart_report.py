@@ -15,7 +15,8 @@ import torch
 from PIL import Image
 from transformers import set_seed
 
-from common.data import DataArguments, load_data
+from common.data import load_data
+from common.data_arguments import DataArguments
 from common.reports import make_printable
 from common.results import ORDER_SEED
 from common.tokenization import vocabulary_arguments

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from common.data import DataArguments
+from common.data_arguments import DataArguments
 from common.files import write_json
 from common.results import read_finished_run, read_results
 

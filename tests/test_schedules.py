@@ -37,8 +37,6 @@ def test_steps_that_do_not_depend_on_the_length_of_the_run() -> None:
 
 
 def test_steps_whose_orders_do_not_depend_on_the_length_of_the_run() -> None:
-    falling = replace(STABLE, left_to_right_fraction=1.0, final_left_to_right_fraction=0.0)
-    assert num_common_steps(falling, replace(falling, max_steps=30)) == 1  # it falls during the whole run
-    in_first_part = replace(falling, left_to_right_steps=6)
-    assert num_common_steps(in_first_part, replace(in_first_part, max_steps=30)) == 15
-    assert num_common_steps(in_first_part, replace(in_first_part, left_to_right_steps=7)) == 1
+    falling = replace(STABLE, left_to_right_fraction=1.0, final_left_to_right_fraction=0.0, left_to_right_steps=6)
+    assert num_common_steps(falling, replace(falling, max_steps=30)) == 15
+    assert num_common_steps(falling, replace(falling, left_to_right_steps=7)) == 1

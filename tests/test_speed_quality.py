@@ -14,7 +14,7 @@ import torch
 from datasets import Dataset
 from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
 
-from common.data import DataArguments
+from common.data_arguments import DataArguments
 from eval.benchmarks import speed_quality, study_results
 from eval.benchmarks.speed_quality import SpeedQualityArguments, compare, judge_samples, main
 from eval.judging import Judge, Sample

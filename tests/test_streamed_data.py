@@ -12,7 +12,8 @@ import torch
 from datasets import Dataset
 
 from common.corpora import sha256
-from common.data import Data, DataArguments, load_data
+from common.data import Data, load_data
+from common.data_arguments import DataArguments
 from common.sequences import encode_batch as encode
 from common.tokenization import train_tokenizer
 from modeling_aogpt import DataCollatorForAnyOrderLM

@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from common import sudoku
-from common.corpora import CorpusArguments, load_corpus
+from common.corpora import load_corpus
+from common.data_arguments import CorpusArguments
 from common.sequences import split_context
 
 

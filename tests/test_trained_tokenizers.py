@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from common.tokenization import decode, train_tokenizer, vocabulary_arguments
+from common.tokenization import decode, to_bytes, train_tokenizer, vocabulary_arguments
 from modeling_aogpt.configuration_aogpt import AOGPTConfig
 from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
 
@@ -110,3 +110,27 @@ def test_end_of_text_spelled_in_a_text_is_decoded() -> None:
     spelled = tokenizer.convert_tokens_to_ids(list("a<|endoftext|>"))
     assert tokenizer.eos_token_id not in spelled
     assert decode([*spelled, tokenizer.eos_token_id], tokenizer) == "a<|endoftext|>"
+
+
+def test_bytes_of_tokens_that_split_characters(tokenizer: PreTrainedTokenizerBase) -> None:
+    ids = tokenizer.encode("LATIN é 🙂\n")
+    assert to_bytes(ids, tokenizer) == "LATIN é 🙂\n".encode()
+    parts = [b"LATIN", b" ", b"\xc3", b"\xa9", b" ", b"\xf0", b"\x9f", b"\x99", b"\x82", b"\n"]
+    assert [to_bytes([token], tokenizer) for token in ids] == parts
+    assert to_bytes([tokenizer.eos_token_id, ids[-1]], tokenizer) == b"<|endoftext|>\n"
+    assert to_bytes([], tokenizer) == b""
+
+
+def test_bytes_of_added_tokens_that_are_text() -> None:
+    tokenizer = train_tokenizer(["ab abc"] * 9, 258)
+    tokenizer.add_tokens("  é")
+    assert to_bytes(tokenizer.encode("ab  éc"), tokenizer) == "ab  éc".encode()
+
+
+def test_bytes_of_sentencepiece_tokens() -> None:
+    pieces = ["</s>", "▁a", "é", "<0xF0>", "<0x9F>", "<0x99>", "<0x82>"]
+    inner = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(pieces)}))
+    inner.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="</s>")
+    assert to_bytes([2, 1, 3, 4, 5, 6, 0], tokenizer) == "é a🙂</s>".encode()
+    assert to_bytes([4, 5], tokenizer) == b"\x9f\x99"

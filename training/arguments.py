@@ -15,7 +15,7 @@ from typing import Any, Literal
 import yaml
 
 from common.commands import Options, Parser, option
-from common.data import DataArguments
+from common.data_arguments import DataArguments
 from common.models import find_model, read_config
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.data_collator import OrderDistribution
@@ -123,8 +123,8 @@ class TrainingArguments(Options):
     )
     left_to_right_steps: int | None = option(
         None,
-        "Step at which the fraction reaches final_left_to_right_fraction; it does not change later. Defaults to the "
-        "last step.",
+        "Step at which the fraction reaches final_left_to_right_fraction; it does not change later. Defaults to 30 % "
+        "of max_steps.",
         least=1,
     )
     learning_rate: float = option(6e-4, "Peak learning rate.")
@@ -186,7 +186,7 @@ MAY_CHANGE = {
 }
 # Keys that may change when a run is resumed, if the learning rates and left-to-right fractions of all finished steps
 # stay the same (see schedules.py).
-SCHEDULE = {"max_steps", "decay_steps"}
+SCHEDULE = {"max_steps", "decay_steps", "left_to_right_steps"}
 
 
 def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, TrainingArguments]:
@@ -304,6 +304,8 @@ def _set_defaults(model: ModelArguments, data: DataArguments, training: Training
     if training.left_to_right_fraction is None:
         default = OrderDistribution(**order_settings(training)).left_to_right_fraction
         training.left_to_right_fraction = default if model.architecture == "decoder" else 0.0
+    if training.left_to_right_steps is None and training.final_left_to_right_fraction is not None:
+        training.left_to_right_steps = max(round(0.3 * training.max_steps), 1)
     if training.final_learning_rate is None:
         training.final_learning_rate = training.learning_rate / 10
     if training.decay_steps is None and training.learning_rate_schedule == "warmup_stable_decay":

@@ -16,7 +16,6 @@ from modeling_aogpt import DataCollatorForAnyOrderLM
 from modeling_aogpt.data_collator import draw_integers, make_streams, to_uniform
 from modeling_aogpt.unmasking import MAX_MASKED_FRACTION
 from training.arguments import TrainingArguments, order_settings
-from training.schedules import left_to_right_steps
 
 # Indices of independent random streams. The orders have another stream, which `DataCollatorForAnyOrderLM` uses.
 CHOICES, TIMES, MASKS = -2, -3, -4
@@ -31,8 +30,8 @@ class OrderDraws:
     """
     Data collator for the decoder. It draws an order for each sequence.
 
-    With `final_left_to_right_fraction`, the fraction of left-to-right sequences changes linearly to this value,
-    during the whole run or during its first `left_to_right_steps` steps.
+    With `final_left_to_right_fraction`, the fraction of left-to-right sequences changes linearly to this value, during
+    the first `left_to_right_steps` steps.
 
     Args:
         training (`TrainingArguments`): Settings: `seed`, `batch_size`, `max_steps`, and the distribution of the orders.
@@ -50,7 +49,7 @@ class OrderDraws:
         batch = self._first(features)
         if self._last is not None:
             samples, training = _sample_numbers(features), self.training
-            progress = (samples // training.batch_size / left_to_right_steps(training)).clamp(max=1)
+            progress = (samples // training.batch_size / training.left_to_right_steps).clamp(max=1)
             is_last = uniform_numbers(training.seed, CHOICES, samples, 1) < progress[:, None]
             last = self._last(features)
             batch |= {name: torch.where(is_last, last[name], batch[name]) for name in ("orders", "labels")}

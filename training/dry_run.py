@@ -20,7 +20,7 @@ import yaml
 from transformers import AutoModel
 
 from common.commands import Options, Parser, one_line_errors, option
-from common.data import DataArguments
+from common.data_arguments import DataArguments
 from common.hardware import PEAK_FLOPS
 from common.models import Model, read_config
 from common.reports import markdown_table

@@ -32,11 +32,6 @@ def first_decay_step(training: TrainingArguments) -> int | None:
     return None
 
 
-def left_to_right_steps(training: TrainingArguments) -> int:
-    """Return the step at which the left-to-right fraction reaches its final value, by default the last step."""
-    return training.left_to_right_steps or max(training.max_steps - 1, 1)
-
-
 def num_common_steps(one: TrainingArguments, other: TrainingArguments) -> int:
     """Return the number of steps for which the learning rates and left-to-right fractions of two runs are the same."""
     num_steps = min(one.max_steps, other.max_steps)
@@ -44,6 +39,5 @@ def num_common_steps(one: TrainingArguments, other: TrainingArguments) -> int:
 
 
 def _values_at(step: int, training: TrainingArguments) -> tuple[float, ...]:
-    is_constant = training.final_left_to_right_fraction is None
-    progress = 0.0 if is_constant else min(step / left_to_right_steps(training), 1.0)
-    return learning_rate_at(step, training), progress
+    num_steps = training.left_to_right_steps
+    return learning_rate_at(step, training), 0.0 if num_steps is None else min(step / num_steps, 1.0)

@@ -328,11 +328,13 @@ def make_contenders(
         if name in DECODERS:
             contenders[name] = DECODERS[name](decoder)
         elif name in ENCODERS:
-            encoder = make_encoder(name, decoder.config).eval().to(device, dtype)
+            with device:
+                encoder = make_encoder(name, decoder.config).eval().to(dtype)
             if compile_mode is not None:
                 encoder.model.compile(mode=compile_mode)
             contenders[name] = sample_encoder(encoder)
         else:
-            model = load_causal_lm(name, decoder.config, length, dtype=dtype).to(device)
+            with device:
+                model = load_causal_lm(name, decoder.config, length, dtype=dtype).to(device)
             contenders |= sample_causal_lm(name, model, length, compile_mode)
     return contenders

@@ -281,7 +281,9 @@ def _draw_texts(axes: Axes, title: str, lines: list[str]) -> None:
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_axis_off()
     style = {"family": "DejaVu Sans Mono", "fontsize": 9, "linespacing": 1.45, "parse_math": False}
-    axes.text(0, 1, "\n".join(lines), va="top", clip_on=True, **style)
+    width = round(138 * axes.get_position().width)  # as many characters as fit
+    lines = [line if len(line) <= width else f"{line[: width - 1]}…" for line in lines]
+    axes.text(0, 1, "\n".join(lines), va="top", **style)
 
 
 def _mark_name(example: dict[str, Any]) -> str:

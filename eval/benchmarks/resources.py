@@ -181,7 +181,8 @@ def measure_encoder(
     Only the last step is run, because every step of an encoder computes all rows.
     """
     config = _make_decoder(sizes, length, device_name, dtype, threads).config
-    model = make_encoder("encoder", config).eval().to(device_name, dtype)
+    with torch.device(device_name):
+        model = make_encoder("encoder", config).eval().to(dtype)
     inputs = torch.zeros(1, length, dtype=torch.long)
     inputs[:, : max(1, length // NUM_STEPS)] = config.mask_token_id
     model.generate(inputs[:, :2], num_steps=1)
@@ -195,7 +196,8 @@ def _make_decoder(
 ) -> AOGPTForAnyOrderLM:
     torch.set_num_threads(threads)
     config = AOGPTConfig(**(sizes | {"max_position_embeddings": length}))
-    return AOGPTForAnyOrderLM(config).eval().to(device_name, dtype)
+    with torch.device(device_name):
+        return AOGPTForAnyOrderLM(config).eval().to(dtype)
 
 
 class PeakMemory:

@@ -23,8 +23,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from rich.console import Console
-from rich.markdown import Markdown
 from tqdm import tqdm
 
 from common.commands import Options, Parser, one_line_errors, option
@@ -107,7 +105,8 @@ def measure(
     device, dtype = find_device(arguments.device), getattr(torch, arguments.dtype)
     torch.manual_seed(0)
     if arguments.model is None:
-        model = AOGPTForAnyOrderLM(AOGPTConfig(**SIZES[arguments.size]))
+        with device:  # a GPU draws random weights much faster than a CPU
+            model = AOGPTForAnyOrderLM(AOGPTConfig(**SIZES[arguments.size]))
     else:
         model = load_pretrained(AOGPTForAnyOrderLM, find_model(arguments.model))
     model = model.eval().to(device, dtype)
@@ -185,14 +184,18 @@ def time_contenders(
         for name, contender in contenders.items()
         if contender.max_batch_size is None or batch_size <= contender.max_batch_size
     }
+    # A CPU needs only a few tokens to warm up. Accelerators and torch.compile load or compile kernels for every shape,
+    # so they need a complete generation.
+    needs_full_warm_up = arguments.compile is not None or device.type != "cpu"
+    if needs_full_warm_up:
+        # The first generation compiles kernels, and the second records CUDA graphs. Both take longer than later ones.
+        for contender in [contender for contender in included.values() if contender.is_linear] * 2:
+            contender.sample(batch_size, length, 1)
     seconds: Seconds = {
         (name, count): []
         for name, contender in included.items()
         for count in _choose_steps(contender, steps, arguments.limit_seconds, batch_size, length, device)
     }
-    # A CPU needs only a few tokens to warm up. Accelerators and torch.compile load or compile kernels for every shape,
-    # so they need a complete generation.
-    needs_full_warm_up = arguments.compile is not None or device.type != "cpu"
     jobs = sorted(seconds, key=lambda job: job[1])  # times of equal steps are compared, so measure them in a row
     for name, count in jobs:
         warm_up = (length, count) if needs_full_warm_up else (min(length, 8), 1)
@@ -292,7 +295,7 @@ def main(argv: list[str]) -> None:
             write_report(report, arguments.output_dir)
 
     report = measure(arguments, shlex.join(["python", "eval/benchmarks/speed.py", *argv]), save)
-    Console().print(Markdown(to_markdown(report)))
+    print(to_markdown(report))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from common.data import DataArguments, load_data
+from common.data import load_data
+from common.data_arguments import DataArguments
 from common.files import read_json, write_json, write_text
 from common.models import Model, load_model
 from common.reports import markdown_table, save_figure, style_axes, with_error
@@ -31,6 +32,9 @@ MEASURES = {**ORDER_NAMES, "infilling": "a random half, given the other", "own_o
 # 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom. For more degrees of freedom, the last
 # one is used, which makes the intervals slightly too wide.
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+# Number of held-out sequences for which halves are drawn together. It does not depend on `eval_batch_size`, so that all
+# arms predict the same tokens. (`conditional_log_likelihood` limits the rows of a forward pass.)
+INFILLING_SEQUENCES = 256
 
 
 @dataclass(frozen=True)
@@ -127,9 +131,8 @@ def infilling_score(folder: Path) -> float:
 
 def _measure_infilling(folder: Path) -> float:
     """Return the bits per byte of infilling, measured on the held-out sequences on which the run was evaluated."""
-    results, _ = read_finished_run(folder)
     rows, model = held_out_rows(folder), load_model(folder / "model")
-    batches = split_batches(rows["input_ids"], results["arguments"]["eval_batch_size"])
+    batches = split_batches(rows["input_ids"], INFILLING_SEQUENCES)
     nats = sum(infilling_nats(model, torch.tensor(batch)) for batch in batches)
     return nats / sum(rows["num_bytes"]) / math.log(2)
 

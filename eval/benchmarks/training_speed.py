@@ -6,10 +6,10 @@ Time and memory of a training step of AO-GPT, compared with a plain implementati
     python eval/benchmarks/training_speed.py [--batch_size 3] [--output_dir DIR]
     python eval/benchmarks/training_speed.py --size medium --batch_size 16 --steps 40 --mixed_precision bf16 --compile
 
-Each implementation is measured in a new process. A step draws the orders, computes the loss and the gradients, clips
-the gradients, and updates the weights and their moving averages. Only the second half of the steps is counted. The
-memory is the peak memory of the process, or of the tensors on the GPU. It includes the weights, their moving averages
-and AdamW's moments.
+Each implementation is measured in a new process. The results are written after each of them, so an interrupted run
+keeps them. A step draws the orders, computes the loss and the gradients, clips the gradients, and updates the weights
+and their moving averages. Only the second half of the steps is counted. The memory is the peak memory of the process,
+or of the tensors on the GPU. It includes the weights, their moving averages and AdamW's moments.
 """
 
 import shlex
@@ -146,7 +146,8 @@ def make_step(kind: str, arguments: Arguments) -> Callable[[Batch], tuple[torch.
     and each of its `PARTS` ended. It does not wait for the device.
     """
     recipe, size = TrainingArguments(), SIZES[arguments.size]
-    model = (PlainAOGPT(**size) if kind == "plain" else AOGPTForAnyOrderLM(_make_config(size))).to(DEVICE).train()
+    with DEVICE:
+        model = (PlainAOGPT(**size) if kind == "plain" else AOGPTForAnyOrderLM(_make_config(size))).train()
     optimizer = create_optimizer(model, recipe)
     if kind == "plain":
         for group in optimizer.param_groups:
@@ -163,7 +164,10 @@ def make_step(kind: str, arguments: Arguments) -> Callable[[Batch], tuple[torch.
 
     def step(features: Batch) -> tuple[torch.Tensor, list[Mark]]:
         marks = [mark()]
-        batch = send_to_device(draw_orders(features), DEVICE, non_blocking=True)
+        batch = draw_orders(features)
+        if DEVICE.type == "cuda":  # as in training; without pinned memory, the copy would wait for the GPU
+            batch = {name: values.pin_memory() for name, values in batch.items()}
+        batch = send_to_device(batch, DEVICE, non_blocking=True)
         marks.append(mark())
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=arguments.mixed_precision == "bf16"):
             loss = compute_loss(batch["input_ids"], batch["orders"])
@@ -281,30 +285,39 @@ Written by `{results["command"]}`.
 """
 
 
+def summarize(runs: list[dict[str, Any]], size_name: str, argv: list[str]) -> dict[str, Any]:
+    """Return the content of results.json. Add `mfu` (model FLOPs utilization) to the results of each implementation."""
+    size = SIZES[size_name]
+    with torch.device("meta"):
+        num_parameters = sum(weight.numel() for weight in PlainAOGPT(**size).parameters())
+    speed = max((run["peak_flops"] for run in runs if run["peak_flops"]), default=None)
+    for run in runs:
+        flops = flops_per_token(_make_config(size), run["length"]) * run["tokens_per_second"]
+        run["mfu"] = speed and flops / speed
+    return {
+        "command": shlex.join(["python", "eval/benchmarks/training_speed.py", *argv]),
+        "size_name": size_name,
+        "size": size,
+        "runs": runs,
+        "peak_flops": speed,
+        "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU",
+        "state_bytes": 5 * 4 * num_parameters,
+        "versions": versions(),
+    }
+
+
 @one_line_errors()
 def main(argv: list[str]) -> None:
     """Run the command."""
     (arguments,) = Parser(Arguments).parse(argv)
     check_precision(DEVICE, arguments.mixed_precision)
-    size = SIZES[arguments.size]
+    runs: list[dict[str, Any]] = []
     with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
-        runs = [run_in_new_process(measure, kind, arguments) for kind in tqdm(KINDS, unit="process")]
-    speed = max((run["peak_flops"] for run in runs if run["peak_flops"]), default=None)
-    for run in runs:
-        flops = flops_per_token(_make_config(size), run["length"]) * run["tokens_per_second"]
-        run["mfu"] = speed and flops / speed
-    results = {
-        "command": shlex.join(["python", "eval/benchmarks/training_speed.py", *argv]),
-        "size_name": arguments.size,
-        "size": size,
-        "runs": runs,
-        "peak_flops": speed,
-        "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU",
-        "state_bytes": 5 * 4 * sum(weight.numel() for weight in PlainAOGPT(**size).parameters()),
-        "versions": versions(),
-    }
-    write_json(arguments.output_dir / "results.json", results)
-    write_text(arguments.output_dir / "README.md", format_report(results))
+        for kind in tqdm(KINDS, unit="process"):
+            runs.append(run_in_new_process(measure, kind, arguments))
+            results = summarize(runs, arguments.size, argv)
+            write_json(arguments.output_dir / "results.json", results)
+            write_text(arguments.output_dir / "README.md", format_report(results))
     print(format_table(results))
 
 

@@ -1,0 +1,87 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Options of corpora and of training data. This module needs no `datasets`, so commands without data can import it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from common.commands import Options, option
+
+SampleBy = Literal["line", "paragraph", "document"]
+
+
+@dataclass
+class CorpusArguments(Options):
+    """Options that select the text for training and evaluation."""
+
+    corpus: list[str] = option(
+        ["unicode-names"],
+        "Built-in corpus (`unicode-names`; `python-stdlib`; `sudoku-N`, `sudoku-N-clues` or `sudoku-N-puzzles` with "
+        "N = 4, 6 or 9; `path-star-2-5`, `path-star-5-5` or `path-star-2-10`); or text, JSONL or Parquet files, or "
+        "glob patterns of such files, also compressed (.xz, .gz); or name or folder of a Hub data set.",
+    )
+    corpus_config: str | None = option(None, "Configuration of the Hub data set.")
+    corpus_revision: str | None = option(None, "Revision of the Hub data set.")
+    corpus_documents: int | None = option(
+        None, "Number of documents that the corpus must have, to detect missing files; not checked with streaming."
+    )
+    train_split: str = option("train", "Split of the Hub data set to train on.")
+    validation_split: str | None = option(
+        None,
+        "Split of the Hub data set to hold out; defaults to `validation` if the data set has a split of this name.",
+    )
+    validation_files: list[str] = option([], "Files to hold out, if the corpus consists of files or is streamed.")
+    validation_fraction: float = option(
+        0.05,
+        "Fraction of the documents to hold out if there is neither a validation split nor validation_files. The "
+        "documents are selected by a hash.",
+        least=0,
+        below=1,
+    )
+    text_column: str = option("text", "Column with the documents; has no effect for plain text.")
+    sample_by: SampleBy = option(
+        "line", "Part of a plain text file that is one document; `document` means a whole file."
+    )
+    preprocessing_num_workers: int | None = option(
+        None,
+        "Number of processes that filter and tokenize; by default, one process with several threads.",
+        least=1,
+    )
+
+    @property
+    def name(self) -> str:
+        """Return the values of `corpus`, separated by spaces."""
+        return " ".join(self.corpus)
+
+
+@dataclass
+class DataArguments(CorpusArguments):
+    """Options of the data: the corpus, the tokenizer, and how documents become sequences."""
+
+    tokenizer: str | None = option(None, "Name or folder of a tokenizer; by default, one is trained on the corpus.")
+    vocab_size: int = option(1024, "Vocabulary size of the tokenizer that is trained on the corpus.")
+    packing: Literal["packed", "documents"] = option(
+        "packed",
+        "packed: join the documents, each followed by end-of-text, and cut the result into sequences. documents: make "
+        "one sequence of each document, padded with end-of-text.",
+    )
+    sequence_length: int = option(1024, "Number of tokens per sequence.", least=1)
+    drop_long_documents: bool = option(
+        False,
+        "With packing=documents, drop documents that are longer than a sequence; by default, such documents are an "
+        "error.",
+    )
+    context_marks: str | None = option(
+        None,
+        "With packing=documents, two characters such as []. Text between them is context, which is given and not "
+        "predicted: the loss does not include it, and with orders=context_first it comes first. The two characters are "
+        "removed from the documents.",
+    )
+    streaming: bool = option(False, "Read, tokenize and pack the corpus during training; requires tokenizer.")
+    shuffle_window: int = option(4096, "Number of streamed sequences that are shuffled together.", least=1)
+    validation_documents: int = option(
+        1000,
+        "With streaming and without validation_files, the number of documents to hold out. They are the first "
+        "documents of the validation split or, without a validation split, of the training split.",
+        least=1,
+    )

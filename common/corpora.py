@@ -278,7 +278,7 @@ def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, 
     except Exception as error:  # the library raises many kinds of errors
         raise ValueError(
             f"{name!r} is neither a built-in corpus ({', '.join(sorted(BUILT_IN))}) nor a file, and cannot be loaded "
-            f"as a Hub data set. Check `corpus`. (Cause: {error})"
+            f"as a Hub data set. Check `corpus` and `corpus_revision`. (Cause: {error})"
         ) from error
     if partial:
         raise ValueError(

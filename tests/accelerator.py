@@ -267,8 +267,9 @@ def gradient_of_objective(
     objective: type[MaskedDiffusionObjective],
 ) -> Callable[[MDMEncoderForMaskedLM, Callable], torch.Tensor]:
     def run(model: MDMEncoderForMaskedLM, put: Callable) -> torch.Tensor:
-        times = torch.tensor([0.2, 0.5, 0.9], dtype=torch.float64)
-        objective(model.train())(put(IDS), put(IDS % 2 == 0), put(times)).backward()
+        is_masked, times = IDS % 2 == 0, torch.tensor([0.2, 0.5, 0.9], dtype=torch.float64)
+        indices = is_masked.flatten().nonzero().squeeze(1)
+        objective(model.train())(put(IDS), put(is_masked), put(indices), put(times)).backward()
         return model.lm_head.weight.grad
 
     return run

@@ -407,6 +407,12 @@ FRACTION = ("left_to_right_fraction", "final_left_to_right_fraction", "left_to_r
         ("small_released", "small", {"batch_size", "max_steps"}),
         ("medium_released", "medium", {"batch_size", "max_steps"}),
         ("small_encoder", "small", {"architecture", "objective", "left_to_right_fraction"}),
+        ("medium_encoder", "medium", {"architecture", "objective", "left_to_right_fraction"}),
+        (
+            *("medium_sedd", "medium_encoder"),
+            {"objective", "target_injection", "position_encoding", "norm", "norm_bias"}
+            | {"qk_norm", "attention_bias", "attention_output_bias", "hidden_act"},
+        ),
     ],
 )
 def test_variants_of_recipes_differ_only_as_their_names_say(name: str, base: str, differences: set[str]) -> None:

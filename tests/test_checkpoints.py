@@ -251,6 +251,22 @@ def test_sharded_checkpoints_have_the_tensors_of_the_time_at_which_saving_starte
 
 @SHARDED
 @pytest.mark.usefixtures("_one_process")
+def test_the_background_writer_does_not_use_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default, the current GPU of a new thread is GPU 0. Every process would take some of its memory."""
+    write = dcp.HuggingFaceStorageWriter.write_data
+
+    def write_with_a_gpu(*arguments: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.cuda, "is_available", lambda: True)  # without a GPU, any use of it is now an error
+            return write(*arguments)
+
+    monkeypatch.setattr(dcp.HuggingFaceStorageWriter, "write_data", write_with_a_gpu)
+    start_saving(tmp_path, 1, TENSORS).wait()
+    assert load_newest_checkpoint(tmp_path).step == 1
+
+
+@SHARDED
+@pytest.mark.usefixtures("_one_process")
 def test_a_sharded_checkpoint_is_visible_when_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(tmp_path, 1)
     finish = dcp.HuggingFaceStorageWriter.finish

@@ -38,6 +38,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator, FullyShardedDataParallelPlugin, ParallelismConfig, PartialState
 from accelerate.utils import DistributedType
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from modeling_aogpt import head_loss
 from training import checkpoints
@@ -89,6 +90,7 @@ def checked(run):
     assert sum(tensor.to_local().numel() for tensor in tensors) < 0.7 * sum(tensor.numel() for tensor in tensors)
     return train(run)
 
+FSDPModule.set_requires_gradient_sync = None  # not called: no process keeps the gradients of all weights
 if bf16:
     state.fsdp_plugin.set_mixed_precision("bf16")  # as Accelerate does on accelerators
 Pretraining.train, Accelerator.prepare, checkpoints._file_checksums = checked, checked_prepare, checked_checksums

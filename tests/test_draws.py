@@ -38,8 +38,11 @@ def mask_draws(objective: str, batch_size: int = 8, **orders: object) -> MaskDra
 )
 def test_draws_of_a_sample_do_not_depend_on_the_batch(draws: OrderDraws | MaskDraws) -> None:
     together = draws(features(range(400, 424)))
+    together.pop("masked_indices", None)
     for first, last in ((400, 401), (405, 413), (423, 424)):
         part = draws(features(range(first, last)))
+        if "is_masked" in part:
+            assert torch.equal(part.pop("masked_indices"), part["is_masked"].flatten().nonzero().squeeze(1))
         assert part.keys() == together.keys()
         for key, values in part.items():
             assert torch.equal(values, together[key][first - 400 : last - 400]), key

@@ -93,8 +93,10 @@ def test_a_launch_file_needs_no_keys(
 ) -> None:
     path = tmp_path / "launch.yaml"
     path.write_text("use_cpu: false\n")
-    rows = estimate(tmp_path, monkeypatch, capsys, f"--launch={path}", "--gpu_memory=999")
-    assert rows["machine"].startswith("1 x NVIDIA H100 80GB HBM3")
+    options = (f"--launch={path}", "--gpu_memory=999", "--batch_size=8", "--max_steps=500000")
+    rows = estimate(tmp_path, monkeypatch, capsys, *options)
+    assert rows["machine"] == "1 x NVIDIA H100 80GB HBM3, 1 pass per step"
+    assert rows["time"] == f"{500_000 / float(rows['speed'].split()[0].replace(',', '')):.1f} hours without evaluations"
     path.write_text("words")
     with pytest.raises(SystemExit, match=r"`launch` must be a launch file of Accelerate, but .*yaml contains 'words'"):
         estimate(tmp_path, monkeypatch, capsys, f"--launch={path}")

@@ -4,6 +4,8 @@
 
 import itertools
 import math
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -50,7 +52,14 @@ def any_order_bound(model: MDMEncoderForMaskedLM) -> float:
 
 
 def loss(objective: MaskedDiffusionObjective, is_masked: torch.Tensor, time: float) -> float:
-    return objective(IDS, is_masked=is_masked[None], times=torch.tensor([time], dtype=torch.float64)).item()
+    return compute(objective, IDS, is_masked[None], time).item()
+
+
+def compute(
+    objective: MaskedDiffusionObjective, ids: torch.Tensor, is_masked: torch.Tensor, time: float
+) -> torch.Tensor:
+    indices, times = is_masked.flatten().nonzero().squeeze(1), torch.tensor([time], dtype=torch.float64)
+    return objective(ids, is_masked=is_masked, masked_indices=indices, times=times)
 
 
 def probability(is_masked: torch.Tensor, fraction: float) -> float:
@@ -148,7 +157,7 @@ def test_normalized_scores_have_the_same_loss_under_both_objectives() -> None:
 
 def test_the_loss_without_masks_is_zero() -> None:
     objective = MaskedDiffusionObjective(random_encoder("adaln"))
-    value = objective(IDS, is_masked=torch.zeros_like(IDS, dtype=torch.bool), times=torch.tensor([0.1]).double())
+    value = compute(objective, IDS, torch.zeros_like(IDS, dtype=torch.bool), 0.1)
     value.backward()
     assert value.item() == 0
     assert all(weight.grad is None or not weight.grad.any() for weight in objective.parameters())
@@ -160,7 +169,41 @@ def test_the_loss_without_labels_is_zero() -> None:
     assert value.item() == 0
 
 
+@pytest.fixture
+def graphs() -> list[torch.fx.GraphModule]:
+    """Return the list to which `record` adds graphs, without graphs of other tests."""
+    torch._dynamo.reset()
+    return []
+
+
+def record(graphs: list[torch.fx.GraphModule], graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable:
+    """Compile nothing. This is a backend of torch.compile."""
+    graphs.append(graph)
+    return graph.forward
+
+
+@pytest.mark.parametrize("objective", [MaskedDiffusionObjective, ScoreEntropyObjective])
+def test_batches_with_other_numbers_of_masked_tokens_use_the_same_compiled_graph(
+    objective: type[MaskedDiffusionObjective], graphs: list[torch.fx.GraphModule]
+) -> None:
+    plain = objective(random_encoder("sigma").train())
+    compiled = torch.compile(plain, backend=partial(record, graphs))
+    for mask in MASKS:
+        torch.testing.assert_close(compute(compiled, IDS, mask[None], 0.5), compute(plain, IDS, mask[None], 0.5))
+    assert len(graphs) <= 2  # for the first number of masked tokens, and for all numbers
+
+
+def test_the_compiled_graph_of_a_decoder_contains_no_other_graphs(graphs: list[torch.fx.GraphModule]) -> None:
+    """PyTorch before 2.13 cannot divide such a graph, as DDP needs. A `torch.autograd.Function` is such a graph."""
+    plain = AnyOrderObjective(random_model().train())
+    compiled = torch.compile(plain, backend=partial(record, graphs))
+    orders = torch.arange(LENGTH).flip(0)[None]
+    torch.testing.assert_close(compiled(IDS, orders), plain(IDS, orders))
+    (graph,) = graphs
+    assert not [node.target for node in graph.graph.nodes if node.op == "get_attr"]
+
+
 def test_ids_that_are_not_text_are_errors() -> None:
     objective = MaskedDiffusionObjective(random_encoder("adaln"))
     with pytest.raises(ValueError, match=r"`input_ids` contains the id 5, but .* at least 0 and below 5"):
-        objective(torch.full_like(IDS, 5), is_masked=MASKS[:1], times=torch.tensor([0.1]).double())
+        compute(objective, torch.full_like(IDS, 5), MASKS[:1], 0.1)

@@ -14,6 +14,7 @@ import platform
 from typing import Any, Literal
 
 import torch
+from accelerate.utils import is_torch_version
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
 from transformers import PreTrainedModel
 
@@ -38,6 +39,8 @@ def checkpoint_activations(model: PreTrainedModel, kind: ActivationCheckpointing
         policy = _selective_policy(model.config.hidden_size)
         # torch.compile does not accept a functools.partial here.
         arguments["context_fn"] = lambda: create_selective_checkpoint_contexts(policy)
+    if not is_torch_version(">=", "2.13.0"):
+        torch._dynamo.config.optimize_ddp = False  # otherwise, DDP of a compiled model with recomputation is an error
     model.base_model.register_forward_hook(_release_memory)
     # Transformers 5.23 renamed the method from the second name to the first.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable

@@ -188,6 +188,8 @@ class _FolderWriter(StorageWriter):
 
     def __init__(self, path: Path, state: dict[str, Any], on_finish: Callable[[], None]) -> None:
         super().__init__(str(temporary_path(path)), save_distributed=True)
+        # The tensors are on the CPU already. Otherwise, the thread that writes them would use GPU 0 in every process.
+        self.per_thread_copy_ahead = 0
         self._path, self._state, self._on_finish = path, state, on_finish
 
     def finish(self, metadata: dcp.Metadata, results: list[Any]) -> None:

@@ -78,7 +78,12 @@ class MaskDraws:
         self.draw_orders = OrderDraws(training)
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
-        """Return `input_ids` and `is_masked` (batch, n), and `times` (batch,). Features are as in [`OrderDraws`]."""
+        """
+        Return the arguments of `MaskedDiffusionObjective.forward`. Features are as in [`OrderDraws`].
+
+        Their shapes are (batch, n) for `input_ids` and `is_masked`, (num_masked,) for `masked_indices`, and (batch,)
+        for `times`.
+        """
         samples = _sample_numbers(features)
         times = self.draw_times(samples)
         if self.objective == "any_order":
@@ -91,7 +96,8 @@ class MaskDraws:
             input_ids = torch.stack([torch.as_tensor(feature["input_ids"]) for feature in features]).long()
             fractions = times * (MAX_MASKED_FRACTION if self.objective == "score_entropy" else 1.0)
             is_masked = uniform_numbers(self.seed, MASKS, samples, input_ids.shape[1]) < fractions[:, None]
-        return {"input_ids": input_ids, "is_masked": is_masked, "times": times}
+        masked_indices = is_masked.flatten().nonzero().squeeze(1)
+        return {"input_ids": input_ids, "is_masked": is_masked, "masked_indices": masked_indices, "times": times}
 
     def draw_times(self, samples: torch.LongTensor) -> torch.DoubleTensor:
         """Return the diffusion time of each sample, in (0, 1]."""

@@ -86,6 +86,7 @@ def estimate_run(
     batch_tokens = training.batch_size * data.sequence_length
     step_flops = batch_tokens * flops_per_token(config, data.sequence_length)
     seconds = step_flops / (num_processes * PEAK_FLOPS[gpus[0]] * options.mfu)
+    hours = training.max_steps * seconds / 3600
     memory = device_memory(model, batch_tokens // passes // num_processes, training, launch)
     checkpoint = model.num_parameters() * CHECKPOINT_BYTES
     kept = training.save_total_limit + 1 + training.max_steps // (training.keep_every or training.max_steps + 1)
@@ -95,9 +96,9 @@ def estimate_run(
         "parameters": f"{model.num_parameters():,}",
         "tokens": f"{training.max_steps * batch_tokens:,} ({batch_tokens:,} per step)",
         "FLOPs": f"{training.max_steps * step_flops:.2e}",
-        "machine": f"{num_processes} x {gpus[0]}, {passes} passes per step",
+        "machine": f"{num_processes} x {gpus[0]}, {passes} {'pass' if passes == 1 else 'passes'} per step",
         "speed": f"{3600 / seconds:,.0f} steps per hour at {options.mfu:.0%} MFU",
-        "time": f"{training.max_steps * seconds / 86400:,.1f} days without evaluations",
+        "time": (f"{hours:,.1f} hours" if hours < 24 else f"{hours / 24:,.1f} days") + " without evaluations",
         "memory per GPU": f"{memory / 1e9:,.1f} of {options.gpu_memory:g} GB",
         "disk": f"{kept} checkpoints of {checkpoint / 1e9:,.1f} GB; {free / 1e9:,.0f} GB are free",
     }

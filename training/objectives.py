@@ -8,27 +8,28 @@ training/draws.py). With uniformly random orders, all objectives except the scor
 same upper bound on -log p(x) / n. It is Eq. 7 of the paper, and equals Eq. 1.
 """
 
+from typing import Any
+
 import torch
-from accelerate import Accelerator
-from accelerate.utils import DynamoBackend
 from torch import nn
 
 from common.models import Model
 from modeling_aogpt import head_loss as module
 from modeling_aogpt.head_loss import Loss, head_loss
+from modeling_aogpt.orders import index_by_rank
 from modeling_aogpt.unmasking import log_linear_noise
-from modeling_aogpt.validation import prepare_input_ids
+from modeling_aogpt.validation import prepare_input_ids, prepare_labels
 
 
-def compile_head_loss(accelerator: Accelerator) -> None:
+def compile_head_loss(**options: Any) -> None:
     """
-    Compile the head and its loss, if Accelerate compiles only the blocks of the model.
+    Compile the loss of the head. `options` are arguments of `torch.compile`.
 
-    If Accelerate compiles the whole model, the head and its loss are part of the graph of the model.
+    The head and its loss are not part of the graph of a compiled model. Otherwise, every number of masked tokens would
+    need its own graph of an encoder. In addition, DDP of PyTorch before 2.13 cannot divide the graph of a model that
+    contains a `torch.autograd.Function`.
     """
-    plugin = accelerator.state.dynamo_plugin
-    if plugin.backend != DynamoBackend.NO and plugin.use_regional_compilation:
-        module.differentiate_chunk = torch.compile(module.differentiate_chunk, **plugin.to_kwargs())
+    module.differentiate_chunk = torch.compile(module.differentiate_chunk, **options)
 
 
 class Objective(nn.Module):
@@ -55,8 +56,14 @@ class AnyOrderObjective(Objective):
 
         `labels` defaults to `input_ids`. Tokens with the label -100 are not part of the loss.
         """
-        labels = input_ids if labels is None else labels
-        return self.model(input_ids, orders, labels=labels, skip_logits=True).loss
+        output, orders = self.model.forward_by_rank(input_ids, orders, attention_mask=None)
+        labels = prepare_labels(self.model, input_ids if labels is None else labels, input_ids)
+        return self.compute_loss(output.last_hidden_state, index_by_rank(labels, orders))
+
+    @torch.compiler.disable  # see `compile_head_loss`
+    def compute_loss(self, hidden_states: torch.Tensor, labels: torch.LongTensor) -> torch.Tensor:
+        """Return the loss for the hidden states (batch, n, hidden_size) and the labels (batch, n), both by rank."""
+        return self.model.compute_loss_of_states(hidden_states, labels)
 
 
 class MaskedDiffusionObjective(Objective):
@@ -71,7 +78,11 @@ class MaskedDiffusionObjective(Objective):
     loss: Loss = "cross_entropy"
 
     def forward(
-        self, input_ids: torch.LongTensor, is_masked: torch.BoolTensor, times: torch.DoubleTensor
+        self,
+        input_ids: torch.LongTensor,
+        is_masked: torch.BoolTensor,
+        masked_indices: torch.LongTensor,
+        times: torch.DoubleTensor,
     ) -> torch.Tensor:
         """
         Return the loss of a batch.
@@ -79,18 +90,30 @@ class MaskedDiffusionObjective(Objective):
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Sequences without padding.
             is_masked (`torch.BoolTensor` of shape `(batch, n)`): Whether each token is masked.
+            masked_indices (`torch.LongTensor` of shape `(num_masked,)`): Indices of the masked tokens in
+                `input_ids.flatten()`. If they were computed here, the CPU would wait for the device.
             times (`torch.DoubleTensor` of shape `(batch,)`): Diffusion time t of each sequence, in (0, 1].
         """
-        rows = is_masked.flatten().nonzero().squeeze(1)  # waits for the device, so it comes before the forward pass
         input_ids = prepare_input_ids(self.model, input_ids)
         masked_ids = input_ids.masked_fill(is_masked, self.model.config.mask_token_id)
         output = self.model.model(masked_ids, sigma=self.noise_levels(times))
+        return self.compute_loss(output.last_hidden_state, input_ids, masked_indices, times)
+
+    @torch.compiler.disable  # see `compile_head_loss`
+    def compute_loss(
+        self,
+        hidden_states: torch.Tensor,
+        input_ids: torch.LongTensor,
+        masked_indices: torch.LongTensor,
+        times: torch.DoubleTensor,
+    ) -> torch.Tensor:
+        """Return the loss for the hidden states (batch, n, hidden_size) of the encoder."""
         weights = (1 / times / input_ids.numel())[:, None].expand_as(input_ids)
         return head_loss(
-            output.last_hidden_state.flatten(0, 1).index_select(0, rows),
+            hidden_states.flatten(0, 1).index_select(0, masked_indices),
             self.model.lm_head,
-            input_ids.flatten()[rows],
-            weights.flatten()[rows],
+            input_ids.flatten()[masked_indices],
+            weights.flatten()[masked_indices],
             self.loss,
             self.model.config.num_valid_tokens,
         )

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, broadcast_object_list, send_to_device, set_seed
+from accelerate.utils import DistributedType, DynamoBackend, broadcast_object_list, send_to_device, set_seed
 from tqdm import tqdm
 from transformers import AutoModel
 
@@ -64,7 +64,15 @@ from training.objectives import OBJECTIVES, compile_head_loss
 from training.optimization import ExponentialMovingAverage, create_optimizer, parameter_groups, set_learning_rate
 from training.report import loss_curve, write_report
 from training.schedules import first_decay_step, learning_rate_at, num_common_steps
-from training.sharding import check_sharding, full_tensor, gathered, gets_weights, is_sharded, keep_float32_gradients
+from training.sharding import (
+    check_sharding,
+    full_tensor,
+    gathered,
+    gets_weights,
+    is_sharded,
+    keep_float32_gradients,
+    shard_gradients,
+)
 from training.status import StepStatus
 from training.streamed_data import training_samples
 from training.tracking import flops_per_token, logger_types, start_tracker
@@ -247,7 +255,9 @@ class Pretraining:
         self.optimizer = create_optimizer(self.model, training)
         self.objective = OBJECTIVES[model_arguments.architecture, training.objective](self.model)
         keep_float32_gradients(accelerator)
-        compile_head_loss(accelerator)
+        shard_gradients(accelerator)
+        if (plugin := accelerator.state.dynamo_plugin).backend != DynamoBackend.NO:
+            compile_head_loss(**plugin.to_kwargs())
         # These wrap the objective and the optimizer for several processes and mixed precision. They share the weights
         # of self.model.
         self.parallel_objective, self.parallel_optimizer = accelerator.prepare(self.objective, self.optimizer)

@@ -46,6 +46,16 @@ def keep_float32_gradients(accelerator: Accelerator) -> None:
         )
 
 
+def shard_gradients(accelerator: Accelerator) -> None:
+    """
+    Make FSDP2 shard the gradients after every forward pass of a step.
+
+    By default, Accelerate sums the gradients of all passes before it shards them, so every process needs memory for the
+    gradients of all weights.
+    """
+    accelerator.gradient_state.plugin_kwargs["sync_each_batch"] = accelerator.distributed_type == DistributedType.FSDP
+
+
 def gets_weights(accelerator: Accelerator) -> bool:
     """Return whether this process gets its weights from process 0 (in `Accelerator.prepare`, as shards)."""
     is_fsdp = accelerator.distributed_type == DistributedType.FSDP

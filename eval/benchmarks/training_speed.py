@@ -36,7 +36,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from training.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
 from training.arguments import TrainingArguments
 from training.draws import OrderDraws
-from training.objectives import AnyOrderObjective
+from training.objectives import AnyOrderObjective, compile_head_loss
 from training.optimization import ExponentialMovingAverage, create_optimizer
 from training.tracking import flops_per_token
 
@@ -157,6 +157,8 @@ def make_step(kind: str, arguments: Arguments) -> Callable[[Batch], tuple[torch.
     else:
         checkpoint_activations(model, KINDS[kind])
         objective, update_average = AnyOrderObjective(model), ExponentialMovingAverage(model, recipe.ema_decay).update
+    if arguments.compile:
+        compile_head_loss()
     compute_loss = torch.compile(objective) if arguments.compile else objective
     draw_orders = OrderDraws(recipe)
 

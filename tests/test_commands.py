@@ -49,6 +49,7 @@ WRONG = [
     ("eval/benchmarks/context_orders.py damaged", "damaged/results.json is not a JSON file"),
     ("eval/benchmarks/context_orders.py folder --max_ensemble 6", "`max_ensemble` must be a power of 2, but is 6"),
     ("eval/benchmarks/context_orders.py", None),
+    ("eval/benchmarks/entropy.py --steps 0", "`steps` must be at least 1, but is 0"),
     ("eval/benchmarks/likelihood_estimators.py damaged", "damaged/results.json is not a JSON file"),
     ("eval/benchmarks/likelihood_estimators.py", None),
     ("eval/benchmarks/likelihood_estimators.py folder --num_draws 3", "`num_draws` must be even, but is 3"),

@@ -40,6 +40,7 @@ SPEED = $(BIN)/python eval/benchmarks/speed.py --device cuda --dtype bfloat16 --
 gpu: $(addprefix $(GPU)/,tests medium training medium-exact medium-eager small small-exact small-eager)
 
 $(GPU)/tests: | $(INSTALLED)
+	$(BIN)/python -c "import torch; torch.cuda.init()"  # an error without a GPU, where the tests are skipped
 	$(BIN)/python -m pytest tests/test_cuda.py tests/test_status.py
 	mkdir -p $@
 

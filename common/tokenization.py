@@ -86,7 +86,7 @@ def to_bytes(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> bytes:
 
     The tokenizer must be lossless: byte-level BPE or SentencePiece. A special token stands for its name.
     """
-    is_byte_level = isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel)
+    is_byte_level = "ByteLevel" in str(tokenizer.backend_tokenizer.decoder)
     added_ids, parts = tokenizer.added_tokens_decoder.keys(), []
     for token_id, token in zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True):
         if is_byte_level and token_id not in added_ids:

@@ -229,7 +229,9 @@ def text_in_gap(gap: Gap, tokens: list[int], tokenizer: PreTrainedTokenizerBase)
 
 class UnicodeWords:
     """
-    A tokenizer for ROUGE. For ASCII text, it does the same as the default tokenizer, which drops all other characters.
+    A tokenizer for ROUGE.
+
+    For ASCII text, the words are those of the default tokenizer, which drops all characters except a to z and digits.
 
     Words are sequences of letters, combining marks and digits, in lower case. In scripts without blanks between words,
     each character is a word.

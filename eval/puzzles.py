@@ -39,7 +39,7 @@ from modeling_aogpt.tokenization import load_tokenizer
 
 # Arguments of `generate`, by name. By default, one token is filled in per step, and it is the likeliest one. In the
 # order "random", the given tokens come first, from left to right, as in training (see `random_order`). `best_of` is not
-# an argument of `generate`: so many solutions are generated, and the likeliest one counts (see `likeliest`).
+# an argument of `generate`. It is the number of generated solutions, of which the likeliest counts (see `likeliest`).
 DECODINGS: dict[str, dict[str, Any]] = {
     "confidence": {"order": "confidence"},
     "margin": {"order": "margin"},
@@ -91,9 +91,10 @@ positions is given. With "threshold 0.9", a step fills in all positions whose li
 least 0.9, or the most certain position if there is none. "Refined" means that afterwards, in each of four rounds, about
 a third of the tokens (those with the lowest probabilities) are masked and filled in again. "Sampled" tokens are drawn
 at temperature 1. "Best of 16" samples 16 solutions, and takes the one that has the highest likelihood given the
-puzzle, under the same model (in a random order, or from left to right). "Speculative" draws from exactly the same
-distribution as "random, sampled", p(x | order) given the puzzle, in fewer passes. A model that was trained left to
-right reads the puzzle, and then writes the solution.
+puzzle, under the same model (in a random order, or from left to right). The time includes the computation of these
+likelihoods, but the number of passes does not. "Speculative" draws from exactly the same distribution as "random,
+sampled", p(x | order) given the puzzle, in fewer passes. A model that was trained left to right reads the puzzle, and
+then writes the solution.
 
 {recipes}
 """
@@ -351,7 +352,7 @@ def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Pa
                 chart.plot(values["seeds"], [row] * len(values["seeds"]), "o", color=INK, markersize=2.5)
             end = max(high, *values["seeds"]) + 0.02
             chart.text(end, row, f"{values['solved']:.0%}", va="center", color=INK, fontsize=8)
-        chart.barh(0, 0, color=color, label=recipe)  # for the legend
+        chart.barh(0, 0, color=color, label=f"{recipe} ({_kind(results['runs'][recipe][0]['arguments'])})")
     chart.set_yticks(range(len(names)), names)
     chart.invert_yaxis()
     chart.set_xlim(0, 1.15)
@@ -363,6 +364,13 @@ def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Pa
         draw_board(board, shown, last_step=max(shown["steps"]))
         board.set_title("The order that the model chose", loc="left", fontsize=11)
     save_figure(figure, path)
+
+
+def _kind(arguments: dict[str, Any]) -> str:
+    """Return the kind of a model with these training arguments, for the legend."""
+    if arguments["architecture"] == "encoder":
+        return "encoder"
+    return f"trained {'left to right' if arguments['orders'] == 'left_to_right' else 'in any order'}"
 
 
 def draw_board(axes: Axes, shown: dict[str, Any], last_step: int) -> None:

@@ -13,7 +13,10 @@ from common.reports import with_error
 from common.results import ORDER_NAMES
 from eval.protocols import EVALUATION_SETS
 
-ORDER_SETTINGS = ("orders", "block_length", "stride", "left_to_right_fraction", "final_left_to_right_fraction")
+ORDER_SETTINGS = (
+    *("orders", "block_length", "stride", "left_to_right_fraction", "final_left_to_right_fraction"),
+    "left_to_right_steps",
+)
 HYPERPARAMETERS = (
     *("init_from", "objective", "max_steps", "batch_size", "sequence_length", *ORDER_SETTINGS, "learning_rate"),
     *("final_learning_rate", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "max_grad_norm", "ema_decay"),

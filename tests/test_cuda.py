@@ -161,7 +161,7 @@ def test_gradients_equal_those_of_the_cpu(dtype: torch.dtype, is_compiled: bool)
     orders, losses, gradients = torch.rand(3, 12, generator=seeded()).argsort(dim=1), [], []
     for model in pair("decoder", torch.float32):
         objective = AnyOrderObjective(model.train())
-        step = torch.compile(objective, fullgraph=True) if is_compiled and model.device == DEVICE else objective
+        step = torch.compile(objective) if is_compiled and model.device == DEVICE else objective
         with torch.autocast(DEVICE.type, dtype, enabled=dtype == torch.bfloat16 and model.device == DEVICE):
             loss = step(IDS.to(model.device), orders.to(model.device))
         loss.backward()

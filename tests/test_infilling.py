@@ -40,7 +40,7 @@ def test_gaps_leave_a_part_of_the_document() -> None:
 
 @pytest.fixture
 def words() -> PreTrainedTokenizerFast:
-    """Return a tokenizer with a word of three bytes, such as " w1", for each id. Only end-of-text has no blank."""
+    """Return a tokenizer with a word of three bytes, such as " wb", for each id. Only end-of-text has no blank."""
     vocabulary = {"<eos>": EOS} | {f"▁w{chr(ord('a') + token)}": token for token in range(1, 11)}
     return PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(vocabulary)), eos_token="<eos>")
 

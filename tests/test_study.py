@@ -298,15 +298,12 @@ def test_infilling_predicts_every_token_once_given_half_of_the_others() -> None:
     assert study_results.infilling_nats(model, ids) == pytest.approx(36 * math.log(model.config.num_valid_tokens))
 
 
-def test_infilling_does_not_depend_on_the_batch_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_halves_are_drawn_for_a_fixed_number_of_sequences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = torch.randint(11, (5, 12), generator=torch.Generator().manual_seed(0)).tolist()
     rows = {"input_ids": ids, "num_bytes": [12] * 5}
     model = random_model()
     monkeypatch.setattr(study_results, "held_out_rows", lambda folder: rows)
     monkeypatch.setattr(study_results, "load_model", lambda folder: model)
-    values = set()
-    for size in (2, 256):
-        arguments = {"arguments": {"eval_batch_size": size}}
-        monkeypatch.setattr(study_results, "read_finished_run", lambda folder, found=arguments: (found, None))
-        values.add(study_results._measure_infilling(tmp_path))
-    assert values == {study_results.infilling_nats(model, torch.tensor(ids)) / 60 / math.log(2)}
+    monkeypatch.setattr(study_results, "INFILLING_SEQUENCES", 2)
+    nats = sum(study_results.infilling_nats(model, torch.tensor(ids[first : first + 2])) for first in (0, 2, 4))
+    assert study_results._measure_infilling(tmp_path) == pytest.approx(nats / 60 / math.log(2))

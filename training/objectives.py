@@ -25,8 +25,8 @@ def compile_head_loss(**options: Any) -> None:
     """
     Compile the loss of the head. `options` are arguments of `torch.compile`.
 
-    The head and its loss are not part of the graph of a compiled model. Otherwise, every number of masked tokens would
-    need its own graph of an encoder. In addition, DDP of PyTorch before 2.13 cannot divide the graph of a model that
+    The head and its loss are excluded from the graph of a compiled model. If they were included, an encoder would need
+    a graph for every number of masked tokens, and DDP of PyTorch before 2.13 could not divide the graph, because it
     contains a `torch.autograd.Function`.
     """
     module.differentiate_chunk = torch.compile(module.differentiate_chunk, **options)

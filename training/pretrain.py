@@ -162,8 +162,8 @@ def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Ch
     """
     Return the newest checkpoint from which a run can be resumed, or None if there is no valid one.
 
-    The checkpoint may be from a run with another `max_steps` or `decay_steps`, if the learning rates and left-to-right
-    fractions of all its steps stay the same.
+    The checkpoint may be from a run with another `max_steps`, `decay_steps` or `left_to_right_steps`, if the learning
+    rates and left-to-right fractions of all its steps stay the same.
 
     Raises:
         ValueError: If a checkpoint has other settings; or if there are checkpoints, but all of them have steps whose
@@ -195,7 +195,7 @@ def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Ch
             f"The run in {training.output_dir} cannot continue with `max_steps={training.max_steps}`: "
             f"{'; '.join(too_late)}. Restore the old value, or train its model further as a new run, with "
             "`--init_from` and another `--output_dir`. Runs with `learning_rate_schedule=warmup_stable_decay` can "
-            "be extended from the checkpoint before their decay."
+            "be extended from the checkpoint before their decay, if `left_to_right_steps` stays the same."
         )
     return checkpoint
 

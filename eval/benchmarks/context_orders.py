@@ -142,8 +142,8 @@ def measure_run(folder: Path, arguments: Arguments) -> dict[str, Any]:
     targets, context = draw_predictions(num_sequences, arguments.num_contexts, length, generator)
     input_ids = input_ids.repeat_interleave(arguments.num_contexts, dim=0)
     model = load_model(folder / "model")
-    architecture = "decoder" if isinstance(model, AOGPTForAnyOrderLM) else "encoder"
-    num_predictions = dict(zip(("encoder", "decoder"), count_predictions(length), strict=True))[architecture]
+    is_decoder = isinstance(model, AOGPTForAnyOrderLM)
+    of_encoder, of_decoder = count_predictions(length)
     scores = score_context_orders(model, input_ids, targets, context, arguments.max_ensemble, generator)
     bits_per_nat = num_sequences * length / sum(rows["num_bytes"]) / math.log(2)  # from nats per token to bits per byte
     context_sizes, spreads = (
@@ -151,9 +151,9 @@ def measure_run(folder: Path, arguments: Arguments) -> dict[str, Any]:
         for values in (context.sum(dim=-1).double(), scores.std(dim=-1))
     )
     return {
-        "architecture": architecture,
+        "architecture": "decoder" if is_decoder else "encoder",
         "num_parameters": model.num_parameters(),
-        "log10_predictions": math.log10(num_predictions),
+        "log10_predictions": math.log10(of_decoder if is_decoder else of_encoder),
         "bits_per_byte": {size: ensemble_nats(scores, size) * bits_per_nat for size in arguments.ensemble_sizes},
         "context_sizes": context_sizes,
         "spreads": spreads,

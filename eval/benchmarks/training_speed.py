@@ -6,10 +6,10 @@ Time and memory of a training step of AO-GPT, compared with a plain implementati
     python eval/benchmarks/training_speed.py [--batch_size 3] [--output_dir DIR]
     python eval/benchmarks/training_speed.py --size medium --batch_size 16 --steps 40 --mixed_precision bf16 --compile
 
-Each implementation is measured in a new process. The results are written after each of them, so an interrupted run
-keeps them. A step draws the orders, computes the loss and the gradients, clips the gradients, and updates the weights
-and their moving averages. Only the second half of the steps is counted. The memory is the peak memory of the process,
-or of the tensors on the GPU. It includes the weights, their moving averages and AdamW's moments.
+Each implementation is measured in a new process. The results are written after each implementation, so an interrupted
+run keeps its results. A step draws the orders, computes the loss and the gradients, clips the gradients, and updates
+the weights and their moving averages. Only the second half of the steps is counted. The memory is the peak memory of
+the process, or of the tensors on the GPU. It includes the weights, their moving averages and AdamW's moments.
 """
 
 import shlex

@@ -1,6 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Options of corpora and of training data. This module needs no `datasets`, so commands without data can import it."""
+"""
+Options that select the text and the sequences for training and evaluation.
+
+This module does not import `datasets`, so commands that read no data can use it without this library.
+"""
 
 from dataclasses import dataclass
 from typing import Literal

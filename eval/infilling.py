@@ -231,10 +231,9 @@ class UnicodeWords:
     """
     A tokenizer for ROUGE.
 
-    For ASCII text, the words are those of the default tokenizer, which drops all characters except a to z and digits.
-
     Words are sequences of letters, combining marks and digits, in lower case. In scripts without blanks between words,
-    each character is a word.
+    each character is a word. For ASCII text, the words are those of ROUGE's default tokenizer, which drops all other
+    characters.
     """
 
     def tokenize(self, text: str) -> list[str]:
@@ -250,7 +249,7 @@ class UnicodeWords:
 
 
 def make_rouge() -> Callable[[str, str], float]:
-    """Return a function that computes the F1 score of ROUGE-L."""
+    """Return a function that takes the original text and another text, and returns the F1 score of ROUGE-L."""
     try:
         from rouge_score.rouge_scorer import RougeScorer
     except ImportError as error:

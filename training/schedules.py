@@ -26,7 +26,11 @@ def learning_rate_at(step: int, training: TrainingArguments) -> float:
 
 
 def first_decay_step(training: TrainingArguments) -> int | None:
-    """Return the first step of the final decay, before which the rate does not depend on `max_steps`, or None."""
+    """
+    Return the first step of the final decay, or None for a cosine.
+
+    Before this step, the learning rate does not depend on `max_steps`.
+    """
     if training.learning_rate_schedule == "warmup_stable_decay":
         return training.max_steps - training.decay_steps
     return None

@@ -157,8 +157,8 @@ def make_step(kind: str, arguments: Arguments) -> Callable[[Batch], tuple[torch.
     else:
         checkpoint_activations(model, KINDS[kind])
         objective, update_average = AnyOrderObjective(model), ExponentialMovingAverage(model, recipe.ema_decay).update
-    if arguments.compile:
-        compile_head_loss()
+        if arguments.compile:
+            compile_head_loss()
     compute_loss = torch.compile(objective) if arguments.compile else objective
     draw_orders = OrderDraws(recipe)
 

@@ -3,8 +3,8 @@
 """
 Text for training and evaluation: built-in corpora, files, and Hub data sets.
 
-A corpus is loaded as a `DatasetDict` with the splits `train` and `validation`. Both have one column, `text`, and each
-entry of the column is one document.
+A corpus is loaded as the splits `train` and `validation`. The documents of a [`Split`] are in the column `text` of a
+data set, one per row.
 """
 
 import glob
@@ -17,12 +17,13 @@ import sysconfig
 import tokenize
 import unicodedata
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice, product
 from pathlib import Path
 from typing import Any, get_args
 
-from datasets import Dataset, DatasetDict, IterableDataset, load_dataset, load_dataset_builder
+from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
 
 from common import path_star, sudoku
 from common.data_arguments import CorpusArguments, SampleBy
@@ -85,7 +86,7 @@ def _load_built_in(name: str, validation_fraction: float) -> dict[str, Dataset]:
     texts: dict[str, list[str]] = {"train": [], "validation": []}
     for key, text in BUILT_IN[name]():
         texts["validation" if is_held_out(key, validation_fraction) else "train"].append(text)
-    return {split: make_dataset(documents) for split, documents in texts.items() if documents}
+    return {split: make_dataset(documents) for split, documents in texts.items()}
 
 
 def make_dataset(documents: list[str]) -> Dataset:
@@ -108,6 +109,11 @@ def is_held_out(key: str, fraction: float) -> bool:
     return int.from_bytes(sha256(key)[:8], "big") < fraction * 2**64
 
 
+def is_in_split(text: str | None, split: str, validation_fraction: float) -> bool:
+    """Return whether a document has text and is in the split `train` or `validation`, by the hash of its text."""
+    return bool(text) and is_held_out(text, validation_fraction) == (split == "validation")
+
+
 def sha256(key: str) -> bytes:
     """Return the SHA-256 of a string in UTF-8."""
     return hashlib.sha256(key.encode()).digest()
@@ -116,32 +122,50 @@ def sha256(key: str) -> bytes:
 # ---------------------------------------------------------------------------------------------------------- loading
 
 
-def load_corpus(arguments: CorpusArguments) -> DatasetDict:
-    """Load the documents of the splits `train` and `validation`, in the column `text`."""
+@dataclass(frozen=True)
+class Split:
+    """
+    Documents of a split: the rows with text for which `is_member` is true.
+
+    If a hash decides whether a document is in the split, both splits have the same rows. Selecting them first would
+    read a large corpus one more time, so `encode_documents` selects and tokenizes in one pass.
+
+    Args:
+        rows: Data set with the column `text`.
+        is_member: Function of the text of a row.
+    """
+
+    rows: Dataset
+    is_member: Callable[[str | None], bool] = bool
+
+    def __iter__(self) -> Iterator[str]:
+        return filter(self.is_member, self.rows["text"])
+
+
+def load_corpus(arguments: CorpusArguments) -> dict[str, Split]:
+    """Load the splits `train` and `validation`."""
     if not arguments.corpus:
         raise ValueError(f"`corpus` is empty. Set `corpus` to one of {sorted(BUILT_IN)}, files, or a Hub data set.")
     check_choice("sample_by", arguments.sample_by, get_args(SampleBy))
     name = _check_corpus(arguments)
     if name in BUILT_IN:
-        splits = _load_built_in(name, arguments.validation_fraction)
+        loaded = _load_built_in(name, arguments.validation_fraction)
     elif is_hub_name(name):
-        splits = _load_hub(arguments)
+        loaded = _load_hub(arguments)
     else:
-        splits = {"train": load_files(arguments.corpus, arguments.sample_by)}
+        loaded = {"train": load_files(arguments.corpus, arguments.sample_by)}
         if arguments.validation_files:
-            splits["validation"] = load_files(arguments.validation_files, arguments.sample_by)
-
-    splits = DatasetDict({split: keep_text(dataset, arguments.text_column) for split, dataset in splits.items()})
-    _check_number(arguments, sum(map(len, splits.values())))
-    if "validation" not in splits:
-        splits = _split_by_hash(splits["train"], arguments.validation_fraction, arguments.preprocessing_num_workers)
-    for split, dataset in splits.items():
-        if not len(dataset):
-            raise ValueError(
-                f"The {split} split of {arguments.name} has no documents. Add documents, or change `sample_by` "
-                f"({arguments.sample_by!r}) or `validation_fraction` ({arguments.validation_fraction})."
-            )
-    return splits
+            loaded["validation"] = load_files(arguments.validation_files, arguments.sample_by)
+    rows = {split: keep_text(dataset, arguments.text_column) for split, dataset in loaded.items()}
+    _check_number(arguments, sum(map(len, rows.values())))
+    if "validation" in rows:
+        return {split: Split(dataset) for split, dataset in rows.items()}
+    return {
+        split: Split(
+            rows["train"], partial(is_in_split, split=split, validation_fraction=arguments.validation_fraction)
+        )
+        for split in ("train", "validation")
+    }
 
 
 def _check_number(arguments: CorpusArguments, found: int) -> None:
@@ -216,43 +240,20 @@ def _not_text(text_column: str, kind: Any) -> ValueError:
     return ValueError(f"Column {text_column!r} must hold text, but holds {kind}. Set `text_column` to another column.")
 
 
-def _split_by_hash(dataset: Dataset, fraction: float, num_workers: int | None) -> DatasetDict:
-    return DatasetDict(
-        {
-            split: dataset.filter(
-                lambda text, held_out, fraction: is_held_out(text or "", fraction) == held_out,
-                input_columns="text",
-                fn_kwargs={"held_out": split == "validation", "fraction": fraction},
-                num_proc=limit_workers(num_workers, dataset),
-                desc=f"Selecting {split} documents",
-            )
-            for split in ("train", "validation")
-        }
-    )
-
-
-def drop_empty(texts: Dataset, split: str, arguments: CorpusArguments) -> Dataset:
-    """Return the documents that are not empty. Raise a `ValueError` if all are empty."""
-    num_workers = limit_workers(arguments.preprocessing_num_workers, texts)
-    filled = texts.filter(bool, input_columns="text", num_proc=num_workers, desc="Selecting non-empty documents")
-    return _check_filled(filled, split, arguments)
-
-
-def limit_workers(num_workers: int | None, rows: Dataset) -> int | None:
-    """Return `num_workers`, but at most one process per row. None means that no processes are started."""
-    return None if num_workers is None else max(min(num_workers, len(rows)), 1)
-
-
 def first_texts(stream: IterableDataset, split: str, arguments: CorpusArguments, count: int) -> list[str]:
     """Return the first `count` documents that are not empty, or all such documents if there are fewer."""
-    texts = (row[arguments.text_column] for row in stream)
-    return _check_filled(list(islice(filter(None, texts), count)), split, arguments)
-
-
-def _check_filled(texts: Any, split: str, arguments: CorpusArguments) -> Any:
-    if not len(texts):
-        raise ValueError(f"All documents of {arguments.name} ({split}) are empty. Add documents with text.")
+    texts = list(islice(filter(None, (row[arguments.text_column] for row in stream)), count))
+    if not texts:
+        raise no_text_error(split, arguments)
     return texts
+
+
+def no_text_error(split: str, arguments: CorpusArguments) -> ValueError:
+    """Return the error that a split has no documents with text."""
+    return ValueError(
+        f"The {split} split of {arguments.name} has no documents with text. Add documents, or change `sample_by` "
+        f"({arguments.sample_by!r}) or `validation_fraction` ({arguments.validation_fraction})."
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- Hub data sets
@@ -353,7 +354,7 @@ def load_files(patterns: Sequence[str], sample_by: str = "line", streaming: bool
 # ---------------------------------------------------------------------------------------------------------- sources
 
 
-def describe_sources(arguments: CorpusArguments, corpus: DatasetDict) -> list[dict[str, Any]]:
+def describe_sources(arguments: CorpusArguments, train: Dataset) -> list[dict[str, Any]]:
     """
     Return the name and size of every file of a corpus.
 
@@ -363,7 +364,7 @@ def describe_sources(arguments: CorpusArguments, corpus: DatasetDict) -> list[di
     if arguments.corpus[0] in BUILT_IN:
         return [{"name": arguments.corpus[0], "python": platform.python_version()}]
     if is_hub_name(arguments.corpus[0]):
-        checksums = corpus["train"].info.download_checksums or {}  # the keys are URLs that contain the commit
+        checksums = train.info.download_checksums or {}  # the keys are URLs that contain the commit
         return [{"name": name, "bytes": known.get("num_bytes")} for name, known in sorted(checksums.items())]
     return _describe_files([*arguments.corpus, *arguments.validation_files])
 

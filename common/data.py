@@ -10,15 +10,15 @@ from datasets import Dataset, IterableDataset
 from transformers import PreTrainedTokenizerBase
 
 from common.corpora import (
+    Split,
     describe_sources,
     describe_streamed_sources,
-    drop_empty,
     first_texts,
     keep_text,
-    limit_workers,
     load_corpus,
     load_files,
     make_dataset,
+    no_text_error,
     sha256,
     stream_corpus,
 )
@@ -69,23 +69,28 @@ def load_data(arguments: DataArguments) -> Data:
     if arguments.streaming:
         return _open_stream(arguments)
     corpus = load_corpus(arguments)
-    texts = {split: drop_empty(dataset, split, arguments) for split, dataset in corpus.items()}
+    train, validation = corpus["train"], corpus["validation"]
     if arguments.tokenizer is None:
-        documents = texts["train"]["text"]
-        if marks is not None:
-            documents = [split_context(document, marks)[0] for document in documents]
-        tokenizer = train_tokenizer(documents, arguments.vocab_size)
+        texts = train if marks is None else (split_context(text, marks)[0] for text in train)
+        tokenizer = train_tokenizer(texts, arguments.vocab_size)
     else:
         tokenizer = load_tokenizer(arguments.tokenizer)
 
-    facts = {"corpus": arguments.name, "packing": arguments.packing, "sources": describe_sources(arguments, corpus)}
-    rows: dict[str, Dataset | PackedRows] = {}
-    for split, dataset in texts.items():
-        rows[split], facts[split] = _make_sequences(dataset, split, tokenizer, arguments)
-        facts[split]["empty_documents"] = len(corpus[split]) - len(dataset)
-    facts["tokenizer"] = arguments.tokenizer or "byte-level BPE of the training documents"
-    facts["bytes_per_token"] = round(facts["train"]["bytes"] / facts["train"]["tokens"], 3)
-    return Data(arguments, rows["train"], rows["validation"], tokenizer, facts)
+    # The validation split is made first: it is small, and if it has errors, they are found early.
+    validation_rows, validation_facts = _make_sequences(validation, "validation", tokenizer, arguments)
+    train_rows, train_facts = _make_sequences(train, "train", tokenizer, arguments)
+    num_rows = len(train.rows) + (0 if validation.rows is train.rows else len(validation.rows))
+    facts = {
+        "corpus": arguments.name,
+        "packing": arguments.packing,
+        "sources": describe_sources(arguments, train.rows),
+        "train": train_facts,
+        "validation": validation_facts,
+        "empty_documents": num_rows - train_facts["documents"] - validation_facts["documents"],
+        "tokenizer": arguments.tokenizer or "byte-level BPE of the training documents",
+        "bytes_per_token": round(train_facts["bytes"] / train_facts["tokens"], 3),
+    }
+    return Data(arguments, train_rows, validation_rows, tokenizer, facts)
 
 
 def _open_stream(arguments: DataArguments) -> Data:
@@ -121,27 +126,30 @@ def _open_stream(arguments: DataArguments) -> Data:
         held_out = make_dataset(texts)
         if "validation" not in streams:
             excluded = frozenset(map(sha256, texts))
-    texts = drop_empty(held_out, "validation", arguments)
-    validation, facts = _make_sequences(texts, "validation", tokenizer, arguments)
+    validation, facts = _make_sequences(Split(held_out), "validation", tokenizer, arguments)
     facts = {
         "corpus": arguments.name,
         "packing": arguments.packing,
         "sources": describe_streamed_sources(arguments, list(streams)),
         "train": {"streamed_files": streams["train"].num_shards},
-        "validation": facts | {"empty_documents": len(held_out) - len(texts)},
+        "validation": facts | {"empty_documents": len(held_out) - facts["documents"]},
         "tokenizer": arguments.tokenizer,
     }
     return Data(arguments, streams["train"], validation, tokenizer, facts, excluded)
 
 
 def _make_sequences(
-    texts: Dataset, split: str, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments
+    texts: Split, split: str, tokenizer: PreTrainedTokenizerBase, arguments: DataArguments
 ) -> tuple[Dataset | PackedRows, dict[str, int]]:
     """Return the sequences of a split, and the numbers of its documents, bytes, tokens and sequences."""
-    num_workers = limit_workers(arguments.preprocessing_num_workers, texts)
+    num_workers = arguments.preprocessing_num_workers
     if split == "train":
-        logger.info("%s", describe_work(texts, tokenizer, num_workers))
-    documents = encode_documents(texts, tokenizer, split == "validation", num_workers, arguments.context_marks)
+        logger.info("%s", describe_work(texts.rows, tokenizer, num_workers, texts.is_member))
+    documents = encode_documents(
+        texts.rows, tokenizer, split == "validation", num_workers, arguments.context_marks, texts.is_member
+    )
+    if not len(documents):
+        raise no_text_error(split, arguments)
     length = arguments.sequence_length
     rows: Dataset | PackedRows
     if arguments.packing == "documents":

@@ -48,7 +48,7 @@ class CorpusArguments(Options):
     )
     preprocessing_num_workers: int | None = option(
         None,
-        "Number of processes that filter and tokenize; by default, one process with several threads.",
+        "Number of processes that tokenize; by default, one process with several threads.",
         least=1,
     )
 

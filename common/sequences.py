@@ -5,7 +5,7 @@
 import logging
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ def encode_documents(
     with_token_bytes: bool,
     num_workers: int | None = None,
     context_marks: str | None = None,
+    is_member: Callable[[str | None], bool] | None = None,
 ) -> Dataset:
     """
     Return a data set with the columns `input_ids`, `num_tokens` and `num_bytes` of the documents in the column `text`.
@@ -35,22 +36,33 @@ def encode_documents(
 
     If `context_marks` is given (see [`split_context`]), the column `labels` is added. It contains the ids, and -100 for
     tokens of the context. A token that is only partly in the context is not a token of the context.
+
+    If `is_member` is given, only the documents for which it is true are encoded. `num_workers` processes share the
+    documents; None means that no processes are started.
     """
     columns = {"input_ids": Sequence(id_type(tokenizer)), "num_tokens": Value("int64"), "num_bytes": Value("int64")}
     if with_token_bytes:
         columns["token_bytes"] = Sequence(Value("int32"))
     if context_marks is not None:
         columns["labels"] = Sequence(Value("int32"))
+    options = {"tokenizer": tokenizer, "with_token_bytes": with_token_bytes, "context_marks": context_marks}
     return texts.map(
-        encode_batch,
+        _encode_members,
         batched=True,
         input_columns="text",
         remove_columns=texts.column_names,
         features=Features(columns),
-        fn_kwargs={"tokenizer": tokenizer, "with_token_bytes": with_token_bytes, "context_marks": context_marks},
-        num_proc=num_workers,
+        fn_kwargs={"is_member": is_member, "columns": list(columns), **options},
+        num_proc=num_workers and max(min(num_workers, len(texts)), 1),  # at least one row per process
         desc="Tokenizing",
     )
+
+
+def _encode_members(
+    texts: list[str | None], is_member: Callable[[str | None], bool] | None, columns: list[str], **options: Any
+) -> dict[str, list]:
+    members = texts if is_member is None else list(filter(is_member, texts))
+    return encode_batch(members, **options) if members else {column: [] for column in columns}
 
 
 def id_type(tokenizer: PreTrainedTokenizerBase) -> Value:
@@ -58,22 +70,27 @@ def id_type(tokenizer: PreTrainedTokenizerBase) -> Value:
     return Value("uint16" if len(tokenizer) <= 2**16 else "uint32")
 
 
-def describe_work(texts: Dataset, tokenizer: PreTrainedTokenizerBase, num_workers: int | None) -> str:
+def describe_work(
+    texts: Dataset,
+    tokenizer: PreTrainedTokenizerBase,
+    num_workers: int | None,
+    is_member: Callable[[str | None], bool] = bool,
+) -> str:
     """Return a text with the time and disk space that tokenizing will take, estimated from a sample of documents."""
     numbers = range(0, len(texts), max(len(texts) // DOCUMENTS_TO_ESTIMATE, 1))[:DOCUMENTS_TO_ESTIMATE]
-    sample = texts.select(numbers)["text"][:]
+    sample, scale = list(filter(is_member, texts.select(numbers)["text"])), len(texts) / len(numbers)
     # With workers, use one thread here: after threads were used, every process started later prints a warning.
     environment = {} if num_workers is None else {"TOKENIZERS_PARALLELISM": "false"}
     with patch_environment(**environment):
         started = time.perf_counter()
-        num_tokens = sum(encode_batch(sample, tokenizer, False)["num_tokens"]) * len(texts) // len(sample)
-        seconds = (time.perf_counter() - started) * len(texts) / len(sample) / (num_workers or 1)
+        num_tokens = round(scale * sum(encode_batch(sample, tokenizer, False)["num_tokens"]))
+        seconds = scale * (time.perf_counter() - started) / (num_workers or 1)
     size = num_tokens * np.dtype(id_type(tokenizer).dtype).itemsize
     cache = Path(config.HF_DATASETS_CACHE).absolute()
     free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
     return (
-        f"{len(texts):,} documents, about {num_tokens:,} tokens. Unless they are cached, tokenizing takes about "
-        f"{max(seconds / 60, 0.1):.1f} minutes and {size / 1e9:.1f} GB of {config.HF_DATASETS_CACHE} "
+        f"About {round(scale * len(sample)):,} documents and {num_tokens:,} tokens. Unless they are cached, tokenizing "
+        f"takes about {max(seconds / 60, 0.1):.1f} minutes and {size / 1e9:.1f} GB of {config.HF_DATASETS_CACHE} "
         f"({free / 1e9:.1f} GB free)."
     )
 

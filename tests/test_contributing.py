@@ -67,8 +67,8 @@ def test_the_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     splits = corpora.load_corpus(corpora.CorpusArguments(["python-keywords"], validation_fraction=0.2))
     texts = [f"The keyword {word}." for word in keyword.kwlist]
     held_out = [f"The keyword {word}." for word in keyword.kwlist if corpora.is_held_out(word, 0.2)]
-    assert splits["validation"]["text"][:] == held_out
-    assert splits["train"]["text"][:] == [text for text in texts if text not in held_out]
+    assert list(splits["validation"]) == held_out
+    assert list(splits["train"]) == [text for text in texts if text not in held_out]
     assert 0 < len(held_out) < len(texts)
 
 

@@ -33,8 +33,7 @@ def arguments(tmp_path: Path) -> DataArguments:
 
 
 def splits(arguments: DataArguments) -> dict[str, list[str]]:
-    corpus = load_corpus(arguments)
-    return {split: [text for text in dataset["text"] if text] for split, dataset in corpus.items()}
+    return {split: list(documents) for split, documents in load_corpus(arguments).items()}
 
 
 def packed_rows(data: Data) -> list[list[int]]:
@@ -122,8 +121,7 @@ def test_wrong_context_marks_are_refused(arguments: DataArguments, marks: str, p
 
 def test_empty_documents_are_counted(arguments: DataArguments) -> None:
     facts = load_data(arguments).facts
-    empty = [facts[split]["empty_documents"] for split in ("train", "validation")]
-    assert sorted(empty) == [0, 2]  # two empty lines, with the same hash
+    assert facts["empty_documents"] == 2
     assert facts["train"]["documents"] + facts["validation"]["documents"] == len(LINES)
 
 
@@ -183,7 +181,7 @@ def test_work_is_estimated_before_it_starts(arguments: DataArguments, caplog: py
     with caplog.at_level(logging.INFO):
         facts = load_data(arguments).facts["train"]
     found = re.search(
-        r"([\d,]+) documents, about ([\d,]+) tokens\. .* takes about 0\.1 minutes and 0\.0 GB", caplog.text
+        r"About ([\d,]+) documents and ([\d,]+) tokens\. .* takes about 0\.1 minutes and 0\.0 GB", caplog.text
     )
     numbers = [int(number.replace(",", "")) for number in found.groups()]
     assert numbers == [facts["documents"], facts["tokens"]]  # all documents are in the sample
@@ -196,7 +194,7 @@ def test_long_documents_are_errors_or_dropped(arguments: DataArguments, caplog: 
     assert load_data(arguments).facts["train"]["left_out_documents"] == 0
     arguments.sequence_length = max(lengths) - 1
     with pytest.raises(
-        ValueError, match=rf"of \d+ train .* longest has {max(lengths)} tokens\..*`, which leaves them out"
+        ValueError, match=rf"of \d+ (train|validation) .* longest has {max(lengths)} tokens\..*`, which leaves them out"
     ):
         load_data(arguments)
     arguments.drop_long_documents = True
@@ -260,7 +258,7 @@ def test_arguments_on_the_command_line() -> None:
     ("changes", "message"),
     [
         ({"sequence_length": 0}, "`sequence_length` must be at least 1, but is 0"),
-        ({"sequence_length": 10_000}, "train split must have at least one sequence of 10000 tokens"),
+        ({"sequence_length": 10_000}, "validation split must have at least one sequence of 10000 tokens"),
         (
             {"packing": "documents", "sequence_length": 2, "drop_long_documents": True},
             r"would leave none: the shortest document has \d+ tokens",
@@ -276,8 +274,22 @@ def test_wrong_arguments_are_errors(arguments: DataArguments, changes: dict[str,
         load_data(arguments)
 
 
-def test_a_split_of_empty_documents_is_an_error(arguments: DataArguments, tmp_path: Path) -> None:
-    (tmp_path / "blank.txt").write_text("\n\n")
-    arguments.validation_files = [str(tmp_path / "blank.txt")]
-    with pytest.raises(ValueError, match=r"\(validation\) are empty"):
+@pytest.mark.parametrize("is_given", [False, True])
+def test_a_validation_split_without_text_is_an_early_error(
+    arguments: DataArguments, tmp_path: Path, is_given: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("common.data.describe_work", lambda *_: pytest.fail("The training split is tokenized first."))
+    if is_given:
+        (tmp_path / "blank.txt").write_text("\n\n")
+        arguments.validation_files = [str(tmp_path / "blank.txt")]
+    else:
+        arguments.validation_fraction = 0.0
+    with pytest.raises(ValueError, match=r"^The validation split of .*lines\.txt has no documents with text\."):
         load_data(arguments)
+
+
+def test_documents_of_a_process_may_all_be_held_out(arguments: DataArguments) -> None:
+    arguments.preprocessing_num_workers = 100  # about one document each
+    shared = load_data(arguments)
+    arguments.preprocessing_num_workers = None
+    assert packed_rows(shared) == packed_rows(load_data(arguments))

@@ -58,7 +58,7 @@ def test_splits_have_no_graph_in_common(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(path_star, "NODES", "abcdef")  # 60 graphs of two edges, which are drawn repeatedly
     monkeypatch.setitem(BUILT_IN, "path-star-2-5", partial(path_star.training_texts, 2, 2))
     splits = load_corpus(CorpusArguments(["path-star-2-5"], validation_fraction=0.3)).values()
-    texts = [[split_context(text, "[]")[0] for text in split["text"]] for split in splits]
+    texts = [[split_context(text, "[]")[0] for text in split] for split in splits]
     texts += [[text for _, text in path_star.held_out_texts(2, 2, 300)]]
     graphs = [{frozenset(paths_of(text)) for text in split} for split in texts]
     assert all(len(split) > 2 for split in graphs)

@@ -231,10 +231,10 @@ def test_a_split_of_empty_documents_is_an_error(
 ) -> None:
     (tmp_path / "blank.txt").write_text("\n\n")
     arguments.corpus = [str(tmp_path / "blank.txt")]
-    with pytest.raises(ValueError, match=r"All documents of .*blank\.txt \(train\) are empty\. Add documents"):
+    with pytest.raises(ValueError, match=r"The train split of .*blank\.txt has no documents with text\. Add documents"):
         load_data(arguments)
     Dataset.from_dict({"body": ["", ""]}).to_parquet(tmp_path / "set" / "validation-0.parquet")
-    with pytest.raises(ValueError, match=r"All documents of .*set \(validation\) are empty"):
+    with pytest.raises(ValueError, match=r"The validation split of .*set has no documents with text"):
         load_data(data_set)
 
 

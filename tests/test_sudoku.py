@@ -99,7 +99,7 @@ def clues_of(text: str) -> tuple[str, str]:
 @pytest.mark.usefixtures("datasets_cache")
 def test_splits_have_no_class_in_common(corpus: str) -> None:
     splits = load_corpus(CorpusArguments([corpus], validation_fraction=0.3))
-    classes = [{class_of(clues_of(text)[1]) for text in split["text"]} for split in splits.values()]
+    classes = [{class_of(clues_of(text)[1]) for text in split} for split in splits.values()]
     test = {class_of(sudoku.to_text(solution)) for _, solution in sudoku.held_out_puzzles(4, 30)}
     assert all(len(grids) > 0 for grids in (*classes, test))
     assert sum(map(len, (*classes, test))) == 12

@@ -83,7 +83,10 @@ def encode(
     text = re.sub(rf"\\([{BLANK}\\])|{BLANK}", lambda match: match[1] or tokenizer.mask_token, text)
     ids = tokenizer(text, add_special_tokens=False).input_ids if text else []
     if longest_gap > 1 and tokenizer.mask_token_id in ids:
-        output = model.infill(torch.tensor(ids), range(1, longest_gap + 1), length if is_end else None)
+        choices = [range(1, longest_gap + 1)] * ids.count(tokenizer.mask_token_id)
+        if not is_end and ids[-1] == tokenizer.mask_token_id:
+            choices[-1] = [1]  # "more text" continues this gap, so it has no length
+        output = model.infill(torch.tensor(ids), choices, length if is_end else None, num_steps=1)
         lengths = iter(output.lengths.tolist())
         ids = [id for id in ids for _ in range(next(lengths) if id == tokenizer.mask_token_id else 1)]
     if len(ids) > length:

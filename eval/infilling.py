@@ -99,13 +99,17 @@ class Gap:
         return [*self.ids[: self.start], *tokens, *self.ids[self.start + self.length :]]
 
 
-def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int) -> list[Gap]:
-    """Draw gaps in the first `count` documents of at least two tokens. In each, at least one token remains."""
+def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int, may_be_last: bool = True) -> list[Gap]:
+    """
+    Draw gaps in the first `count` documents of at least two tokens. In each, at least one token remains.
+
+    Unless `may_be_last`, there is a token after each gap. (Only end-of-text could tell the length of a gap at the end.)
+    """
     rng, gaps = random.Random(seed), []
     for ids in documents:
         if len(ids) > 1 and len(gaps) < count:
             length = rng.randint(1, min(max_gap, len(ids) - 1))
-            gaps.append(Gap(ids, rng.randint(0, len(ids) - length), length))
+            gaps.append(Gap(ids, rng.randint(0, len(ids) - length - (not may_be_last)), length))
     return gaps
 
 
@@ -265,7 +269,7 @@ def evaluate_run(folder: Path, options: InfillingArguments) -> dict[str, dict[st
     rows, is_padded = load_data(data).validation["input_ids"], data.packing == "documents"
     room = data.sequence_length if is_padded else max(data.sequence_length - options.max_length, 2)
     documents = [list(ids[: num_unpadded(ids, model.config.eos_token_id)][:room]) for ids in rows]
-    gaps = make_gaps(documents, options.num_documents, options.max_gap, options.seed)
+    gaps = make_gaps(documents, options.num_documents, options.max_gap, options.seed, may_be_last=is_padded)
     filler = Filler(model, data.sequence_length if is_padded else None, options.max_length)
     return evaluate(filler, gaps, tokenizer, results["arguments"]["orders"])
 

@@ -35,11 +35,12 @@ from common.models import Model, load_model
 from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_animation, save_figure, style_axes
 from common.results import read_finished_run
 from modeling_aogpt.generation import AnyOrderGenerationOutput
+from modeling_aogpt.orders import random_orders
 from modeling_aogpt.tokenization import load_tokenizer
 
-# Arguments of `generate`, by name. By default, one token is filled in per step, and it is the likeliest one. In the
-# order "random", the given tokens come first, from left to right, as in training (see `random_order`). `best_of` is not
-# an argument of `generate`. It is the number of generated solutions, of which the likeliest counts (see `likeliest`).
+# Arguments of `generate`, by name. By default, one token is filled in per step, and it is the likeliest one. `best_of`
+# is not an argument of `generate`. It is the number of generated solutions, of which the likeliest counts (see
+# `likeliest`).
 DECODINGS: dict[str, dict[str, Any]] = {
     "confidence": {"order": "confidence"},
     "margin": {"order": "margin"},
@@ -195,8 +196,6 @@ def decode(
     generator = torch.Generator().manual_seed(seed)
     settings = {"do_sample": False} | DECODINGS[name]
     is_masked = inputs != solutions
-    if settings.get("order") == "random":
-        settings["order"] = random_order(is_masked, generator)
     if "refine_rounds" in settings:
         settings["refine_length"] = max(int(is_masked.sum(dim=1).min()) // 3, 1)
     settings |= {"return_dict_in_generate": True, "output_history": True}
@@ -221,9 +220,13 @@ def likeliest(
     order: str,
     generator: torch.Generator,
 ) -> torch.LongTensor:
-    """Return, for each puzzle, the sequence with the highest log p(missing tokens | puzzle) among all outputs."""
+    """
+    Return, for each puzzle, the sequence with the highest log p(missing tokens | puzzle) among all outputs.
+
+    All candidates of a puzzle are scored in the same order: from left to right, or in a random order.
+    """
     candidates = torch.stack([output.sequences for output in outputs])
-    orders = "left_to_right" if order == "left_to_right" else "random"
+    orders = "left_to_right" if order == "left_to_right" else random_orders(*is_masked.shape, generator=generator)
     scores = [
         model.conditional_log_likelihood(sequences, is_masked, orders=orders, generator=generator).log_likelihood
         for sequences in candidates
@@ -235,13 +238,6 @@ def passes_per_puzzle(output: AnyOrderGenerationOutput) -> float:
     """Return the mean number of passes of a puzzle. It takes part in the passes of a step if the step changes it."""
     num_steps = (output.history[1:] != output.history[:-1]).any(dim=2).sum(dim=0).double().mean().item()
     return num_steps * output.num_forward_passes / (len(output.history) - 1)
-
-
-def random_order(is_masked: torch.BoolTensor, generator: torch.Generator) -> torch.LongTensor:
-    """Return orders (batch, n): the unmasked positions from left to right, then the masked ones in random order."""
-    keys = torch.rand(is_masked.shape, generator=generator, dtype=torch.float64)
-    positions = torch.arange(is_masked.shape[1]) - is_masked.shape[1]
-    return torch.where(is_masked, keys, positions.double()).argsort(dim=1)
 
 
 # ------------------------------------------------------------------------------------------------------------ recipes

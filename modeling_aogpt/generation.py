@@ -24,7 +24,7 @@ from transformers.utils import ModelOutput, logging
 from .decoding_state import DecodingState, raise_not_finite
 from .devices import draw_uniform, to_device, warn_if_slow
 from .generation_config import AnyOrderGenerationConfig
-from .orders import OrderSource, block_indices, index_by_position, token_positions
+from .orders import OrderSource, block_indices, group_orders, index_by_position, token_positions
 from .sampling import TokenSampler, make_processors, make_warpers, reads_prefix
 from .speculative import ModelDrafts, PromptLookupDrafts, SpeculativeSampler
 from .unmasking import (
@@ -207,7 +207,12 @@ class AnyOrderGenerationMixin(GenerationMixin):
             name="order",
             expected=f", one order for each of `num_return_sequences` ({config.num_return_sequences}) per input",
         )
-        state = self.decoding_state_class(self, ids, source.draw(~is_padding, generator), blocks, is_padding)
+        orders = source.draw(~is_padding, generator)
+        if isinstance(config.order, str):  # the given tokens are read from left to right
+            columns = torch.arange(ids.shape[1], device=ids.device)
+            is_masked = ids == self.config.mask_token_id
+            orders = group_orders(orders, torch.where(is_masked | is_padding, len(columns), columns))
+        state = self.decoding_state_class(self, ids, orders, blocks, is_padding)
         progress = GenerationProgress(state, streamer, config.output_history, will_refine=config.refine_rounds > 0)
         if config.refine_rounds:
             check_refine_length(state, config.refine_length)

@@ -19,11 +19,12 @@ import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from .orders import Orders
 from .validation import check_integer, check_mask_token
 
 # Largest number of candidates. A candidate contains one length for each gap of a text.
 MAX_CANDIDATES = 4096
+# Arguments of `generate` that would change the text or the output of `infill`.
+UNUSABLE_ARGUMENTS = frozenset({"max_length", "max_new_tokens", "output_history", "return_dict_in_generate"})
 
 
 @dataclass
@@ -57,8 +58,6 @@ class AnyOrderInfillingMixin:
         input_ids: torch.LongTensor | str,
         lengths: Sequence[int] | Sequence[Sequence[int]] = range(1, 9),
         padded_length: int | None = None,
-        orders: Orders = "left_to_right",
-        num_orders: int = 1,
         generator: torch.Generator | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         **kwargs: object,
@@ -75,10 +74,8 @@ class AnyOrderInfillingMixin:
             lengths (sequence of `int`, or one such sequence for each gap, defaults to `range(1, 9)`): Numbers of tokens
                 that a gap may have.
             padded_length (`int`, *optional*): Length to which the text is padded with `config.eos_token_id`. Needed if
-                the model was trained on documents with such padding.
-            orders (as in `log_likelihood`, defaults to `"left_to_right"`): Order in which the tokens around the gaps
-                are scored.
-            num_orders (`int`, defaults to 1): Number of random orders to average over, with `orders="random"`.
+                the model was trained on documents with such padding. Otherwise, the text must not end with a gap,
+                because the length of a gap is inferred from the positions of the tokens after it.
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
             tokenizer (`PreTrainedTokenizerBase`, *optional*): Tokenizer of the model. Needed if `input_ids` is a
                 string.
@@ -88,9 +85,10 @@ class AnyOrderInfillingMixin:
             [`InfillingOutput`].
 
         Raises:
-            ValueError: If there is no gap, if two gaps are adjacent, if there is no text around the gaps, if no
-                combination of lengths fits, if there are more than 4096 combinations, if `input_ids` is a string and
-                `tokenizer` is missing, or if `generate` raises an error.
+            ValueError: If there is no gap, if two gaps are adjacent, if there is no text around the gaps, if nothing
+                determines the length of the last gap, if no combination of lengths fits, if there are more than 4096
+                combinations, if `input_ids` is a string and `tokenizer` is missing, if an argument of `generate`
+                cannot be used here, or if `generate` raises an error.
 
         Examples:
             >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -102,6 +100,11 @@ class AnyOrderInfillingMixin:
             True
         """
         check_mask_token(self.config)
+        if unusable := sorted(UNUSABLE_ARGUMENTS.intersection(kwargs)):
+            raise ValueError(
+                f"`infill` does not accept the argument `{unusable[0]}` of `generate`. Remove it. (For the steps of a "
+                "generation, call `generate` with one mask for each token of the chosen `lengths`.)"
+            )
         if isinstance(input_ids, str):
             if tokenizer is None:
                 raise ValueError("`input_ids` is a string, but `tokenizer` is missing. Pass the model's tokenizer.")
@@ -109,10 +112,10 @@ class AnyOrderInfillingMixin:
         segments = self._split_at_gaps(input_ids)
         candidates = self._list_candidates(segments, lengths, padded_length)
         rows = [self._insert_masks(segments, candidate, padded_length) for candidate in candidates]
-        log_probs = self._score_candidates(rows, orders, num_orders, generator)
+        log_probs = self._score_candidates(rows)
         best = int(log_probs.argmax())
-        kwargs["return_dict_in_generate"] = False
-        sequences = self.generate(rows[best][None].to(input_ids.device), generator=generator, **kwargs)
+        ids = rows[best][None].to(input_ids.device)
+        sequences = self.generate(ids, generator=generator, return_dict_in_generate=False, **kwargs)
         return InfillingOutput(
             sequences=sequences,
             lengths=torch.tensor(candidates[best]),
@@ -161,6 +164,11 @@ class AnyOrderInfillingMixin:
             )
         for length in {length for values in per_gap for length in values}:
             check_integer("lengths", length)
+        if padded_length is None and not segments[-1] and len(set(per_gap[-1])) > 1:
+            raise ValueError(
+                "The text ends with a gap, so no text after the gap shows how long it is. Append end-of-text to the "
+                "text, set `padded_length`, or pass one length for the last gap."
+            )
         if padded_length is not None:
             check_integer("padded_length", padded_length)
             if self.config.eos_token_id is None:
@@ -190,9 +198,7 @@ class AnyOrderInfillingMixin:
         padding = [eos[0] if isinstance(eos, list) else eos] * ((padded_length or 0) - len(ids))
         return torch.tensor(ids + padding)
 
-    def _score_candidates(
-        self, rows: list[torch.LongTensor], orders: Orders, num_orders: int, generator: torch.Generator | None
-    ) -> torch.Tensor:
+    def _score_candidates(self, rows: list[torch.LongTensor]) -> torch.Tensor:
         """
         Return the log-probability (candidates,) of each candidate given the text around the gaps.
 
@@ -205,9 +211,6 @@ class AnyOrderInfillingMixin:
             ids.masked_fill(~is_given, 0).to(device),
             targets=is_given.to(device),
             context=torch.zeros_like(is_given).to(device),
-            orders=orders,
-            num_orders=num_orders,
-            generator=generator,
         )
         return scores.log_likelihood.log_softmax(dim=0)
 

@@ -90,6 +90,32 @@ def test_infilling_samples_the_conditional(tiny: Enumeration) -> None:
     assert chi_square(tiny.count(samples)[matching], expected / expected.sum()) < 1
 
 
+@pytest.mark.parametrize("settings", [{}, {"block_length": 2}, {"strategy": "speculative"}, {"order": "confidence"}])
+def test_given_tokens_come_first_from_left_to_right(settings: dict) -> None:
+    model, mask = random_model(), 11
+    inputs = torch.tensor([[1, mask, 2, 3, mask, 4], [mask, mask, 5, mask, 6, 7], [1, 2, mask, 3, 0, 0]])
+    attention_mask = torch.tensor([[1] * 6, [1] * 6, [1, 1, 1, 1, 0, 0]])
+    output = model.generate(
+        inputs,
+        attention_mask=attention_mask,
+        generator=seeded(),
+        return_dict_in_generate=True,
+        num_return_sequences=4,
+        **settings,
+    )
+    given = [[0, 2, 3, 5], [2, 4, 5], [0, 1, 3]]
+    for number, order in enumerate(output.orders.tolist()):
+        assert order[: len(given[number // 4])] == given[number // 4]
+    if not settings:
+        assert {tuple(order[4:]) for order in output.orders[:4].tolist()} == {(1, 4), (4, 1)}
+
+
+def test_given_orders_also_order_the_given_tokens() -> None:
+    order = torch.tensor([[4, 3, 2, 1, 0]])
+    output = random_model().generate(torch.tensor([[1, 2, 11, 3, 11]]), order=order, return_dict_in_generate=True)
+    assert output.orders.tolist() == [[3, 1, 0, 4, 2]]
+
+
 # ----------------------------------------------------------------------------------------------- prompts and padding
 
 

@@ -47,9 +47,9 @@ def test_padding_is_part_of_the_text(model: AOGPTForAnyOrderLM) -> None:
 
 
 def test_lengths_of_several_holes_are_chosen_together(model: AOGPTForAnyOrderLM) -> None:
-    ids = torch.tensor([3, MASK, 4, 5, MASK])
+    ids = torch.tensor([3, MASK, 4, MASK, 5])
     output = model.infill(ids, lengths=[[1, 3], [2, 4]])
-    rows = [[3, *[MASK] * one, 4, 5, *[MASK] * other] for one, other in ((1, 2), (1, 4), (3, 2), (3, 4))]
+    rows = [[3, *[MASK] * one, 4, *[MASK] * other, 5] for one, other in ((1, 2), (1, 4), (3, 2), (3, 4))]
     expected = torch.tensor([log_likelihood_of_visible(model, row) for row in rows], dtype=torch.float64)
     assert output.candidates.tolist() == [[1, 2], [1, 4], [3, 2], [3, 4]]
     torch.testing.assert_close(output.log_probs, expected.log_softmax(0))
@@ -94,12 +94,21 @@ def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> N
             {"lengths": [[1] * 9] * 4},
             "There are more than 4096 combinations of `lengths`. Give fewer lengths",
         ),
-        ([3, MASK], {"seed": 1}, "`generate` takes no `seed`"),
+        ([3, MASK], {}, r"^The text ends with a gap, .* Append end-of-text to the text, set `padded_length`, or pass"),
+        ([MASK, 3, MASK], {"lengths": [[1], [2, 3]]}, "^The text ends with a gap"),
+        ([MASK, 3], {"seed": 1}, "`generate` takes no `seed`"),
+        ([MASK, 3], {"max_new_tokens": 1}, "^`infill` does not accept the argument `max_new_tokens` of `generate`"),
+        ([MASK, 3], {"return_dict_in_generate": True}, "does not accept the argument `return_dict_in_generate`"),
     ],
 )
 def test_wrong_arguments_are_errors(model: AOGPTForAnyOrderLM, ids: list, arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         model.infill(torch.tensor(ids), **arguments)
+
+
+def test_a_gap_at_the_end_may_have_one_length(model: AOGPTForAnyOrderLM) -> None:
+    assert model.infill(torch.tensor([MASK, 3, MASK]), lengths=[[1, 2], [3]]).sequences.shape[1] in (5, 6)
+    assert model.infill(torch.tensor([3, MASK]), lengths=[1, 2], padded_length=5).sequences.shape == (1, 5)
 
 
 def test_padding_needs_an_end_of_text(model: AOGPTForAnyOrderLM) -> None:

@@ -19,10 +19,10 @@ from eval.puzzles import (
     group_by_recipe,
     main,
     make_report,
-    random_order,
     summarize,
     wilson_interval,
 )
+from modeling_aogpt.validation import check_orders
 from tests.training_runs import train
 
 TEXTS = sudoku.held_out_texts(4, "grid", 3)
@@ -49,16 +49,6 @@ def test_wilson_interval() -> None:
     assert wilson_interval(0.8, 10) == pytest.approx((0.49016, 0.94332), abs=1e-4)
     assert wilson_interval(0.0, 10) == pytest.approx((0.0, 0.27753), abs=1e-4)
     assert wilson_interval(1.0, 10)[1] == 1.0
-
-
-def test_clues_come_first_from_left_to_right() -> None:
-    is_masked = torch.rand(50, 9, generator=torch.Generator().manual_seed(0)) < 0.5
-    orders = random_order(is_masked, torch.Generator().manual_seed(1))
-    for order, masked in zip(orders, is_masked, strict=True):
-        given = (~masked).nonzero()[:, 0].tolist()
-        assert order[: len(given)].tolist() == given
-        assert sorted(order[len(given) :].tolist()) == masked.nonzero()[:, 0].tolist()
-    assert not torch.equal(orders, random_order(is_masked, torch.Generator().manual_seed(2)))
 
 
 @pytest.mark.parametrize("has_puzzle", [False, True])
@@ -113,8 +103,8 @@ def test_decodings_fit_the_model() -> None:
     assert rival == ["left to right", "left to right, sampled", "left to right, best of 16"]
 
 
-@pytest.mark.parametrize(("order", "scored"), [("left_to_right", "left_to_right"), ("confidence", "random")])
-def test_the_likeliest_of_several_solutions_counts(order: str, scored: str) -> None:
+@pytest.mark.parametrize("order", ["left_to_right", "confidence"])
+def test_the_likeliest_of_several_solutions_counts(order: str) -> None:
     ids, solutions = encode(TEXTS, TOKENIZER, 17)
     is_masked = ids == MASK
     wrong = torch.where(is_masked, TOKENIZER("5").input_ids[0], solutions)
@@ -126,9 +116,13 @@ def test_the_likeliest_of_several_solutions_counts(order: str, scored: str) -> N
             sequences=samples.pop(0), history=history, num_forward_passes=1, unmasking_steps=None
         )  # fmt: skip
 
-    def score(sequences: torch.LongTensor, targets: torch.Tensor, orders: str, **_: object) -> SimpleNamespace:
+    used: list[str | torch.Tensor] = []
+
+    def score(
+        sequences: torch.LongTensor, targets: torch.Tensor, orders: str | torch.Tensor, **_: object
+    ) -> SimpleNamespace:
         assert torch.equal(targets, is_masked)
-        assert orders == scored
+        used.append(orders)
         return SimpleNamespace(log_likelihood=-(sequences != solutions).sum(dim=1).double())
 
     model = SimpleNamespace(generate=generate, conditional_log_likelihood=score)
@@ -137,6 +131,12 @@ def test_the_likeliest_of_several_solutions_counts(order: str, scored: str) -> N
         results, is_solved, _ = decode(model, ids, solutions, "best of 3", 0)
     assert is_solved.all()
     assert results["passes_per_puzzle"] == 3
+    if order == "left_to_right":
+        assert used == [order] * 3
+    else:  # a random order for each puzzle, the same for all solutions
+        check_orders("orders", used[0], *ids.shape)
+        assert all(torch.equal(orders, used[0]) for orders in used)
+        assert len(used) == 3
 
 
 def make_run(folder: str, solved: float, **arguments: object) -> dict:

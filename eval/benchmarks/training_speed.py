@@ -74,7 +74,7 @@ class Arguments(Options):
     compile: bool = option(
         False, "Compile the whole model, as gpu.yaml and ddp.yaml of training/accelerate/ do. (FSDP2: each block.)"
     )
-    output_dir: Path = option(Path("docs/results/training_speed"), "Folder for results.json and README.md.")
+    output_dir: Path = option(Path("runs/training_speed"), "Folder for results.json and README.md.")
 
 
 # ------------------------------------------------------------------------------------------ the plain implementation

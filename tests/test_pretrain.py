@@ -1,6 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import errno
+import json
 import logging
 import math
 import os
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch._dynamo.utils import counters
 from torch.optim import AdamW
@@ -22,6 +24,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
 from common.data import load_data
 from common.data_arguments import DataArguments
+from common.hardware import versions
 from common.results import ORDER_SEED
 from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, head_loss
@@ -288,6 +291,28 @@ def test_a_run_is_resumed_from_the_newest_valid_checkpoint(
     assert "damaged checkpoint" in caplog.text
     assert newest.name in caplog.text
     assert_same_training(finished, tmp_path)
+
+
+@pytest.mark.parametrize(("saved", "warnings"), [({}, 0), ({"versions": versions() | {"numpy": "1.0"}}, 1)])
+def test_a_checkpoint_of_other_versions_is_resumed(
+    config: Path,
+    finished: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    saved: dict[str, dict[str, str]],
+    warnings: int,
+) -> None:
+    """Earlier versions of this package counted the empty documents of each split, and stored no versions."""
+    name = "checkpoint-00000006.safetensors"
+    with safe_open(finished / name, framework="pt") as file:
+        header = file.metadata()
+    state = json.loads(header["state"])
+    assert state.pop("versions") == versions()
+    state["corpus"]["train"]["empty_documents"] = state["corpus"].pop("empty_documents") + 1
+    save_file(load_file(finished / name), tmp_path / name, header | {"state": json.dumps(state | saved)})
+    train(config, tmp_path)
+    assert_same_training(finished, tmp_path)
+    assert caplog.text.count(f"{name} was written with other versions (numpy 1.0, now ") == warnings
 
 
 def test_a_finished_run_is_not_changed(config: Path, finished: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -225,6 +225,24 @@ def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
 
 
+def without_empty_documents(facts: Any) -> Any:
+    """Return facts of a corpus without `empty_documents`, which does not identify it and has changed its place."""
+    if not isinstance(facts, dict):
+        return facts
+    return {name: without_empty_documents(fact) for name, fact in facts.items() if name != "empty_documents"}
+
+
+def warn_of_versions(checkpoint: Checkpoint) -> None:
+    """Log a warning if a checkpoint was written with other versions of libraries."""
+    saved, current = checkpoint.metadata.get("versions", {}), versions()  # earlier versions did not store them
+    changed = [f"{name} {saved[name]}, now {current.get(name)}" for name in saved if saved[name] != current.get(name)]
+    if changed:
+        logger.warning(
+            "%s was written with other versions (%s). The results can differ from those of an uninterrupted run.",
+            *(checkpoint.path.name, "; ".join(changed)),
+        )
+
+
 class Pretraining:
     """
     A training run: model, moving averages of the weights, optimizer and progress.
@@ -272,10 +290,11 @@ class Pretraining:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Restore the state of a checkpoint. Raise a `ValueError` if the corpus has changed."""
         saved, current = (
-            {f"{name} of the corpus": fact for name, fact in facts.items()}
+            {f"{name} of the corpus": fact for name, fact in without_empty_documents(facts).items()}
             for facts in (checkpoint.metadata["corpus"], self.data.facts)
         )
         check_same_run(saved, current, checkpoint.path)
+        warn_of_versions(checkpoint)
         load_state(checkpoint, self.model, self.ema.weights, self.optimizer.state)
         losses = torch.empty(checkpoint.step, dtype=torch.float64)
         checkpoint.read({"losses": losses})
@@ -302,6 +321,7 @@ class Pretraining:
             "settings": self.settings,
             "corpus": self.data.facts,
             "progress": progress,
+            "versions": versions(),
             "scaler": scaler and scaler.state_dict(),
         }
         if is_sharded(self.model):

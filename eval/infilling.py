@@ -52,7 +52,7 @@ means that it fills in the gap from left to right, without the text after it.
 If the length of the gap is not given, it is chosen from 1 to {max_length}. "Length by the text around the gap" is
 the length that gives the text around the gap the highest likelihood, as in `infill`. "Length by the filled gap" means
 that the gap is filled in with every length, and that the filling with the highest likelihood per token is chosen. For
-comparison, "most frequent length" is always the same answer: the length that most of these gaps have.
+comparison, "most frequent length" always chooses the length that is the most frequent among these gaps.
 
 Bits per byte are those of the original tokens of the gap, predicted from left to right, given the text around the gap
 or only the text before it. The bytes are those that the tokens stand for, even if a gap cuts a character; end-of-text

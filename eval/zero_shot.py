@@ -86,7 +86,7 @@ class ScoringArguments(Options):
     )
     num_orders: int = option(1, "Number of random orders (for an encoder: estimates) per sequence.", least=1)
     ensemble_size: int = option(8, "Number of orders of each context for `ensemble` (Eq. 4).", least=2)
-    num_ranks: int = option(8, "Even number of ranks from which `ensemble` is estimated, or 0 for all ranks.", least=0)
+    num_ranks: int = option(8, "Even number of contexts to estimate `ensemble` from, or 0 for all ranks.", least=0)
     num_times: int = option(32, "Even number of diffusion times from which an encoder's bound is estimated.", least=2)
     seed: int = option(0, "Seed of the random orders.", least=0)
     tokens_per_batch: int = option(16384, "Number of tokens in a forward pass of a process.", least=1)

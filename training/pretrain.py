@@ -5,7 +5,8 @@ Command that trains an AO-GPT or an encoder-only masked diffusion model, from sc
 
     accelerate launch training/pretrain.py training/configs/quickstart.yaml [--key value ...]
 
-If a run was interrupted, the same command resumes it. The final weights are the same as without the interruption.
+If a run was interrupted, the same command resumes it. The final weights are the same as without the interruption: bit
+for bit on a CPU, and up to rounding on a GPU.
 """
 
 import logging

@@ -9,6 +9,7 @@ data set, one per row.
 
 import glob
 import hashlib
+import logging
 import os
 import platform
 import re
@@ -28,6 +29,8 @@ from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builde
 from common import path_star, sudoku
 from common.data_arguments import CorpusArguments, SampleBy
 from modeling_aogpt.validation import check_choice
+
+logger = logging.getLogger(__name__)
 
 COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
 BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # all other files are read as text
@@ -283,6 +286,10 @@ def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, 
         builder = load_dataset_builder(name, arguments.corpus_config, revision=arguments.corpus_revision)
         partial = _partial_folders(builder.config.data_files or {})
         if not partial:
+            info = builder.info
+            if info.download_size and info.dataset_size and not streaming:  # only some data sets state their sizes
+                sizes = info.download_size / 1e9, info.dataset_size / 1e9
+                logger.info("%s: %.1f GB to download and %.1f GB of documents, unless they are cached.", name, *sizes)
             available = load_dataset(
                 name,
                 arguments.corpus_config,

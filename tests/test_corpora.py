@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import gzip
 import json
+import logging
 import lzma
 import unicodedata
 from itertools import pairwise
@@ -141,6 +142,18 @@ def test_validation_split_of_a_data_set(tmp_path: Path) -> None:
     assert list(load_corpus(CorpusArguments([folder], validation_split="test"))["validation"]) == ["test"]
     with pytest.raises(ValueError, match=r"no split 'dev'\. Choose one of its splits: train, validation, test"):
         load_corpus(CorpusArguments([folder], validation_split="dev"))
+
+
+def test_sizes_of_a_data_set_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "set"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        (folder / f"{split}.jsonl").write_text(json.dumps({"text": split}) + "\n")
+    sizes = "dataset_info:\n  features: [{name: text, dtype: string}]\n  download_size: 24000000000\n  dataset_size: 99"
+    (folder / "README.md").write_text(f"---\n{sizes}\n---\n")
+    with caplog.at_level(logging.INFO):
+        load_corpus(CorpusArguments([str(folder)]))
+    assert "24.0 GB to download and 0.0 GB of documents, unless they are cached" in caplog.text
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])

@@ -82,10 +82,13 @@ for _shape in path_star.SHAPES:
     TEST_PUZZLES["path-star-{}-{}".format(*_shape)] = partial(path_star.held_out_texts, *_shape)
 
 
-def _load_built_in(name: str, validation_fraction: float) -> dict[str, Dataset]:
+def _load_built_in(arguments: CorpusArguments) -> dict[str, Dataset]:
     texts: dict[str, list[str]] = {"train": [], "validation": []}
-    for key, text in BUILT_IN[name]():
-        texts["validation" if is_held_out(key, validation_fraction) else "train"].append(text)
+    for key, text in BUILT_IN[arguments.corpus[0]]():
+        texts["validation" if is_held_out(key, arguments.validation_fraction) else "train"].append(text)
+    for split, documents in texts.items():
+        if not documents:
+            raise no_text_error(split, arguments, is_hashed=True)
     return {split: make_dataset(documents) for split, documents in texts.items()}
 
 
@@ -125,18 +128,23 @@ def sha256(key: str) -> bytes:
 @dataclass(frozen=True)
 class Split:
     """
-    Documents of a split: the rows with text for which `is_member` is true.
+    Documents of a split.
 
-    If a hash decides whether a document is in the split, both splits have the same rows. Selecting them first would
-    read a large corpus one more time, so `encode_documents` selects and tokenizes in one pass.
+    `rows` may be the whole corpus, of which `is_member` selects the documents of the split. Writing them to a data set
+    of their own would read a large corpus once more, so `encode_documents` selects and tokenizes in one pass.
 
     Args:
         rows: Data set with the column `text`.
-        is_member: Function of the text of a row.
+        is_member: Function of the text of a row. By default, all rows with text are in the split.
     """
 
     rows: Dataset
     is_member: Callable[[str | None], bool] = bool
+
+    @property
+    def is_hashed(self) -> bool:
+        """Return whether a hash decides which rows are in the split."""
+        return self.is_member is not bool
 
     def __iter__(self) -> Iterator[str]:
         return filter(self.is_member, self.rows["text"])
@@ -149,13 +157,14 @@ def load_corpus(arguments: CorpusArguments) -> dict[str, Split]:
     check_choice("sample_by", arguments.sample_by, get_args(SampleBy))
     name = _check_corpus(arguments)
     if name in BUILT_IN:
-        loaded = _load_built_in(name, arguments.validation_fraction)
+        loaded = _load_built_in(arguments)
     elif is_hub_name(name):
         loaded = _load_hub(arguments)
     else:
-        loaded = {"train": load_files(arguments.corpus, arguments.sample_by)}
+        options = {"sample_by": arguments.sample_by, "num_proc": arguments.preprocessing_num_workers}
+        loaded = {"train": load_files(arguments.corpus, **options)}
         if arguments.validation_files:
-            loaded["validation"] = load_files(arguments.validation_files, arguments.sample_by)
+            loaded["validation"] = load_files(arguments.validation_files, **options)
     rows = {split: keep_text(dataset, arguments.text_column) for split, dataset in loaded.items()}
     _check_number(arguments, sum(map(len, rows.values())))
     if "validation" in rows:
@@ -248,11 +257,12 @@ def first_texts(stream: IterableDataset, split: str, arguments: CorpusArguments,
     return texts
 
 
-def no_text_error(split: str, arguments: CorpusArguments) -> ValueError:
-    """Return the error that a split has no documents with text."""
+def no_text_error(split: str, arguments: CorpusArguments, is_hashed: bool = False) -> ValueError:
+    """Return the error that a split has no text. With `is_hashed`, a hash decides which documents are in the split."""
+    files = arguments.validation_files if split == "validation" else []
+    hint = f", or change `validation_fraction` ({arguments.validation_fraction})" if is_hashed else ""
     return ValueError(
-        f"The {split} split of {arguments.name} has no documents with text. Add documents, or change `sample_by` "
-        f"({arguments.sample_by!r}) or `validation_fraction` ({arguments.validation_fraction})."
+        f"The {split} split of {' '.join(files) or arguments.name} has no documents with text. Add documents{hint}."
     )
 
 
@@ -274,7 +284,11 @@ def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, 
         partial = _partial_folders(builder.config.data_files or {})
         if not partial:
             available = load_dataset(
-                name, arguments.corpus_config, revision=arguments.corpus_revision, streaming=streaming
+                name,
+                arguments.corpus_config,
+                revision=arguments.corpus_revision,
+                streaming=streaming,
+                num_proc=None if streaming else arguments.preprocessing_num_workers,
             )
     except Exception as error:  # the library raises many kinds of errors
         raise ValueError(
@@ -331,8 +345,14 @@ def _choose_builder(file: str) -> str:
     return BUILDERS.get(inner.suffix, "text")
 
 
-def load_files(patterns: Sequence[str], sample_by: str = "line", streaming: bool = False) -> Dataset | IterableDataset:
-    """Load local files: all text, all JSON or all Parquet. In text, every line ending is read as a newline."""
+def load_files(
+    patterns: Sequence[str], sample_by: str = "line", streaming: bool = False, num_proc: int | None = None
+) -> Dataset | IterableDataset:
+    """
+    Load local files: all text, all JSON or all Parquet. In text, every line ending is read as a newline.
+
+    `num_proc` processes read the files, unless they are streamed.
+    """
     files = find_files(patterns)
     builders = sorted({_choose_builder(file) for file in files})
     if len(builders) > 1:
@@ -340,6 +360,7 @@ def load_files(patterns: Sequence[str], sample_by: str = "line", streaming: bool
     if empty := [file for file in files if os.path.getsize(file) == 0]:
         raise ValueError(f"{empty[0]} is empty. Use files that contain text.")
     options = {"sample_by": sample_by} if builders == ["text"] else {}
+    options["num_proc"] = None if streaming else num_proc
     try:
         data_files = [glob.escape(file) for file in files]  # `load_dataset` treats names as patterns
         return load_dataset(builders[0], data_files=data_files, split="train", streaming=streaming, **options)
@@ -354,31 +375,26 @@ def load_files(patterns: Sequence[str], sample_by: str = "line", streaming: bool
 # ---------------------------------------------------------------------------------------------------------- sources
 
 
-def describe_sources(arguments: CorpusArguments, train: Dataset) -> list[dict[str, Any]]:
+def describe_sources(arguments: CorpusArguments) -> list[dict[str, Any]]:
     """
-    Return the name and size of every file of a corpus.
+    Return what identifies the text of a corpus.
 
-    For local files, also return the SHA-256. The names of Hub files contain the commit. For a built-in corpus, return
-    its name and the version of Python.
+    For files, and for a data set in a folder, this is the name, size and SHA-256 of every file; for a data set of the
+    Hub, its name and commit; and for a built-in corpus, its name and the version of Python.
     """
-    if arguments.corpus[0] in BUILT_IN:
-        return [{"name": arguments.corpus[0], "python": platform.python_version()}]
-    if is_hub_name(arguments.corpus[0]):
-        checksums = train.info.download_checksums or {}  # the keys are URLs that contain the commit
-        return [{"name": name, "bytes": known.get("num_bytes")} for name, known in sorted(checksums.items())]
-    return _describe_files([*arguments.corpus, *arguments.validation_files])
-
-
-def describe_streamed_sources(arguments: CorpusArguments, splits: list[str]) -> list[dict[str, Any]]:
-    """Return the same as `describe_sources` for a streamed corpus. Of its splits, only `splits` are listed."""
-    if not is_hub_name(arguments.corpus[0]):
+    name = arguments.corpus[0]
+    if name in BUILT_IN:
+        return [{"name": name, "python": platform.python_version()}]
+    if not is_hub_name(name):
         return _describe_files([*arguments.corpus, *arguments.validation_files])
-    names = {"train": arguments.train_split, "validation": arguments.validation_split or "validation"}
-    builder = load_dataset_builder(arguments.corpus[0], arguments.corpus_config, revision=arguments.corpus_revision)
-    known = builder.config.data_files or {}
-    files = sorted(str(file) for split in splits for file in known.get(names[split], []))
-    streamed = [{"name": name, "bytes": os.path.getsize(name) if os.path.isfile(name) else None} for name in files]
-    return streamed + _describe_files(arguments.validation_files)
+    builder = load_dataset_builder(name, arguments.corpus_config, revision=arguments.corpus_revision)
+    if not os.path.isdir(name):
+        return [{"name": name, "commit": builder.hash}, *_describe_files(arguments.validation_files)]
+    splits = [arguments.train_split]
+    if not arguments.validation_files:
+        splits.append(arguments.validation_split or "validation")
+    files = [file for split in splits for file in (builder.config.data_files or {}).get(split, [])]
+    return _describe_files([*map(glob.escape, files), *arguments.validation_files])
 
 
 def _describe_files(patterns: Sequence[str]) -> list[dict[str, Any]]:

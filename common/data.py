@@ -12,7 +12,6 @@ from transformers import PreTrainedTokenizerBase
 from common.corpora import (
     Split,
     describe_sources,
-    describe_streamed_sources,
     first_texts,
     keep_text,
     load_corpus,
@@ -83,7 +82,7 @@ def load_data(arguments: DataArguments) -> Data:
     facts = {
         "corpus": arguments.name,
         "packing": arguments.packing,
-        "sources": describe_sources(arguments, train.rows),
+        "sources": describe_sources(arguments),
         "train": train_facts,
         "validation": validation_facts,
         "empty_documents": num_rows - train_facts["documents"] - validation_facts["documents"],
@@ -130,9 +129,9 @@ def _open_stream(arguments: DataArguments) -> Data:
     facts = {
         "corpus": arguments.name,
         "packing": arguments.packing,
-        "sources": describe_streamed_sources(arguments, list(streams)),
+        "sources": describe_sources(arguments),
         "train": {"streamed_files": streams["train"].num_shards},
-        "validation": facts | {"empty_documents": len(held_out) - facts["documents"]},
+        "validation": facts,
         "tokenizer": arguments.tokenizer,
     }
     return Data(arguments, streams["train"], validation, tokenizer, facts, excluded)
@@ -149,11 +148,13 @@ def _make_sequences(
         texts.rows, tokenizer, split == "validation", num_workers, arguments.context_marks, texts.is_member
     )
     if not len(documents):
-        raise no_text_error(split, arguments)
+        raise no_text_error(split, arguments, texts.is_hashed)
     length = arguments.sequence_length
     rows: Dataset | PackedRows
     if arguments.packing == "documents":
-        rows, left_out = pad(documents, length, tokenizer.eos_token_id, split, arguments.drop_long_documents)
+        rows, left_out = pad(
+            documents, length, tokenizer.eos_token_id, split, arguments.drop_long_documents, num_workers
+        )
         columns = {"input_ids", "num_bytes" if split == "validation" else "labels"}.intersection(rows.column_names)
         rows = rows.select_columns(sorted(columns))
     else:

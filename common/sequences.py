@@ -3,6 +3,7 @@
 """Conversion of documents into sequences of equal length, either packed or one padded sequence per document."""
 
 import logging
+import random
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -53,9 +54,14 @@ def encode_documents(
         remove_columns=texts.column_names,
         features=Features(columns),
         fn_kwargs={"is_member": is_member, "columns": list(columns), **options},
-        num_proc=num_workers and max(min(num_workers, len(texts)), 1),  # at least one row per process
+        num_proc=limit_workers(num_workers, texts),
         desc="Tokenizing",
     )
+
+
+def limit_workers(num_workers: int | None, rows: Dataset) -> int | None:
+    """Return `num_workers`, but at most one process per row. None means that no processes are started."""
+    return None if num_workers is None else max(min(num_workers, len(rows)), 1)
 
 
 def _encode_members(
@@ -74,16 +80,16 @@ def describe_work(
     texts: Dataset,
     tokenizer: PreTrainedTokenizerBase,
     num_workers: int | None,
-    is_member: Callable[[str | None], bool] = bool,
+    is_member: Callable[[str | None], bool],
 ) -> str:
     """Return a text with the time and disk space that tokenizing will take, estimated from a sample of documents."""
-    numbers = range(0, len(texts), max(len(texts) // DOCUMENTS_TO_ESTIMATE, 1))[:DOCUMENTS_TO_ESTIMATE]
+    numbers = sorted(random.Random(0).sample(range(len(texts)), min(len(texts), DOCUMENTS_TO_ESTIMATE)))
     sample, scale = list(filter(is_member, texts.select(numbers)["text"])), len(texts) / len(numbers)
     # With workers, use one thread here: after threads were used, every process started later prints a warning.
     environment = {} if num_workers is None else {"TOKENIZERS_PARALLELISM": "false"}
     with patch_environment(**environment):
         started = time.perf_counter()
-        num_tokens = round(scale * sum(encode_batch(sample, tokenizer, False)["num_tokens"]))
+        num_tokens = round(scale * sum(encode_batch(sample, tokenizer, False)["num_tokens"])) if sample else 0
         seconds = scale * (time.perf_counter() - started) / (num_workers or 1)
     size = num_tokens * np.dtype(id_type(tokenizer).dtype).itemsize
     cache = Path(config.HF_DATASETS_CACHE).absolute()
@@ -275,13 +281,19 @@ class PackedRows:
 
 
 def pad(
-    documents: Dataset, sequence_length: int, end_of_text: int, split: str, drop_long_documents: bool | None = None
+    documents: Dataset,
+    sequence_length: int,
+    end_of_text: int,
+    split: str,
+    drop_long_documents: bool | None = None,
+    num_workers: int | None = None,
 ) -> tuple[Dataset, dict[str, int]]:
     """
     Return one sequence per document, padded with end-of-text, and the number of documents that were too long.
 
     Documents that are too long are an error, unless `drop_long_documents` is True. (Pass None if the user cannot set
     this option; the error then does not mention it.) The `labels` of the documents, if any, are padded as well.
+    `num_workers` is as in [`encode_documents`].
     """
     fitting = documents.filter(lambda num_tokens: num_tokens <= sequence_length, input_columns="num_tokens")
     left_out = len(documents) - len(fitting)
@@ -310,6 +322,7 @@ def pad(
         },
         batched=True,
         input_columns=columns,
+        num_proc=limit_workers(num_workers, fitting),
         desc="Padding",
     )
     return rows, {"left_out_documents": left_out}

@@ -51,9 +51,11 @@ class GenerativeArguments(Options):
 
     output_dir: Path = field(metadata={"help": "Folder for samples and results."})
     steps: list[int] = option(list(GENERATIVE_STEPS), "Numbers of generation steps.")
-    top_p: list[float] = option([], "Values of top-p. Each is combined with every temperature. Defaults to 1.")
+    top_p: list[float] = option([], "Values of top-p. Each is combined with every temperature.")
     temperature: list[float] = option(
-        [], "Temperatures. Defaults to 1. If `temperature` and `top_p` are not set, the pairs of Table 1 are used."
+        [],
+        "Temperatures. If neither `temperature` nor `top_p` is set, the pairs (top-p, temperature) of Table 1 are "
+        "used. If only one of them is set, the other is 1.",
     )
     top_p_rule: Literal["inclusive", "exclusive"] = option(
         "inclusive",

@@ -48,7 +48,7 @@ class Query:
 
 
 def _to_tensors(queries: Sequence[Query]) -> tuple[torch.LongTensor, torch.BoolTensor, torch.BoolTensor]:
-    """Return tensors (batch, n): ids, padded on the right; whether they are not padding; whether they are scored."""
+    """Return `ids` (padded on the right), `attention_mask` and `is_scored`, all (batch, n)."""
     ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(query.ids) for query in queries], batch_first=True)
     positions = torch.arange(ids.shape[1])
     stops, starts, ends = torch.tensor([[query.stop, query.start, len(query.ids)] for query in queries]).T[..., None]

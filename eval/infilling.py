@@ -11,7 +11,6 @@ command writes results.json and report.md to --output_dir, and prints report.md.
 """
 
 import codecs
-import math
 import random
 import re
 import sys
@@ -19,9 +18,10 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, mode
 from typing import Any
 
+import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
@@ -31,13 +31,15 @@ from common.data import load_data
 from common.files import write_json, write_text
 from common.hardware import versions
 from common.models import Model, load_model
-from common.reports import markdown_table
+from common.reports import markdown_table, with_error
 from common.results import read_finished_run
 from common.tokenization import num_unpadded, to_bytes
+from eval.scoring import ratio_with_error, wilson_interval
 from modeling_aogpt.tokenization import load_tokenizer
 
 GREEDY = {"order": "confidence", "do_sample": False}
 BEFORE = "only the text before, known length"
+BY_FILLING = "length by the filled gap"
 # First words of the Unicode names of characters in scripts without blanks between words.
 SCRIPTS_WITHOUT_BLANKS = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
@@ -49,7 +51,8 @@ means that it fills in the gap from left to right, without the text after it.
 
 If the length of the gap is not given, it is chosen from 1 to {max_length}. "Length by the text around the gap" is
 the length that gives the text around the gap the highest likelihood, as in `infill`. "Length by the filled gap" means
-that the gap is filled in with every length, and that the filling with the highest likelihood per token is chosen.
+that the gap is filled in with every length, and that the filling with the highest likelihood per token is chosen. For
+comparison, "most frequent length" always chooses the length that is the most frequent among these gaps.
 
 Bits per byte are those of the original tokens of the gap, predicted from left to right, given the text around the gap
 or only the text before it. The bytes are those that the tokens stand for, even if a gap cuts a character; end-of-text
@@ -58,6 +61,8 @@ is one byte. A match is exact if the gap is filled in with the same bytes.
 ROUGE-L is the F1 score between the words of the filled and of the original gap. Characters that the gap cuts are
 completed with the text around it. Words are sequences of Unicode letters, combining marks and digits, in lower case. In
 scripts without blanks between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese), each character is a word.
+
+Intervals in brackets are 95 % confidence intervals (Wilson) over the gaps. After ± is the standard error over the gaps.
 
 {table}
 """
@@ -134,7 +139,7 @@ class Filler:
         if hasattr(self.model, "infill"):  # a decoder
             methods |= {
                 "length by the text around the gap": self.by_surroundings,
-                "length by the filled gap": self.by_filling,
+                BY_FILLING: self.by_filling,
                 BEFORE: self.from_text_before,
             }
         return methods
@@ -149,7 +154,11 @@ class Filler:
         return self.model.generate(ids, order="left_to_right", do_sample=False)[0, gap.start :].tolist()
 
     def by_surroundings(self, gap: Gap) -> list[int]:
-        """Fill in as many tokens as give the text around the gap the highest likelihood, as `infill` does."""
+        """
+        Choose the length with the highest likelihood of the text around the gap, as `infill` does.
+
+        Return the tokens filled in.
+        """
         ids = torch.tensor(gap.with_tokens([self.model.config.mask_token_id]))
         output = self.model.infill(ids, range(1, self.max_length + 1), self.padded_length, **GREEDY)
         return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()
@@ -191,32 +200,50 @@ class Filler:
 
 def evaluate(
     filler: Filler, gaps: list[Gap], tokenizer: PreTrainedTokenizerBase, orders: str = "random"
-) -> dict[str, dict[str, float | None]]:
+) -> dict[str, dict[str, Any]]:
     """
-    Return, for each method, the fractions of right lengths and of exact matches, ROUGE-L, and bits per byte.
+    Return, for each method, the fraction of exact matches, ROUGE-L and, for gaps of known length, bits per byte.
 
-    A match is exact if the tokens stand for the same bytes as the removed tokens, even if they are other tokens.
+    For methods that choose the length, the result has the fraction of right lengths, also that of always choosing the
+    most frequent length. A match is exact if the tokens stand for the same bytes as the removed tokens, even if they
+    are other tokens. Fractions have 95 % confidence intervals, and other values have standard errors.
     """
     rouge = make_rouge()
     end_of_text = tokenizer.eos_token_id
-    removed = [token for gap in gaps for token in gap.removed]
-    num_bytes = sum(1 if token == end_of_text else len(to_bytes([token], tokenizer)) for token in removed)
-    results: dict[str, dict[str, float | None]] = {}
+    num_bytes = [
+        sum(1 if token == end_of_text else len(to_bytes([token], tokenizer)) for token in gap.removed) for gap in gaps
+    ]
+    results = {}
     for name, fill in filler.methods(orders).items():
         fillings = [(gap, fill(gap)) for gap in gaps]
-        results[name] = {
-            "length": fmean(len(ids) == gap.length for gap, ids in fillings),
-            "exact": fmean(to_bytes(ids, tokenizer) == to_bytes(gap.removed, tokenizer) for gap, ids in fillings),
-            "rouge": fmean(
-                rouge(text_in_gap(gap, gap.removed, tokenizer), text_in_gap(gap, ids, tokenizer))
-                for gap, ids in fillings
-            ),
-            "bits_per_byte": None,
-        }
+        results[name] = _fraction(
+            "exact", [to_bytes(ids, tokenizer) == to_bytes(gap.removed, tokenizer) for gap, ids in fillings]
+        )
+        scores = [
+            rouge(text_in_gap(gap, gap.removed, tokenizer), text_in_gap(gap, ids, tokenizer)) for gap, ids in fillings
+        ]
+        results[name] |= _ratio("rouge", scores, [1] * len(gaps))
         if "known length" in name:
-            nats = sum(filler.nats(gap, only_before=name == BEFORE) for gap in gaps)
-            results[name]["bits_per_byte"] = nats / math.log(2) / num_bytes
+            bits = [filler.nats(gap, only_before=name == BEFORE) / np.log(2) for gap in gaps]
+            results[name] |= _ratio("bits_per_byte", bits, num_bytes)
+        else:
+            results[name] |= _fraction("length", [len(ids) == gap.length for gap, ids in fillings])
+    if BY_FILLING in results:
+        most_frequent = mode(gap.length for gap in gaps)
+        results["most frequent length"] = _fraction("length", [gap.length == most_frequent for gap in gaps])
     return results
+
+
+def _fraction(key: str, is_right: list[bool]) -> dict[str, Any]:
+    """Return the fraction of true values, with its confidence interval."""
+    fraction = fmean(is_right)
+    return {key: fraction, f"{key}_interval": wilson_interval(fraction, len(is_right))}
+
+
+def _ratio(key: str, values: list[float], sizes: list[int]) -> dict[str, Any]:
+    """Return sum(values) / sum(sizes), with its standard error."""
+    ratio, error = ratio_with_error(np.array(values), np.array(sizes))
+    return {key: ratio, f"{key}_standard_error": error}
 
 
 def text_in_gap(gap: Gap, tokens: list[int], tokenizer: PreTrainedTokenizerBase) -> str:
@@ -262,7 +289,7 @@ def make_rouge() -> Callable[[str, str], float]:
     return lambda original, text: scorer.score(original, text)["rougeL"].fmeasure
 
 
-def evaluate_run(folder: Path, options: InfillingArguments) -> dict[str, dict[str, float | None]]:
+def evaluate_run(folder: Path, options: InfillingArguments) -> dict[str, dict[str, Any]]:
     """Return the scores of each method, by name, on the held-out text of a finished run."""
     results, data = read_finished_run(folder)
     model, tokenizer = load_model(folder / "model", dtype=torch.float32), load_tokenizer(folder / "model")
@@ -280,9 +307,14 @@ def make_report(results: dict[str, Any]) -> str:
         (
             run,
             name,
-            *(f"{scores[key]:.1%}" for key in ("length", "exact")),
-            f"{scores['rouge']:.3f}",
-            "" if scores["bits_per_byte"] is None else f"{scores['bits_per_byte']:.3f}",
+            *(
+                "{:.1%} ({:.1%} to {:.1%})".format(scores[key], *scores[f"{key}_interval"]) if key in scores else ""
+                for key in ("length", "exact")
+            ),
+            *(
+                with_error(scores[key], scores[f"{key}_standard_error"], 3) if key in scores else ""
+                for key in ("rouge", "bits_per_byte")
+            ),
         )
         for run, methods in results["runs"].items()
         for name, scores in methods.items()

@@ -34,6 +34,7 @@ from common.hardware import versions
 from common.models import Model, load_model
 from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_animation, save_figure, style_axes
 from common.results import read_finished_run
+from eval.scoring import wilson_interval
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.orders import random_orders
 from modeling_aogpt.tokenization import load_tokenizer
@@ -274,14 +275,6 @@ def summarize(runs: list[dict[str, Any]], num_puzzles: int) -> dict[str, dict[st
         summary[name]["seeds"] = [values["solved"] for values in measured]
         summary[name]["interval"] = wilson_interval(summary[name]["solved"], num_puzzles)
     return summary
-
-
-def wilson_interval(fraction: float, total: int, z: float = 1.96) -> tuple[float, float]:
-    """Return Wilson's confidence interval of a fraction of `total` trials (95 % for z = 1.96)."""
-    scale = 1 + z**2 / total
-    center = (fraction + z**2 / (2 * total)) / scale
-    half = z / scale * math.sqrt(fraction * (1 - fraction) / total + z**2 / (4 * total**2))
-    return min(max(center - half, 0.0), fraction), max(min(center + half, 1.0), fraction)
 
 
 # ------------------------------------------------------------------------------------------------------------- report

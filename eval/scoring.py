@@ -180,3 +180,11 @@ def ratio_with_error(values: np.ndarray, sizes: np.ndarray) -> tuple[float, floa
         return float(ratio), None
     variance = ((values - ratio * sizes) ** 2).sum() * len(values) / (len(values) - 1)
     return float(ratio), float(variance**0.5 / sizes.sum())
+
+
+def wilson_interval(fraction: float, total: int, z: float = 1.96) -> tuple[float, float]:
+    """Return Wilson's confidence interval of a fraction of `total` trials (95 % for z = 1.96)."""
+    scale = 1 + z**2 / total
+    center = (fraction + z**2 / (2 * total)) / scale
+    half = z / scale * math.sqrt(fraction * (1 - fraction) / total + z**2 / (4 * total**2))
+    return min(max(center - half, 0.0), fraction), max(min(center + half, 1.0), fraction)

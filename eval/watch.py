@@ -58,7 +58,9 @@ def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> str:
     tokenizer.pad_token = tokenizer.eos_token
     longest = max(map(len, tokenizer(texts).input_ids)) if texts else 0
     if arguments.length is not None and arguments.length < longest:
-        raise ValueError(f"`length` must be at least {longest}, as the longest text, but is {arguments.length}.")
+        raise ValueError(
+            f"`length` is {arguments.length}, but the longest text has {longest} tokens. Set at least {longest}."
+        )
     padding = {"padding": "max_length" if arguments.length else True, "max_length": arguments.length}
     output = model.generate(
         tokenizer(texts, **padding, return_tensors="pt").input_ids if texts else None,

@@ -60,7 +60,9 @@ class ScoringArguments(Options):
 
     text_file: list[str] = option([], "Text, JSONL or Parquet files (also compressed: .xz or .gz), or glob patterns.")
     text_column: str = option("text", "Column of the documents in JSONL and Parquet files.")
-    sample_by: SampleBy = option("line", "What a document of a plain text file is. document: the whole file.")
+    sample_by: SampleBy = option(
+        "line", "Part of a plain text file that is one document; `document` means a whole file."
+    )
     packing: Literal["packed", "documents"] = option(
         "packed",
         "packed: concatenate the documents of text files, and cut the result into sequences. documents: one document "
@@ -86,7 +88,9 @@ class ScoringArguments(Options):
     )
     num_orders: int = option(1, "Number of random orders (for an encoder: estimates) per sequence.", least=1)
     ensemble_size: int = option(8, "Number of orders of each context for `ensemble` (Eq. 4).", least=2)
-    num_ranks: int = option(8, "Even number of contexts to estimate `ensemble` from, or 0 for all ranks.", least=0)
+    num_ranks: int = option(
+        8, "Even number of random contexts from which `ensemble` is estimated. 0: compute it at all ranks.", least=0
+    )
     num_times: int = option(32, "Even number of diffusion times from which an encoder's bound is estimated.", least=2)
     seed: int = option(0, "Seed of the random orders.", least=0)
     tokens_per_batch: int = option(16384, "Number of tokens in a forward pass of a process.", least=1)

@@ -4,7 +4,9 @@ import hashlib
 import logging
 import pickle
 import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from common.commands import Parser
-from common.corpora import first_texts, hash_file, load_corpus
+from common.corpora import describe_sources, first_texts, hash_file, load_corpus
 from common.data import Data, load_data
 from common.data_arguments import DataArguments
 from common.sequences import PackedRows, split_context
@@ -132,6 +134,23 @@ def test_sources_of_local_files(arguments: DataArguments, tmp_path: Path) -> Non
     assert load_data(arguments).facts["sources"] == [
         {"name": file.name, "bytes": file.stat().st_size, "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
         for file in files
+    ]
+
+
+def test_sources_of_a_data_set_in_a_folder(arguments: DataArguments, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    for split, lines in (("train", LINES[:60]), ("validation", LINES[60:90]), ("test", LINES[90:])):
+        (tmp_path / "set" / f"{split}.txt").write_text("\n".join(lines))
+    sources = load_data(replace(arguments, corpus=[str(tmp_path / "set")])).facts["sources"]
+    assert [source["name"] for source in sources] == ["train.txt", "validation.txt"]
+    assert sources[0]["sha256"] == hash_file(str(tmp_path / "set" / "train.txt"))
+
+
+def test_sources_of_a_data_set_of_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = SimpleNamespace(hash="79d93d7", config=None)
+    monkeypatch.setattr("common.corpora.load_dataset_builder", lambda *_, **__: builder)
+    assert describe_sources(DataArguments(["Skylion007/openwebtext"])) == [
+        {"name": "Skylion007/openwebtext", "commit": "79d93d7"}
     ]
 
 
@@ -274,18 +293,37 @@ def test_wrong_arguments_are_errors(arguments: DataArguments, changes: dict[str,
         load_data(arguments)
 
 
-@pytest.mark.parametrize("is_given", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"validation_fraction": 0.0},
+            r"^The validation split of .*lines\.txt has no .* `validation_fraction` \(0\.0\)",
+        ),
+        ({"validation_files": ["blank.txt"]}, r"^The validation split of \S*blank\.txt has no .* Add documents\.$"),
+        ({"corpus": ["sudoku-4"], "validation_fraction": 0.0}, r"^The validation split of sudoku-4 has no documents"),
+    ],
+)
 def test_a_validation_split_without_text_is_an_early_error(
-    arguments: DataArguments, tmp_path: Path, is_given: bool, monkeypatch: pytest.MonkeyPatch
+    arguments: DataArguments, changes: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("common.data.describe_work", lambda *_: pytest.fail("The training split is tokenized first."))
-    if is_given:
-        (tmp_path / "blank.txt").write_text("\n\n")
-        arguments.validation_files = [str(tmp_path / "blank.txt")]
-    else:
-        arguments.validation_fraction = 0.0
-    with pytest.raises(ValueError, match=r"^The validation split of .*lines\.txt has no documents with text\."):
+    (tmp_path / "blank.txt").write_text("\n\n")
+    for name, value in changes.items():
+        setattr(arguments, name, value)
+    with pytest.raises(ValueError, match=message):
         load_data(arguments)
+
+
+def test_work_is_estimated_from_all_kinds_of_documents(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In this file, every second document is empty."""
+    (tmp_path / "lines.txt").write_text("".join(f"\n{line}\n" for line in LINES * 10))
+    with caplog.at_level(logging.INFO):
+        facts = load_data(DataArguments([str(tmp_path / "lines.txt")], vocab_size=300, sequence_length=32)).facts
+    found = re.search(r"About ([\d,]+) documents and ([\d,]+) tokens", caplog.text)
+    for number, name in zip(found.groups(), ("documents", "tokens"), strict=True):
+        assert int(number.replace(",", "")) == pytest.approx(facts["train"][name], rel=0.2)
 
 
 def test_documents_of_a_process_may_all_be_held_out(arguments: DataArguments) -> None:

@@ -5,6 +5,7 @@ import random
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from common.files import read_json
 from common.tokenization import train_tokenizer
 from eval.infilling import BEFORE, Filler, Gap, UnicodeWords, evaluate, main, make_gaps
+from eval.scoring import wilson_interval
 from modeling_aogpt import AOGPTForAnyOrderLM
 from tests.references import random_model
 from tests.training_runs import train, write_config
@@ -82,15 +84,18 @@ def test_scores_of_fillings(model: AOGPTForAnyOrderLM, words: PreTrainedTokenize
     other = [filled[0], filled[1], (filled[2] + 1) % 11, filled[3]]
     results = evaluate(filler, [Gap(filled, 1, 2), Gap(other, 1, 2)], words)
     known = results["known length"]
-    assert (known["length"], known["exact"], known["rouge"]) == (1.0, 0.5, 0.75)  # half of the words of the second
+    assert (known["exact"], known["rouge"]) == (0.5, 0.75)  # half of the words of the second
     num_bytes = sum(1 if token == EOS else 3 for ids in (filled, other) for token in ids[1:3])
     nats = filler.nats(Gap(filled, 1, 2), False) + filler.nats(Gap(other, 1, 2), False)
     assert known["bits_per_byte"] == pytest.approx(nats / math.log(2) / num_bytes)
-    assert results["length by the filled gap"]["bits_per_byte"] is None
+    assert known["exact_interval"] == wilson_interval(0.5, 2)
+    assert known["rouge_standard_error"] == pytest.approx(0.25)  # scores of 1 and 0.5
+    assert known["bits_per_byte_standard_error"] >= 0
+    assert "bits_per_byte" not in results["length by the filled gap"]
     assert list(evaluate(filler, [Gap(filled, 1, 2)], words, "left_to_right")) == [BEFORE]
 
 
-def score(fillings: list[tuple[Gap, list[int]]], tokenizer: PreTrainedTokenizerBase) -> dict[str, float | None]:
+def score(fillings: list[tuple[Gap, list[int]]], tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
     """Evaluate fillings of gaps of known length whose original tokens have one bit each."""
     remaining = [ids for _, ids in fillings]
     filler = SimpleNamespace(
@@ -98,6 +103,16 @@ def score(fillings: list[tuple[Gap, list[int]]], tokenizer: PreTrainedTokenizerB
         nats=lambda gap, only_before: gap.length * math.log(2),
     )
     return evaluate(filler, [gap for gap, _ in fillings], tokenizer)["known length"]
+
+
+def test_chosen_lengths_are_compared_with_the_most_frequent_length(
+    model: AOGPTForAnyOrderLM, words: PreTrainedTokenizerFast
+) -> None:
+    gaps = [Gap([3, 1, 4, 5], 1, length) for length in (2, 1, 2, 2)]
+    results = evaluate(Filler(model, 8, max_length=1), gaps, words)
+    assert results["length by the filled gap"]["length"] == 0.25  # a single length is tried
+    assert results["most frequent length"] == {"length": 0.75, "length_interval": wilson_interval(0.75, 4)}
+    assert "length" not in results["known length"]
 
 
 def test_gaps_that_cut_characters_have_the_bytes_of_their_tokens(single_bytes: PreTrainedTokenizerBase) -> None:
@@ -157,6 +172,7 @@ def test_report_of_runs_on_text_that_is_not_ascii(tmp_path: Path, monkeypatch: p
     train(config, tmp_path / "decoder", *sizes)
     train(config, tmp_path / "encoder", *sizes, "--architecture", "encoder", "--objective", "masked_diffusion")
     train(config, tmp_path / "packed", *sizes, "--packing", "packed")
+    train(config, tmp_path / "rival", *sizes, "--orders", "left_to_right")
     nats = Filler.nats
 
     def one_bit_per_token(filler: Filler, gap: Gap, only_before: bool) -> float:
@@ -164,13 +180,17 @@ def test_report_of_runs_on_text_that_is_not_ascii(tmp_path: Path, monkeypatch: p
         return gap.length * math.log(2)
 
     monkeypatch.setattr(Filler, "nats", one_bit_per_token)
-    folders = [str(tmp_path / name) for name in ("decoder", "encoder", "packed")]
+    folders = [str(tmp_path / name) for name in ("decoder", "encoder", "packed", "rival")]
     main([*folders, "--num_documents", "5", "--max_length", "3", "--max_gap", "2", "--output_dir", str(out)])
     results = read_json(out / "results.json", ("runs",), "eval/infilling.py")["runs"]
-    assert [len(methods) for methods in results.values()] == [4, 1, 4]
-    bits = [scores["bits_per_byte"] for methods in results.values() for scores in methods.values()]
-    assert [value for value in bits if value is not None] == pytest.approx([1] * 5)
-    assert f"| {folders[1]} | known length | 100.0% |" in (out / "report.md").read_text()
+    assert [len(methods) for methods in results.values()] == [5, 1, 5, 1]
+    scores = [scores for methods in results.values() for scores in methods.values() if "bits_per_byte" in scores]
+    assert [score["bits_per_byte"] for score in scores] == pytest.approx([1] * 6)
+    assert [score["bits_per_byte_standard_error"] for score in scores] == pytest.approx([0] * 6, abs=1e-6)
+    encoder = results[folders[1]]["known length"]
+    report = (out / "report.md").read_text()
+    assert f"| {folders[1]} | known length |  | {encoder['exact']:.1%} (" in report
+    assert f"| {encoder['rouge']:.3f} ± {encoder['rouge_standard_error']:.3f} | 1.000 ± 0.000 |" in report
 
 
 def test_missing_rouge_score_is_named(

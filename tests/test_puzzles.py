@@ -20,8 +20,8 @@ from eval.puzzles import (
     main,
     make_report,
     summarize,
-    wilson_interval,
 )
+from eval.scoring import wilson_interval
 from modeling_aogpt.validation import check_orders
 from tests.training_runs import train
 
@@ -42,13 +42,6 @@ warmup_steps: 0
 num_samples: 0
 tracker: none
 """
-
-
-def test_wilson_interval() -> None:
-    """The values are those of statsmodels' `proportion_confint(..., method="wilson")`."""
-    assert wilson_interval(0.8, 10) == pytest.approx((0.49016, 0.94332), abs=1e-4)
-    assert wilson_interval(0.0, 10) == pytest.approx((0.0, 0.27753), abs=1e-4)
-    assert wilson_interval(1.0, 10)[1] == 1.0
 
 
 @pytest.mark.parametrize("has_puzzle", [False, True])

@@ -7,15 +7,34 @@ import torch
 
 from modeling_aogpt.decoding_state import CachedDecodingState
 from modeling_aogpt.generation import draw_refined_positions
-from tests.references import Enumeration, chi_square, conditional, random_model, seeded
+from tests.references import (
+    Enumeration,
+    chi_square,
+    conditional,
+    encoder_conditional,
+    random_encoder,
+    random_model,
+    seeded,
+)
 
 pytestmark = pytest.mark.usefixtures("large_chunks")
 
 
+# Encoders have no speculative decoding.
+MODELS_AND_STRATEGIES = pytest.mark.parametrize(
+    ("tiny", "strategy"),
+    [("decoder", "parallel"), ("decoder", "speculative"), ("encoder", "parallel")],
+    indirect=["tiny"],
+)
+
+
 @pytest.fixture(scope="module")
-def tiny() -> Enumeration:
-    model = random_model(vocab_size=2, max_position_embeddings=4, position_encoding="rotary", initializer_range=0.4)
-    return Enumeration(model, length=4)
+def tiny(request: pytest.FixtureRequest) -> Enumeration:
+    """Return a model of four positions and two tokens."""
+    shape = {"max_position_embeddings": 4, "initializer_range": 0.4}
+    if request.param == "decoder":
+        return Enumeration(random_model(vocab_size=2, position_encoding="rotary", **shape), length=4)
+    return Enumeration(random_encoder(vocab_size=3, **shape), length=4, conditional=encoder_conditional)
 
 
 def distribution_after_one_round(tiny: Enumeration, order: tuple[int, ...], length: int) -> torch.Tensor:
@@ -32,14 +51,14 @@ def distribution_after_one_round(tiny: Enumeration, order: tuple[int, ...], leng
                 if all(other[p] == sequence[p] for p in order if p not in block)
             )
             for position in (p for p in order if p in block):
-                probability *= conditional(tiny.model, context, position, 4)[sequence[position]].item()
+                probability *= tiny.conditional(tiny.model, context, position, 4)[sequence[position]].item()
                 context += ((position, sequence[position]),)
             total[number] += probability / 4
     return total
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-@pytest.mark.parametrize("strategy", ["parallel", "speculative"])
+@MODELS_AND_STRATEGIES
 def test_a_round_draws_neighbours_again_given_all_other_tokens(tiny: Enumeration, strategy: str, length: int) -> None:
     order = (2, 0, 3, 1)
     samples = tiny.model.generate(
@@ -64,7 +83,7 @@ def distribution_after_refining_the_least_likely(
         """Return (probability, tokens and their probabilities) of every way to fill in the masked positions."""
         if not masked:
             return [(probability, drawn)]
-        predicted = conditional(tiny.model, context, masked[0], 4).tolist()
+        predicted = tiny.conditional(tiny.model, context, masked[0], 4).tolist()
         return [
             outcome
             for token, p in enumerate(predicted)
@@ -90,7 +109,7 @@ def distribution_after_refining_the_least_likely(
 
 
 @pytest.mark.parametrize(("length", "rounds"), [(2, 1), (1, 2)])
-@pytest.mark.parametrize("strategy", ["parallel", "speculative"])
+@MODELS_AND_STRATEGIES
 def test_a_round_draws_the_least_likely_tokens_again(
     tiny: Enumeration, strategy: str, length: int, rounds: int
 ) -> None:

@@ -94,5 +94,5 @@ def test_texts_are_padded(folder: Path, tmp_path: Path, capsys: pytest.CaptureFi
     for length in ([], ["--length", "3"]):
         main([str(folder), *texts, *length, "--output_dir", str(tmp_path)])
         assert "3 tokens in 2 forward passes" in capsys.readouterr().out
-    with pytest.raises(SystemExit, match=r"^error: `length` must be at least 2, as the longest text, but is 1"):
+    with pytest.raises(SystemExit, match=r"^error: `length` is 1, but the longest text has 2 tokens"):
         main([str(folder), *texts, "--length", "1", "--output_dir", str(tmp_path)])

@@ -19,7 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, s
 from common import models
 from common.models import identity_of_weights
 from eval.scorers import CausalScorer, EstimatorSettings, load_scorer
-from eval.scoring import Journal, compute_metrics, ratio_with_error, score_rows
+from eval.scoring import Journal, compute_metrics, ratio_with_error, score_rows, wilson_interval
 from eval.tables import PUBLISHED
 from eval.zero_shot import ScoringArguments, choose_length, format_report, main, output_paths, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
@@ -124,6 +124,13 @@ def test_standard_error_over_rows() -> None:
         0,
     )  # every row has the same bits per byte
     assert ratio_with_error(np.array([6.0]), np.array([3.0])) == (2, None)
+
+
+def test_wilson_interval() -> None:
+    """The values are those of statsmodels' `proportion_confint(..., method="wilson")`."""
+    assert wilson_interval(0.8, 10) == pytest.approx((0.49016, 0.94332), abs=1e-4)
+    assert wilson_interval(0.0, 10) == pytest.approx((0.0, 0.27753), abs=1e-4)
+    assert wilson_interval(1.0, 10)[1] == 1.0
 
 
 def test_metrics_are_per_token_and_per_byte() -> None:

@@ -29,31 +29,34 @@ sudoku: $(INSTALLED)
 	$(BIN)/python eval/puzzles.py $(foreach seed,$(SEEDS),$(SUDOKU)/sudoku-$(seed) \
 		$(SUDOKU)/sudoku_left_to_right-$(seed) $(SUDOKU)/sudoku_encoder-$(seed)) --output_dir $(SUDOKU)/results
 
-# Test and measure on an NVIDIA GPU: generation (Figure 5 of the paper), memory and training. Complete parts are not run
-# again. To use the libraries of another Python, as in a container: PYTHONPATH=. make gpu BIN=FOLDER_OF_PYTHON INSTALLED=
+# Test and measure on an NVIDIA GPU: generation (Figure 5 of the paper), memory and training. Complete parts, such as
+# generation with one batch size, are not run again. To use the libraries of another Python, as in a container: PYTHONPATH=. make gpu BIN=FOLDER_OF_PYTHON INSTALLED=
 GPU := runs/gpu
 BATCHES := 1 8 32
 STEPS := 16 64 256 1024
-SPEED = $(BIN)/python eval/benchmarks/speed.py --device cuda --dtype bfloat16 --batch_size $(BATCHES) --steps $(STEPS) \
-	--limit_seconds 5 --output_dir $@.part
+SPEED = $(BIN)/python eval/benchmarks/speed.py --device cuda --dtype bfloat16 --size $(word 1,$(subst -, ,$(notdir $(@D)))) \
+	--batch_size $(@F) --steps $(STEPS) --limit_seconds 5 --output_dir $@.part
+# Folders of both sizes and all batch sizes, such as runs/gpu/medium-exact/8, for the ending -exact.
+folders = $(foreach size,medium small,$(addprefix $(GPU)/$(size)$(1)/,$(BATCHES)))
 
-gpu: $(addprefix $(GPU)/,tests medium training medium-exact medium-eager small small-exact small-eager)
+gpu: $(addprefix $(GPU)/,tests training) $(call folders,) $(call folders,-exact) $(call folders,-eager)
 
 $(GPU)/tests: | $(INSTALLED)
 	$(BIN)/python -c "import torch; torch.cuda.init()"  # an error without a GPU, where the tests are skipped
 	$(BIN)/python -m pytest tests/test_cuda.py tests/test_status.py
 	mkdir -p $@
 
-$(GPU)/medium $(GPU)/small: | $(INSTALLED)
-	$(SPEED) --size $(@F) --contenders no-lemma no-cache encoder sedd --compile reduce-overhead
+$(call folders,): | $(INSTALLED)
+	$(SPEED) --contenders no-lemma no-cache encoder sedd --compile reduce-overhead
 	mv $@.part $@
 
-$(GPU)/medium-exact $(GPU)/small-exact: | $(INSTALLED)
-	$(SPEED) --size $(@F:-exact=) --contenders left-to-right speculative gpt2 llama --compile reduce-overhead
+$(call folders,-exact): | $(INSTALLED)
+	$(SPEED) --contenders left-to-right speculative prompt-lookup gpt2 llama --compile reduce-overhead
 	mv $@.part $@
 
-$(GPU)/medium-eager $(GPU)/small-eager: | $(INSTALLED)
-	$(SPEED) --size $(@F:-eager=) --contenders no-lemma no-cache encoder sedd --memory_lengths 1024 2048 4096 8192
+# Memory is that of one sequence, so it is measured once.
+$(call folders,-eager): | $(INSTALLED)
+	$(SPEED) --contenders no-lemma no-cache encoder sedd $(if $(filter 1,$(@F)),--memory_lengths 1024 2048 4096 8192)
 	mv $@.part $@
 
 $(GPU)/training: | $(INSTALLED)

@@ -3,8 +3,11 @@
 """The same results on a GPU as on the CPU. `test_accelerator.py` tests on the CPU what needs no real GPU."""
 
 import copy
+import json
+import math
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,8 @@ import torch
 from torch._dynamo.utils import counters
 from transformers import PreTrainedModel
 
+from eval.benchmarks import speed, training_speed
+from eval.benchmarks.contenders import CONTENDERS
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from tests.references import random_encoder, random_model, seeded
 from training.objectives import AnyOrderObjective
@@ -138,7 +143,8 @@ def test_steps_do_not_wait_for_the_gpu(name: str, arguments: dict[str, Any]) -> 
                 model.generate(max_length=length, num_return_sequences=2, **arguments)
             finally:
                 torch.cuda.set_sync_debug_mode("default")
-        return sum("synchronizing" in str(warning.message) for warning in caught)
+        # `set_sync_debug_mode` itself warns that it may miss some synchronizing operations.
+        return sum("called a synchronizing" in str(warning.message) for warning in caught)
 
     assert count_waits(12) == count_waits(6) > 0
 
@@ -170,3 +176,28 @@ def test_gradients_equal_those_of_the_cpu(dtype: torch.dtype, is_compiled: bool)
     tolerance = 0.05 if dtype == torch.bfloat16 else 1e-4
     torch.testing.assert_close(losses[1], losses[0], rtol=tolerance, atol=0)
     assert (gradients[1] - gradients[0]).norm() < tolerance * gradients[0].norm()
+
+
+def test_speed_is_measured(tmp_path: Path) -> None:
+    """All contenders and memory on the GPU, compiled and not. Medium models differ only in their sizes."""
+    torch._dynamo.reset()
+    options = ["--size", "tiny", "--steps", "2", "16", "--batch_size", "2", "--dtype", "bfloat16", "--device", "cuda"]
+    options += ["--contenders", "all", "--output_dir", str(tmp_path)]
+    speed.main([*options, "--memory_lengths", "16", "32"])
+    report = json.loads((tmp_path / "speed.json").read_text())
+    assert all(point["seconds"] > 0 and point["floor_seconds"] > 0 for point in report["points"])
+    assert {point["contender"] for point in report["points"]} >= set(CONTENDERS) - {"plain-products"}
+    assert [row["length"] for row in report["memory"]] == [16, 32]
+    assert all(row["peak_bytes"] > 0 and row["encoder_peak_bytes"] > 0 for row in report["memory"])
+    speed.main([*options, "--repeats", "1", "--compile", "reduce-overhead"])
+    report = json.loads((tmp_path / "speed.json").read_text())
+    assert all(point["seconds"] > 0 for point in report["points"])
+
+
+@pytest.mark.parametrize("options", [[], ["--mixed_precision", "bf16", "--compile"]])
+def test_training_speed_is_measured(options: list[str], tmp_path: Path) -> None:
+    training_speed.main(["--size", "tiny", "--steps", "4", *options, "--output_dir", str(tmp_path)])
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [run["kind"] for run in results["runs"]] == list(training_speed.KINDS)
+    assert all(run["step_seconds"] > 0 and run["peak_bytes"] > 0 for run in results["runs"])
+    assert all(math.isfinite(loss) for run in results["runs"] for loss in run["losses"])

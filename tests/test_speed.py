@@ -45,7 +45,7 @@ from eval.benchmarks.resources import (
 )
 from eval.benchmarks.speed import SpeedArguments, main, measure, time_contenders
 from eval.benchmarks.speed_report import write_report
-from modeling_aogpt import AOGPTConfig, MDMEncoderForMaskedLM, decoding_state
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderForMaskedLM, decoding_state
 from modeling_aogpt.devices import HAS_ONEDNN, Linear
 from tests.references import random_model
 
@@ -236,12 +236,22 @@ def test_floor_counts_weights_and_rows() -> None:
     entering = 31 * 31 * 4
     in_last_layer = 10 * 768**2 + 768 * 1024  # without queries, attention, projection and MLP
     assert few.flop == 2 * (4 * rows + entering * (12 * (12 * 768**2 + 768 * 1024) - in_last_layer))
+    # Six heads of 96 (width 576) that share two heads of keys and values (width 192).
+    grouped = AOGPTConfig(num_attention_heads=6, num_key_value_heads=2, head_dim=96)
+    work = count_work(grouped, 1, 1024, 1024, torch.float32)
+    weights = 12 * (768 * (2 * 576 + 2 * 192) + 8 * 768**2) + 768 * 50304
+    assert work.bytes == 1024 * 4 * (weights + 2 * 12 * 192 * 512)
+    assert work.flop == 2 * 1024 * (weights + 12 * 576 * 1024)
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])  # an accelerator
 def test_rates_are_operations_and_bytes_per_second(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count the operations of calls that take one second each. An accelerator reads all weights in one call."""
-    counted = {"flop": 0.0, "bytes": 0.0, "reads": 0}
+    """
+    Count the operations of calls that take one second each. An accelerator reads all weights in one call.
+
+    Packed weights are measured after the others. Their calls take half a second.
+    """
+    counted, durations = {"flop": 0.0, "bytes": 0.0, "reads": 0}, iter([1.0, 0.5, 1.0, 0.5])
 
     def count(layer: Linear, arguments: tuple, output: torch.Tensor) -> None:
         if len(arguments[0]) == 1:
@@ -250,16 +260,19 @@ def test_rates_are_operations_and_bytes_per_second(device: str, monkeypatch: pyt
         else:
             counted["flop"] += 2 * len(arguments[0]) * layer.weight.numel()
 
-    def run_for_a_second(function: Callable[[], object], device: torch.device, num_calls: int) -> float:
+    def run_and_return_seconds(function: Callable[[], object], device: torch.device, num_calls: int) -> float:
         function()
-        return 1.0
+        return next(durations)
 
-    monkeypatch.setattr(resources, "best_time", run_for_a_second)
+    packed = []
+    monkeypatch.setattr(resources, "best_time", run_and_return_seconds)
+    monkeypatch.setattr(resources, "pack_weights", lambda model: packed.append(model) or model)
     with torch.nn.modules.module.register_module_forward_hook(count):
         machine = measure_machine(AOGPTConfig(**speed.SIZES["tiny"]), torch.device(device), torch.bfloat16)
-    assert machine == Machine(counted["flop"], counted["bytes"])
-    assert counted["bytes"] == 2 * 2 * 3 * 32 * 128
-    assert counted["reads"] == {"cpu": 2 * 3, "meta": 1}[device]
+    assert machine == Machine(counted["flop"], counted["bytes"])  # each is counted twice, and divided by 0.5 seconds
+    assert len(packed) == 2
+    assert counted["bytes"] == 2 * 2 * 2 * 3 * 32 * 128
+    assert counted["reads"] == 2 * {"cpu": 2 * 3, "meta": 1}[device]
 
 
 def test_best_time_is_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,6 +317,56 @@ def test_warm_up(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     warm_up = jobs if device == "cuda" else [(name, 2, 8, 1) for name, *_ in jobs]
     # The last of the first calls estimates the time of a step.
     assert calls == [*[("encoder", 2, 16, 1)] * (3 if device == "cuda" else 1), *warm_up, *jobs, *jobs]
+    if device == "cuda":  # the second generation records CUDA graphs
+        calls.clear()
+        arguments.compile = "reduce-overhead"
+        list(time_contenders(fake_contenders(calls), arguments, 2, 16, torch.device(device)))
+        assert calls == [*[("encoder", 2, 16, 1)] * 3, *jobs, *jobs, *jobs, *jobs]
+
+
+def test_extrapolated_rows_are_within_a_percent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of no-lemma is not exactly linear in the number of steps. Count its rows instead of its seconds."""
+    config = AOGPTConfig(**speed.SIZES["tiny"])
+    model, rows = AOGPTForAnyOrderLM(config).eval(), []
+    model.model.layers[0].register_forward_hook(lambda *values: rows.append(values[1][0].shape[1]))
+    counted = {}
+    for steps in (*speed.FEW_STEPS, 64):
+        rows.clear()
+        DECODERS["no-lemma"](model).sample(1, 64, steps)
+        counted["no-lemma", steps] = [sum(rows)]
+    exact = counted.pop(("no-lemma", 64))[0]
+    (found,), is_computed = speed._times(counted, "no-lemma", 64)
+    assert is_computed
+    assert exact <= found < 1.01 * exact
+    monkeypatch.setattr(speed, "time_generation", lambda *_: (99.0, None))
+    chosen = [
+        speed._choose_steps(DECODERS["no-lemma"](model), steps, 100.0, 1, 64, CPU) for steps in ([16, 32], [16, 64])
+    ]
+    assert chosen == [[16, 32], [8, 16, 32]]  # no more steps than needed
+
+
+def test_contenders_without_memory_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoder fails in every generation, and one-by-one in the second round."""
+    counts: dict[str, int] = {}
+
+    def generate(contender: Contender, batch_size: int, length: int, num_steps: int) -> torch.LongTensor:
+        counts[contender.remark] = counts.get(contender.remark, 0) + 1
+        if contender.remark == "encoder" or (contender.remark == "one-by-one" and counts["one-by-one"] == 3):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return torch.zeros(batch_size, length, dtype=torch.long)
+
+    monkeypatch.setattr(Contender, "sample", generate)
+    monkeypatch.setattr(speed, "_make_contenders", lambda *_: fake_contenders([]))
+    folder = tmp_path / "report"
+    options = "--size tiny --length 16 --steps 4 --contenders none --device cpu --threads 1 --output_dir"
+    main([*options.split(), str(folder)])
+    assert counts["encoder"] == 1
+    points = {point["contender"]: point for point in json.loads((folder / "speed.json").read_text())["points"]}
+    assert points["encoder"]["seconds"] is points["one-by-one"]["seconds"] is points["lookup"]["ratio"] is None
+    assert points["decoder"]["ratio"] == 1.0
+    written = (folder / "speed.md").read_text()
+    assert "| 1 | 4 | encoder | out of memory |  |  |" in written
+    assert "| 1 | own | one-by-one | out of memory |  |  |" in written
 
 
 def test_times_of_many_steps_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,6 +382,7 @@ def test_times_of_many_steps_are_computed(monkeypatch: pytest.MonkeyPatch) -> No
         return slowdown * 8.0, None
 
     monkeypatch.setattr(speed, "time_generation", measure_time)
+    monkeypatch.setattr(speed, "FEW_STEPS", (1, 4))
     slowdown = next(slowdowns)
     arguments = SpeedArguments(**TINY | {"steps": [2, 8, 16], "repeats": 3, "limit_seconds": 100.0})
     for found in time_contenders(fake_contenders([]), arguments, 1, 16, CPU):

@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
+import pickle
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -71,6 +73,38 @@ def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "| float32 | 3 x 16 | ours |" in written
     assert "| data / forward / backward / optimizer |" in written
     assert f"`python eval/benchmarks/training_speed.py {' '.join(options)}`" in written
+    assert "It is the mean of 2 steps, after\n  1 steps that are not counted." in written
+
+
+@pytest.mark.parametrize("kinds", [("plain",), ("ours, full",), tuple(training_speed.KINDS)])
+def test_implementations_without_memory_are_reported(
+    kinds: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(kind: str, arguments: Arguments) -> dict:
+        if kind in kinds:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return training_speed.measure(kind, arguments)
+
+    error = pickle.loads(pickle.dumps(torch.OutOfMemoryError("full")))  # as between processes
+    assert isinstance(error, torch.OutOfMemoryError)
+    monkeypatch.setattr(training_speed, "run_in_new_process", lambda function, *arguments: measure(*arguments))
+    training_speed.main(["--size", "tiny", "--output_dir", str(tmp_path)])
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert [run["kind"] for run in results["runs"]] == [kind for kind in training_speed.KINDS if kind not in kinds]
+    written = (tmp_path / "README.md").read_text()
+    assert all(f"| {kind} | out of memory |" in written for kind in kinds)
+
+
+def test_the_plain_optimizer_is_that_of_the_released_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is fused on a GPU only. Here, the tensors of the stand-in for a GPU are on the CPU."""
+    made, create = [], training_speed.create_optimizer
+    monkeypatch.setattr(training_speed, "create_optimizer", lambda *given: made.append(create(*given)) or made[-1])
+    training_speed.make_step("plain", Arguments("tiny"))
+    stand_in = MagicMock(type="cuda")
+    monkeypatch.setattr(training_speed, "DEVICE", stand_in)
+    training_speed.make_step("plain", Arguments("tiny"))
+    groups = [[(group["fused"], group["foreach"]) for group in optimizer.param_groups] for optimizer in made]
+    assert groups == [[(False, False)] * 2, [(True, False)] * 2]
 
 
 def test_the_second_half_of_the_steps_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:

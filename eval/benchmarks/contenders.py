@@ -42,7 +42,7 @@ class Contender:
         num_ids: Number of allowed ids: it may generate the ids from 0 to `num_ids` - 1.
         num_parameters: Number of parameters, if known.
         takes_steps: Whether it generates in a given number of steps. Otherwise, it chooses the number of steps itself.
-        is_linear: Whether its time is a linear function of the number of steps.
+        is_linear: Whether its time is, nearly, a linear function of the number of steps.
         max_batch_size: Largest number of sequences that it can generate at once.
     """
 

@@ -41,8 +41,10 @@ SIZES = {
 SIZES["tiny"]["max_position_embeddings"] = 64
 
 # If the time of a contender is linear in the number of steps, and many steps would take too long, these numbers of
-# steps are timed instead, and the time of many steps is extrapolated.
-FEW_STEPS = (1, 4)
+# steps are timed instead, and the time of many steps is extrapolated. The time of no-lemma is not exactly linear: in n
+# tokens and T steps, it computes n T / 2 - n / T rows, and others in proportion to T. The extrapolated time is at most
+# 1 % too high. (From 1 and 4 steps, it would be up to 50 % too high.)
+FEW_STEPS = (8, 32)
 
 Seconds = dict[tuple[str, int], list[float]]  # key: contender and number of steps; value: seconds by round
 
@@ -68,8 +70,8 @@ class SpeedArguments(Options):
     repeats: int = option(2, "Number of rounds. In each round, every contender generates once.", least=1)
     limit_seconds: float = option(
         30.0,
-        "Longer generations of contenders with time linear in the number of steps (such as no-cache) are not run. "
-        "Their time is extrapolated from fewer steps.",
+        "Longer generations of contenders with time linear in the number of steps (such as no-cache) are not run if "
+        f"they have more than {FEW_STEPS[-1]} steps. Their time is extrapolated from fewer steps.",
     )
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
     device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")
@@ -177,7 +179,24 @@ def _make_contenders(arguments: SpeedArguments, model: AOGPTForAnyOrderLM, lengt
 def time_contenders(
     contenders: dict[str, Contender], arguments: SpeedArguments, batch_size: int, length: int, device: torch.device
 ) -> Iterator[list[dict[str, Any]]]:
-    """Time all contenders at one batch size. After each round, yield the measurements of all rounds so far."""
+    """
+    Time all contenders at one batch size. After each round, yield the measurements of all rounds so far.
+
+    A contender that runs out of GPU memory is not called again.
+    """
+    failed: set[str] = set()
+
+    def attempt(name: str, function: Callable[..., Any], *values: Any) -> Any:
+        """Return the result of a function that calls a contender, or None if the contender runs out of memory."""
+        if name in failed:
+            return None
+        try:
+            return function(*values)
+        except torch.OutOfMemoryError:
+            failed.add(name)
+        torch.cuda.empty_cache()  # here, because the error holds tensors
+        return None
+
     steps = sorted({min(count, length) for count in arguments.steps})
     included = {
         name: contender
@@ -189,21 +208,21 @@ def time_contenders(
     needs_full_warm_up = arguments.compile is not None or device.type != "cpu"
     if needs_full_warm_up:
         # The first generation compiles kernels, and the second records CUDA graphs. Both take longer than later ones.
-        for contender in [contender for contender in included.values() if contender.is_linear] * 2:
-            contender.sample(batch_size, length, 1)
-    seconds: Seconds = {
-        (name, count): []
-        for name, contender in included.items()
-        for count in _choose_steps(contender, steps, arguments.limit_seconds, batch_size, length, device)
-    }
+        for name in [name for name, contender in included.items() if contender.is_linear] * 2:
+            attempt(name, included[name].sample, batch_size, length, 1)
+    seconds: Seconds = {}
+    for name, contender in included.items():
+        choice = contender, steps, arguments.limit_seconds, batch_size, length, device
+        seconds |= {(name, count): [] for count in attempt(name, _choose_steps, *choice) or ()}
     jobs = sorted(seconds, key=lambda job: job[1])  # times of equal steps are compared, so measure them in a row
-    for name, count in jobs:
+    for name, count in jobs * (1 if arguments.compile is None else 2):
         warm_up = (length, count) if needs_full_warm_up else (min(length, 8), 1)
-        included[name].sample(batch_size, *warm_up)
+        attempt(name, included[name].sample, batch_size, *warm_up)
     for _ in range(arguments.repeats):
         for name, count in tqdm(jobs, desc=f"batch {batch_size}", unit="generation"):
-            seconds[name, count].append(time_generation(included[name], batch_size, length, count, device)[0])
-        yield _make_points(included, seconds, steps, batch_size)
+            timed = attempt(name, time_generation, included[name], batch_size, length, count, device)
+            seconds[name, count] += [timed[0]] if timed else []
+        yield _make_points(included, seconds, steps, batch_size, failed)
 
 
 def _choose_steps(
@@ -215,7 +234,7 @@ def _choose_steps(
     if not contender.is_linear:
         return steps
     estimate, _ = time_generation(contender, batch_size, length, 1, device)
-    short = [count for count in steps if count * estimate <= limit]
+    short = [count for count in steps if count * estimate <= limit or count <= FEW_STEPS[-1]]
     return short if short == steps else sorted({*short, *(min(count, length) for count in FEW_STEPS)})
 
 
@@ -231,25 +250,30 @@ def time_generation(
 
 
 def _make_points(
-    contenders: dict[str, Contender], seconds: Seconds, steps: list[int], batch_size: int
+    contenders: dict[str, Contender], seconds: Seconds, steps: list[int], batch_size: int, failed: set[str]
 ) -> list[dict[str, Any]]:
-    """Return the times of all contenders at one batch size, and their ratios to those of decoder or one-by-one."""
+    """
+    Return the times of all contenders at one batch size, and their ratios to those of decoder or one-by-one.
+
+    The times of contenders in `failed` are None, and so are ratios to them.
+    """
     points = []
     for num_steps in (*steps, None):
         for name, contender in contenders.items():
             if contender.takes_steps == (num_steps is None):
                 continue
-            times, is_computed = _times(seconds, name, num_steps)
-            reference, _ = _times(seconds, "one-by-one" if num_steps is None else "decoder", num_steps)
-            ratios = [one / other for one, other in zip(times, reference, strict=True)]
+            reference = "one-by-one" if num_steps is None else "decoder"
+            times, is_computed = ([], False) if name in failed else _times(seconds, name, num_steps)
+            others = _times(seconds, reference, num_steps)[0] if times and reference not in failed else []
+            ratios = [one / other for one, other in zip(times, others, strict=False)]
             points.append(
                 {
                     "contender": name,
                     "batch_size": batch_size,
                     "num_steps": num_steps,
-                    "seconds": min(times),
+                    "seconds": min(times, default=None),
                     "all_seconds": list(times),
-                    "ratio": statistics.median(ratios),
+                    "ratio": statistics.median(ratios) if ratios else None,
                     "is_computed": is_computed,
                 }
             )

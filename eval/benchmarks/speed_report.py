@@ -40,8 +40,10 @@ def to_markdown(report: dict[str, Any]) -> str:
     ]
     rows = [
         (
-            *(str(point["batch_size"]), str(point["num_steps"] or "own"), _label(point), f"{point['seconds']:.3g}"),
-            *(f"{point['seconds'] / point['floor_seconds']:.2f}", f"{point['ratio']:.2f}"),
+            *(str(point["batch_size"]), str(point["num_steps"] or "own"), _label(point)),
+            "out of memory" if point["seconds"] is None else f"{point['seconds']:.3g}",
+            "" if point["seconds"] is None else f"{point['seconds'] / point['floor_seconds']:.2f}",
+            "" if point["ratio"] is None else f"{point['ratio']:.2f}",
         )
         for point in report["points"]
     ]
@@ -88,6 +90,7 @@ def _plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
     figure = Figure(figsize=(4.4 + 4 * len(batch_sizes), 5), layout="constrained")
     all_axes = figure.subplots(1, len(batch_sizes), squeeze=False, sharey=True)[0]
     colors = {"decoder": BLUE, "encoder": ORANGE, "no-lemma": GREEN, "sedd": RED}
+    points = [point for point in points if point["seconds"] is not None]
     names = list(dict.fromkeys(point["contender"] for point in points))
     others = iter(colormaps["tab20"].colors * len(names))
     styles = {name: (colors.get(name) or next(others), marker) for name, marker in zip(names, cycle(MARKERS))}

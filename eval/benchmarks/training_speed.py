@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from accelerate.utils import send_to_device
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_avg_fn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
 from common.commands import Options, Parser, one_line_errors, option
@@ -151,8 +151,8 @@ def make_step(kind: str, arguments: Arguments) -> Callable[[Batch], tuple[torch.
     optimizer = create_optimizer(model, recipe)
     if kind == "plain":
         for group in optimizer.param_groups:
-            group.update(fused=False, foreach=False)
-        objective, average = model, AveragedModel(model, avg_fn=get_ema_avg_fn(recipe.ema_decay))
+            group.update(fused=DEVICE.type == "cuda", foreach=False)  # as in the released code
+        objective, average = model, AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(recipe.ema_decay))
         update_average = average.update_parameters
     else:
         checkpoint_activations(model, KINDS[kind])
@@ -234,14 +234,13 @@ def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
         "tokens_per_second": batch_size * length / seconds,
         "shares": {name: part / sum(parts) for name, part in zip(PARTS, parts, strict=True)},
         "peak_bytes": peak_memory(DEVICE),
-        "threads": torch.get_num_threads(),
         "peak_flops": peak_flops(DEVICE, arguments.mixed_precision),
     }
 
 
 def format_table(results: dict[str, Any]) -> str:
     """Return the Markdown table of the report."""
-    plain = next(run for run in results["runs"] if run["kind"] == "plain")
+    plain = next((run for run in results["runs"] if run["kind"] == "plain"), None)
     header = (
         *("precision", "tokens", "implementation", "seconds per step", "speed-up", "peak memory", "relative to plain"),
         *("tokens/s", "utilization", " / ".join(PARTS)),
@@ -249,13 +248,15 @@ def format_table(results: dict[str, Any]) -> str:
     rows = [
         (
             *(run["precision"], f"{run['batch_size']} x {run['length']}", run["kind"], f"{run['step_seconds']:.2f}"),
-            *(f"{plain['step_seconds'] / run['step_seconds']:.2f}", f"{run['peak_bytes'] / 1e9:.2f} GB"),
-            f"{run['peak_bytes'] / plain['peak_bytes']:.2f}",
+            f"{plain['step_seconds'] / run['step_seconds']:.2f}" if plain else "",
+            f"{run['peak_bytes'] / 1e9:.2f} GB",
+            f"{run['peak_bytes'] / plain['peak_bytes']:.2f}" if plain else "",
             *(f"{run['tokens_per_second']:.0f}", "unknown" if run["mfu"] is None else f"{run['mfu']:.0%}"),
             " / ".join(f"{share:.0%}" for share in run["shares"].values()),
         )
         for run in results["runs"]
     ]
+    rows += [("", "", kind, "out of memory", *[""] * 6) for kind in results["out_of_memory"]]
     return markdown_table(header, rows, "lrlrrrrrrr")
 
 
@@ -270,14 +271,16 @@ def format_report(results: dict[str, Any]) -> str:
 Written by `{results["command"]}`.
 
 * The measurement used torch {results["versions"]["torch"]} on a {results["device"]},
-  with {results["runs"][0]["threads"]} threads.
+  with {results["threads"]} threads.
 * The size is {size["layers"]} layers of width {size["width"]}, {size["length"]} positions and {size["vocab_size"]} ids.
-* Each line of the table was measured in a new process. Only the second half of its steps was counted.
+* Each line of the table was measured in a new process. It is the mean of {results["counted_steps"]} steps, after
+  {results["steps"] - results["counted_steps"]} steps that are not counted.
 * Peak memory is that of the whole process, or of the tensors on a GPU. Weights, averages, gradients and AdamW's moments
   take {results["state_bytes"] / 1e9:.2f} GB of it.
 * *plain* (`PlainAOGPT`) has the design of the released code: it computes n + 1 rows, stores all logits in float32,
-  computes the modulations of every row, and its optimizer updates one tensor at a time. *ours* is the training step of
-  `training/pretrain.py`. *selective* and *full* are values of `--activation_checkpointing`.
+  and computes the modulations of every row. Its AdamW is fused on a GPU, and updates one tensor at a time on a CPU.
+  *ours* is the training step of `training/pretrain.py`. *selective* and *full* are values of
+  `--activation_checkpointing`.
 * Utilization is relative to {peak}: the highest measured speed of float32 matrix products on a CPU, or the peak of a
   GPU in bfloat16. It does not count recomputation and modulations.
 * The last column has the share of each part of a step. *data* draws the orders. The forward pass of *ours* includes the
@@ -285,9 +288,15 @@ Written by `{results["command"]}`.
 """
 
 
-def summarize(runs: list[dict[str, Any]], size_name: str, argv: list[str]) -> dict[str, Any]:
-    """Return the content of results.json. Add `mfu` (model FLOPs utilization) to the results of each implementation."""
-    size = SIZES[size_name]
+def summarize(
+    runs: list[dict[str, Any]], out_of_memory: list[str], arguments: Arguments, argv: list[str]
+) -> dict[str, Any]:
+    """
+    Return the content of results.json. Add `mfu` (model FLOPs utilization) to the results of each implementation.
+
+    `out_of_memory` lists the implementations that could not be measured.
+    """
+    size = SIZES[arguments.size]
     with torch.device("meta"):
         num_parameters = sum(weight.numel() for weight in PlainAOGPT(**size).parameters())
     speed = max((run["peak_flops"] for run in runs if run["peak_flops"]), default=None)
@@ -296,9 +305,13 @@ def summarize(runs: list[dict[str, Any]], size_name: str, argv: list[str]) -> di
         run["mfu"] = speed and flops / speed
     return {
         "command": shlex.join(["python", "eval/benchmarks/training_speed.py", *argv]),
-        "size_name": size_name,
+        "size_name": arguments.size,
         "size": size,
+        "steps": arguments.steps,
+        "counted_steps": arguments.steps - arguments.steps // 2,
+        "threads": torch.get_num_threads(),
         "runs": runs,
+        "out_of_memory": out_of_memory,
         "peak_flops": speed,
         "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU",
         "state_bytes": 5 * 4 * num_parameters,
@@ -312,10 +325,14 @@ def main(argv: list[str]) -> None:
     (arguments,) = Parser(Arguments).parse(argv)
     check_precision(DEVICE, arguments.mixed_precision)
     runs: list[dict[str, Any]] = []
+    out_of_memory: list[str] = []
     with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
         for kind in tqdm(KINDS, unit="process"):
-            runs.append(run_in_new_process(measure, kind, arguments))
-            results = summarize(runs, arguments.size, argv)
+            try:
+                runs.append(run_in_new_process(measure, kind, arguments))
+            except torch.OutOfMemoryError:
+                out_of_memory.append(kind)
+            results = summarize(runs, out_of_memory, arguments, argv)
             write_json(arguments.output_dir / "results.json", results)
             write_text(arguments.output_dir / "README.md", format_report(results))
     print(format_table(results))

@@ -70,9 +70,9 @@ class AOGPTConfig(PreTrainedConfig):
         target_embedding_size (`int`, defaults to 128): Width of the target embedding with `target_injection="adaln"`.
             With other values of `target_injection`, the width is `hidden_size`.
         position_encoding (`str`, defaults to `"learned"`): `"learned"`: learned absolute position embeddings, as in
-            the released models. `"rotary"`: attention queries are rotated by the position before the target, and keys
-            by the position of the row's token. In the left-to-right order, both are the position of the current token,
-            as in a Llama.
+            the released models. `"rotary"`: if p is the target, attention queries are rotated by p - 1, and keys by the
+            position of the row's token. In the left-to-right order, both are the position of the current token, as in a
+            Llama.
         rope_parameters (`dict`, *optional*): Rotary frequencies as in Transformers: `rope_type` (`"default"`,
             `"linear"`, `"dynamic"`, `"yarn"` or `"llama3"`), `rope_theta` (defaults to 10000.0) and the other
             parameters of this `rope_type`. `"dynamic"` gives the same frequencies as `"default"`, because it changes

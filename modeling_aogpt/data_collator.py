@@ -101,9 +101,7 @@ class OrderDistribution:
         if self.left_to_right_fraction is None:
             is_plain = self.orders == "random" and not has_blocks
             object.__setattr__(self, "left_to_right_fraction", LEFT_TO_RIGHT_FRACTION if is_plain else 0.0)
-        fraction = self.left_to_right_fraction
-        if not is_number(fraction) or not 0 <= fraction <= 1:
-            raise ValueError(f"`left_to_right_fraction` must be between 0 and 1, but is {fraction!r}.")
+        check_fraction(self.left_to_right_fraction)
 
     def _check_context(self) -> None:
         least, most = self.min_context, self.max_context
@@ -129,19 +127,20 @@ class OrderDistribution:
         lengths: torch.LongTensor,
         width: int,
         is_context: torch.BoolTensor | None = None,
+        fractions: torch.Tensor | None = None,
     ) -> torch.LongTensor:
         """
         Return the order (batch, width) of each sample. Positions from `lengths` on are padding and come last.
 
         `seed` is the seed of the run, and `samples` (batch,) are the seeds of the samples, such as their indices.
         `is_context` (batch, width) is True at positions that come first, from left to right. It defaults to the result
-        of [`draw_context`]. The order of sample b depends only on `seed`, `samples[b]`, `lengths[b]` and
-        `is_context[b]`.
+        of [`draw_context`]. `fractions` (batch, 1) are the probabilities of the left-to-right order, and default to
+        `left_to_right_fraction`. The order of sample b depends only on `seed` and on the values of these tensors at b.
         """
         positions = torch.arange(width, device=samples.device)
         if is_context is None:
-            is_context = self.draw_context(seed, samples, lengths, width)
-        is_left_to_right = self._draw_left_to_right(seed, samples)
+            is_context = self.draw_context(seed, samples, lengths, width, fractions)
+        is_left_to_right = self._draw_left_to_right(seed, samples, fractions)
         keys = torch.where(is_left_to_right, positions, self._draw_keys(seed, samples, positions))
         keys = torch.where(is_context, positions - width, keys)
         keys = keys.masked_fill(positions >= lengths[:, None], torch.iinfo(torch.int64).max)
@@ -152,7 +151,12 @@ class OrderDistribution:
         return group_orders(orders, blocks.masked_fill(positions >= lengths[:, None], width))
 
     def draw_context(
-        self, seed: int, samples: torch.LongTensor, lengths: torch.LongTensor, width: int
+        self,
+        seed: int,
+        samples: torch.LongTensor,
+        lengths: torch.LongTensor,
+        width: int,
+        fractions: torch.Tensor | None = None,
     ) -> torch.BoolTensor:
         """
         Draw the positions that come first with `"context_first"`, as a boolean tensor (batch, width).
@@ -165,16 +169,19 @@ class OrderDistribution:
         most = lengths - 1 if self.max_context is None else (lengths - 1).clamp(max=self.max_context)
         least = most.clamp(max=self.min_context or 0)
         # `draw_integers` does not use the output for the initial state, so this number is independent of the orders.
-        fractions = to_uniform(mix_bits(make_streams(seed, samples)))
-        num_context = least + (fractions * (most - least + 1)).long()
-        num_context = num_context.masked_fill(self._draw_left_to_right(seed, samples)[:, 0], 0)
+        uniform = to_uniform(mix_bits(make_streams(seed, samples)))
+        num_context = least + (uniform * (most - least + 1)).long()
+        num_context = num_context.masked_fill(self._draw_left_to_right(seed, samples, fractions)[:, 0], 0)
         keys = self._draw_keys(seed, samples, positions)
         keys = keys.masked_fill(positions >= lengths[:, None], torch.iinfo(torch.int64).max)
         return keys.argsort(dim=-1, stable=True).argsort(dim=-1) < num_context[:, None]
 
-    def _draw_left_to_right(self, seed: int, samples: torch.LongTensor) -> torch.BoolTensor:
+    def _draw_left_to_right(
+        self, seed: int, samples: torch.LongTensor, fractions: torch.Tensor | None
+    ) -> torch.BoolTensor:
         """Return a boolean tensor (batch, 1) that is True for samples with the left-to-right order."""
-        return to_uniform(draw_integers(make_streams(seed, samples), 1)) < self.left_to_right_fraction
+        fractions = self.left_to_right_fraction if fractions is None else fractions
+        return to_uniform(draw_integers(make_streams(seed, samples), 1)) < fractions
 
     def _draw_keys(self, seed: int, samples: torch.LongTensor, positions: torch.LongTensor) -> torch.LongTensor:
         """Return nonnegative sort keys of positions, (batch, width) or (width,). Lower keys come first."""
@@ -185,6 +192,12 @@ class OrderDistribution:
             stream = make_streams(seed, torch.tensor(SHARED_SAMPLE, device=positions.device))
             return shift_right(draw_integers(stream, len(positions))[offsets], 1)
         return shift_right(draw_integers(make_streams(seed, samples), len(positions) + 1)[:, 1:], 1)
+
+
+def check_fraction(fraction: object) -> None:
+    """Raise a `ValueError` unless the left-to-right fraction is a number between 0 and 1."""
+    if not is_number(fraction) or not 0 <= fraction <= 1:
+        raise ValueError(f"`left_to_right_fraction` must be between 0 and 1, but is {fraction!r}.")
 
 
 @dataclass
@@ -200,6 +213,8 @@ class DataCollatorForAnyOrderLM:
     * `order_seed` (optional): an integer, such as the index of the sample. The order is then a function of `seed` and
       `order_seed`. Without an `order_seed`, the order comes from a random stream that is different in each process and
       worker. Pass `remove_unused_columns=False` to `TrainingArguments`. Otherwise, the `Trainer` removes `order_seed`.
+    * `left_to_right_fraction` (optional): replaces the argument of the same name for this sequence. With it, the
+      fraction can change during training.
 
     The collator returns a dict with `input_ids`, `orders` and `labels` (-100 at padding), all of shape (batch, n). If a
     sequence was padded, the dict also has an `attention_mask`. Padding is on the right, and is last in each order.
@@ -276,11 +291,12 @@ class DataCollatorForAnyOrderLM:
                 "tokenizer.pad_token_id or to any other id of the vocabulary, or make all sequences equally long."
             )
         samples = torch.tensor([self._order_seed(feature) for feature in features])
+        fractions = torch.tensor([self._fraction(feature) for feature in features], dtype=torch.float64)[:, None]
         padded_labels = _pad(labels, width, -100)
-        is_context = self._find_context(samples, padded_labels, torch.tensor(lengths))
+        is_context = self._find_context(samples, padded_labels, torch.tensor(lengths), fractions)
         batch = {
             "input_ids": _pad(ids, width, self.pad_token_id or 0),
-            "orders": self._distribution.draw(self.seed, samples, torch.tensor(lengths), width, is_context),
+            "orders": self._distribution.draw(self.seed, samples, torch.tensor(lengths), width, is_context, fractions),
             "labels": padded_labels.masked_fill(is_context, -100),
         }
         if min(lengths) < width:
@@ -288,15 +304,22 @@ class DataCollatorForAnyOrderLM:
         return batch
 
     def _find_context(
-        self, samples: torch.LongTensor, labels: torch.LongTensor, lengths: torch.LongTensor
+        self, samples: torch.LongTensor, labels: torch.LongTensor, lengths: torch.LongTensor, fractions: torch.Tensor
     ) -> torch.BoolTensor:
         """Return a boolean tensor (batch, width) that is True at the context, given by labels of -100 or drawn."""
         width = labels.shape[1]
-        is_drawn = self._distribution.draw_context(self.seed, samples, lengths, width)
+        is_drawn = self._distribution.draw_context(self.seed, samples, lengths, width, fractions)
         if self.orders != "context_first":
             return is_drawn
         is_given = (labels == -100) & (torch.arange(width) < lengths[:, None])
         return torch.where(is_given.any(dim=1, keepdim=True), is_given, is_drawn)
+
+    def _fraction(self, feature: Mapping[str, object]) -> float:
+        """Return the probability that the sequence gets the left-to-right order."""
+        given = feature.get("left_to_right_fraction")
+        fraction = self._distribution.left_to_right_fraction if given is None else float(given)
+        check_fraction(fraction)
+        return fraction
 
     def _order_seed(self, feature: Mapping[str, object]) -> int:
         """Return the feature's `order_seed` as a signed 64-bit integer, or a random seed if the feature has none."""

@@ -60,13 +60,13 @@ class AnyOrderGenerationOutput(ModelOutput):
 
     Args:
         sequences (`torch.LongTensor` of shape `(batch, n)`): The filled-in sequences.
-        orders (`torch.LongTensor` of shape `(batch, n)`): Column of each rank in `sequences`: first the prompt, then
-            the generated tokens in the order in which they were unmasked, then padding. Positions that `stop_at_eos`
-            replaced by padding keep their rank.
+        orders (`torch.LongTensor` of shape `(batch, n)`): Column of each rank in `sequences`: first the given
+            tokens, then the generated tokens in the order in which they were unmasked, then padding. Positions that
+            `stop_at_eos` replaced by padding keep their rank.
         unmasking_steps (`torch.LongTensor` of shape `(batch, n)`): Step (from 0) at which each position was unmasked;
-            -1 for the prompt and padding.
+            -1 for given tokens and padding.
         token_logprobs (`torch.Tensor` of shape `(batch, n)`): Log-probability, in nats, of each generated token under
-            the distribution it was drawn from, after temperature and truncation; 0 for the prompt and padding.
+            the distribution it was drawn from, after temperature and truncation; 0 for given tokens and padding.
         num_forward_passes (`int`): Number of forward passes.
         num_rows (`int`): Number of inputs that the model computed, over all passes and sequences: rows of a decoder
             (see `rows.py`) or positions of an encoder.
@@ -142,16 +142,20 @@ class AnyOrderGenerationMixin(GenerationMixin):
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
             logits_processor (`LogitsProcessorList`, *optional*): Processors of logits (queries, vocab_size) with one
                 row for each predicted position, applied before temperature and truncation. If tokens are generated from
-                left to right, processors get the text before the token, as in Transformers. In other orders, they get
-                the whole sequence (queries, n), with the mask id at masked positions and at padding.
+                left to right, one at a time, and no given token is to the right of a mask, processors get the text
+                before the token, without padding. In other cases, they get the whole sequence (queries, n), with the
+                mask id at masked positions and at padding. Processors of Transformers that depend on the end or the
+                length of the text always get the text before the token. They work only from left to right, one token at
+                a time.
             streamer (`BaseStreamer`, *optional*): Streamer that receives each token when all tokens to its left are
                 known. A streamer with `put_draft`, like Transformers' `TextDiffusionStreamer`, also receives the rest
                 of the text after every step.
             generation_config (`GenerationConfig`, *optional*): Settings to use instead of the model's own
                 `generation_config`.
             kwargs: Fields of [`AnyOrderGenerationConfig`], which override `generation_config`. `order` may also be a
-                tensor (batch * num_return_sequences, n) with one order for each returned sequence. Tokens of the prompt
-                are then moved to the front of each order.
+                tensor (batch * num_return_sequences, n) with one order for each returned sequence: a permutation of its
+                columns, in which padding counts. Given tokens are moved to the front of each order, and padding to its
+                end.
 
         Returns:
             `torch.LongTensor` (batch * num_return_sequences, n), or an [`AnyOrderGenerationOutput`] with

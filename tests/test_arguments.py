@@ -1,5 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import json
 import math
 import re
 from dataclasses import fields, replace
@@ -25,7 +26,6 @@ from training.arguments import (
 
 CONFIGS = sorted((Path(__file__).parents[1] / "training" / "configs").glob("*.yaml"))
 CONFIGS = [path for path in CONFIGS if not path.stem.startswith("study")]  # these are read by eval/benchmarks/study.py
-RECIPES = [path for path in CONFIGS if path.stem.startswith(("small", "medium", "large"))]
 ENCODER = "architecture: encoder"
 MASKED_DIFFUSION = f"{ENCODER}\nobjective: masked_diffusion"
 
@@ -257,6 +257,19 @@ def test_architecture_is_that_of_the_initial_model(config: Path, tmp_path: Path)
         parse_arguments([*add_lines(config, "hidden_size: 768"), start[1]])
 
 
+def test_rope_parameters_may_have_another_order_than_in_the_initial_model(tmp_path: Path, config: Path) -> None:
+    rope = {"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0}
+    AOGPTConfig(position_encoding="rotary", rope_parameters=rope).save_pretrained(tmp_path / "model")
+    start = [*add_lines(config, "qk_norm: true"), f"--init_from={tmp_path / 'model'}"]
+    given = json.dumps(dict(reversed(rope.items())))
+    model, _, _ = parse_arguments([*start, f"--rope_parameters={given}"])
+    assert build_config(model).rope_parameters == rope
+    with pytest.raises(ValueError, match=r"`rope_parameters` is \{'factor': 3\.0\}, but is \{.*Remove the key"):
+        parse_arguments([*start, '--rope_parameters={"factor": 3.0}'])
+    with pytest.raises(ValueError, match=r"`rope_parameters` must be a mapping in JSON, but is 'linear'"):
+        parse_arguments([*start, "--rope_parameters=linear"])
+
+
 def test_the_initial_model_may_be_a_finished_run_and_gives_the_length(tmp_path: Path) -> None:
     config, run = tmp_path / "minimal.yaml", tmp_path / "run"
     config.write_text("corpus: a.txt")
@@ -343,17 +356,17 @@ def test_shipped_configurations_are_valid(path: Path) -> None:
         assert training.batch_size * data.sequence_length == 2**19
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_comments_of_recipes_give_tokens_and_batch_sizes(path: Path) -> None:
     _, data, training = parse_arguments([str(path)])
-    (billions,) = re.findall(r"for ([\d.]+) billion\s+(?:# )?tokens", path.read_text())
+    ((number, unit),) = re.findall(r"for ([\d.]+) (million|billion)\s+(?:# )?tokens", path.read_text())
     tokens = training.max_steps * training.batch_size * data.sequence_length
-    assert tokens == pytest.approx(float(billions) * 1e9, rel=0.01)
+    assert tokens == pytest.approx(float(number) * {"million": 1e6, "billion": 1e9}[unit], rel=0.01)
     comment = re.search(
         r"per_device_batch_size: .* # for up to (.*) GPUs; set (.*) for (.*) GPUs, (.*) for (.*)", path.read_text()
     )
     if comment is None:
-        assert "base: " in path.read_text()
+        assert "per_device_batch_size" not in path.read_text() or path.stem == "from_causal"
         return
     most, *others = map(int, comment.groups())
     assert accumulation_steps(training, most) == 1

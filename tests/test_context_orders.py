@@ -80,12 +80,14 @@ def test_ensembles_are_means_of_probabilities() -> None:
 
 @pytest.mark.usefixtures("datasets_cache")
 def test_a_decoder_is_compared_with_an_encoder(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    config, runs = write_config(tmp_path), {"one/decoder": "--seed=0", "two/decoder": "--seed=1"}
-    for name, options in {**runs, "encoder": "--architecture=encoder"}.items():
-        train(config, tmp_path / name, options, "--tracker=none", "--num_samples=0")
-    folders = [str(tmp_path / name) for name in (*runs, "encoder")]
-    options = ["--num_sequences=4", "--num_contexts=3", "--max_ensemble=8", f"--output_dir={tmp_path}"]
-    main([*folders, *options])
+    config, folders = write_config(tmp_path), []
+    for architecture in ("decoder", "encoder"):
+        for seed in (0, 1):
+            folders.append(str(tmp_path / str(seed) / architecture))
+            options = [f"--architecture={architecture}", f"--seed={seed}", "--tracker=none", "--num_samples=0"]
+            train(config, Path(folders[-1]), *options)
+    size = ["--num_sequences=4", "--num_contexts=3"]
+    main([*folders, *size, "--max_ensemble=8", f"--output_dir={tmp_path}"])
     models = json.loads((tmp_path / "context_orders.json").read_text())["models"]
     assert list(models) == ["decoder", "encoder"]
     assert list(models["decoder"]["bits_per_byte"]) == ["1", "2", "4", "8"]
@@ -100,8 +102,15 @@ def test_a_decoder_is_compared_with_an_encoder(tmp_path: Path, capsys: pytest.Ca
     gains = models["decoder"]["gain"]["values"]
     bits = [models["decoder"]["bits_per_byte"][size]["values"] for size in ("1", "8")]
     assert gains == pytest.approx([one - other for one, other in zip(*bits, strict=True)])
-    assert "gain" not in models["encoder"]
+    assert not {"gain", "minus_encoder"} & set(models["encoder"])
+    pairs = zip(*(models[name]["bits_per_byte"]["8"]["values"] for name in ("decoder", "encoder")), strict=True)
+    difference = models["decoder"]["minus_encoder"]["8"]
+    assert difference["values"] == [one - other for one, other in pairs]
     report = (tmp_path / "context_orders.md").read_text()
     assert "| decoder | decoder |" in report
     assert "| M = 1 | M = 4 | M = 8 | gain |" in report
+    (line,) = (line for line in report.splitlines() if line.startswith("| decoder, minus encoder |"))
+    assert line.endswith(f"| {difference['mean']:.3f} ± {difference['half_width']:.3f} |  |")
+    main([*folders[1:], *size, "--max_ensemble=2", f"--output_dir={tmp_path}"])  # a decoder with one seed
+    assert "minus encoder |" not in (tmp_path / "context_orders.md").read_text()
     assert (tmp_path / "context_orders.png").stat().st_size > 5000

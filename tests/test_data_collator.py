@@ -61,6 +61,22 @@ def test_orders_come_from_the_order_distribution_of_the_same_arguments(arguments
     assert torch.equal(orders, expected)
 
 
+@pytest.mark.parametrize("orders", ["random", "context_first"])
+def test_a_sequence_may_have_its_own_left_to_right_fraction(orders: str) -> None:
+    samples = features([9] * 30)
+    fractions = [(0.0, 0.5, 1.0, None)[index % 4] for index in range(30)]
+    mixed = DataCollatorForAnyOrderLM(orders=orders, left_to_right_fraction=0.2)(
+        [{**sample, "left_to_right_fraction": fraction} for sample, fraction in zip(samples, fractions, strict=True)]
+    )
+    for fraction in set(fractions):
+        same = [index for index in range(30) if fractions[index] == fraction]
+        collator = DataCollatorForAnyOrderLM(
+            orders=orders, left_to_right_fraction=0.2 if fraction is None else fraction
+        )
+        for name, values in collator([samples[index] for index in same]).items():
+            assert torch.equal(mixed[name][same], values), (fraction, name)
+
+
 def test_without_order_seeds_every_batch_gets_new_orders() -> None:
     samples = [{"input_ids": list(range(30))}]
     first, second = (
@@ -128,6 +144,11 @@ def test_positions_without_labels_are_the_context() -> None:
         ),
         ({"pad_token_id": 0}, [{"input_ids": [1]}, {"input_ids": []}], "Feature 1 is empty. Remove empty texts"),
         ({"left_to_right_fraction": 1.5}, [], "`left_to_right_fraction` must be between 0 and 1, but is 1.5"),
+        (
+            {},
+            [{"input_ids": [1], "left_to_right_fraction": -1}],
+            "`left_to_right_fraction` must be between 0 and 1, but is -1.0",
+        ),
         (
             {},
             {"input_ids": [[1]], "attention_mask": [[1]]},

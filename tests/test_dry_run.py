@@ -46,8 +46,15 @@ def test_estimate_of_the_papers_medium_run(
     assert rows["machine"] == "8 x NVIDIA H200, 8 passes per step"
     assert rows["time"] == f"{days:.1f} days without evaluations"
     assert rows["speed"] == f"{500_000 / days / 24:,.0f} steps per hour at 50% MFU"
-    assert rows["disk"].startswith("8 checkpoints of 6.8 GB;")
+    assert rows["disk"].startswith("8 checkpoints of 6.8 GB, model of 1.7 GB;")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_checkpoint_before_the_decay_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = estimate(tmp_path, monkeypatch, capsys, "--learning_rate_schedule=warmup_stable_decay")
+    assert rows["disk"].startswith("4 checkpoints of 6.8 GB,")
 
 
 def test_sharding_and_recomputation_take_less_memory(

@@ -1,6 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import errno
+import json
 import logging
 import math
 import os
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import Accelerator
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch._dynamo.utils import counters
 from torch.optim import AdamW
@@ -22,6 +24,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
 from common.data import load_data
 from common.data_arguments import DataArguments
+from common.hardware import versions
 from common.results import ORDER_SEED
 from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, head_loss
@@ -290,6 +293,28 @@ def test_a_run_is_resumed_from_the_newest_valid_checkpoint(
     assert_same_training(finished, tmp_path)
 
 
+@pytest.mark.parametrize(("saved", "warnings"), [({}, 0), ({"versions": versions() | {"numpy": "1.0"}}, 1)])
+def test_a_checkpoint_of_other_versions_is_resumed(
+    config: Path,
+    finished: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    saved: dict[str, dict[str, str]],
+    warnings: int,
+) -> None:
+    """Earlier versions of this package counted the empty documents of each split, and stored no versions."""
+    name = "checkpoint-00000006.safetensors"
+    with safe_open(finished / name, framework="pt") as file:
+        header = file.metadata()
+    state = json.loads(header["state"])
+    assert state.pop("versions") == versions()
+    state["corpus"]["train"]["empty_documents"] = state["corpus"].pop("empty_documents") + 1
+    save_file(load_file(finished / name), tmp_path / name, header | {"state": json.dumps(state | saved)})
+    train(config, tmp_path)
+    assert_same_training(finished, tmp_path)
+    assert caplog.text.count(f"{name} was written with other versions (numpy 1.0, now ") == warnings
+
+
 def test_a_finished_run_is_not_changed(config: Path, finished: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = {path: path.stat().st_mtime_ns for path in finished.rglob("*")}
     with caplog.at_level(logging.INFO):
@@ -336,10 +361,13 @@ def test_another_corpus_is_an_error(config: Path, finished: Path, tmp_path: Path
         corpus.write_text(content)
 
 
-def test_data_can_be_prepared_without_training(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr("training.pretrain.Pretraining", None)
-        train(config, tmp_path, "--prepare_only")
+@pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
+def test_data_can_be_prepared_on_a_machine_that_cannot_train(
+    precision: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr("training.pretrain.Pretraining", None)
+    train(config, tmp_path, "--prepare_only", f"--mixed_precision={precision}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -423,6 +451,15 @@ def test_passes_and_evaluations_affect_only_rounding(config: Path, finished: Pat
     torch.testing.assert_close(losses(tmp_path), losses(finished), rtol=1e-3, atol=0)
     assert [step for step, *_ in scores(tmp_path)] == [3, 6, 8]
     assert scores(tmp_path)[-1] == pytest.approx(scores(finished)[-1], rel=1e-3)
+
+
+def test_the_loss_is_the_mean_over_the_labels_of_all_passes(config: Path, tmp_path: Path) -> None:
+    """With `context_first`, the passes of a step have different numbers of labels."""
+    train(config, tmp_path / "one", "--orders=context_first")
+    train(config, tmp_path / "three", "--orders=context_first", "--per_device_batch_size=4")
+    expected, state = final_state(tmp_path / "one"), final_state(tmp_path / "three")
+    for name, tensor in expected.items():
+        torch.testing.assert_close(state[name], tensor, rtol=1e-5, atol=1e-4, msg=name)
 
 
 def test_a_compiled_model_has_the_same_losses(
@@ -552,13 +589,38 @@ def test_an_encoder_is_trained_and_resumed_bit_for_bit(
     assert AutoModelForMaskedLM.from_pretrained(tmp_path / "run" / "model").config.target_injection == target_injection
 
 
-def test_fine_tuning_starts_from_the_averages_of_another_run(config: Path, finished: Path, tmp_path: Path) -> None:
+@pytest.fixture
+def tuning(config: Path, finished: Path) -> Path:
+    """Return the YAML file of a run that starts from another run."""
     lines = [line for line in config.read_text().splitlines() if not line.startswith("vocab_size")]
-    tuning = config.with_name("tuning.yaml")
-    tuning.write_text("\n".join(lines))
-    option = f"--init_from={finished}"
-    train(tuning, tmp_path, option, "--final_left_to_right_fraction=0.5", "--learning_rate=0.001")
+    path = config.with_name("tuning.yaml")
+    path.write_text("\n".join([*lines, f"init_from: {finished}"]))
+    return path
+
+
+def test_fine_tuning_starts_from_the_averages_of_another_run(tuning: Path, finished: Path, tmp_path: Path) -> None:
+    train(tuning, tmp_path, "--final_left_to_right_fraction=0.5", "--learning_rate=0.001")
     last, first = results(finished)["evaluations"][-1], results(tmp_path)["evaluations"][-1]
     assert first["any_order"] < last["any_order"] + 0.05  # about the last result of the other run
     assert results(tmp_path)["arguments"]["tokenizer"] == str(finished / "model")
     assert losses(tmp_path)[0] < losses(finished)[0] - 0.5
+
+
+def test_fine_tuning_recomputes_activations(tuning: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models recompute activations only in training mode."""
+    saved: dict[str, int] = {"none": 0, "selective": 0, "full": 0}
+    step = Pretraining.step
+
+    def counted(run: Pretraining, *arguments: Any) -> StepStatus:
+        def count(tensor: torch.Tensor) -> torch.Tensor:
+            saved[run.training.activation_checkpointing] += 1
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            return step(run, *arguments)
+
+    monkeypatch.setattr(Pretraining, "step", counted)
+    for kind in saved:
+        options = (f"--activation_checkpointing={kind}", "--max_steps=3", "--num_samples=0", "--eval_sequences=1")
+        train(tuning, tmp_path / kind, *options)
+    assert max(saved["selective"], saved["full"]) < saved["none"]

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Studies: all arms are trained with all seeds, and compared."""
 
+import itertools
 import json
 import math
 import os
 import signal
 import threading
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from subprocess import Popen
@@ -18,10 +20,16 @@ import torch
 import yaml
 from matplotlib.figure import Figure
 
+from common.data import load_data
+from common.models import load_model
+from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
 from eval.benchmarks import study, study_results
 from eval.benchmarks.study_results import Question, TrainedModel, compare, estimate
+from modeling_aogpt import DataCollatorForAnyOrderLM
 from tests.references import random_model
 from tests.training_runs import RECIPE, STEPS, results, train, write_config
+from training.arguments import training_arguments
+from training.draws import OrderDraws
 
 HALF = {"position_encoding": "rotary", "max_steps": STEPS // 2}
 ARMS = {
@@ -89,7 +97,7 @@ def test_all_arms_are_trained_with_all_seeds_and_compared(
     assert tokens == dict.fromkeys(QUESTION["arms"], STEPS * 12 * 8)
     for arm, entry in found["arms"].items():
         last = [results(runs / f"seed-{seed}" / arm)["evaluations"][-1]["any_order"] for seed in (0, 1)]
-        assert entry["scores"]["any_order"]["values"] == last
+        assert entry["scores"]["any_order"]["values"] == pytest.approx(last)
         assert f"{sum(last) / 2:.3f} ± {entry['scores']['any_order']['half_width']:.3f}" in table
     curve = found["arms"]["second-half"]["curves"]["any_order"]
     first = results(runs / "seed-0" / "first-half")["evaluations"][-1]["any_order"]
@@ -97,9 +105,10 @@ def test_all_arms_are_trained_with_all_seeds_and_compared(
     drawn = {line.get_label() for line in saved_figures[-1].axes[1].lines}
     assert drawn >= {"random", "left-to-right", "second-half"}
 
-    # Finished runs are not repeated. The measurement of infilling is kept, too.
+    # Finished runs are not repeated. The measured scores are kept, too.
     trained.clear()
-    (runs / "seed-0" / "random" / "infilling.json").write_text('{"infilling": 100}')
+    scores = runs / "seed-0" / "random" / "scores.json"
+    scores.write_text(json.dumps(json.loads(scores.read_text()) | {"infilling": 100}))
     study.main([path, f"--runs_dir={runs}", "--output_dir", str(tmp_path / "again")])
     assert trained == []
     again = json.loads((tmp_path / "again" / "orders.json").read_text())["arms"]
@@ -111,7 +120,7 @@ def test_all_arms_are_trained_with_all_seeds_and_compared(
 
 def test_a_run_that_continues_an_earlier_state_is_an_error(trained: list[str], tmp_path: Path) -> None:
     arms = {"first-half": {**HALF, "orders": "left_to_right"}, "second-half": {**HALF, "init_from": "first-half"}}
-    path = write_study(tmp_path, arms, halves={"title": "T", "baseline": "first-half", "unequal_tokens": True})
+    path = write_study(tmp_path, arms, halves={"title": "T", "baseline": "first-half", "arms": ["first-half"]})
     study.main([path, f"--runs_dir={tmp_path}"])
     later = (tmp_path / "seed-0" / "second-half" / "results.json").stat().st_mtime + 1
     os.utime(tmp_path / "seed-0" / "first-half" / "results.json", (later, later))
@@ -119,13 +128,68 @@ def test_a_run_that_continues_an_earlier_state_is_an_error(trained: list[str], t
         study.main([path, f"--runs_dir={tmp_path}"])
 
 
-def test_an_encoder_has_no_score_left_to_right(trained: list[str], tmp_path: Path) -> None:
-    arms = {"random": {}, "encoder": {"architecture": "encoder"}}
+def test_scores_of_encoders_are_exact(trained: list[str], tmp_path: Path) -> None:
+    arms = {"random": {}, "encoder": {"architecture": "encoder", "left_to_right_fraction": 0.25}}
     path = write_study(tmp_path, arms, sides={"title": "Sides", "baseline": "random"})
     study.main([path, f"--runs_dir={tmp_path}"])
     entry = json.loads((tmp_path / "results" / "sides.json").read_text())["arms"]["encoder"]
-    assert set(entry["scores"]) == {"any_order", "infilling", "own_orders"}
-    assert "| encoder |" in (tmp_path / "results" / "sides.md").read_text()
+    assert set(entry["curves"]) == {"any_order"}
+    folder = tmp_path / "seed-1" / "encoder"
+    rows, model = study_results.held_out_rows(folder), load_model(folder / "model")
+    features = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
+    random = DataCollatorForAnyOrderLM(left_to_right_fraction=0, seed=ORDER_SEED)(features)["orders"]
+    expected = dict.fromkeys(ORDER_NAMES, 0.0)
+    for ids, order in zip(torch.tensor(rows["input_ids"]), random, strict=True):
+        for kind, positions in (("left_to_right", torch.arange(8)), ("any_order", order)):
+            masked = torch.full_like(ids, model.config.mask_token_id)
+            for position in positions:
+                logits = model(masked[None]).logits[0, position, : model.config.num_valid_tokens]
+                expected[kind] -= logits.double().log_softmax(-1)[ids[position]].item()
+                masked[position] = ids[position]
+    expected = {kind: nats / sum(rows["num_bytes"]) / math.log(2) for kind, nats in expected.items()}
+    expected["own_orders"] = 0.25 * expected["left_to_right"] + 0.75 * expected["any_order"]
+    for kind, value in expected.items():
+        assert entry["scores"][kind]["values"][1] == pytest.approx(value, rel=1e-5)
+
+
+def test_own_orders_are_those_of_the_training(trained: list[str], tmp_path: Path) -> None:
+    arms = {
+        "shared": {"orders": "shared"},
+        "blocks": {"orders": "shared", "block_length": 4},
+        "left-to-right": {"orders": "left_to_right"},
+        "falling": {"left_to_right_fraction": 1, "final_left_to_right_fraction": 0.4},
+    }
+    path = write_study(tmp_path, arms, orders={"title": "T", "baseline": "shared"})
+    study.main([path, f"--runs_dir={tmp_path}"])
+    for seed in (0, 1):
+        scores = {arm: study_results.read_scores(tmp_path / f"seed-{seed}" / arm) for arm in arms}
+        for arm in ("shared", "blocks"):
+            folder = tmp_path / f"seed-{seed}" / arm
+            training = training_arguments(results(folder)["arguments"])
+            rows, model = study_results.held_out_rows(folder), load_model(folder / "model")
+            ids = torch.tensor(rows["input_ids"])
+            order = OrderDraws(training)([{"input_ids": range(8), "order_seed": 0}])["orders"]
+            nats = -model.log_likelihood(ids, orders=order.expand_as(ids)).log_likelihood.sum().item()
+            assert scores[arm]["own_orders"] == pytest.approx(nats / sum(rows["num_bytes"]) / math.log(2))
+        assert scores["left-to-right"]["own_orders"] == pytest.approx(scores["left-to-right"]["left_to_right"])
+        falling = scores["falling"]
+        assert falling["own_orders"] == pytest.approx(0.4 * falling["left_to_right"] + 0.6 * falling["any_order"])
+
+
+def test_token_frequencies_are_a_baseline(trained: list[str], tmp_path: Path, saved_figures: list[Figure]) -> None:
+    path = write_study(tmp_path, {"one": {}}, first={"title": "T", "baseline": "one"})
+    study.main([path, f"--runs_dir={tmp_path}"])
+    folder = tmp_path / "seed-0" / "one"
+    rows = study_results.held_out_rows(folder)
+    data = load_data(read_finished_run(folder)[1])
+    counts = Counter(itertools.chain.from_iterable(data.train["input_ids"]))
+    total, size = counts.total(), len(data.tokenizer)
+    bits = -sum(math.log2((counts[id] + 1) / (total + size)) for ids in rows["input_ids"] for id in ids)
+    found = json.loads((tmp_path / "results" / "first.json").read_text())["unigram"]
+    assert found == pytest.approx(bits / sum(rows["num_bytes"]))
+    assert f"| token frequencies |  |  |  | {found:.3f} |" in (tmp_path / "results" / "first.md").read_text()
+    drawn = {line.get_linestyle(): set(line.get_ydata()) for line in saved_figures[-1].axes[0].lines}
+    assert drawn[":"] == {found}
 
 
 def test_results_are_those_of_the_seeds_with_all_arms(
@@ -267,19 +331,19 @@ def test_arms_with_other_numbers_of_tokens_or_other_text_are_errors() -> None:
     longer = MODELS | {"better": make_models([2.5, 3.25], [2.0, 2.5], tokens=200)}
     with pytest.raises(ValueError, match=r"the same number of tokens, .*better: 200, reference: 100"):
         compare(Question("T", "paper"), longer)
-    assert compare(Question("T", "paper", unequal_tokens=True), longer)["better"]["tokens"] == 200
     other_text = [replace(model, facts=model.facts | {"held_out": {"bytes": 11}}) for model in MODELS["better"]]
     with pytest.raises(ValueError, match=r"better was evaluated on .*11"):
         compare(Question("T", "paper"), MODELS | {"better": other_text})
 
 
-def test_infilling_is_measured_again_after_a_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = iter([1.0, 2.0])
-    monkeypatch.setattr(study_results, "_measure_infilling", lambda folder: next(values))
+def test_scores_are_measured_again_after_a_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = (*study_results.MEASURES, "unigram")
+    values = iter([dict.fromkeys(kinds, 1.0), dict.fromkeys(kinds, 2.0)])
+    monkeypatch.setattr(study_results, "measure_scores", lambda folder: next(values))
     (tmp_path / "results.json").write_text("{}")
-    assert study_results.infilling_score(tmp_path) == study_results.infilling_score(tmp_path) == 1.0
-    os.utime(tmp_path / "infilling.json", (0, 0))
-    assert study_results.infilling_score(tmp_path) == 2.0
+    assert study_results.read_scores(tmp_path) == study_results.read_scores(tmp_path) == dict.fromkeys(kinds, 1.0)
+    os.utime(tmp_path / "scores.json", (0, 0))
+    assert study_results.read_scores(tmp_path) == dict.fromkeys(kinds, 2.0)
 
 
 def test_infilling_predicts_every_token_once_given_half_of_the_others() -> None:
@@ -298,12 +362,15 @@ def test_infilling_predicts_every_token_once_given_half_of_the_others() -> None:
     assert study_results.infilling_nats(model, ids) == pytest.approx(36 * math.log(model.config.num_valid_tokens))
 
 
-def test_halves_are_drawn_for_a_fixed_number_of_sequences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ids = torch.randint(11, (5, 12), generator=torch.Generator().manual_seed(0)).tolist()
-    rows = {"input_ids": ids, "num_bytes": [12] * 5}
-    model = random_model()
-    monkeypatch.setattr(study_results, "held_out_rows", lambda folder: rows)
-    monkeypatch.setattr(study_results, "load_model", lambda folder: model)
+def test_halves_are_drawn_for_a_fixed_number_of_sequences(
+    trained: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_study(tmp_path, {"one": {}}, first={"title": "T", "baseline": "one"})
+    study.main([path, f"--runs_dir={tmp_path}"])
+    folder = tmp_path / "seed-0" / "one"
+    rows, model = study_results.held_out_rows(folder), load_model(folder / "model")
     monkeypatch.setattr(study_results, "INFILLING_SEQUENCES", 2)
-    nats = sum(study_results.infilling_nats(model, torch.tensor(ids[first : first + 2])) for first in (0, 2, 4))
-    assert study_results._measure_infilling(tmp_path) == pytest.approx(nats / 60 / math.log(2))
+    ids = torch.tensor(rows["input_ids"])
+    nats = sum(study_results.infilling_nats(model, ids[first : first + 2]) for first in (0, 2, 4))
+    found = study_results.measure_scores(folder)["infilling"]
+    assert found == pytest.approx(nats / sum(rows["num_bytes"]) / math.log(2))

@@ -293,10 +293,18 @@ def _copy_architecture(model: ModelArguments, init_from: str, given_keys: set[st
         if item.name == "architecture":
             actual = "encoder" if isinstance(config, MDMEncoderConfig) else "decoder"
         elif item.name == "rope_parameters":
-            actual = actual and json.dumps(actual)
+            given = _parse_rope_parameters(given)
         if item.name in given_keys and given != actual:
             raise ValueError(f"`{item.name}` is {given}, but is {actual} in the model of {init_from}. Remove the key.")
-        setattr(model, item.name, actual)
+        setattr(model, item.name, json.dumps(actual) if isinstance(actual, dict) else actual)
+
+
+def _parse_rope_parameters(text: str | None) -> Any:
+    """Return the value of the JSON `text`, or None if it is None."""
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"`rope_parameters` must be a mapping in JSON, but is {text!r}. Correct the JSON.") from error
 
 
 def _set_defaults(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> None:
@@ -415,15 +423,7 @@ def order_settings(training: TrainingArguments) -> dict[str, Any]:
 
 def build_config(model: ModelArguments, **vocabulary: Any) -> AOGPTConfig | MDMEncoderConfig:
     """Return the configuration of the model. `vocabulary` holds the fields that depend on the tokenizer."""
-    settings = asdict(model)
-    if settings["rope_parameters"] is not None:
-        try:
-            settings["rope_parameters"] = json.loads(settings["rope_parameters"])
-        except ValueError as error:
-            raise ValueError(
-                f"`rope_parameters` must be a mapping in JSON, but is {settings['rope_parameters']!r}. Correct the "
-                "JSON."
-            ) from error
+    settings = asdict(model) | {"rope_parameters": _parse_rope_parameters(model.rope_parameters)}
     if settings.pop("architecture") == "decoder":
         return AOGPTConfig(**settings, **vocabulary)
     if vocabulary.get("vocab_size") and vocabulary["vocab_size"] == vocabulary["num_valid_tokens"]:

@@ -188,7 +188,8 @@ class _FolderWriter(StorageWriter):
 
     def __init__(self, path: Path, state: dict[str, Any], on_finish: Callable[[], None]) -> None:
         super().__init__(str(temporary_path(path)), save_distributed=True)
-        # The tensors are on the CPU already. Otherwise, the thread that writes them would use GPU 0 in every process.
+        # Disable copying ahead: the tensors are on the CPU already, and with copying ahead the writer thread would use
+        # GPU 0 in every process.
         self.per_thread_copy_ahead = 0
         self._path, self._state, self._on_finish = path, state, on_finish
 

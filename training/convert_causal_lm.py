@@ -3,7 +3,8 @@
 """
 Command that converts a causal language model into an any-order model with the same left-to-right predictions.
 
-    python training/convert_causal_lm.py SOURCE OUTPUT_DIR [--target_injection none|adaln] [--start_token TOKEN]
+    python training/convert_causal_lm.py SOURCE OUTPUT_DIR [--max_length N] [--target_injection KIND]
+        [--start_token TOKEN]
 
 SOURCE is a folder or Hub name of a Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo or GPT-2, or of another model with the
 block of a Llama. The converted model has the weights of SOURCE. (The names of the weights stay the same, except those

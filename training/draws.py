@@ -39,21 +39,22 @@ class OrderDraws:
 
     def __init__(self, training: TrainingArguments) -> None:
         self.training = training
-        first, final = training.left_to_right_fraction, training.final_left_to_right_fraction
-        settings = order_settings(training) | {"seed": training.seed}
-        self._first = DataCollatorForAnyOrderLM(**settings, left_to_right_fraction=first)
-        self._last = None if final is None else DataCollatorForAnyOrderLM(**settings, left_to_right_fraction=final)
+        self._collator = DataCollatorForAnyOrderLM(
+            **order_settings(training), seed=training.seed, left_to_right_fraction=training.left_to_right_fraction
+        )
 
     def __call__(self, features: Sequence[Mapping[str, object]]) -> dict[str, torch.Tensor]:
         """Return `input_ids`, `orders` and `labels`. Features have `input_ids` and `order_seed` (sample number)."""
-        batch = self._first(features)
-        if self._last is not None:
-            samples, training = _sample_numbers(features), self.training
+        training, final = self.training, self.training.final_left_to_right_fraction
+        if final is not None:
+            samples = _sample_numbers(features)
             progress = (samples // training.batch_size / training.left_to_right_steps).clamp(max=1)
-            is_last = uniform_numbers(training.seed, CHOICES, samples, 1) < progress[:, None]
-            last = self._last(features)
-            batch |= {name: torch.where(is_last, last[name], batch[name]) for name in ("orders", "labels")}
-        return batch
+            is_final = uniform_numbers(training.seed, CHOICES, samples, 1)[:, 0] < progress
+            features = [
+                {**feature, "left_to_right_fraction": final if last else training.left_to_right_fraction}
+                for feature, last in zip(features, is_final.tolist(), strict=True)
+            ]
+        return self._collator(features)
 
 
 class MaskDraws:

@@ -29,6 +29,7 @@ from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.head_loss import LOGITS_PER_CHUNK
 from modeling_aogpt.tokenization import load_tokenizer
 from training.arguments import ModelArguments, TrainingArguments, accumulation_steps, build_config, parse_arguments
+from training.schedules import first_decay_step
 from training.tracking import flops_per_token
 
 ROOT = Path(__file__).parents[1]
@@ -89,7 +90,10 @@ def estimate_run(
     hours = training.max_steps * seconds / 3600
     memory = device_memory(model, batch_tokens // passes // num_processes, training, launch)
     checkpoint = model.num_parameters() * CHECKPOINT_BYTES
-    kept = training.save_total_limit + 1 + training.max_steps // (training.keep_every or training.max_steps + 1)
+    milestones = training.max_steps // (training.keep_every or training.max_steps + 1)
+    milestones += first_decay_step(training) is not None
+    kept = training.save_total_limit + 1 + milestones  # an old checkpoint is removed after the new one is written
+    final_model = model.num_parameters() * 4
     folder = training.output_dir.absolute()
     free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
     values = {
@@ -100,7 +104,8 @@ def estimate_run(
         "speed": f"{3600 / seconds:,.0f} steps per hour at {options.mfu:.0%} MFU",
         "time": (f"{hours:,.1f} hours" if hours < 24 else f"{hours / 24:,.1f} days") + " without evaluations",
         "memory per GPU": f"{memory / 1e9:,.1f} of {options.gpu_memory:g} GB",
-        "disk": f"{kept} checkpoints of {checkpoint / 1e9:,.1f} GB; {free / 1e9:,.0f} GB are free",
+        "disk": f"{kept} checkpoints of {checkpoint / 1e9:,.1f} GB, model of {final_model / 1e9:,.1f} GB; "
+        f"{free / 1e9:,.0f} GB are free",
     }
     problems = []
     if memory > options.gpu_memory * 1e9:
@@ -108,7 +113,7 @@ def estimate_run(
             "Memory: decrease `per_device_batch_size`, set `activation_checkpointing` to selective or full, or shard "
             "the weights (`--launch training/accelerate/fsdp2.yaml`)."
         )
-    if kept * checkpoint > free:
+    if kept * checkpoint + final_model > free:
         problems.append("Disk: free some space, decrease `save_total_limit`, or increase `keep_every`.")
     return values, problems
 

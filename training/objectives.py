@@ -49,21 +49,28 @@ class AnyOrderObjective(Objective):
     """Mean any-order loss (Eq. 7). The decoder predicts each token given the tokens before it in an order."""
 
     def forward(
-        self, input_ids: torch.LongTensor, orders: torch.LongTensor, labels: torch.LongTensor | None = None
+        self,
+        input_ids: torch.LongTensor,
+        orders: torch.LongTensor,
+        labels: torch.LongTensor | None = None,
+        num_items_in_batch: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """
-        Return the loss of sequences without padding. Arguments have shape (batch, n).
+        Return the loss of sequences without padding. `input_ids`, `orders` and `labels` have shape (batch, n).
 
-        `labels` defaults to `input_ids`. Tokens with the label -100 are not part of the loss.
+        `labels` defaults to `input_ids`. Tokens with the label -100 are not part of the loss. The sum of the losses of
+        the other tokens is divided by `num_items_in_batch`, which defaults to their number.
         """
         output, orders = self.model.forward_by_rank(input_ids, orders, attention_mask=None)
         labels = prepare_labels(self.model, input_ids if labels is None else labels, input_ids)
-        return self.compute_loss(output.last_hidden_state, index_by_rank(labels, orders))
+        return self.compute_loss(output.last_hidden_state, index_by_rank(labels, orders), num_items_in_batch)
 
     @torch.compiler.disable  # see `compile_head_loss`
-    def compute_loss(self, hidden_states: torch.Tensor, labels: torch.LongTensor) -> torch.Tensor:
+    def compute_loss(
+        self, hidden_states: torch.Tensor, labels: torch.LongTensor, num_items_in_batch: torch.Tensor | None
+    ) -> torch.Tensor:
         """Return the loss for the hidden states (batch, n, hidden_size) and the labels (batch, n), both by rank."""
-        return self.model.compute_loss_of_states(hidden_states, labels)
+        return self.model.compute_loss_of_states(hidden_states, labels, num_items_in_batch)
 
 
 class MaskedDiffusionObjective(Objective):

@@ -5,7 +5,8 @@ Command that trains an AO-GPT or an encoder-only masked diffusion model, from sc
 
     accelerate launch training/pretrain.py training/configs/quickstart.yaml [--key value ...]
 
-If a run was interrupted, the same command resumes it. The final weights are the same as without the interruption.
+If a run was interrupted, the same command resumes it. The final weights are the same as without the interruption: bit
+for bit on a CPU, and up to rounding on a GPU.
 """
 
 import logging
@@ -112,7 +113,8 @@ def set_up(argv: list[str]) -> "Pretraining | None":
     model_arguments, data_arguments, training = parse_arguments(argv)
     settings = to_settings(model_arguments, data_arguments, training)
     accelerator = start_accelerator(
-        mixed_precision=training.mixed_precision,
+        # A machine that only prepares the data may not support the precision of training.
+        mixed_precision="no" if training.prepare_only else training.mixed_precision,
         dynamo_backend=training.dynamo_backend,
         log_with=logger_types(training.tracker),
         project_dir=training.output_dir,
@@ -224,6 +226,24 @@ def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
 
 
+def without_empty_documents(facts: Any) -> Any:
+    """Return facts of a corpus without `empty_documents`, which does not identify it and has changed its place."""
+    if not isinstance(facts, dict):
+        return facts
+    return {name: without_empty_documents(fact) for name, fact in facts.items() if name != "empty_documents"}
+
+
+def warn_of_versions(checkpoint: Checkpoint) -> None:
+    """Log a warning if a checkpoint was written with other versions of libraries."""
+    saved, current = checkpoint.metadata.get("versions", {}), versions()  # earlier versions did not store them
+    changed = [f"{name} {saved[name]}, now {current.get(name)}" for name in saved if saved[name] != current.get(name)]
+    if changed:
+        logger.warning(
+            "%s was written with other versions (%s). The results can differ from those of an uninterrupted run.",
+            *(checkpoint.path.name, "; ".join(changed)),
+        )
+
+
 class Pretraining:
     """
     A training run: model, moving averages of the weights, optimizer and progress.
@@ -247,7 +267,7 @@ class Pretraining:
         set_seed(training.seed)
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
         with torch.device("meta") if gets_weights(accelerator) else nullcontext():
-            self.model = make_model(config, training.init_from)
+            self.model = make_model(config, training.init_from).train()  # `from_pretrained` returns it in eval mode
         if accelerator.distributed_type != DistributedType.FSDP:  # FSDP2 moves one block at a time
             self.model.to(accelerator.device)
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
@@ -271,10 +291,11 @@ class Pretraining:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Restore the state of a checkpoint. Raise a `ValueError` if the corpus has changed."""
         saved, current = (
-            {f"{name} of the corpus": fact for name, fact in facts.items()}
+            {f"{name} of the corpus": fact for name, fact in without_empty_documents(facts).items()}
             for facts in (checkpoint.metadata["corpus"], self.data.facts)
         )
         check_same_run(saved, current, checkpoint.path)
+        warn_of_versions(checkpoint)
         load_state(checkpoint, self.model, self.ema.weights, self.optimizer.state)
         losses = torch.empty(checkpoint.step, dtype=torch.float64)
         checkpoint.read({"losses": losses})
@@ -301,6 +322,7 @@ class Pretraining:
             "settings": self.settings,
             "corpus": self.data.facts,
             "progress": progress,
+            "versions": versions(),
             "scaler": scaler and scaler.state_dict(),
         }
         if is_sharded(self.model):
@@ -379,13 +401,27 @@ class Pretraining:
             pin_memory=accelerator.device.type == "cuda",
         )
 
+    def read_passes(self, batches: Batches) -> list[dict[str, torch.Tensor]]:
+        """
+        Return the batches of the forward passes of a step of this process, on its device.
+
+        If a batch has labels, add `num_items_in_batch`: the number of labels of the step, divided by the number of its
+        passes in all processes. The mean of the losses of these passes is then the mean over all labels of the step.
+        """
+        accelerator, num_passes = self.accelerator, self.accelerator.gradient_accumulation_steps
+        passes = [send_to_device(next(batches), accelerator.device, non_blocking=True) for _ in range(num_passes)]
+        if "labels" in passes[0]:
+            num_labels = accelerator.reduce(sum((batch["labels"] != -100).sum() for batch in passes))
+            for batch in passes:
+                batch["num_items_in_batch"] = num_labels.clamp(min=1) / (num_passes * accelerator.num_processes)
+        return passes
+
     def step(self, batches: Batches, stop: StopRequest) -> StepStatus:
         """Run a training step, and return its status without waiting for the device."""
         training, accelerator = self.training, self.accelerator
         set_learning_rate(self.optimizer, learning_rate_at(self.progress.step, training))
         loss = torch.zeros((), device=accelerator.device)
-        for _ in range(accelerator.gradient_accumulation_steps):
-            batch = send_to_device(next(batches), accelerator.device, non_blocking=True)
+        for batch in self.read_passes(batches):
             with accelerator.accumulate(self.parallel_objective):
                 pass_loss = self.parallel_objective(**batch)
                 accelerator.backward(pass_loss)

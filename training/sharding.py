@@ -57,7 +57,7 @@ def shard_gradients(accelerator: Accelerator) -> None:
 
 
 def gets_weights(accelerator: Accelerator) -> bool:
-    """Return whether this process gets its weights from process 0 (in `Accelerator.prepare`, as shards)."""
+    """Return whether this process gets its weights from process 0 (in `Accelerator.prepare`, which shards them)."""
     is_fsdp = accelerator.distributed_type == DistributedType.FSDP
     return is_fsdp and accelerator.state.fsdp_plugin.cpu_ram_efficient_loading and not accelerator.is_main_process
 

@@ -50,12 +50,14 @@ def flops_per_token(config: AOGPTConfig | MDMEncoderConfig, length: int) -> floa
     Return the number of floating-point operations per token of a training step.
 
     The number includes 6 operations for each weight of the blocks and the head, and the matrix products of attention
-    (half of them for causal attention). It does not include recomputation. It does not include modulations either,
-    because they can be computed once per target position instead of once per row.
+    (half of them for causal attention). All objectives of an encoder mask half of the tokens on average, and apply the
+    head only to these. The number does not include recomputation. It does not include modulations either, because they
+    can be computed once per target position instead of once per row.
     """
+    is_encoder = isinstance(config, MDMEncoderConfig)
     layers, width = config.num_hidden_layers, config.hidden_size
     projections = 2 * width * config.head_dim * (config.num_attention_heads + config.num_key_value_heads)
     mlp = (3 if config.gated_mlp else 2) * width * config.intermediate_size
-    weights = layers * (projections + mlp) + width * config.vocab_size
+    weights = layers * (projections + mlp) + width * config.vocab_size / (2 if is_encoder else 1)
     attention = 12.0 * layers * config.num_attention_heads * config.head_dim * length
-    return 6.0 * weights + (attention if isinstance(config, MDMEncoderConfig) else attention / 2)
+    return 6.0 * weights + (attention if is_encoder else attention / 2)

@@ -9,7 +9,9 @@ RUN is the folder of a finished run of training/pretrain.py. Folders with the sa
 with different seeds. The command draws targets and contexts in held-out text. A decoder predicts each target with many
 orders of its context. The command reports how much the log-probability of a target differs between these orders. It
 also reports bits per byte if each prediction is the mean over M orders of its context (Eq. 4 of the paper). The context
-of an encoder has no order, so its predictions do not depend on M. The command writes context_orders.md, .json and .png.
+of an encoder has no order, so its predictions do not depend on M. If an encoder with the same seeds is among the runs,
+the differences between decoders and the encoder are reported, too. The command writes context_orders.md, .json and
+.png. With the default options, a decoder of 2 million parameters and 64 tokens takes about 3 minutes of one core.
 """
 
 import math
@@ -29,6 +31,7 @@ from common.commands import Options, Parser, one_line_errors, option, progress_b
 from common.files import write_json, write_text
 from common.models import Model, load_model
 from common.reports import markdown_table, save_figure, style_axes
+from common.results import read_finished_run
 from eval.benchmarks.study_results import estimate, format_estimate, held_out_rows
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.orders import random_orders
@@ -38,7 +41,7 @@ from modeling_aogpt.orders import random_orders
 class Arguments(Options):
     """Options of eval/benchmarks/context_orders.py."""
 
-    num_sequences: int = option(64, "Number of held-out sequences.", least=1)
+    num_sequences: int = option(256, "Number of held-out sequences.", least=1)
     num_contexts: int = option(8, "Number of predictions per sequence. Each has its own target and context.", least=1)
     max_ensemble: int = option(64, "Number of orders of each context, the largest M. It must be a power of 2.", least=2)
     seed: int = option(0, "Seed of the targets, contexts and orders.", least=0)
@@ -127,7 +130,7 @@ def measure_run(folder: Path, arguments: Arguments) -> dict[str, Any]:
     Measure a run.
 
     Returns:
-        A dictionary with the `architecture`, `num_parameters`, and
+        A dictionary with the `architecture`, `num_parameters`, the `seed` of the run, and
 
         * `log10_predictions`: the decimal logarithm of the number of different predictions (see `count_predictions`);
         * `bits_per_byte` for each size of the ensemble;
@@ -153,6 +156,7 @@ def measure_run(folder: Path, arguments: Arguments) -> dict[str, Any]:
     return {
         "architecture": "decoder" if is_decoder else "encoder",
         "num_parameters": model.num_parameters(),
+        "seed": read_finished_run(folder)[0]["arguments"]["seed"],
         "log10_predictions": math.log10(of_decoder if is_decoder else of_encoder),
         "bits_per_byte": {size: ensemble_nats(scores, size) * bits_per_nat for size in arguments.ensemble_sizes},
         "context_sizes": context_sizes,
@@ -165,9 +169,11 @@ def summarize(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]
     Return the results of each model: means over its runs (one per seed), with confidence intervals.
 
     In addition to the values of `measure_run`, a model has `spread`, the mean of `spreads`. A decoder also has `gain`:
-    bits per byte without an ensemble, minus those with the largest ensemble.
+    bits per byte without an ensemble, minus those with the largest ensemble. If there is one encoder, each decoder with
+    the same seeds has `minus_encoder`: for each size, its bits per byte minus those of the encoder with the same seed.
     """
-    models = {}
+    models: dict[str, dict[str, Any]] = {}
+    encoders = [of_seeds for of_seeds in runs.values() if of_seeds[0]["architecture"] == "encoder"]
     for name, of_seeds in runs.items():
         first, sizes = of_seeds[0], list(of_seeds[0]["bits_per_byte"])
         models[name] = entry = {
@@ -179,6 +185,9 @@ def summarize(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]
         if first["architecture"] == "decoder":
             without, largest = ([run["bits_per_byte"][size] for run in of_seeds] for size in (sizes[0], sizes[-1]))
             entry["gain"] = estimate([one - other for one, other in zip(without, largest, strict=True)])
+            if len(encoders) == 1 and [run["seed"] for run in encoders[0]] == [run["seed"] for run in of_seeds]:
+                pairs = [[run["bits_per_byte"] for run in pair] for pair in zip(of_seeds, encoders[0], strict=True)]
+                entry["minus_encoder"] = {size: estimate([a[size] - b[size] for a, b in pairs]) for size in sizes}
     return models
 
 
@@ -197,6 +206,10 @@ def _format_report(results: dict[str, Any], arguments: Arguments) -> str:
         )
         for name, entry in results["models"].items()
     ]
+    for name, entry in results["models"].items():
+        if differences := entry.get("minus_encoder"):
+            cells = (format_estimate(differences[size]) for size in sizes)
+            rows.append((f"{name}, minus encoder", "", "", "", "", *cells, ""))
     header = ["model", "architecture", "parameters", "predictions", "spread"]
     header += [*(f"M = {size}" for size in sizes), "gain"]
     return f"""# Orders of the context
@@ -215,6 +228,8 @@ def _format_report(results: dict[str, Any], arguments: Arguments) -> str:
 * *M = 1, ..., {largest}*: bits per byte in random orders, if each probability is the mean over M random orders of the
   context (Finding 6). *Gain*: the difference between M = 1 and M = {largest}. An encoder gains nothing. These bits per
   byte are estimated from the predictions above. They differ slightly from those of complete sequences.
+* *Minus encoder*: the bits per byte of the decoder, minus those of the encoder with the same seed. Both make the same
+  predictions, so the choice of predictions changes this difference less than the bits per byte themselves.
 
 Written by `{results["command"]}`.
 """

@@ -178,10 +178,9 @@ def _read_question(name: str, entry: dict[str, Any], arms: list[str]) -> Questio
     if not {"title", "baseline"} <= entry.keys() <= {item.name for item in fields(Question)}:
         raise ValueError(
             f"The question {name!r} has the keys {', '.join(entry)}. It must have `title` and `baseline`, and may have "
-            "`arms`, `left_to_right` and `unequal_tokens`."
+            "`arms` and `left_to_right`."
         )
-    entry = {"arms": arms, **entry, "unequal_tokens": entry.get("unequal_tokens") == "true"}
-    question = Question(**entry)
+    question = Question(**{"arms": arms} | entry)
     for arm in (*question.arms, question.baseline, question.left_to_right or question.baseline):
         if arm not in arms or arm not in question.arms:
             raise ValueError(

@@ -11,24 +11,28 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from datasets import Dataset
+from datasets import IterableDataset
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from common.data import load_data
+from common.data import Data, load_data
 from common.data_arguments import DataArguments
 from common.files import read_json, write_json, write_text
 from common.models import Model, load_model
-from common.reports import markdown_table, save_figure, style_axes, with_error
+from common.reports import GREY, markdown_table, save_figure, style_axes, with_error
 from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
 from eval.scoring import split_batches
+from modeling_aogpt import DataCollatorForAnyOrderLM
 from modeling_aogpt.orders import random_orders
+from training.arguments import order_settings, training_arguments
 from training.report import use_log_axis
 
 # Kinds of bits per byte: key in the JSON files, and name in reports.
-MEASURES = {**ORDER_NAMES, "infilling": "a random half, given the other", "own_orders": "training loss"}
+MEASURES = {**ORDER_NAMES, "infilling": "a random half, given the other", "own_orders": "training orders"}
+UNIGRAM = "token frequencies"  # name of the unigram model in reports
 # 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom. For more degrees of freedom, the last
 # one is used, which makes the intervals slightly too wide.
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
@@ -48,14 +52,12 @@ class Question:
         arms: Arms to compare; defaults to all arms.
         left_to_right: Arm whose bits per byte left to right are the lower end of the any-order gap. The upper end is
             the bits per byte of `baseline` in random orders. By default, the gap is not computed.
-        unequal_tokens: Whether the arms may be trained on different numbers of tokens.
     """
 
     title: str
     baseline: str
     arms: list[str] = field(default_factory=list)
     left_to_right: str | None = None
-    unequal_tokens: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,10 +69,11 @@ class TrainedModel:
         num_parameters: Number of parameters.
         tokens: Number of training tokens of all runs.
         seconds: Training time of all runs.
-        scores: Final bits per byte, for each key of `MEASURES`. (Encoders have no value for `left_to_right`.)
-            `own_orders` is the training loss, averaged over the last tenth of the last run.
+        scores: Final bits per byte, for each key of `MEASURES`.
         curves: For each kind of order, the numbers of training tokens and the bits per byte at all evaluations.
-        facts: Facts that are the same for all models of a study: corpus, held-out text, hardware and versions.
+            (Encoders have no curve left to right. Their other curve is estimated with random masks.)
+        facts: Facts that are the same for all models of a study: corpus, held-out text and its bits per byte under the
+            token frequencies of the training text, hardware and versions.
     """
 
     num_parameters: int
@@ -82,78 +85,143 @@ class TrainedModel:
 
 
 def read_model(folders: Sequence[Path]) -> TrainedModel:
-    """Read the results of a model from the folders of its runs. The first call also measures infilling."""
+    """Read the results of a model from the folders of its runs. The first call also measures its scores."""
     tokens, seconds, points = 0, 0.0, []
     for folder in folders:
         results, _ = read_finished_run(folder)
         tokens_per_step = results["tokens"] // results["steps"]
         points += [(tokens + scores["step"] * tokens_per_step, scores) for scores in results["evaluations"]]
         tokens, seconds = tokens + results["tokens"], seconds + results["train_seconds"]
-    last = results["evaluations"][-1]
-    kinds = [kind for kind in ORDER_NAMES if kind in last]
+    last, scores = results["evaluations"][-1], read_scores(folders[-1])
     return TrainedModel(
         results["num_parameters"],
         tokens,
         seconds,
-        {kind: last[kind] for kind in kinds}
-        | {"infilling": infilling_score(folders[-1]), "own_orders": _final_training_loss(results)},
-        {kind: ([at for at, _ in points], [scores[kind] for _, scores in points]) for kind in kinds},
+        {kind: scores[kind] for kind in MEASURES},
+        {
+            kind: ([at for at, _ in points], [scores[kind] for _, scores in points])
+            for kind in ORDER_NAMES
+            if kind in last
+        },
         {
             "corpus": results["corpus"],
             "held_out": {key: last[key] for key in ("sequences", "bytes")},
+            "unigram": scores["unigram"],
             "hardware": results["hardware"],
             "versions": results["versions"],
         },
     )
 
 
-def _final_training_loss(results: dict[str, Any]) -> float:
-    """Return the training loss in bits per byte, averaged over the last tenth of the points of the loss curve."""
-    losses = results["loss_curve"]["loss"]
-    nats_per_token = statistics.fmean(losses[-max(len(losses) // 10, 1) :])
-    last = results["evaluations"][-1]
-    bytes_per_token = last["bytes"] / last["sequences"] / results["arguments"]["sequence_length"]
-    return nats_per_token / math.log(2) / bytes_per_token
-
-
-def infilling_score(folder: Path) -> float:
+def read_scores(folder: Path) -> dict[str, float | None]:
     """
-    Return the bits per byte of random halves of the held-out sequences, each given the other half.
+    Return the result of `measure_scores`.
 
-    The value is stored in infilling.json in the folder of the run, and measured only if this file is missing or older
-    than results.json.
+    It is stored in scores.json in the folder of the run, and measured only if this file is missing or older than
+    results.json.
     """
-    path = folder / "infilling.json"
+    path = folder / "scores.json"
     if not path.exists() or path.stat().st_mtime < (folder / "results.json").stat().st_mtime:
-        write_json(path, {"infilling": _measure_infilling(folder)})
-    return read_json(path, ("infilling",), "eval/benchmarks/study.py")["infilling"]
+        write_json(path, measure_scores(folder))
+    return read_json(path, (*MEASURES, "unigram"), "eval/benchmarks/study.py")
 
 
-def _measure_infilling(folder: Path) -> float:
-    """Return the bits per byte of infilling, measured on the held-out sequences on which the run was evaluated."""
-    rows, model = held_out_rows(folder), load_model(folder / "model")
-    batches = split_batches(rows["input_ids"], INFILLING_SEQUENCES)
-    nats = sum(infilling_nats(model, torch.tensor(batch)) for batch in batches)
-    return nats / sum(rows["num_bytes"]) / math.log(2)
+def measure_scores(folder: Path) -> dict[str, float | None]:
+    """
+    Return the bits per byte of the final model of a run, on the held-out sequences on which the run was evaluated.
+
+    All likelihoods are exact. (An encoder takes a forward pass for each token of an order.) The keys are those of
+    `MEASURES`, and `unigram` (see `unigram_bits_per_byte`):
+
+    * `any_order`: in one random order for each sequence, which is the same for all models.
+    * `infilling`: a random half of each sequence, given the other half.
+    * `own_orders`: in orders like those of the training. With `orders: shared`, this is the order of the training.
+      Without blocks, random orders are those of `any_order`. If some training sequences are left to right, the result
+      is the weighted mean of both kinds of orders. The weights are those at the end of the training.
+    """
+    results, _ = read_finished_run(folder)
+    training, rows, model = (
+        training_arguments(results["arguments"]),
+        held_out_rows(folder),
+        load_model(folder / "model"),
+    )
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    input_ids = torch.tensor(rows["input_ids"], device=model.device)
+
+    def score(orders: torch.LongTensor | str) -> float:
+        return -model.log_likelihood(input_ids, orders=orders).log_likelihood.sum().item()
+
+    random = draw_orders(rows, ORDER_SEED)
+    own_seed = training.seed if training.orders == "shared" else ORDER_SEED
+    own = draw_orders(rows, own_seed, **order_settings(training))
+    left_to_right, any_order = score("left_to_right"), score(random)
+    fraction = training.final_left_to_right_fraction
+    fraction = training.left_to_right_fraction if fraction is None else fraction
+    other_orders = any_order if torch.equal(own, random) else score(own)
+    nats = {
+        "left_to_right": left_to_right,
+        "any_order": any_order,
+        "infilling": sum(infilling_nats(model, batch) for batch in input_ids.split(INFILLING_SEQUENCES)),
+        "own_orders": fraction * left_to_right + (1 - fraction) * other_orders,
+    }
+    scores = {kind: value / sum(rows["num_bytes"]) / math.log(2) for kind, value in nats.items()}
+    return scores | {"unigram": unigram_bits_per_byte(folder)}
+
+
+def draw_orders(rows: dict[str, list[Any]], seed: int, **settings: Any) -> torch.LongTensor:
+    """Draw an order for each of the held-out `rows`. `settings` are arguments of the data collator."""
+    collator = DataCollatorForAnyOrderLM(**settings, left_to_right_fraction=0.0, seed=seed)
+    return collator([dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)])["orders"]
 
 
 def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]]:
     """
-    Return evenly spaced held-out sequences of a run, in the columns `input_ids` and `num_bytes`.
+    Return evenly spaced held-out sequences of a run, in the columns `input_ids`, `num_bytes` and `order_seed`.
 
-    By default, these are the sequences on which the run was evaluated.
+    By default, these are the sequences on which the run was evaluated. `order_seed` is the index of a sequence in the
+    held-out text, from which evaluations draw its order.
     """
-    results, data = read_finished_run(folder)
-    data.tokenizer = results["arguments"]["tokenizer"]  # the run cached its tokenized text under this name
-    rows = _load_validation(json.dumps(asdict(data)))
+    results, _ = read_finished_run(folder)
+    rows = _load_data(_data_of(folder)).validation
     count = min(count or results["evaluations"][-1]["sequences"], len(rows))
-    return rows[[number * len(rows) // count for number in range(count)]]
+    numbers = [number * len(rows) // count for number in range(count)]
+    return rows[numbers] | {"order_seed": numbers}
+
+
+def unigram_bits_per_byte(folder: Path) -> float | None:
+    """
+    Return the bits per byte of `held_out_rows` under the frequencies of the tokens in the training text of the run.
+
+    One is added to each count. For a streamed corpus, the result is None, because its frequencies are unknown.
+    """
+    counts, rows = _count_tokens(_data_of(folder)), held_out_rows(folder)
+    if counts is None:
+        return None
+    bits = -np.log2((counts + 1) / (counts + 1).sum())
+    return float(bits[np.array(rows["input_ids"])].sum() / sum(rows["num_bytes"]))
+
+
+def _data_of(folder: Path) -> str:
+    """Return the data options of a run as JSON, with the name of the tokenizer under which the text is cached."""
+    results, data = read_finished_run(folder)
+    return json.dumps(asdict(data) | {"tokenizer": results["arguments"]["tokenizer"]})
 
 
 @lru_cache(maxsize=1)
-def _load_validation(data: str) -> Dataset:
-    """Return the held-out sequences of `data`, a JSON string of `DataArguments`. Keep them for the next model."""
-    return load_data(DataArguments(**json.loads(data))).validation
+def _load_data(arguments: str) -> Data:
+    """Load the data of `DataArguments`, given as JSON. Keep them for the next model."""
+    return load_data(DataArguments(**json.loads(arguments)))
+
+
+@lru_cache(maxsize=1)
+def _count_tokens(arguments: str) -> np.ndarray | None:
+    """Return how often each id is in the training sequences, or None if these are streamed."""
+    data = _load_data(arguments)
+    if isinstance(data.train, IterableDataset):
+        return None
+    batches = split_batches(list(range(len(data.train))), 1000)
+    size = len(data.tokenizer)
+    return sum(np.bincount(np.ravel(data.train[batch]["input_ids"]), minlength=size) for batch in batches)
 
 
 @torch.no_grad()
@@ -161,14 +229,15 @@ def infilling_nats(model: Model, input_ids: torch.LongTensor) -> float:
     """
     Return the negative log-likelihood, in nats, of two random halves of all sequences, each given the other half.
 
-    The tokens of a half are predicted in random order. The result is summed over halves and sequences.
+    The tokens of a half are predicted in random order. A decoder reads the other half from left to right. The result
+    is summed over halves and sequences.
     """
     generator = torch.Generator().manual_seed(ORDER_SEED)
     shape = input_ids.shape
     is_first_half = random_orders(*shape, generator=generator) < shape[1] // 2
     orders = random_orders(*shape, generator=generator)
     return -sum(
-        model.conditional_log_likelihood(input_ids, targets, orders=orders).log_likelihood.sum().item()
+        model.conditional_log_likelihood(input_ids, targets.to(model.device), orders=orders).log_likelihood.sum().item()
         for targets in (is_first_half, ~is_first_half)
     )
 
@@ -203,8 +272,7 @@ def compare(question: Question, models: dict[str, list[TrainedModel]]) -> dict[s
         by `estimate`.
 
     Raises:
-        ValueError: If the arms were evaluated on different text, or if they were trained on different numbers of tokens
-            and the question does not have `unequal_tokens`.
+        ValueError: If the arms were evaluated on different text, or trained on different numbers of tokens.
     """
     _check_comparable(question, models)
     compared = {}
@@ -218,7 +286,7 @@ def compare(question: Question, models: dict[str, list[TrainedModel]]) -> dict[s
             "differences": {
                 kind: estimate(_subtract(kind, of_seeds, baselines))
                 for kind in first.scores
-                if arm != question.baseline and kind in baselines[0].scores
+                if arm != question.baseline
             },
             "curves": {
                 kind: {"tokens": tokens, "values": [model.curves[kind][1] for model in of_seeds]}
@@ -244,11 +312,10 @@ def _subtract(kind: str, models: list[TrainedModel], baselines: list[TrainedMode
 
 def _check_comparable(question: Question, models: dict[str, list[TrainedModel]]) -> None:
     tokens = {arm: {model.tokens for model in of_seeds} for arm, of_seeds in models.items()}
-    if not question.unequal_tokens and len(set.union(*tokens.values())) > 1:
+    if len(set.union(*tokens.values())) > 1:
         numbers = ", ".join(f"{arm}: {' or '.join(map(str, sorted(tokens[arm])))}" for arm in tokens)
         raise ValueError(
-            f"The arms must be trained on the same number of tokens, but are not ({numbers}). Change `max_steps`, or "
-            "set `unequal_tokens: true` for this question in the file of the study."
+            f"The arms must be trained on the same number of tokens, but are not ({numbers}). Change `max_steps`."
         )
     texts = {arm: (model.facts["corpus"]["sources"], model.facts["held_out"]) for arm, (model, *_) in models.items()}
     for arm, text in texts.items():
@@ -273,7 +340,7 @@ def write_results(
     """
     facts = models[question.baseline][0].facts
     results = {"title": question.title, **details, **facts, "arms": compare(question, models)}
-    _plot(question, results["arms"], path.with_suffix(".png"))
+    _plot(results, path.with_suffix(".png"))
     write_text(path.with_suffix(".md"), _format_report(question, results, path.name))
     write_json(path.with_suffix(".json"), results)  # last, so that the table and figure exist if this file exists
 
@@ -287,7 +354,7 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
             f"{entry['num_parameters'] / 1e6:.2f} M",
             f"{entry['tokens'] / 1e6:.2f} M",
             f"{entry['seconds']:.0f}",
-            *(format_estimate(entry["scores"].get(kind)) for kind in MEASURES),
+            *(format_estimate(entry["scores"][kind]) for kind in MEASURES),
             format_estimate(entry["differences"].get("any_order")),
         ]
         for arm, entry in arms.items()
@@ -300,6 +367,13 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
         notes.append(
             f"* The gap of an arm is its bits per byte in random orders, minus those of `{question.left_to_right}` "
             f"left to right. *Gap closed* is 1 minus the gap divided by the gap of `{question.baseline}`."
+        )
+    if results["unigram"] is not None:
+        row = [UNIGRAM, "", "", "", *[f"{results['unigram']:.3f}"] * len(MEASURES)]
+        rows.append(row + [""] * (len(header) - len(row)))
+        notes.append(
+            f"* *{UNIGRAM.capitalize()}*: a model that predicts each token with its frequency in the training text. "
+            "Its bits per byte are the same in all orders."
         )
     settings = (
         f"* {arm}: " + ", ".join(f"`{key}: {value}`" for key, value in results["settings_of_arms"][arm].items())
@@ -321,9 +395,11 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
             [
                 *notes,
                 f"* *{MEASURES['infilling'].capitalize()}*: the tokens of a sequence are divided into two random "
-                "halves, and each half is predicted in random order, given the other.",
-                f"* *{MEASURES['own_orders'].capitalize()}*: the loss in the last tenth of the training, in the "
-                "training orders of the arm, with the current weights instead of their moving averages.",
+                "halves, and each half is predicted in random order, given the other. A decoder reads the other half "
+                "from left to right.",
+                f"* *{MEASURES['own_orders'].capitalize()}*: the held-out text in orders like those in which the arm "
+                "was trained. If all sequences had the same order, it is this order. If some sequences were left to "
+                "right, this is the mean over both kinds of orders, weighted as at the end of the training.",
             ]
         ),
         "The arms have these settings, in addition to the settings of all arms:",
@@ -343,8 +419,9 @@ def format_estimate(value: dict[str, Any] | None, factor: int = 1, unit: str = "
     return f"{text} {unit}".rstrip()
 
 
-def _plot(question: Question, arms: dict[str, Any], path: Path) -> None:
+def _plot(results: dict[str, Any], path: Path) -> None:
     """Plot learning curves, and the final bits per byte of each arm with their confidence intervals."""
+    arms, unigram = results["arms"], results["unigram"]
     figure = Figure(figsize=(13, 3.6 + 0.22 * len(arms)), layout="constrained")
     *held_out, final = figure.subplots(1, 3)
     colors = dict(zip(arms, colormaps["tab10"].colors * len(arms), strict=False))
@@ -355,15 +432,18 @@ def _plot(question: Question, arms: dict[str, Any], path: Path) -> None:
         axes.set(xlabel="million training tokens", ylabel="bits per byte")
         use_log_axis(axes)
         style_axes(axes, f"Held-out text, {ORDER_NAMES[kind]}")
+    if unigram is not None:
+        for axes, draw in zip((*held_out, final), ("axhline", "axhline", "axvline"), strict=True):
+            getattr(axes, draw)(unigram, color=GREY, linestyle=":", linewidth=1)
+        final.plot([], [], color=GREY, linestyle=":", label=UNIGRAM)
     for marker, (kind, name) in zip("<o*|", MEASURES.items(), strict=True):
         final.plot([], [], marker, color="black", label=name)
         for height, (arm, entry) in enumerate(arms.items()):
-            if kind in entry["scores"]:
-                score = entry["scores"][kind]
-                final.errorbar(score["mean"], height, xerr=score["half_width"], fmt=marker, color=colors[arm])
+            score = entry["scores"][kind]
+            final.errorbar(score["mean"], height, xerr=score["half_width"], fmt=marker, color=colors[arm])
     final.set(xlabel="bits per byte", yticks=range(len(arms)), yticklabels=list(arms))
     final.invert_yaxis()
-    figure.legend(*final.get_legend_handles_labels(), loc="outside lower right", ncols=4, frameon=False, fontsize=8)
+    figure.legend(*final.get_legend_handles_labels(), loc="outside lower right", ncols=5, frameon=False, fontsize=8)
     style_axes(final, "At the end of training")
     for label, color in zip(final.get_yticklabels(), colors.values(), strict=True):
         label.set_color(color)

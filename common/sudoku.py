@@ -118,9 +118,11 @@ def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None
         grid: The solution.
         size: Number of rows.
         rng: Random numbers for the order in which clues are removed.
-        num_clues: Number of clues at which to stop. By default, clues are removed until the puzzle is minimal, that is,
-            until it would have several solutions without any one of its clues. If a minimal puzzle has more clues than
-            `num_clues`, it is returned.
+        num_clues: Number of clues. By default, clues are removed until the puzzle is minimal, that is, until it would
+            have several solutions without any one of its clues.
+
+    Raises:
+        ValueError: If the puzzle cannot have `num_clues` clues.
     """
     puzzle, remaining = list(grid), len(grid)
     for cell in rng.sample(range(len(grid)), len(grid)):
@@ -131,6 +133,11 @@ def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None
             remaining -= 1
         else:
             puzzle[cell] = grid[cell]
+    if num_clues not in (None, remaining):
+        raise ValueError(
+            f"`num_clues` is {num_clues}, but a puzzle of {to_text(grid)} must have {remaining} to {len(grid)} clues. "
+            "With fewer, it would have several solutions. Set another `num_clues`."
+        )
     return puzzle
 
 

@@ -139,7 +139,7 @@ def zero_shot_table(runs: Sequence[dict[str, Any]]) -> str:
                 group.append((f"**{name}**", *cells))
         if group:
             rows += [(f"*{title}*", *[""] * len(titles)), *group]
-    table = markdown_table(["zero-shot perplexity", *titles], rows, "l" + "r" * len(titles))
+    table = markdown_table(["zero-shot perplexity ± standard error", *titles], rows, "l" + "r" * len(titles))
     return "\n".join([table, *(["", *notes] if notes else [])])
 
 
@@ -155,9 +155,9 @@ def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -
     Return Table 1 with `results` in bold.
 
     Published results are shown above them if GPT-2 large is the judge, and `average` is `"mean"`. A cell has the form
-    "generative perplexity / mean unigram entropy of the samples in nats". `average` is `"mean"` for the mean perplexity
-    of the samples, as published. It is `"pooled"` for the perplexity over all tokens, on which a few bad samples have
-    less effect.
+    "generative perplexity ± standard error / mean unigram entropy of the samples in nats". `average` is `"mean"` for
+    the mean perplexity of the samples, as published. It is `"pooled"` for the perplexity over all tokens, on which a
+    few bad samples have less effect.
     """
     judge = results[0]["judge"]
     keys = ("model", "top_p", "temperature", "steps")
@@ -174,18 +174,24 @@ def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -
                 rows.append((f"{top_p}, {temperature}", f"{model} medium (published)", *cells))
         for model in models:
             measured = (results_by_key.get((model, top_p, temperature, count)) for count in steps)
-            cells = (
-                "" if result is None else f"{result['perplexity'][average]:.1f} / {result['entropy']:.2f}"
-                for result in measured
-            )
+            cells = (_generative_cell(result, average) for result in measured)
             rows.append((f"{top_p}, {temperature}", f"**{model}**", *cells))
     over = {"mean": "mean over samples", "pooled": "pooled over tokens"}[average]
     header = ["top-p, temperature", "model \\ steps", *map(str, steps)]
     table = markdown_table(header, rows, "ll" + "r" * len(steps))
     return (
         f"Each cell shows two numbers: the generative perplexity under {judge} ({over}) / the mean unigram entropy of "
-        f"the samples in nats.\n\n{table}"
+        "the samples in nats. The judge does not score the first token of a sample. After ± is the standard error over "
+        f"the samples.\n\n{table}"
     )
+
+
+def _generative_cell(result: dict[str, Any] | None, average: str) -> str:
+    if result is None:
+        return ""
+    perplexity = result["perplexity"]
+    shown = with_error(perplexity[average], perplexity[f"{average}_standard_error"], 1)
+    return f"{shown} / {result['entropy']:.2f}"
 
 
 @one_line_errors()

@@ -309,7 +309,7 @@ def format_report(results: dict[str, Any]) -> str:
         for measure, metrics in scored["measures"].items()
     ]
     header = ("text", "documents", "tokens", "dropped", "log-likelihood", "sequences", "perplexity", "bits per byte")
-    table = markdown_table(header, rows, "lrrrlrrr")
+    table = f"{markdown_table(header, rows, 'lrrrlrrr')}\n\nAfter ± is the standard error over sequences."
     return f"{table}\n\n{zero_shot_table([results])}" if results["arguments"]["datasets"] else table
 
 

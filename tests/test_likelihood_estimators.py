@@ -64,7 +64,18 @@ def test_report(results: dict, tmp_path: Path) -> None:
     rows = format_report(tmp_path).splitlines()
     assert [row.split(" | ")[1] for row in rows[2:10]] == [str(N)] * 4 + [str(N + 1)] * 4  # sorted by length
     assert rows[2].startswith("| random, made | ")
-    assert "| 1 | +0.0 |" in rows[2]
+    assert "| all ranks | 10 | 4 |  | " in rows[2]  # 10 sequences, 4 orders
+    assert "| 1.0 ± 0.0 | +0.0 |" in rows[2]
+    assert "| random contexts | 10 | 16 | 8 | " in rows[5]
+
+
+def test_error_of_the_number_of_times_fewer_rows() -> None:
+    """A ratio of 10 for one sequence and of 30 for the other is 20 ± 10."""
+    exact = {"log_likelihoods": [0, 0], "squared_errors": [5.0, 15.0], "rows_per_sequence": 4}
+    other = {"log_likelihoods": [0, 0], "squared_errors": [1.0, 1.0], "rows_per_sequence": 2}
+    comparison = compare({"all ranks": exact, "other": other})["other"]
+    assert comparison["times_fewer_rows"] == pytest.approx(20)
+    assert comparison["times_fewer_rows_standard_error"] == pytest.approx(10)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,11 @@ def test_the_likeliest_of_several_solutions_counts(order: str) -> None:
 def make_run(folder: str, solved: float, **arguments: object) -> dict:
     """Return a run that solves a fraction of the puzzles."""
     arguments = {"seed": 0, "corpus": ["sudoku-4"], "architecture": "decoder", "orders": "random", **arguments}
-    decodings = {"margin": {"solved": solved, "passes_per_puzzle": 9.0, "seconds_per_puzzle": 0.01}}
+    decodings = {
+        "margin": {"solved": solved, "passes_per_puzzle": 9.0, "seconds_per_puzzle": 0.01},
+        "confidence": {"solved": 0.5, "passes_per_puzzle": 8.0, "seconds_per_puzzle": 0.01},
+        "threshold 0.9": {"solved": 0.25, "passes_per_puzzle": 2.0, "seconds_per_puzzle": 0.01},
+    }
     cost = {"num_parameters": 1000, "steps": 5, "tokens": 100, "train_seconds": 120.0}
     return {"run": folder, "arguments": arguments, "decodings": decodings, **cost}
 
@@ -152,9 +156,13 @@ def test_seeds_of_a_recipe_are_one_row() -> None:
     assert summary["any"]["margin"]["seeds"] == [0.5, 0.75]
     assert summary["any"]["margin"]["interval"] == wilson_interval(0.625, 10)
     facts = {"task": "sudoku", "puzzles": "sudoku-4", "num_puzzles": 10, "num_clues": None, "mean_missing": 5.0}
+    facts["num_threads"] = 3
     report = make_report({"summary": summary, "runs": recipes, **facts})
     assert "| any | margin | 62.5% | 50.0% to 75.0% |" in report
     assert "| any-1 | margin | 0.0% |  |" in report
+    assert 'With "threshold 0.9", any takes 2.0 passes per puzzle instead of 8.0 with "confidence".' in report
+    assert "It solves 25.0% of the puzzles instead of 50.0%." in report
+    assert "Times are those of one run with 3 CPU thread(s)." in report
     assert "| any | sudoku-4 | decoder | random | 0, 1 | 1,000 | 5 | 100 | 2 |" in report
 
 

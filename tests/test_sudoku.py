@@ -72,6 +72,12 @@ def test_puzzles_have_the_given_number_of_clues() -> None:
     assert all(sudoku.has_unique_solution(puzzle, 6) for puzzle, _ in pairs)
 
 
+@pytest.mark.parametrize("num_clues", [3, 17])
+def test_impossible_numbers_of_clues_are_refused(num_clues: int) -> None:
+    with pytest.raises(ValueError, match=rf"`num_clues` is {num_clues}, but .* must have [4-6] to 16 clues\."):
+        sudoku.held_out_puzzles(4, 1, num_clues)
+
+
 def test_held_out_puzzles_never_change() -> None:
     pairs = sudoku.held_out_puzzles(4, 30)
     assert len(set(map(str, pairs))) == 30  # although there are few classes
@@ -93,6 +99,14 @@ def clues_of(text: str) -> tuple[str, str]:
         assert is_context == [True] * (len(puzzle) + 1) + [False] * len(grid)
         return puzzle, grid
     return "".join(digit if given else "." for digit, given in zip(grid, is_context, strict=True)), grid
+
+
+def test_held_out_grids_exclude_only_relabelled_training_grids() -> None:
+    """The report on Sudoku says that exchanging two rows of a box turns most held-out grids into training grids."""
+    training = {grid for grid in sudoku.classes(6) if not sudoku.is_test_class(grid)}
+    test = [sudoku.to_text(list(grid)) for grid in sudoku.classes(6) if sudoku.is_test_class(grid)]
+    exchanged = [tuple(map(int, class_of(grid[6:12] + grid[:6] + grid[12:]))) for grid in test]
+    assert 0.85 < sum(grid in training for grid in exchanged) / len(test) < 0.9
 
 
 @pytest.mark.parametrize("corpus", ["sudoku-4", "sudoku-4-clues", "sudoku-4-puzzles"])

@@ -159,7 +159,9 @@ def test_command_prints_and_writes_the_metrics(
     Path(arguments.text_file[0]).write_text("a\n")
     main([str(Path(folder).parent), *command[1:]])  # the run that the model belongs to
     assert text_results(json.loads(output.read_text()))["any_order"]["perplexity_standard_error"] is None
-    assert "±" not in capsys.readouterr().out
+    printed = capsys.readouterr().out.splitlines()
+    assert "±" not in printed[3]
+    assert printed[5] == "After ± is the standard error over sequences."
     assert list(output.parent.iterdir()) == [output]  # no unfinished batches are left
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 import torch
 from tqdm import tqdm
 
@@ -28,8 +29,9 @@ from common.data import load_data
 from common.files import read_json, write_json, write_text
 from common.hardware import versions
 from common.models import load_pretrained
-from common.reports import markdown_table
+from common.reports import markdown_table, with_error
 from common.results import read_finished_run
+from eval.scoring import ratio_with_error
 from modeling_aogpt import AOGPTForAnyOrderLM, LogLikelihoodOutput
 from modeling_aogpt.orders import random_orders
 from modeling_aogpt.validation import check_even
@@ -41,7 +43,7 @@ TRAINING = (
     *("corpus", "packing", "sequence_length", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
     *("target_embedding_size", "position_encoding", "batch_size", "max_steps"),
 )
-KEYS = ("run", "length", "ensemble_size", "estimators", "comparison")  # required keys of RUN-LENGTH.json
+KEYS = ("run", "length", "ensemble_size", "estimators")  # required keys of RUN-LENGTH.json
 
 
 @dataclass
@@ -99,22 +101,20 @@ def compare(results: dict[str, Any]) -> dict[str, Any]:
     Compare each estimator with the estimator "all ranks".
 
     For each estimator, return rows x squared error, how many times fewer rows than "all ranks" it needs for the same
-    standard error, and the difference of the two results in standard errors.
+    standard error, the standard error of this number, and the difference of the two results in standard errors.
     """
     exact = results["all ranks"]
-    return {
-        name: {
-            "rows_times_squared_error": _cost(result),
-            "times_fewer_rows": _cost(exact) / _cost(result),
+    comparison = {}
+    for name, result in results.items():
+        rows = exact["rows_per_sequence"] / result["rows_per_sequence"]
+        ratio, error = ratio_with_error(*(np.array(values["squared_errors"]) for values in (exact, result)))
+        comparison[name] = {
+            "rows_times_squared_error": result["rows_per_sequence"] * fmean(result["squared_errors"]),
+            "times_fewer_rows": rows * ratio,
+            "times_fewer_rows_standard_error": error and rows * error,
             "difference_in_standard_errors": difference(result, exact),
         }
-        for name, result in results.items()
-    }
-
-
-def _cost(estimate: dict[str, Any]) -> float:
-    """Return the number of rows per sequence times the squared standard error."""
-    return estimate["rows_per_sequence"] * fmean(estimate["squared_errors"])
+    return comparison
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
@@ -153,19 +153,30 @@ def format_report(folder: Path) -> str:
     results = [read_json(file, KEYS, "eval/benchmarks/likelihood_estimators.py") for file in folder.glob("*.json")]
     rows = []
     for result in sorted(results, key=lambda result: result["length"]):
+        comparisons = compare(result["estimators"])
         for name, estimate in result["estimators"].items():
-            comparison = result["comparison"][name]
-            error = math.sqrt(fmean(estimate["squared_errors"])) / result["length"]
+            comparison, squared_errors, options = comparisons[name], estimate["squared_errors"], estimate["options"]
+            error = math.sqrt(fmean(squared_errors)) / result["length"]
             cells = (", ".join(result["run"]["corpus"]), str(result["length"]), str(result["ensemble_size"]), name)
-            numbers = (f"{estimate['rows_per_sequence']:,.0f}", f"{error:.2g}", f"{comparison['times_fewer_rows']:.3g}")
-            rows.append((*cells, *numbers, f"{comparison['difference_in_standard_errors']:+.1f}"))
-    header = ("text", "n", "M", "estimator", "rows per sequence", "standard error", "times fewer rows", "difference")
-    return f"""{markdown_table(header, rows, "lrrlrrrr")}
+            draws = options.get("num_ranks", options.get("num_times", ""))
+            counts = (str(len(squared_errors)), str(options.get("num_orders", "")), str(draws))
+            ratio = comparison["times_fewer_rows"]
+            digits = max(1 - math.floor(math.log10(ratio)), 0)  # at least two significant digits
+            fewer = with_error(ratio, comparison["times_fewer_rows_standard_error"], digits)
+            numbers = (f"{estimate['rows_per_sequence']:,.0f}", f"{error:.2g}", fewer)
+            rows.append((*cells, *counts, *numbers, f"{comparison['difference_in_standard_errors']:+.1f}"))
+    header = (
+        *("text", "n", "M", "estimator", "sequences", "orders", "draws", "rows per sequence", "standard error"),
+        *("times fewer rows", "difference"),
+    )
+    return f"""{markdown_table(header, rows, "lrrlrrrrrrr")}
 
 * docs/likelihood.md describes the estimators. The standard error is in nats per token.
-* n is the number of tokens of a sequence, and M is the number of orders of each context.
+* n is the number of tokens of a sequence, and M is the number of orders of each context. "Orders" and "draws" are the
+  numbers of orders and of random draws for each sequence (for "random ranks", draws for each order).
 * "Times fewer rows" says how many times fewer rows than "all ranks" the estimator needs for the same standard error. It
-  is rows x squared error of "all ranks", divided by rows x squared error of the estimator.
+  is rows x squared error of "all ranks", divided by rows x squared error of the estimator. After ± is the standard
+  error of this number over the sequences. It is a rough estimate, because there are few sequences.
 * "Difference" is the difference from the result of "all ranks", in standard errors.
 * The authors' evaluation computes a whole pass for each context. It takes about twice as many rows as "all ranks".
 """

@@ -225,7 +225,7 @@ def to_markdown(report: dict[str, Any]) -> str:
         f"{documents['train']} training names and {documents['held_out']} held-out names. "
         f"({documents['held_out_left_out']} more held-out names are longer than a sequence and were not used.)",
         "![Loss, bits per byte, infills and samples](quickstart.png)",
-        markdown_table(["held-out names", "bits per byte"], rows, "lr"),
+        markdown_table(["held-out names", "bits per byte ± standard error"], rows, "lr"),
         "The next table shows how many of the generated texts are real names:",
         markdown_table(["generated", *KINDS.values()], kinds, "lrrrr"),
         "The following are held-out names with masked words (one underscore per token), as the model filled them in:",

@@ -35,9 +35,8 @@ from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, load_model, read_config
 from common.processes import start_accelerator
 from common.reports import MARKERS, save_figure, style_axes
-from common.tokenization import num_unpadded
-from eval.judging import Judge, Sample
-from eval.metrics.sample_entropy.sample_entropy import distinct, unigram_entropy
+from eval.judging import Judge, Sample, short_name, without_padding
+from eval.metrics.sample_entropy.diversity import distinct, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
 from modeling_aogpt.tokenization import load_tokenizer
@@ -152,11 +151,6 @@ def sample_cell(
     }
     lines = [facts, *map(asdict, samples)]
     write_text(cell.path(folder), "".join(json.dumps(line) + "\n" for line in lines))
-
-
-def without_padding(ids: list[int], end_of_text: int) -> list[int]:
-    """Return the ids without padding: keep only the first of the end-of-text tokens at the end."""
-    return ids[: num_unpadded(ids, end_of_text) + 1]
 
 
 def read_cell(cell: Cell, folder: Path) -> tuple[dict[str, Any], list[Sample]] | None:
@@ -286,11 +280,6 @@ def _draw_lines(axes: Axes, results: Sequence[dict[str, Any]], average: str) -> 
             linewidth=1.3,
             label=f"{short_name(model)}, {count} step{'s' * (count > 1)}",
         )
-
-
-def short_name(model: str) -> str:
-    """Return the last two parts of a path or name."""
-    return "/".join(Path(model).parts[-2:])
 
 
 @one_line_errors()

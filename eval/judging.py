@@ -4,6 +4,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from common.commands import progress_bar
 from common.models import identity_of_weights, load_pretrained, longest_sequence
-from eval.protocols import BLOCK_LENGTH
+from common.tokenization import num_unpadded
 from eval.scorers import CausalScorer, check_causal
 from eval.scoring import compute_metrics, split_batches
 from modeling_aogpt import DataCollatorForAnyOrderLM
+
+MAX_LENGTH = 1024  # longest sample, in tokens, for a judge without a maximum
 
 
 @dataclass
@@ -46,7 +49,7 @@ class Judge:
         check_causal(model, name)
         self.name, self.weights = name, identity_of_weights(name)
         self.scorer = CausalScorer(model)
-        self.longest = longest_sequence(model.config) or BLOCK_LENGTH
+        self.longest = longest_sequence(model.config) or MAX_LENGTH
 
     def encode(self, samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
         """Return the judge's token ids for samples. `tokenizer` is that of the model that generated the samples."""
@@ -108,3 +111,13 @@ def _have_same_ids(one: PreTrainedTokenizerBase, other: PreTrainedTokenizerBase)
         return {token: id for token, id in tokenizer.get_vocab().items() if token != tokenizer.mask_token}
 
     return vocabulary(one) == vocabulary(other)
+
+
+def without_padding(ids: list[int], end_of_text: int) -> list[int]:
+    """Return the ids without padding: keep only the first of the end-of-text tokens at the end."""
+    return ids[: num_unpadded(ids, end_of_text) + 1]
+
+
+def short_name(model: str) -> str:
+    """Return the last two parts of a path or name."""
+    return "/".join(Path(model).parts[-2:])

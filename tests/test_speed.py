@@ -162,7 +162,8 @@ def test_error_of_the_command_has_one_line() -> None:
 def test_benchmarks_of_speed_need_no_data_sets() -> None:
     """Machines with a GPU often have only PyTorch, Transformers, Accelerate and matplotlib."""
     absent = dict.fromkeys(("datasets", "evaluate", "rich", "tensorboard"))
-    modules = "eval.benchmarks.speed, eval.benchmarks.training_speed, tests.conftest"
+    names = ("speed", "speed_quality", "training_speed")
+    modules = ", ".join(f"eval.benchmarks.{name}" for name in names) + ", tests.conftest, tests.test_cuda"
     code = f"import sys; sys.modules |= {absent}; import {modules}"
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], check=True)
 

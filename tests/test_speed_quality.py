@@ -129,7 +129,7 @@ def test_held_out_text_is_judged(
     finished = {"arguments": {"tokenizer": None}}, DataArguments(corpus=["names"])
     monkeypatch.setattr(study_results, "read_finished_run", lambda run: finished)
     monkeypatch.setattr(study_results, "load_data", lambda arguments: data)
-    study_results._load_validation.cache_clear()
+    study_results._load_data.cache_clear()
     arguments = SpeedQualityArguments(tmp_path, judge, [1], ["decoder"], tmp_path / "run", num_samples=3, device="cpu")
     report = compare([folder], arguments)
     nats = sum(measure_nats(judge, [index, 2, 3, 13]) for index in (0, 2, 4))  # spread over the text, without padding

@@ -32,10 +32,8 @@ from common.models import find_model, load_model, load_pretrained, longest_seque
 from common.reports import GREY, MARKERS, markdown_table, save_figure, style_axes, with_error
 from eval.benchmarks.contenders import DECODERS, Contender, sample_causal_lm, sample_encoder
 from eval.benchmarks.speed import describe_hardware, find_device, time_generation
-from eval.benchmarks.study_results import held_out_rows
-from eval.generative import short_name, without_padding
-from eval.judging import Judge, Sample
-from eval.metrics.sample_entropy.sample_entropy import unigram_entropy
+from eval.judging import Judge, Sample, short_name, without_padding
+from eval.metrics.sample_entropy.diversity import unigram_entropy
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.tokenization import load_tokenizer
 
@@ -165,6 +163,8 @@ def compare(models: list[str], arguments: SpeedQualityArguments) -> dict[str, An
 
 def read_reference(arguments: SpeedQualityArguments) -> tuple[list[Sample], PreTrainedTokenizerBase]:
     """Return held-out sequences of the training run `arguments.reference`, and their tokenizer."""
+    from eval.benchmarks.study_results import held_out_rows  # here, because it needs `datasets`
+
     rows = held_out_rows(arguments.reference, arguments.num_samples)
     tokenizer = load_tokenizer(arguments.reference / "model")
     return make_samples(rows["input_ids"], tokenizer), tokenizer

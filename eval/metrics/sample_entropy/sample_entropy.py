@@ -3,11 +3,12 @@
 """Unigram entropy and distinct n-grams of samples, as a module for `evaluate.load`."""
 
 import math
-from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 import datasets
 import evaluate
+
+from .diversity import distinct, unigram_entropy
 
 _DESCRIPTION = """\
 Diversity of samples. The unigram entropy of a sample, in nats, is the entropy of its token frequencies. The entropy is
@@ -34,18 +35,6 @@ _CITATION = """\
 Zheng et al., Masked Diffusion Models are Secretly Time-Agnostic Masked Models and Exploit Inaccurate Categorical
 Sampling, arXiv:2409.02908
 Li et al., A Diversity-Promoting Objective Function for Neural Conversation Models, NAACL 2016"""
-
-
-def unigram_entropy(tokens: Sequence[Hashable]) -> float:
-    """Return the entropy of the token frequencies of a sample, in nats. The entropy of an empty sample is 0."""
-    frequencies = [count / len(tokens) for count in Counter(tokens).values()]
-    return -math.fsum(frequency * math.log(frequency) for frequency in frequencies) + 0.0  # turns -0.0 into 0.0
-
-
-def distinct(samples: Sequence[Sequence[Hashable]], n: int) -> float:
-    """Return the number of distinct n-grams divided by the number of all n-grams, or NaN if there are no n-grams."""
-    ngrams = [tuple(tokens[start : start + n]) for tokens in samples for start in range(len(tokens) - n + 1)]
-    return len(set(ngrams)) / len(ngrams) if ngrams else math.nan
 
 
 @evaluate.utils.file_utils.add_start_docstrings(_DESCRIPTION, _KWARGS_DESCRIPTION)

@@ -120,7 +120,11 @@ def test_grid(model: str, arguments: GenerativeArguments, judge: str, capsys: py
         assert 3 <= cell["num_forward_passes"] <= 3 * cell["cell"]["steps"]
     table = (output / "table.md").read_text().splitlines()
     assert all(line in capsys.readouterr().out for line in table[:1])
-    row = [f"{cell['perplexity']['mean']:.1f} / {cell['entropy']:.2f}" for cell in results]
+    means = [cell["perplexity"] for cell in results]
+    row = [
+        f"{mean['mean']:.1f} ± {mean['mean_standard_error']:.1f} / {cell['entropy']:.2f}"
+        for mean, cell in zip(means, results, strict=True)
+    ]
     assert f"| 1.0, 1.0 | **{model}** | {row[0]} | {row[1]} |" in table
     assert f"| 0.5, 1.0 | **{model}** | {row[2]} | {row[3]} |" in table
     pooled = [f"{cell['perplexity']['pooled']:.1f} / {cell['entropy']:.2f}" for cell in results]

@@ -120,15 +120,14 @@ def test_grid(model: str, arguments: GenerativeArguments, judge: str, capsys: py
         assert 3 <= cell["num_forward_passes"] <= 3 * cell["cell"]["steps"]
     table = (output / "table.md").read_text().splitlines()
     assert all(line in capsys.readouterr().out for line in table[:1])
-    means = [cell["perplexity"] for cell in results]
-    row = [
-        f"{mean['mean']:.1f} ± {mean['mean_standard_error']:.1f} / {cell['entropy']:.2f}"
-        for mean, cell in zip(means, results, strict=True)
-    ]
-    assert f"| 1.0, 1.0 | **{model}** | {row[0]} | {row[1]} |" in table
-    assert f"| 0.5, 1.0 | **{model}** | {row[2]} | {row[3]} |" in table
-    pooled = [f"{cell['perplexity']['pooled']:.1f} / {cell['entropy']:.2f}" for cell in results]
-    assert f"| 0.5, 1.0 | **{model}** | {pooled[2]} | {pooled[3]} |" in table
+    for average in ("mean", "pooled"):
+        row = [
+            f"{cell['perplexity'][average]:.1f} ± {cell['perplexity'][f'{average}_standard_error']:.1f}"
+            f" / {cell['entropy']:.2f}"
+            for cell in results
+        ]
+        assert f"| 1.0, 1.0 | **{model}** | {row[0]} | {row[1]} |" in table
+        assert f"| 0.5, 1.0 | **{model}** | {row[2]} | {row[3]} |" in table
     assert Image.open(output / "frontier.png").size[0] > 800
 
 

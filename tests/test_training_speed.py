@@ -73,7 +73,7 @@ def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "| float32 | 3 x 16 | ours |" in written
     assert "| data / forward / backward / optimizer |" in written
     assert f"`python eval/benchmarks/training_speed.py {' '.join(options)}`" in written
-    assert "Steps that are counted: 2. Steps before\n  them: 1." in written
+    assert "the mean over the second half of its steps\n  (2 of 3)." in written
 
 
 @pytest.mark.parametrize("kinds", [("plain",), ("ours, full",), tuple(training_speed.KINDS)])

@@ -273,8 +273,8 @@ Written by `{results["command"]}`.
 * The measurement used torch {results["versions"]["torch"]} on a {results["device"]},
   with {results["threads"]} threads.
 * The size is {size["layers"]} layers of width {size["width"]}, {size["length"]} positions and {size["vocab_size"]} ids.
-* Each line of the table was measured in a new process. Steps that are counted: {results["counted_steps"]}. Steps before
-  them: {results["steps"] - results["counted_steps"]}.
+* Each line of the table was measured in a new process, and is the mean over the second half of its steps
+  ({results["counted_steps"]} of {results["steps"]}).
 * Peak memory is that of the whole process, or of the tensors on a GPU. Weights, averages, gradients and AdamW's moments
   take {results["state_bytes"] / 1e9:.2f} GB of it.
 * *plain* (`PlainAOGPT`) has the design of the released code: it computes n + 1 rows, stores all logits in float32,

@@ -524,6 +524,10 @@ def allow_many_graphs() -> AbstractContextManager:
 class EncoderDecodingState(DecodingState):
     """Decoding state of an encoder, which recomputes whole sequences for every query and has no cache."""
 
+    def __init__(self, model: PreTrainedModel, ids: torch.LongTensor, *arguments: torch.Tensor) -> None:
+        super().__init__(model, ids, *arguments)
+        self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
+
     def query(self, num_queries: torch.LongTensor, sigma: float | None = None) -> QueryResult:
         """
         Predict masked ranks (see [`DecodingState.query`]).
@@ -540,7 +544,9 @@ class EncoderDecodingState(DecodingState):
             is_token = index_by_position(is_token, self.orders)[active]
             ids = ids.masked_fill(~is_token, 0)
         levels = None if sigma is None else torch.full(active.shape, sigma, dtype=torch.float64, device=device)
-        hidden_states = self.model.model(ids, attention_mask=is_token, sigma=levels).last_hidden_state
+        hidden_states = self.model.model(
+            ids, attention_mask=is_token, sigma=levels, modulations=self.modulations
+        ).last_hidden_state
         self.num_forward_passes += 1
         self.num_rows += ids.numel()
 

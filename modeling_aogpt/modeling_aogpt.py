@@ -365,6 +365,19 @@ class AOGPTPreTrainedModel(PreTrainedModel):
 class AOGPTStack(AOGPTPreTrainedModel):
     """Base class of the decoder and the encoder, which runs their layers and final norm."""
 
+    def tabulate_modulations(self, length: int, device: torch.device) -> tuple[torch.Tensor, ...] | None:
+        """
+        Return tables of the shifts, scales and gates for the targets 0 ... length - 1, to be used in many passes.
+
+        There is one table for each layer, and one for the final norm. Each has `length` entries. The result is None
+        unless `config.target_injection` is `"adaln"`.
+        """
+        if self.config.target_injection != "adaln":
+            return None
+        conditions = embed_targets(self.target_embeddings, length, device)
+        modules = (*(layer.modulation for layer in self.layers), self.modulation)
+        return tuple(module.proj(conditions) for module in modules)
+
     def run_layers(
         self,
         hidden_states: torch.Tensor,
@@ -387,8 +400,8 @@ class AOGPTStack(AOGPTPreTrainedModel):
                 attention query and of each key.
             conditions (`torch.Tensor` of shape `(n, target_embedding_size)`, *optional*): Inputs of
                 [`TargetModulation`]. By default, they are computed from the target embeddings.
-            modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`AOGPTModel.tabulate_modulations`], used
-                instead of `conditions`.
+            modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`], used instead of
+                `conditions`.
             kept (`slice`): Rows to return. For all other rows, the last layer computes only keys and values.
             attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows or 1, slots)`, *optional*): True where a
                 row attends to a slot.
@@ -464,19 +477,6 @@ class AOGPTModel(AOGPTStack):
             embeddings = embeddings + self.position_embeddings(positions + 1)
         return embeddings
 
-    def tabulate_modulations(self, length: int, device: torch.device) -> tuple[torch.Tensor, ...] | None:
-        """
-        Return tables of the shifts, scales and gates for the targets 0 ... length - 1, to be used in many passes.
-
-        There is one table for each layer, and one for the final norm. Each has `length` entries. The result is None
-        unless `config.target_injection` is `"adaln"`.
-        """
-        if self.modulation is None:
-            return None
-        conditions = embed_targets(self.target_embeddings, length, device)
-        modules = (*(layer.modulation for layer in self.layers), self.modulation)
-        return tuple(module.proj(conditions) for module in modules)
-
     @capture_outputs
     def forward(
         self,
@@ -501,8 +501,8 @@ class AOGPTModel(AOGPTStack):
                 attends to a slot, that is, to a cached or new row. By default, attention is causal. With
                 `past_key_values`, a mask is required.
             past_key_values (`Cache`, *optional*): Any object with an `update` method like that of Transformers' caches.
-            modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`AOGPTModel.tabulate_modulations`]. It must
-                cover all target positions.
+            modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`]. It must cover all
+                target positions.
             num_kept (`int`, *optional*): Number of rows to return, counted from the last row. For the other rows, the
                 last layer computes only keys and values. Defaults to all rows.
             kwargs: Arguments of the attention function.

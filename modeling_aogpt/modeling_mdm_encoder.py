@@ -120,6 +120,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         positions: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         sigma: torch.Tensor | None = None,
+        modulations: tuple[torch.Tensor, ...] | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """
@@ -133,6 +134,8 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
                 padding.
             sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence (see
                 [`MDMEncoderForMaskedLM.forward`]).
+            modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`]. It must cover all
+                positions.
             kwargs: Arguments of the attention function.
 
         Returns:
@@ -153,7 +156,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             targets = torch.arange(len(sigma), device=sigma.device)[:, None].expand_as(input_ids)
         mask = self._prepare_mask(input_ids, attention_mask)
         hidden_states = self.run_layers(
-            hidden_states, targets, (positions, positions), conditions, attention_mask=mask, **kwargs
+            hidden_states, targets, (positions, positions), conditions, modulations, attention_mask=mask, **kwargs
         )
         return BaseModelOutput(last_hidden_state=hidden_states)
 

@@ -206,6 +206,19 @@ def test_only_sequences_that_unmask_something_are_computed() -> None:
     assert output.num_rows == 12 * 12 + 2 * 12
 
 
+def test_modulations_are_computed_once_for_all_steps() -> None:
+    """Targets are the same in every step. The last call also checks that the table gives the same tokens."""
+    model = random_encoder(vocab_size=20, max_position_embeddings=12, target_injection="adaln")
+    calls: list[int] = []
+    for module in (model.model.modulation, *(layer.modulation for layer in model.model.layers)):
+        module.proj.register_forward_hook(lambda *_: calls.append(1))
+    samples = model.generate(max_length=12, num_steps=6, unmasking="fixed_count", generator=seeded())
+    assert len(calls) == len(model.model.layers) + 1
+    model.model.tabulate_modulations = lambda length, device: None
+    assert (model.generate(max_length=12, num_steps=6, unmasking="fixed_count", generator=seeded()) == samples).all()
+    assert len(calls) == 7 * (len(model.model.layers) + 1)
+
+
 def test_padding_anywhere_does_not_change_the_result() -> None:
     model = random_encoder(position_encoding="rotary")
     mask = model.config.mask_token_id

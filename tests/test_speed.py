@@ -336,14 +336,37 @@ def test_extrapolated_rows_are_within_a_percent(monkeypatch: pytest.MonkeyPatch)
         DECODERS["no-lemma"](model).sample(1, 64, steps)
         counted["no-lemma", steps] = [sum(rows)]
     exact = counted.pop(("no-lemma", 64))[0]
-    (found,), is_computed = speed._times(counted, "no-lemma", 64)
+    (found,), fastest, is_computed = speed._times(counted, "no-lemma", 64)
     assert is_computed
+    assert fastest == found
     assert exact <= found < 1.01 * exact
     monkeypatch.setattr(speed, "time_generation", lambda *_: (99.0, None))
     chosen = [
         speed._choose_steps(DECODERS["no-lemma"](model), steps, 100.0, 1, 64, CPU) for steps in ([16, 32], [16, 64])
     ]
     assert chosen == [[16, 32], [8, 16, 32]]  # no more steps than needed
+
+
+def test_a_disturbance_never_makes_a_computed_time_shorter() -> None:
+    """A step takes 0.1 s. The first round was slow with few steps, and the second with more steps."""
+    times, fastest, is_computed = speed._times({("a", 8): [2.0, 0.8], ("a", 32): [3.2, 9.0]}, "a", 128)
+    assert is_computed
+    assert min(times) == pytest.approx(8.0)
+    assert fastest == pytest.approx(12.8)
+
+
+@pytest.mark.parametrize("name", ["no-lemma", "no-cache"])
+def test_weights_are_packed_from_the_first_pass_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, few steps would run without packed weights, and many steps mostly with them."""
+    model = AOGPTForAnyOrderLM(AOGPTConfig(**speed.SIZES["tiny"])).eval()
+    passes: list[int] = []
+    events: list[int] = []  # passes before the weights were packed
+    model.model.register_forward_hook(lambda *_: passes.append(1))
+    monkeypatch.setattr(decoding_state, "gains_from_packing", lambda dtype, rows: True)
+    monkeypatch.setattr(decoding_state, "pack_weights", lambda model: events.append(len(passes)) or model)
+    contender = DECODERS[name](model)
+    contender.sample(1, 16, 4)
+    assert events == [0]
 
 
 def test_contenders_without_memory_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ causal language model, add its model type to `CAUSAL_LMS`.
 """
 
 import importlib
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from transformers import CONFIG_MAPPING, AutoModelForCausalLM, GenerationConfig,
 from transformers.generation import CompileConfig, LogitsProcessorList, TopPLogitsWarper
 
 from common.models import Model, load_pretrained, longest_sequence
-from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM, decoding_state
 from modeling_aogpt.decoding_state import CachedDecodingState, QueryResult
 from modeling_aogpt.unmasking import ScheduledUnmasking
 
@@ -108,6 +108,13 @@ def sample_any_order(
     )
 
 
+@contextmanager
+def packed_and_patched(target: object, attribute: str, value: object) -> Iterator[None]:
+    """Change an attribute temporarily. On a CPU, pack the weights in the first pass that gains from it."""
+    with patch.object(decoding_state, "MIN_PASSES_TO_PACK", 1), patch.object(target, attribute, value):
+        yield
+
+
 class WithoutCache(CachedDecodingState):
     """Decoding state without a cache: every pass computes all rows of the context again."""
 
@@ -130,13 +137,13 @@ DECODERS: dict[str, Callable[[AOGPTForAnyOrderLM], Contender]] = {
         sample_any_order,
         remark="cache; a step queries all masked positions, draws a token for each, and keeps a part of them",
         is_linear=True,
-        context=lambda model: patch.object(ScheduledUnmasking, "is_adaptive", True),
+        context=lambda model: packed_and_patched(ScheduledUnmasking, "is_adaptive", True),
     ),
     "no-cache": partial(
         sample_any_order,
         remark="a step computes all rows of the context again",
         is_linear=True,
-        context=lambda model: patch.object(model, "decoding_state_class", WithoutCache),
+        context=lambda model: packed_and_patched(model, "decoding_state_class", WithoutCache),
     ),
     "one-by-one": partial(
         sample_any_order,

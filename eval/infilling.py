@@ -26,7 +26,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from common.commands import Options, Parser, one_line_errors, option
+from common.commands import Options, Parser, one_line_errors, option, progress_bar
 from common.data import load_data
 from common.files import write_json, write_text
 from common.hardware import versions
@@ -45,8 +45,8 @@ SCRIPTS_WITHOUT_BLANKS = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "THAI", 
 
 SUMMARY = """# Infilling
 
-In each of {num_documents} held-out documents (for packed text: sequences), the model fills in a gap of 1 to {max_gap}
-tokens. It chooses the likeliest tokens, and starts at the position of which it is most certain. "Only the text before"
+In held-out documents (for packed text: sequences), the model fills in gaps of 1 to {max_gap} tokens, one in each. The
+documents are evenly spaced in the held-out text. The model chooses the likeliest tokens, and starts at the position of which it is most certain. "Only the text before"
 means that it fills in the gap from left to right, without the text after it.
 
 If the length of the gap is not given, it is chosen from 1 to {max_length}. "Length by the text around the gap" is
@@ -106,15 +106,16 @@ class Gap:
 
 def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int, may_be_last: bool = True) -> list[Gap]:
     """
-    Draw gaps in the first `count` documents of at least two tokens. In each, at least one token remains.
+    Draw gaps in `count` evenly spaced documents of at least two tokens, or in all of them if there are fewer.
 
-    Unless `may_be_last`, there is a token after each gap. (Only end-of-text could tell the length of a gap at the end.)
+    In each document, at least one token remains. Unless `may_be_last`, there is a token after each gap. (Only end-of-text could tell the length of a gap at the end.)
     """
     rng, gaps = random.Random(seed), []
-    for ids in documents:
-        if len(ids) > 1 and len(gaps) < count:
-            length = rng.randint(1, min(max_gap, len(ids) - 1))
-            gaps.append(Gap(ids, rng.randint(0, len(ids) - length - (not may_be_last)), length))
+    usable = [ids for ids in documents if len(ids) > 1]
+    count = min(count, len(usable))
+    for ids in (usable[number * len(usable) // count] for number in range(count)):
+        length = rng.randint(1, min(max_gap, len(ids) - 1))
+        gaps.append(Gap(ids, rng.randint(0, len(ids) - length - (not may_be_last)), length))
     return gaps
 
 
@@ -215,8 +216,8 @@ def evaluate(
     ]
     results = {}
     for name, fill in filler.methods(orders).items():
-        fillings = [(gap, fill(gap)) for gap in gaps]
-        results[name] = _fraction(
+        fillings = [(gap, fill(gap)) for gap in progress_bar(gaps, desc=name, leave=False)]
+        results[name] = {"gaps": len(gaps)} | _fraction(
             "exact", [to_bytes(ids, tokenizer) == to_bytes(gap.removed, tokenizer) for gap, ids in fillings]
         )
         scores = [
@@ -230,7 +231,8 @@ def evaluate(
             results[name] |= _fraction("length", [len(ids) == gap.length for gap, ids in fillings])
     if BY_FILLING in results:
         most_frequent = mode(gap.length for gap in gaps)
-        results["most frequent length"] = _fraction("length", [gap.length == most_frequent for gap in gaps])
+        is_right = [gap.length == most_frequent for gap in gaps]
+        results["most frequent length"] = {"gaps": len(gaps)} | _fraction("length", is_right)
     return results
 
 
@@ -307,6 +309,7 @@ def make_report(results: dict[str, Any]) -> str:
         (
             run,
             name,
+            scores["gaps"],
             *(
                 "{:.1%} ({:.1%} to {:.1%})".format(scores[key], *scores[f"{key}_interval"]) if key in scores else ""
                 for key in ("length", "exact")
@@ -319,8 +322,8 @@ def make_report(results: dict[str, Any]) -> str:
         for run, methods in results["runs"].items()
         for name, scores in methods.items()
     ]
-    header = ["run", "gap filled in with", "right length", "exact match", "ROUGE-L", "bits per byte"]
-    return SUMMARY.format(**results, table=markdown_table(header, rows, align="llrrrr"))
+    header = ["run", "gap filled in with", "gaps", "right length", "exact match", "ROUGE-L", "bits per byte"]
+    return SUMMARY.format(**results, table=markdown_table(header, rows, align="llrrrrr"))
 
 
 @one_line_errors()

@@ -38,6 +38,9 @@ def test_gaps_leave_a_part_of_the_document() -> None:
     assert all(0 <= gap.start <= len(gap.ids) - gap.length for gap in gaps)
     assert Gap([4, 5, 6, 7], 1, 2).with_tokens([MASK] * 3) == [4, MASK, MASK, MASK, 7]
     assert make_gaps(documents, 90, 4, seed=0) == gaps != make_gaps(documents, 90, 4, seed=1)
+    assert len(make_gaps(documents, 200, 4, seed=0)) == 100
+    numbered = [[number, number] for number in range(9)]
+    assert [gap.ids[0] for gap in make_gaps(numbered, 3, 4, seed=0)] == [0, 3, 6]  # evenly spaced
 
 
 @pytest.fixture
@@ -189,7 +192,7 @@ def test_report_of_runs_on_text_that_is_not_ascii(tmp_path: Path, monkeypatch: p
     assert [score["bits_per_byte_standard_error"] for score in scores] == pytest.approx([0] * 6, abs=1e-6)
     encoder = results[folders[1]]["known length"]
     report = (out / "report.md").read_text()
-    assert f"| {folders[1]} | known length |  | {encoder['exact']:.1%} (" in report
+    assert f"| {folders[1]} | known length | 5 |  | {encoder['exact']:.1%} (" in report
     assert f"| {encoder['rouge']:.3f} ± {encoder['rouge_standard_error']:.3f} | 1.000 ± 0.000 |" in report
 
 

@@ -159,8 +159,12 @@ def test_own_orders_are_those_of_the_training(trained: list[str], tmp_path: Path
         "left-to-right": {"orders": "left_to_right"},
         "falling": {"left_to_right_fraction": 1, "final_left_to_right_fraction": 0.4},
     }
-    path = write_study(tmp_path, arms, orders={"title": "T", "baseline": "shared"})
+    path = write_study(tmp_path, arms, orders={"title": "T", "baseline": "shared", "measure": "own_orders"})
     study.main([path, f"--runs_dir={tmp_path}"])
+    table = (tmp_path / "results" / "orders.md").read_text()
+    entries = json.loads((tmp_path / "results" / "orders.json").read_text())["arms"]
+    assert "| training orders, minus shared |" in table
+    assert f"| {study_results.format_estimate(entries['blocks']['differences']['own_orders'])} |" in table
     for seed in (0, 1):
         scores = {arm: study_results.read_scores(tmp_path / f"seed-{seed}" / arm) for arm in arms}
         for arm in ("shared", "blocks"):
@@ -276,6 +280,7 @@ def test_runs_are_stopped_with_the_command(stub: Path, tmp_path: Path, monkeypat
         ({"arms": {"one": {"output_dir": "x"}}}, "sets output_dir of training/pretrain.py"),
         ({"questions": {"first": {"title": "T", "baseline": "one", "arm": "one"}}}, "has the keys arm, baseline"),
         ({"questions": {"first": {"title": "T"}}}, "must have `title` and `baseline`"),
+        ({"questions": {"first": {"title": "T", "baseline": "one", "measure": "x"}}}, "`measure` must be one of"),
         ({"questions": {"first": {"title": "T", "baseline": "none"}}}, "names the arm 'none'"),
         ({"questions": {"first": {"title": "T", "baseline": "one", "arms": ["two"]}}}, "names the arm 'one'"),
         ({"settings": {"learning_rat": "1"}}, "Did you mean 'learning_rate'"),

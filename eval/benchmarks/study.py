@@ -29,7 +29,8 @@ from common.commands import Options, Parser, one_line_errors, option, progress_b
 from common.files import write_text
 from common.hardware import num_cores
 from common.results import read_results
-from eval.benchmarks.study_results import Question, read_model, write_results
+from eval.benchmarks.study_results import MEASURES, Question, read_model, write_results
+from modeling_aogpt.validation import check_choice
 from training.arguments import changed_settings, check_same_run, parse_arguments, to_settings
 
 PRETRAIN = Path(__file__).parents[2] / "training" / "pretrain.py"
@@ -178,9 +179,10 @@ def _read_question(name: str, entry: dict[str, Any], arms: list[str]) -> Questio
     if not {"title", "baseline"} <= entry.keys() <= {item.name for item in fields(Question)}:
         raise ValueError(
             f"The question {name!r} has the keys {', '.join(entry)}. It must have `title` and `baseline`, and may have "
-            "`arms` and `left_to_right`."
+            "`arms`, `left_to_right` and `measure`."
         )
     question = Question(**{"arms": arms} | entry)
+    check_choice("measure", question.measure, MEASURES)
     for arm in (*question.arms, question.baseline, question.left_to_right or question.baseline):
         if arm not in arms or arm not in question.arms:
             raise ValueError(

@@ -31,7 +31,7 @@ from common.hardware import num_cores
 from common.results import read_results
 from eval.benchmarks.study_results import MEASURES, Question, read_model, write_results
 from modeling_aogpt.validation import check_choice
-from training.arguments import changed_settings, check_same_run, parse_arguments, to_settings
+from training.arguments import changed_settings, check_same_run, parse_arguments, parse_keys, to_settings
 
 PRETRAIN = Path(__file__).parents[2] / "training" / "pretrain.py"
 # Added to the seed of a run that continues another run. With the same seed, both runs would use the same data.
@@ -115,6 +115,7 @@ class Run:
                 an earlier state of `start`.
         """
         if self.start is not None and not self.start.is_finished:
+            parse_keys([str(self.config)])  # checks the keys before `start` is trained
             return False
         settings = to_settings(*parse_arguments([str(self.config)]))
         results = read_results(self.folder)

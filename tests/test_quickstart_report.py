@@ -195,7 +195,10 @@ def test_files_contain_the_results(run: Path, capsys: pytest.CaptureFixture) -> 
 def test_report_on_likelihood_estimators(run: Path, tmp_path: Path) -> None:
     options = ["--num_sequences", "2", "--ensemble_size", "2", "--num_draws", "2", "--output_dir"]
     for length in ("4", "6"):
-        estimate([str(run), "--length", length, *options, str(tmp_path / "out")])
+        command = [str(run), "--length", length, *options, str(tmp_path / "out")]
+        estimate(command)
+        results = json.loads((tmp_path / "out" / f"run-{length}.json").read_text())
+        assert results["command"] == " ".join(["python", "eval/benchmarks/likelihood_estimators.py", *command])
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         *("run-4.json", "run-6.json"),
         "report.md",

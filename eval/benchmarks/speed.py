@@ -42,9 +42,9 @@ SIZES["tiny"]["max_position_embeddings"] = 64
 
 # If the time of a contender is linear in the number of steps, and many steps would take too long, these numbers of
 # steps are timed instead, and the time of many steps is extrapolated. The time of no-lemma is not exactly linear: in n
-# tokens and T steps, it computes n T / 2 - n / T rows, and others in proportion to T. The extrapolated time is at most
-# 1 % too high. (From 1 and 4 steps, it would be up to 50 % too high.) On a CPU, these contenders pack the weights in
-# their first pass (see `packed_and_patched`), because a part of the passes with packed weights would not be linear.
+# tokens and T steps, it computes n T / 2 - n / T rows, and others in proportion to T. If rows were extrapolated, they
+# would be at most 1 % too many (from 1 and 4 steps, up to 50 %). On a CPU, these contenders pack the weights in their
+# first pass (see `packed_and_patched`), because a part of the passes with packed weights would not be linear.
 FEW_STEPS = (8, 32)
 
 Seconds = dict[tuple[str, int], list[float]]  # key: contender and number of steps; value: seconds by round

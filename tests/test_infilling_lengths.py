@@ -35,8 +35,10 @@ def test_log_probabilities_of_lengths_follow_from_bayes_rule(model: AOGPTForAnyO
     assert output.log_probs.exp().sum().item() == pytest.approx(1)
 
 
-def test_padding_is_part_of_the_text(model: AOGPTForAnyOrderLM) -> None:
+@pytest.mark.parametrize("eos_token_id", [EOS, [EOS, 9]])
+def test_padding_is_part_of_the_text(eos_token_id: int | list[int]) -> None:
     """It ends the text, so a longer gap leaves less of it."""
+    model = random_model(eos_token_id=eos_token_id)
     output = model.infill(torch.tensor([[MASK, 4, 5]]), lengths=[1, 3], padded_length=7)
     expected = [
         log_likelihood_of_visible(model, row)
@@ -97,6 +99,7 @@ def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> N
         ([3, MASK], {}, r"^The text ends with a gap, .* Append end-of-text to the text, set `padded_length`, or pass"),
         ([MASK, 3, MASK], {"lengths": [[1], [2, 3]]}, "^The text ends with a gap"),
         ([MASK, 3], {"seed": 1}, "`generate` takes no `seed`"),
+        ([MASK, 3], {"max_length": 4}, "^`infill` does not accept the argument `max_length` of `generate`"),
         ([MASK, 3], {"max_new_tokens": 1}, "^`infill` does not accept the argument `max_new_tokens` of `generate`"),
         ([MASK, 3], {"return_dict_in_generate": True}, "does not accept the argument `return_dict_in_generate`"),
     ],

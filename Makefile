@@ -91,7 +91,7 @@ $(TRANSFORMERS_SOURCE)/tests: | $(INSTALLED)
 	tar xzf $(TRANSFORMERS_SOURCE)/transformers-$$version.tar.gz --strip-components 1 -C $(TRANSFORMERS_SOURCE)
 
 # Run all tests with the lowest versions that pyproject.toml allows. torch 2.7 from PyPI downloads 5.7 GB of CUDA
-# libraries. To use another build of torch, set LOWEST_TORCH, as CI does.
+# libraries. To use another torch, set LOWEST_TORCH: .ci/run sets it to the newest version, as in constraints.txt.
 LOWEST_TORCH ?= 2.7.0
 
 test-lowest:

@@ -114,7 +114,7 @@ def test_chosen_lengths_are_compared_with_the_most_frequent_length(
     gaps = [Gap([3, 1, 4, 5], 1, length) for length in (2, 1, 2, 2)]
     results = evaluate(Filler(model, 8, max_length=1), gaps, words)
     assert results["length by the filled gap"]["length"] == 0.25  # a single length is tried
-    assert results["most frequent length"] == {"length": 0.75, "length_interval": wilson_interval(0.75, 4)}
+    assert results["most frequent length"] == {"gaps": 4, "length": 0.75, "length_interval": wilson_interval(0.75, 4)}
     assert "length" not in results["known length"]
 
 

@@ -1,6 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import ast
+import itertools
 import re
 import subprocess
 import sys
@@ -157,13 +158,14 @@ def test_versions_agree() -> None:
 # -------------------------------------------------------------------------------------------------------- repository
 
 
-@pytest.mark.parametrize("target", ["quickstart", "findings", "test", "lint"])
+@pytest.mark.parametrize("target", ["quickstart", "findings", "sudoku", "gpu", "test", "lint"])
 def test_make_targets_run_scripts_that_exist(target: str) -> None:
-    command = ["make", "--dry-run", target]
+    command = ["make", "--dry-run", "--always-make", target]
     commands = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert ".venv/bin/" in commands
-    for script in re.findall(r"(?:training|eval)/\S+", commands):
-        assert (ROOT / script).is_file(), script
+    recipes = " ".join(re.findall("for recipe in (.*?);", commands)).split() or [""]
+    for script, recipe in itertools.product(re.findall(r"\s((?:training|eval|tests)/\S+)", commands), recipes):
+        assert (ROOT / script.replace("$recipe", recipe)).is_file(), (script, recipe)
 
 
 def test_make_test_installs_all_optional_libraries() -> None:

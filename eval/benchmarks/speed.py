@@ -12,7 +12,6 @@ paper) and, with --memory_lengths, memory.png. The files are updated after every
 results.
 """
 
-import platform
 import shlex
 import statistics
 import sys
@@ -26,7 +25,7 @@ import torch
 from tqdm import tqdm
 
 from common.commands import Options, Parser, one_line_errors, option
-from common.hardware import num_cores, versions
+from common.hardware import device_name, num_cores, versions
 from common.models import find_model, load_pretrained
 from eval.benchmarks.contenders import CONTENDERS, Contender, make_compared, make_contenders
 from eval.benchmarks.resources import count_work, measure_machine, measure_memory, synchronize
@@ -301,20 +300,9 @@ def _times(seconds: Seconds, name: str, num_steps: int | None) -> tuple[list[flo
 
 def describe_hardware(device: torch.device) -> dict[str, Any]:
     """Return the names of the CPU and the GPU, and the cores, threads and vector instructions of the CPU."""
-    facts = {"cpu": _cpu_name(), "cores": num_cores(), "threads": torch.get_num_threads()}
+    facts = {"cpu": device_name(torch.device("cpu")), "cores": num_cores(), "threads": torch.get_num_threads()}
     facts["capability"] = torch.backends.cpu.get_cpu_capability()
-    if device.type == "cuda":
-        facts["gpu"] = torch.cuda.get_device_name(device)
-    return facts
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return facts | ({"gpu": device_name(device)} if device.type == "cuda" else {})
 
 
 @one_line_errors()

@@ -109,6 +109,9 @@ def test_a_launch_file_needs_no_keys(
     path.write_text("words")
     with pytest.raises(SystemExit, match=r"`launch` must be a launch file of Accelerate, but .*yaml contains 'words'"):
         estimate(tmp_path, monkeypatch, capsys, f"--launch={path}")
+    path.write_text("num_processes: [")
+    with pytest.raises(SystemExit, match=r"^error: .*launch\.yaml cannot be read as YAML"):
+        estimate(tmp_path, monkeypatch, capsys, f"--launch={path}")
 
 
 @pytest.mark.parametrize(

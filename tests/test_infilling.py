@@ -64,6 +64,8 @@ def test_fillings_are_compared_per_token(model: AOGPTForAnyOrderLM, padded_lengt
         output = model.generate(ids, order="confidence", do_sample=False, return_dict_in_generate=True)
         fillings.append((output.token_logprobs.sum().item() / count, output.sequences[0, 1 : count + 1].tolist()))
     assert filler.by_filling(gap) == max(fillings)[1]
+    around = model.infill(torch.tensor([3, MASK, 5]), range(1, 5), padded_length, order="confidence", do_sample=False)
+    assert filler.by_surroundings(gap) == fillings[int(around.lengths) - 1][1]
     assert filler.with_known_length(gap) == fillings[1][1]
 
 

@@ -25,13 +25,12 @@ TOKENIZER_FIELDS = {
     *("vocab_size", "num_valid_tokens", "mask_token_id"),
     *("bos_token_id", "eos_token_id", "pad_token_id"),
 }
-# Names that other programs or earlier versions use for keys of this package. Error messages suggest the key.
+# Names that other programs use for keys of this package. Error messages suggest the key.
 OTHER_NAMES = {
     "lr": "learning_rate",
     "wd": "weight_decay",
     "bs": "batch_size",
     "steps": "max_steps",
-    "prompt_end": "context_marks",
 }
 NULL = ("", "~", "null")  # ways to write null in YAML
 # Fields that only converted models have. They are not keys; a model that is loaded with `init_from` keeps its values.
@@ -388,12 +387,11 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
             f"`target_injection` must be sigma for `objective=score_entropy`, but is {model.target_injection}. Set "
             "`target_injection=sigma`, because the score depends on the noise level."
         )
-    kind = order_settings(training)
-    fractions = training.left_to_right_fraction, training.final_left_to_right_fraction
-    for fraction in fractions:
-        OrderDistribution(**kind, left_to_right_fraction=fraction)  # checks its arguments
+    kind, final_fraction = order_settings(training), training.final_left_to_right_fraction
+    distribution = OrderDistribution(**kind, left_to_right_fraction=training.left_to_right_fraction)
+    OrderDistribution(**kind, left_to_right_fraction=final_fraction)  # checks the fraction
     if training.left_to_right_steps is not None:
-        if training.final_left_to_right_fraction is None:
+        if final_fraction is None:
             raise ValueError(
                 "`left_to_right_steps` has no effect without `final_left_to_right_fraction`. Set the fraction, or "
                 "remove `left_to_right_steps`."
@@ -408,7 +406,8 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
             "`orders=context_first` needs `architecture=decoder`, because an encoder is always trained with a random "
             "context. Remove `orders`, or set `architecture=decoder`."
         )
-    if objective != "any_order" and (*kind.values(), *fractions) != ("random", None, None, None, None, 0.0, None):
+    draws_orders = distribution != OrderDistribution(left_to_right_fraction=0.0) or final_fraction is not None
+    if objective != "any_order" and draws_orders:
         raise ValueError(
             f"`objective={objective}` draws masked positions and no orders. Remove `orders`, `block_length`, `stride`, "
             "`min_context`, `max_context`, `left_to_right_fraction` and `final_left_to_right_fraction`."

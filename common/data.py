@@ -58,7 +58,6 @@ class Data:
 
 def load_data(arguments: DataArguments) -> Data:
     """Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order."""
-    arguments.check_bounds()
     marks = arguments.context_marks
     if marks is not None and (arguments.packing != "documents" or len(set(marks)) != 2 or len(marks) != 2):
         raise ValueError(

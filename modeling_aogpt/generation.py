@@ -25,7 +25,7 @@ from .decoding_state import DecodingState, raise_not_finite
 from .devices import draw_uniform, to_device, warn_if_slow
 from .generation_config import AnyOrderGenerationConfig
 from .orders import OrderSource, block_indices, group_orders, index_by_position, token_positions
-from .sampling import TokenSampler, make_processors, make_warpers, reads_prefix
+from .sampling import UNSUPPORTED_PROCESSORS, TokenSampler, is_any_of, make_processors, make_warpers, reads_prefix
 from .speculative import ModelDrafts, PromptLookupDrafts, SpeculativeSampler
 from .unmasking import (
     SCORE_UNMASKING,
@@ -249,8 +249,14 @@ class AnyOrderGenerationMixin(GenerationMixin):
     ) -> ParallelSampler | SpeculativeSampler:
         if not isinstance(logits_processor, list | tuple | None):
             raise TypeError(f"`logits_processor` must be a list, but has type {type(logits_processor).__name__}.")
-        processors = make_processors(config, eos)
+        processors = make_processors(config)
         processors.extend(logits_processor or [])
+        for processor in processors:
+            if is_any_of(processor, UNSUPPORTED_PROCESSORS):
+                raise ValueError(
+                    f"{type(processor).__name__} runs the model itself, from left to right, so it cannot be used here. "
+                    "Remove the processor, or load the model with AutoModelForCausalLM."
+                )
         has_prefix = config.is_left_to_right and config.unmasks_one_by_one
         for name in (type(processor).__name__ for processor in processors if reads_prefix(processor)):
             if not has_prefix:

@@ -130,7 +130,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         no_repeat_ngram_size (`int`, defaults to 0): Size of n-grams that must not occur twice. 0 means no such limit.
             Other values need generation from left to right.
         bad_words_ids (`list[list[int]]`, *optional*): Sequences of tokens that must not be generated. Sequences of
-            several tokens need generation from left to right.
+            several tokens need generation from left to right. An end-of-text token can be one of the sequences. (In
+            Transformers, it would be ignored.)
         suppress_tokens (`list[int]`, *optional*): Tokens that must not be generated.
         min_length (`int`, defaults to 0): Number of positions at the beginning of the text, including the prompt, at
             which no end-of-text token is generated.

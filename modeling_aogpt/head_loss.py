@@ -54,7 +54,10 @@ def head_loss(
         num_ids (`int`, *optional*): V, the number of ids. Only the first V outputs of the head are used. Defaults
             to all outputs.
     """
-    return _HeadLoss.apply(hidden_states, head.weight, head.bias, targets, weights, loss, num_ids or len(head.weight))
+    inputs = hidden_states, head.weight, head.bias
+    if not torch.is_grad_enabled():  # `ctx.needs_input_grad` would be True, and gradients would be computed
+        inputs = (None if tensor is None else tensor.detach() for tensor in inputs)
+    return _HeadLoss.apply(*inputs, targets, weights, loss, num_ids or len(head.weight))
 
 
 class _HeadLoss(torch.autograd.Function):

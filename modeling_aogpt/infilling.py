@@ -11,20 +11,19 @@ this likelihood (Bayes' rule). The same tokens are scored for every length, apar
 correction for the length.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice, product
 
 import torch
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
-from .validation import check_integer, check_mask_token
+from .validation import check_integer, check_mask_token, check_tensor, is_integer
 
 # Largest number of candidates. A candidate contains one length for each gap of a text.
 MAX_CANDIDATES = 4096
 # Arguments of `generate` that would change the text or the output of `infill`.
-UNUSABLE_ARGUMENTS = frozenset({"max_length", "max_new_tokens", "output_history", "return_dict_in_generate"})
+UNUSABLE_ARGUMENTS = frozenset({"inputs", "max_length", "max_new_tokens", "output_history", "return_dict_in_generate"})
 
 
 @dataclass
@@ -40,6 +39,15 @@ class InfillingOutput(ModelOutput):
         log_probs (`torch.Tensor` of shape `(candidates,)`): Log-probability of each combination, in nats, given the
             text around the gaps, if all combinations are equally likely a priori.
         texts (`list[str]`): With `tokenizer`: `sequences` as strings, without special tokens.
+
+    Examples:
+        >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+
+        >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+        >>> ids = torch.tensor([5, 6, config.mask_token_id, 7])
+        >>> output = AOGPTForAnyOrderLM(config).infill(ids, lengths=[1, 2, 3])
+        >>> output.candidates.tolist(), output.log_probs.shape
+        ([[1], [2], [3]], torch.Size([3]))
     """
 
     sequences: torch.LongTensor | None = None
@@ -60,6 +68,7 @@ class AnyOrderInfillingMixin:
         padded_length: int | None = None,
         generator: torch.Generator | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
+        attention_mask: torch.Tensor | None = None,
         **kwargs: object,
     ) -> InfillingOutput:
         """
@@ -79,6 +88,8 @@ class AnyOrderInfillingMixin:
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
             tokenizer (`PreTrainedTokenizerBase`, *optional*): Tokenizer of the model. Needed if `input_ids` is a
                 string.
+            attention_mask (`torch.Tensor`, *optional*): Mask that tokenizers return. It must be 1 everywhere, because
+                the text must not contain padding.
             kwargs: Other arguments of [`~AnyOrderGenerationMixin.generate`], which fills in the gaps.
 
         Returns:
@@ -87,8 +98,8 @@ class AnyOrderInfillingMixin:
         Raises:
             ValueError: If there is no gap, if two gaps are adjacent, if there is no text around the gaps, if nothing
                 determines the length of the last gap, if no combination of lengths fits, if there are more than 4096
-                combinations, if `input_ids` is a string and `tokenizer` is missing, if an argument of `generate`
-                cannot be used here, or if `generate` raises an error.
+                combinations, if `input_ids` is a string and `tokenizer` is missing, if `attention_mask` marks
+                padding, if an argument of `generate` cannot be used here, or if `generate` raises an error.
 
         Examples:
             >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -105,6 +116,13 @@ class AnyOrderInfillingMixin:
                 f"`infill` does not accept the argument `{unusable[0]}` of `generate`. Remove it. (For the steps of a "
                 "generation, call `generate` with one mask for each token of the chosen `lengths`.)"
             )
+        if attention_mask is not None:
+            check_tensor("attention_mask", attention_mask)
+            if not attention_mask.all():
+                raise ValueError(
+                    "`attention_mask` marks padding, but `infill` needs one text without padding. Remove the padding "
+                    "and `attention_mask`. (`padded_length` adds padding after the text.)"
+                )
         if isinstance(input_ids, str):
             if tokenizer is None:
                 raise ValueError("`input_ids` is a string, but `tokenizer` is missing. Pass the model's tokenizer.")
@@ -115,7 +133,8 @@ class AnyOrderInfillingMixin:
         log_probs = self._score_candidates(rows)
         best = int(log_probs.argmax())
         ids = rows[best][None].to(input_ids.device)
-        sequences = self.generate(ids, generator=generator, return_dict_in_generate=False, **kwargs)
+        kwargs |= {"max_length": None, "max_new_tokens": None, "return_dict_in_generate": False}
+        sequences = self.generate(ids, generator=generator, **kwargs)
         return InfillingOutput(
             sequences=sequences,
             lengths=torch.tensor(candidates[best]),
@@ -154,10 +173,10 @@ class AnyOrderInfillingMixin:
     ) -> list[tuple[int, ...]]:
         """Return the combinations of lengths with which the text fits into the model and into `padded_length`."""
         num_gaps, num_tokens = len(segments) - 1, sum(map(len, segments))
-        per_gap = [list(values) if isinstance(values, Sequence) else values for values in lengths]
-        if all(isinstance(value, int) for value in per_gap):
+        per_gap = list(lengths) if isinstance(lengths, Iterable) else []
+        if all(is_integer(value) for value in per_gap):
             per_gap = [per_gap] * num_gaps
-        if len(per_gap) != num_gaps or not all(isinstance(values, list) and values for values in per_gap):
+        if len(per_gap) != num_gaps or not all(isinstance(values, Sequence) and values for values in per_gap):
             raise ValueError(
                 f"`lengths` must be numbers of tokens, or a list of them for each of the {num_gaps} gaps, but is "
                 f"{lengths!r}."
@@ -174,17 +193,11 @@ class AnyOrderInfillingMixin:
             if self.config.eos_token_id is None:
                 raise ValueError("`padded_length` needs `config.eos_token_id`. Set that id, or remove `padded_length`.")
         most = min(self.config.max_position_embeddings, padded_length or self.config.max_position_embeddings)
-        fitting = (lengths for lengths in product(*per_gap) if num_tokens + sum(lengths) <= most)
-        candidates = list(islice(fitting, MAX_CANDIDATES + 1))
+        candidates = combine_lengths(per_gap, most - num_tokens)
         if not candidates:
             raise ValueError(
                 f"The text has {num_tokens} tokens, and may have at most {most} with its gaps, so none of the "
                 "`lengths` fits. Pass smaller `lengths` or a shorter text."
-            )
-        if len(candidates) > MAX_CANDIDATES:
-            raise ValueError(
-                f"There are more than {MAX_CANDIDATES} combinations of `lengths`. Give fewer lengths, or fill in some "
-                "gaps first."
             )
         return candidates
 
@@ -213,6 +226,27 @@ class AnyOrderInfillingMixin:
             context=torch.zeros_like(is_given).to(device),
         )
         return scores.log_likelihood.log_softmax(dim=0)
+
+
+def combine_lengths(lengths: list[Sequence[int]], most: int) -> list[tuple[int, ...]]:
+    """
+    Return the combinations of one length for each gap whose sum is at most `most`.
+
+    Raises:
+        ValueError: If there are more than `MAX_CANDIDATES` combinations.
+    """
+    combinations: list[tuple[int, ...]] = [()]
+    for gap, values in enumerate(lengths):
+        free = most - sum(map(min, lengths[gap + 1 :]))  # the later gaps take at least the rest
+        combinations = [
+            (*chosen, length) for chosen in combinations for length in values if sum(chosen) + length <= free
+        ]
+        if len(combinations) > MAX_CANDIDATES:  # each of them can be completed
+            raise ValueError(
+                f"There are more than {MAX_CANDIDATES} combinations of `lengths`. Give fewer lengths, or fill in some "
+                "gaps first."
+            )
+    return combinations
 
 
 __all__ = ["AnyOrderInfillingMixin", "InfillingOutput"]

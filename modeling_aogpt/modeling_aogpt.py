@@ -49,7 +49,7 @@ from .validation import check_forward_arguments, check_orders, prepare_input_ids
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, rows, head_dim)
 
 # Methods that only one of the decoder classes has, AOGPTForAnyOrderLM. The errors of the others name that class.
-ANY_ORDER_METHODS = ("generate", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
+ANY_ORDER_METHODS = ("generate", "infill", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
 
 
 # ------------------------------------------------------------------------------------------------------------ blocks
@@ -420,7 +420,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
             attention_mask = prepare_mask(attention_mask, dtype)
         for layer_idx, layer in enumerate(self.layers):
             if added is not None and (layer_idx == 0 or self.config.target_injection == "shared"):
-                hidden_states = hidden_states + added
+                hidden_states = hidden_states + added.to(hidden_states.device)
             hidden_states = layer(
                 hidden_states,
                 conditions,
@@ -434,7 +434,8 @@ class AOGPTStack(AOGPTPreTrainedModel):
         hidden_states = self.norm(hidden_states)
         if self.modulation is not None:
             table = None if modulations is None else modulations[-1]
-            hidden_states = modulate(hidden_states, *self.modulation(conditions, targets[:, kept], table))
+            vectors = self.modulation(conditions, targets[:, kept], table)
+            hidden_states = modulate(hidden_states, *(vector.to(hidden_states.device) for vector in vectors))
         return hidden_states.to(targets.device)
 
 
@@ -505,14 +506,16 @@ class AOGPTModel(AOGPTStack):
                 target positions.
             num_kept (`int`, *optional*): Number of rows to return, counted from the last row. For the other rows, the
                 last layer computes only keys and values. Defaults to all rows.
-            kwargs: Arguments of the attention function.
+            kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
             `BaseModelOutputWithPast` with `last_hidden_state` (batch, rows or num_kept, hidden_size).
 
         Raises:
-            ValueError: If `num_kept` is less than the number of rows, but `attention_mask` is None.
+            ValueError: If `num_kept` is less than the number of rows, but `attention_mask` is None; or if an argument
+                is unknown.
         """
+        check_forward_arguments(self, kwargs)
         if num_kept is not None and attention_mask is None and num_kept != positions.shape[1]:
             raise ValueError(
                 f"`num_kept` ({num_kept}) is less than the number of rows ({positions.shape[1]}), but there is no "
@@ -589,10 +592,11 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         device = self.lm_head.weight.device
         labels = labels.flatten().to(device)
         is_label = labels != -100
-        count = is_label.sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+        count = is_label.sum() if num_items_in_batch is None else num_items_in_batch
         count = count.to(device) if isinstance(count, torch.Tensor) else count
         states = hidden_states.flatten(0, 1).to(device)
-        loss = head_loss(states, self.lm_head, labels.masked_fill(~is_label, 0), is_label / count)
+        weights = is_label.to(torch.promote_types(states.dtype, torch.float32)) / count
+        loss = head_loss(states, self.lm_head, labels.masked_fill(~is_label, 0), weights)
         return loss.to(hidden_states.device)
 
     def make_masked_lm_output(

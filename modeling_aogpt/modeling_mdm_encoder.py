@@ -136,14 +136,16 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
                 [`MDMEncoderForMaskedLM.forward`]).
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`]. It must cover all
                 positions.
-            kwargs: Arguments of the attention function.
+            kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
             `BaseModelOutput` with `last_hidden_state` (batch, rows, hidden_size).
 
         Raises:
-            ValueError: If `sigma` has a wrong shape or wrong values, or if the model does not use a noise level.
+            ValueError: If `sigma` has a wrong shape or wrong values, if the model does not use a noise level, or if an
+                argument is unknown.
         """
+        check_forward_arguments(self, kwargs)
         if positions is None:
             positions = token_positions(token_mask(input_ids, attention_mask))
         hidden_states = self.embed_tokens(input_ids)

@@ -61,6 +61,9 @@ PREFIX_PROCESSORS = frozenset(
     }
 )
 
+# Logits processors of Transformers that run the model themselves, token by token with a cache of their own.
+UNSUPPORTED_PROCESSORS = frozenset({"UnbatchedClassifierFreeGuidanceLogitsProcessor"})
+
 # Function measure(logits, probabilities) that returns a dictionary of measures of predictions, such as their entropy.
 # Both arguments have shape (queries, vocab_size), and each measure has shape (queries,). `logits` come directly from
 # the model. `probabilities` include logits processors, but neither temperature nor truncation (top-k, top-p, min-p).
@@ -95,7 +98,7 @@ class PartialTopPWarper(LogitsProcessor):
         return torch.full_like(scores, float("-inf")).scatter(-1, tokens, kept)
 
 
-def make_processors(config: GenerationConfig, eos_token_ids: torch.LongTensor | None) -> LogitsProcessorList:
+def make_processors(config: GenerationConfig) -> LogitsProcessorList:
     """Return Transformers' logits processors for the settings in `config`, in the same order as Transformers."""
     processors = LogitsProcessorList()
     if config.repetition_penalty != 1.0:
@@ -103,15 +106,21 @@ def make_processors(config: GenerationConfig, eos_token_ids: torch.LongTensor | 
     if config.no_repeat_ngram_size > 0:
         processors.append(NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size))
     if config.bad_words_ids is not None:
-        processors.append(NoBadWordsLogitsProcessor(config.bad_words_ids, eos_token_ids))
+        # Without the ids of end-of-text, which the processor would remove from `bad_words_ids`.
+        processors.append(NoBadWordsLogitsProcessor(config.bad_words_ids))
     if config.suppress_tokens is not None:
         processors.append(SuppressTokensLogitsProcessor(config.suppress_tokens))
     return processors
 
 
+def is_any_of(processor: LogitsProcessor, names: frozenset[str]) -> bool:
+    """Return whether a processor has one of the classes in `names`, or inherits from one of them."""
+    return any(base.__name__ in names for base in type(processor).__mro__)
+
+
 def reads_prefix(processor: LogitsProcessor) -> bool:
     """Return whether a processor needs the text before a token, and therefore works only from left to right."""
-    if any(base.__name__ in PREFIX_PROCESSORS for base in type(processor).__mro__):
+    if is_any_of(processor, PREFIX_PROCESSORS):
         return True
     sequence_bias = getattr(processor, "sequence_bias", None)  # NoBadWordsLogitsProcessor has it, too
     return isinstance(sequence_bias, dict) and any(len(tokens) > 1 for tokens in sequence_bias)

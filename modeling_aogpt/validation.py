@@ -16,8 +16,8 @@ from transformers.utils import TransformersKwargs
 # pass them to any model.
 COMMON_FORWARD_ARGUMENTS = frozenset(
     {
-        *TransformersKwargs.__annotations__,
-        *("num_items_in_batch", "token_type_ids", "return_dict", "use_cache", "tokenizer", "assistant_tokenizer"),
+        *("output_hidden_states", "output_attentions", "output_router_logits", "num_items_in_batch"),
+        *("token_type_ids", "return_dict", "use_cache", "tokenizer", "assistant_tokenizer"),
     }
 )
 
@@ -244,13 +244,18 @@ def prepare_labels(
 
 
 def check_forward_arguments(model: PreTrainedModel, arguments: dict[str, object]) -> None:
-    """Raise a `ValueError` if an argument of `forward` is unknown, because Transformers would silently ignore it."""
-    unknown = [name for name, value in arguments.items() if value is not None and name not in COMMON_FORWARD_ARGUMENTS]
-    if unknown:
+    """Raise a `ValueError` if an argument of `forward` would be ignored, or would change the attention."""
+    for name, value in arguments.items():
+        if value is None or name in COMMON_FORWARD_ARGUMENTS:
+            continue
+        method = f"{type(model).__name__}.forward"
+        if name in TransformersKwargs.__annotations__:
+            raise ValueError(
+                f"{method} does not support the argument `{name}`. Remove it. (Put each text into its own sequence, "
+                "and mark padding with `attention_mask`.)"
+            )
         known = inspect.signature(type(model).forward).parameters
-        raise ValueError(
-            f"{type(model).__name__}.forward got the unknown argument `{unknown[0]}`.{suggest(unknown[0], known)}"
-        )
+        raise ValueError(f"{method} got the unknown argument `{name}`.{suggest(name, known)}")
 
 
 def prepare_targets(

@@ -188,10 +188,15 @@ class PlacedHook(AlignDevicesHook):
 
 
 def spread(model: PreTrainedModel) -> PreTrainedModel:
-    """Return a copy with embeddings and first layer on one device, and the other layers and the head on another."""
+    """
+    Return a copy with embeddings and first layer on one device, and the other layers and the head on another.
+
+    The modulation of the final norm is not on the device of the final norm.
+    """
     model = copy.deepcopy(model)
     for name, module in model.named_modules():
-        index = int("embed" not in name and not name.startswith("model.layers.0"))
+        is_embedding = "embed" in name and "layers" not in name
+        index = int(not is_embedding and not name.startswith(("model.layers.0", "model.modulation")))
         move_parameters(module, index)
         if name == "":
             add_hook_to_module(module, PlacedHook(torch.device(NAME, 0), io_same_device=True))
@@ -343,6 +348,11 @@ def scenarios_of_two_devices() -> dict[str, Scenario]:
     found = {f"decoder: {name}": (decoder, run) for name, run in decoder_runs.items()}
     found |= {f"encoder: {name}": (encoder, run) for name, run in encoder_runs.items()}
     found["causal language model"] = load_as(AOGPTForCausalLM), loss
+    for injection in ("shared", "per_layer"):
+        found[f"target_injection={injection}, loss"] = (
+            random_model(target_injection=injection, num_hidden_layers=3),
+            loss,
+        )
     return found
 
 

@@ -48,8 +48,16 @@ def test_frozen_heads_get_no_gradient() -> None:
     head_loss(hidden_states, head, torch.arange(4), torch.ones(4)).backward()
     assert hidden_states.grad.abs().sum() > 0
     assert head.weight.grad is None
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_no_gradients_are_computed_without_autograd(bias: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, compute = [], module.differentiate_chunk
+    monkeypatch.setattr(module, "differentiate_chunk", lambda *args: seen.append(compute(*args)) or seen[-1])
+    head, states = nn.Linear(5, 11, bias=bias), torch.randn(4, 5, requires_grad=True)
     with torch.no_grad():
-        assert not head_loss(hidden_states, head, torch.arange(4), torch.ones(4)).requires_grad
+        assert not head_loss(states, head, torch.arange(4), torch.ones(4)).requires_grad
+    assert [grad_logits for _, grad_logits in seen] == [None]
 
 
 def test_large_logits_do_not_overflow() -> None:

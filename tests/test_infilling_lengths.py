@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gaps of unknown length."""
 
+from itertools import product
+
 import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
 from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt.infilling import combine_lengths
 from tests.references import conditional, random_model, seeded
 
 MASK, EOS = 11, 0
@@ -35,8 +38,10 @@ def test_log_probabilities_of_lengths_follow_from_bayes_rule(model: AOGPTForAnyO
     assert output.log_probs.exp().sum().item() == pytest.approx(1)
 
 
-def test_padding_is_part_of_the_text(model: AOGPTForAnyOrderLM) -> None:
+@pytest.mark.parametrize("eos_token_id", [EOS, [EOS, 9]])
+def test_padding_is_part_of_the_text(eos_token_id: int | list[int]) -> None:
     """It ends the text, so a longer gap leaves less of it."""
+    model = random_model(eos_token_id=eos_token_id)
     output = model.infill(torch.tensor([[MASK, 4, 5]]), lengths=[1, 3], padded_length=7)
     expected = [
         log_likelihood_of_visible(model, row)
@@ -65,6 +70,30 @@ def test_the_likeliest_length_is_filled_in(model: AOGPTForAnyOrderLM) -> None:
     masked = torch.tensor([[3, 1, *[MASK] * length, 4, 5]])
     expected = model.generate(masked, num_return_sequences=3, order="random", generator=seeded())
     assert torch.equal(output.sequences, expected)
+
+
+def test_the_output_of_a_tokenizer_can_be_passed(model: AOGPTForAnyOrderLM) -> None:
+    ids = torch.tensor([[3, 1, MASK, 4, 5]])
+    for length in (1, 3):  # with and without as many columns as the attention mask
+        arguments = {"input_ids": ids, "lengths": [length]}
+        output = model.infill(**arguments, attention_mask=torch.ones_like(ids), generator=seeded())
+        assert torch.equal(output.sequences, model.infill(**arguments, generator=seeded()).sequences)
+
+
+@pytest.mark.parametrize("setting", ["max_length", "max_new_tokens"])
+def test_no_text_is_appended(model: AOGPTForAnyOrderLM, setting: str) -> None:
+    setattr(model.generation_config, setting, 10)
+    assert model.infill(torch.tensor([3, 1, MASK, 4, 5]), lengths=[2]).sequences.shape == (1, 6)
+
+
+def test_combinations_that_do_not_fit_are_not_enumerated(model: AOGPTForAnyOrderLM) -> None:
+    """Most of the 8^6 combinations do not fit."""
+    ids = torch.tensor([3, MASK] * 5 + [3])
+    assert model.infill(ids, lengths=range(1, 9)).candidates.shape == (6, 5)
+    expected = [lengths for lengths in product([1, 3, 5], [2, 4], [1, 6]) if sum(lengths) <= 9]
+    assert combine_lengths([[1, 3, 5], [2, 4], [1, 6]], most=9) == expected
+    assert combine_lengths([range(1, 9)] * 30, most=29) == []
+    assert combine_lengths([range(1, 9)] * 30, most=30) == [(1,) * 30]
 
 
 def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> None:
@@ -96,7 +125,11 @@ def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> N
         ),
         ([3, MASK], {}, r"^The text ends with a gap, .* Append end-of-text to the text, set `padded_length`, or pass"),
         ([MASK, 3, MASK], {"lengths": [[1], [2, 3]]}, "^The text ends with a gap"),
+        ([MASK, 3], {"lengths": 5}, "`lengths` must be numbers of tokens, or a list of them .*, but is 5"),
+        ([MASK, 3], {"attention_mask": torch.tensor([[0, 1]])}, "`attention_mask` marks padding, but `infill` needs"),
+        ([MASK, 3], {"inputs": torch.tensor([[MASK]])}, "does not accept the argument `inputs`"),
         ([MASK, 3], {"seed": 1}, "`generate` takes no `seed`"),
+        ([MASK, 3], {"max_length": 4}, "^`infill` does not accept the argument `max_length` of `generate`"),
         ([MASK, 3], {"max_new_tokens": 1}, "^`infill` does not accept the argument `max_new_tokens` of `generate`"),
         ([MASK, 3], {"return_dict_in_generate": True}, "does not accept the argument `return_dict_in_generate`"),
     ],

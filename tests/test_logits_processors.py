@@ -20,9 +20,11 @@ from transformers import (
     SequenceBiasLogitsProcessor,
     SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
+from transformers.generation import logits_process
 
-from modeling_aogpt import AOGPTForCausalLM
+from modeling_aogpt import AOGPTForCausalLM, sampling
 from tests.references import random_encoder, random_model, seeded
 
 MASK = 11
@@ -163,6 +165,25 @@ PREFIX_SETTINGS = {
     "all": {"no_repeat_ngram_size": 1, "repetition_penalty": 0.5, "min_length": 5, "eos_token_id": EOS, "min_p": 0.2},
 }
 
+# Processors of Transformers that do not depend on the end or the length of the text.
+OTHER_PROCESSORS = {
+    *("LogitsProcessor", "LogitNormalization", "InfNanRemoveLogitsProcessor"),
+    *("TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "TopHLogitsWarper", "MinPLogitsWarper"),
+    *("TypicalLogitsWarper", "EpsilonLogitsWarper", "EtaLogitsWarper", "SuppressTokensLogitsProcessor"),
+    *("RepetitionPenaltyLogitsProcessor", "EncoderRepetitionPenaltyLogitsProcessor"),
+    *("SequenceBiasLogitsProcessor", "NoBadWordsLogitsProcessor"),  # depends on their arguments
+}
+# Parts of the names of processors that work only with other models.
+OTHER_MODELS = ("Whisper", "Bark", "Dia", "AlternatingCodebooks", "ClassifierFreeGuidance")
+
+
+def test_every_processor_of_transformers_is_known() -> None:
+    names = {name for name, value in vars(logits_process).items() if isinstance(value, type)}
+    names = {name for name in names if issubclass(getattr(logits_process, name), LogitsProcessor)}
+    names = {name for name in names if not any(part in name for part in OTHER_MODELS)}
+    assert names <= OTHER_PROCESSORS | sampling.PREFIX_PROCESSORS
+    assert not OTHER_PROCESSORS & sampling.PREFIX_PROCESSORS
+
 
 def causal_view(model: torch.nn.Module) -> AOGPTForCausalLM:
     causal = AOGPTForCausalLM(model.config).double().eval()
@@ -221,6 +242,23 @@ def test_settings_of_prefixes_are_refused_by_name_in_other_orders() -> None:
             random_model().generate(order="random", **{name: value})
     samples = random_model().generate(order="random", bad_words_ids=[[1], [2]], repetition_penalty=2.0)
     assert not torch.isin(samples, torch.tensor([1, 2])).any()
+
+
+@pytest.mark.parametrize("order", ["random", "left_to_right"])
+def test_end_of_text_can_be_a_bad_word_in_every_order(order: str) -> None:
+    """In Transformers, it would have no effect."""
+    model = biased_model()
+    arguments = {"order": order, "num_return_sequences": 20, "eos_token_id": EOS, "min_length": 1}
+    assert (model.generate(**arguments, generator=seeded()) == EOS).any()
+    assert not (model.generate(**arguments, bad_words_ids=[[EOS]], generator=seeded()) == EOS).any()
+
+
+@pytest.mark.parametrize("order", ["random", "left_to_right"])
+def test_a_processor_that_runs_the_model_is_refused(order: str) -> None:
+    model = random_model()
+    processor = UnbatchedClassifierFreeGuidanceLogitsProcessor(1.5, causal_view(model))
+    with pytest.raises(ValueError, match="UnbatchedClassifierFreeGuidanceLogitsProcessor runs the model itself"):
+        model.generate(logits_processor=[processor], order=order)
 
 
 def test_processors_of_prefixes_apply_to_masked_text_that_is_filled_in_left_to_right() -> None:

@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import re
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -265,6 +266,25 @@ def test_the_loss_without_logits_is_the_same(
         gradients.append([output.loss, *torch.autograd.grad(output.loss, list(model.parameters()))])
     torch.testing.assert_close(*gradients)
     assert model(ids, orders, skip_logits=True).logits is not None  # there is nothing else to return
+    torch.testing.assert_close(*(values[0] for values in gradients), rtol=1e-12, atol=0)  # the model is in float64
+
+
+def test_the_loss_without_labels_is_nan(ids: torch.LongTensor) -> None:
+    labels = torch.full_like(ids, -100)
+    assert all(random_model()(ids, labels=labels, skip_logits=skip).loss.isnan() for skip in (False, True))
+
+
+@pytest.mark.parametrize("kind", [AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, MDMEncoderForMaskedLM])
+def test_attention_cannot_be_changed_by_arguments_of_transformers(kind: type, ids: torch.LongTensor) -> None:
+    model = random_encoder() if kind is MDMEncoderForMaskedLM else kind(random_model().config)
+    lengths = torch.tensor([0, 6, 12], dtype=torch.int32)
+    packed = {"cu_seq_lens_q": lengths, "cu_seq_lens_k": lengths, "max_length_q": 6, "seq_idx": ids}
+    packed |= {} if kind is AOGPTForCausalLM else {"position_ids": torch.arange(12)[None] % 6}
+    rows = {"positions": ids, "target_positions": ids} if kind is not MDMEncoderForMaskedLM else {}
+    for name, value in (packed | {"is_causal": False}).items():
+        for call in (model, partial(model.model, **rows)):
+            with pytest.raises(ValueError, match=f"forward does not support the argument `{name}`"):
+                call(ids, **{name: value})
 
 
 def test_no_tensor_of_all_logits_is_made_without_logits() -> None:

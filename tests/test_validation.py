@@ -188,6 +188,8 @@ def test_unknown_arguments_of_forward_are_errors(model: AOGPTForAnyOrderLM) -> N
     message = r"AOGPTForAnyOrderLM\.forward got the unknown argument `label`\. Did you mean `labels`\?"
     with pytest.raises(ValueError, match=message):
         check_forward_arguments(model, {"use_cache": True, "label": 1})
+    with pytest.raises(ValueError, match=r"does not support the argument `seq_idx`\. Remove it"):
+        check_forward_arguments(model, {"seq_idx": torch.zeros(1, 2)})
     with pytest.raises(ValueError, match=r"the unknown argument `xyz`\.$"):
         check_forward_arguments(model, {"xyz": 1})
 

@@ -380,9 +380,7 @@ def test_a_checkpoint_becomes_the_model_of_its_run(finished: Path, tmp_path: Pat
 
 
 def export(checkpoint: Path, out: Path, *options: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["export_checkpoint.py", str(checkpoint), str(out), *options])
-        export_checkpoint()
+    export_checkpoint([str(checkpoint), str(out), *options])
 
 
 EXTENSIBLE = ("--learning_rate_schedule=warmup_stable_decay", "--decay_steps=2", "--num_samples=0")

@@ -344,6 +344,20 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
         )
     if training.output_dir.exists() and not training.output_dir.is_dir():
         raise ValueError(f"`output_dir` ({training.output_dir}) is a file. Set it to a folder.")
+    _check_learning_rate(training)
+    if not training.max_grad_norm > 0:
+        raise ValueError(f"`max_grad_norm` must be above 0, but is {training.max_grad_norm}.")
+    if data.context_marks is not None and model.architecture == "encoder":
+        raise ValueError(
+            "`context_marks` needs `architecture=decoder`, because an encoder is trained on whole documents. Remove "
+            "`context_marks`, or set `architecture=decoder`."
+        )
+    _check_objective(model, training)
+    build_config(model)  # the configuration checks the architecture
+
+
+def _check_learning_rate(training: TrainingArguments) -> None:
+    """Raise a `ValueError` if the schedule of the learning rate is not possible."""
     if not 0 <= training.warmup_steps < training.max_steps:
         raise ValueError(
             f"`warmup_steps` must be at least 0 and below `max_steps` ({training.max_steps}), but is "
@@ -367,15 +381,6 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
             f"`final_learning_rate` must be between 0 and `learning_rate` ({training.learning_rate}), but is "
             f"{training.final_learning_rate}."
         )
-    if not training.max_grad_norm > 0:
-        raise ValueError(f"`max_grad_norm` must be above 0, but is {training.max_grad_norm}.")
-    if data.context_marks is not None and model.architecture == "encoder":
-        raise ValueError(
-            "`context_marks` needs `architecture=decoder`, because an encoder is trained on whole documents. Remove "
-            "`context_marks`, or set `architecture=decoder`."
-        )
-    _check_objective(model, training)
-    build_config(model)  # the configuration checks the architecture
 
 
 def _check_objective(model: ModelArguments, training: TrainingArguments) -> None:

@@ -714,7 +714,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         Returns:
             `MaskedLMOutput` with `logits` (batch, n, vocab_size) and `loss`. `logits[b, i]` predicts `input_ids[b, i]`
             given the tokens that `orders[b]` has before position i. The loss is the mean cross-entropy of the labels in
-            nats, that is, Eq. 7 of the paper per token. Hidden states, if requested, are indexed by rank.
+            nats, that is, Eq. 7 of the paper per token. Its probabilities are normalized over all `config.vocab_size`
+            ids, and those of [`log_likelihood`] over the ids of text. Hidden states, if requested, are indexed by rank.
 
         Raises:
             ValueError: If an id is out of range, a sequence is too long, or an order is not a permutation.

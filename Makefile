@@ -11,7 +11,8 @@ quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
 	$(BIN)/python eval/benchmarks/quickstart_report.py runs/quickstart
 
-# Compare training orders, target injections and moving averages, with three seeds (Findings 1, 2, 3 and 6 of the paper).
+# Compare training orders, moving averages, and a decoder with an encoder, with three seeds (Findings 1, 2, 3 and 6 and
+# Figure 8 of the paper).
 findings: $(INSTALLED)
 	$(BIN)/python eval/benchmarks/study.py training/configs/study_paper.yaml
 
@@ -90,7 +91,7 @@ $(TRANSFORMERS_SOURCE)/tests: | $(INSTALLED)
 	tar xzf $(TRANSFORMERS_SOURCE)/transformers-$$version.tar.gz --strip-components 1 -C $(TRANSFORMERS_SOURCE)
 
 # Run all tests with the lowest versions that pyproject.toml allows. torch 2.7 from PyPI downloads 5.7 GB of CUDA
-# libraries. To use another build of torch, set LOWEST_TORCH, as CI does.
+# libraries. To use another torch, set LOWEST_TORCH: .ci/run sets it to the newest version, as in constraints.txt.
 LOWEST_TORCH ?= 2.7.0
 
 test-lowest:

@@ -9,6 +9,7 @@ import sys
 import time
 from importlib import metadata
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -42,12 +43,22 @@ def num_cores() -> int:
     return min(allowed, psutil.cpu_count(logical=False) or allowed)
 
 
+def device_name(device: torch.device) -> str:
+    """Return the name of a GPU or, for other devices, of the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cpu_info = Path("/proc/cpuinfo")  # platform.processor() has no names on Linux
+    lines = cpu_info.read_text(encoding="utf-8").splitlines() if cpu_info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
 def hardware(accelerator: Accelerator) -> dict[str, Any]:
     """Return the device, number of processes and precision of a run."""
     device = accelerator.device
     return {
         "device": device.type,
-        "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+        "device_name": device_name(device),
         "num_processes": accelerator.num_processes,
         "num_threads": torch.get_num_threads(),
         "num_cores": num_cores(),

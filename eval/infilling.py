@@ -46,8 +46,9 @@ SCRIPTS_WITHOUT_BLANKS = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "THAI", 
 SUMMARY = """# Infilling
 
 In held-out documents (for packed text: sequences), the model fills in gaps of 1 to {max_gap} tokens, one in each. The
-documents are evenly spaced in the held-out text. The model chooses the likeliest tokens, and starts at the position of which it is most certain. "Only the text before"
-means that it fills in the gap from left to right, without the text after it.
+documents are evenly spaced in the held-out text. The model chooses the likeliest tokens, and starts at the position of
+which it is most certain. "Only the text before" means that it fills in the gap from left to right, without the text
+after it.
 
 If the length of the gap is not given, it is chosen from 1 to {max_length}. "Length by the text around the gap" is
 the length that gives the text around the gap the highest likelihood, as in `infill`. "Length by the filled gap" means
@@ -108,7 +109,8 @@ def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int, m
     """
     Draw gaps in `count` evenly spaced documents of at least two tokens, or in all of them if there are fewer.
 
-    In each document, at least one token remains. Unless `may_be_last`, there is a token after each gap. (Only end-of-text could tell the length of a gap at the end.)
+    In each document, at least one token remains. Unless `may_be_last`, there is a token after each gap. (Only
+    end-of-text could tell the length of a gap at the end.)
     """
     rng, gaps = random.Random(seed), []
     usable = [ids for ids in documents if len(ids) > 1]
@@ -309,7 +311,7 @@ def make_report(results: dict[str, Any]) -> str:
         (
             run,
             name,
-            scores["gaps"],
+            str(scores["gaps"]),
             *(
                 "{:.1%} ({:.1%} to {:.1%})".format(scores[key], *scores[f"{key}_interval"]) if key in scores else ""
                 for key in ("length", "exact")

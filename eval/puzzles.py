@@ -77,8 +77,8 @@ TASKS = {
 
 SUMMARY = """# {title}
 
-{num_puzzles} held-out {task}. On average, {missing:.1f} tokens are missing. A puzzle is
-solved if all of these tokens are right.
+{num_puzzles} held-out {task}.
+On average, {missing:.1f} tokens are missing. A puzzle is solved if all of these tokens are right.
 
 ![Solved puzzles]({name}.png)
 
@@ -99,7 +99,7 @@ likelihoods, but the number of passes does not. "Speculative" draws from exactly
 sampled", p(x | order) given the puzzle, in fewer passes. Times are those of one run with {num_threads} CPU thread(s).
 They are longer if other programs use the same cores.
 
-{threshold}A model that was trained left to right reads the puzzle, and then writes the solution. In Sudoku, half of its
+A model that was trained left to right reads the puzzle, and then writes the solution. In Sudoku, half of its
 tokens are the puzzle. After as many tokens, it has seen half as many solutions as a model that was trained on grids.
 
 {recipes}
@@ -320,25 +320,12 @@ def make_report(results: dict[str, Any]) -> str:
         ),
         missing=results["mean_missing"],
         num_threads=results["num_threads"],
-        threshold="".join(map(_compare_threshold, results["summary"], results["summary"].values())),
         decodings=markdown_table(
             ["recipe", "order", "solved", "seeds", "interval", "passes per puzzle", "ms per puzzle"],
             decodings,
             align="llrrrrr",
         ),
         recipes=markdown_table(columns, recipes, align="llllrrrrr"),
-    )
-
-
-def _compare_threshold(recipe: str, summary: dict[str, dict[str, Any]]) -> str:
-    """Return a sentence that compares a threshold with one token per step, or nothing for a left-to-right model."""
-    if "threshold 0.9" not in summary:
-        return ""
-    one, several = summary["confidence"], summary["threshold 0.9"]
-    return (
-        f'With "threshold 0.9", {recipe} takes {several["passes_per_puzzle"]:.1f} passes per puzzle instead of '
-        f'{one["passes_per_puzzle"]:.1f} with "confidence".\nIt solves {several["solved"]:.1%} of the puzzles '
-        f"instead of {one['solved']:.1%}.\n\n"
     )
 
 

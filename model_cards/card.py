@@ -56,8 +56,9 @@ def read_facts(card: str) -> dict[str, Any]:
     allowed = ", ".join(sorted(FACTS))
     if not isinstance(own, dict):
         raise ValueError(f"{path} must contain lines of the form `key: value`. Allowed keys are {allowed}.")
-    own_size = own.pop("sizes", {}).get(size, {})
-    hyperparameters = own.get("hyperparameters", {}) | own_size.get("hyperparameters", {})
+    own_size = (own.pop("sizes", None) or {}).get(size, {})
+    of_all, of_size = (part.get("hyperparameters", {}) for part in (own, own_size))
+    hyperparameters = of_all and of_all | of_size  # None if the file has the key without a value
     facts |= own | own_size | {"hyperparameters": hyperparameters}
     if unknown := sorted(facts.keys() - FACTS):
         raise ValueError(f"{path} has unknown keys: {', '.join(unknown)}. Remove them. Allowed keys are {allowed}.")

@@ -3,7 +3,7 @@
 """Facts and measurements for a model card. They are read from the JSON files of training and evaluation."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,11 @@ from common.files import read_json
 from common.reports import with_error
 from common.results import ORDER_NAMES
 from eval.protocols import EVALUATION_SETS
+from training.arguments import MAY_CHANGE, TrainingArguments, order_settings
 
 ORDER_SETTINGS = (
-    *("orders", "block_length", "stride", "left_to_right_fraction", "final_left_to_right_fraction"),
-    "left_to_right_steps",
-)
-HYPERPARAMETERS = (
-    *("init_from", "objective", "max_steps", "batch_size", "sequence_length", *ORDER_SETTINGS, "learning_rate"),
-    *("final_learning_rate", "warmup_steps", "weight_decay", "adam_beta1", "adam_beta2", "max_grad_norm", "ema_decay"),
-    *("mixed_precision", "seed"),
+    *order_settings(TrainingArguments()),
+    *("left_to_right_fraction", "final_left_to_right_fraction", "left_to_right_steps"),
 )
 ZERO_SHOT_KEYS = ("num_parameters", "protocol", "arguments", "datasets")
 
@@ -70,9 +66,10 @@ def select_hyperparameters(results: dict[str, Any]) -> dict[str, Any]:
     if arguments.get("init_from") is not None:
         arguments["init_from"] = remove_folders(arguments["init_from"])
     draws_orders = arguments.get("objective", "any_order") == "any_order"
+    names = [item.name for item in fields(TrainingArguments) if item.name not in MAY_CHANGE]
     return {
         name: arguments[name]
-        for name in HYPERPARAMETERS
+        for name in (*names, "sequence_length", "mixed_precision")
         if arguments.get(name) is not None and (draws_orders or name not in ORDER_SETTINGS)
     }
 

@@ -8,6 +8,7 @@ from .configuration_aogpt import AOGPTConfig, MDMEncoderConfig
 from .data_collator import DataCollatorForAnyOrderLM
 from .generation import AnyOrderGenerationOutput
 from .generation_config import AnyOrderGenerationConfig
+from .infilling import InfillingOutput
 from .likelihood import LogLikelihoodOutput
 from .modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, AOGPTModel
 from .modeling_mdm_encoder import MDMEncoderForMaskedLM, MDMEncoderModel
@@ -30,6 +31,7 @@ __all__ = [
     "AnyOrderGenerationConfig",
     "AnyOrderGenerationOutput",
     "DataCollatorForAnyOrderLM",
+    "InfillingOutput",
     "LogLikelihoodOutput",
     "MDMEncoderConfig",
     "MDMEncoderForMaskedLM",

@@ -39,6 +39,15 @@ class InfillingOutput(ModelOutput):
         log_probs (`torch.Tensor` of shape `(candidates,)`): Log-probability of each combination, in nats, given the
             text around the gaps, if all combinations are equally likely a priori.
         texts (`list[str]`): With `tokenizer`: `sequences` as strings, without special tokens.
+
+    Examples:
+        >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+
+        >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+        >>> ids = torch.tensor([5, 6, config.mask_token_id, 7])
+        >>> output = AOGPTForAnyOrderLM(config).infill(ids, lengths=[1, 2, 3])
+        >>> output.candidates.tolist(), output.log_probs.shape
+        ([[1], [2], [3]], torch.Size([3]))
     """
 
     sequences: torch.LongTensor | None = None

@@ -340,6 +340,15 @@ class AnyOrderLikelihoodMixin:
 
         Raises:
             ValueError: If an argument is not allowed, or if a result is not finite.
+
+        Examples:
+            >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+
+            >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
+            >>> model = AOGPTForAnyOrderLM(config)
+            >>> output = model.diffusion_log_likelihood(torch.tensor([[5, 6, 7]]), num_times=4)
+            >>> output.log_likelihood.shape, output.standard_error.shape
+            (torch.Size([1]), torch.Size([1]))
         """
         check_integer("ensemble_size", ensemble_size)
         warn_if_slow(self)

@@ -56,7 +56,7 @@ from .validation import (
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, rows, head_dim)
 
 # Methods that only one of the decoder classes has, AOGPTForAnyOrderLM. The errors of the others name that class.
-ANY_ORDER_METHODS = ("generate", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
+ANY_ORDER_METHODS = ("generate", "infill", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
 
 
 # ------------------------------------------------------------------------------------------------------------ blocks

@@ -6,7 +6,6 @@ import math
 import multiprocessing
 import os
 import random
-import socket
 import sys
 import time
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pathlib import Path
 import psutil
 import torch
 from safetensors.torch import load_file
+from torch.distributed import TCPStore
 
 from common.results import read_results
 from training import pretrain
@@ -114,11 +114,12 @@ class Trainer:
     def _start(self, argv: list[str], log: Path) -> list[ForkServerProcess]:
         environments = [{}]
         if self.num_processes > 1:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+            # As with torchrun, the store is in this process, which chooses a free port.
+            self.store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(self.store.port)}
+            agent = {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
             environments = [
-                {"RANK": str(rank), "LOCAL_RANK": str(rank), **address}
+                {"RANK": str(rank), "LOCAL_RANK": str(rank), **address, **agent}
                 | {"WORLD_SIZE": str(self.num_processes), "LOCAL_WORLD_SIZE": str(self.num_processes)}
                 for rank in range(self.num_processes)
             ]

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Slow reference computations that use only forward passes of whole sequences, to compare the fast ones with."""
 
+import inspect
 import itertools
 import math
 from collections.abc import Callable
@@ -58,6 +59,19 @@ def perturb_vectors(model: torch.nn.Module) -> None:
     for parameter in model.parameters():
         if parameter.dim() == 1:
             parameter.add_(torch.randn_like(parameter), alpha=0.3)
+
+
+def any_order_methods(model_class: type) -> dict[str, Callable]:
+    """Return the public methods of the mixins of this package that a model class has, by name."""
+    methods = {
+        name: value
+        for base in model_class.__mro__
+        if base.__module__.startswith("modeling_aogpt") and base.__name__.endswith("Mixin")
+        for name, value in vars(base).items()
+        if inspect.isfunction(value) and not name.startswith("_")
+    }
+    del methods["adjust_generation_fn"]  # Transformers calls it
+    return methods
 
 
 def remove_weight(folder: Path, name: str) -> None:

@@ -220,8 +220,9 @@ def test_wrong_cards_are_errors(tmp_path: Path) -> None:
         expected = f"unfilled placeholders: {re.escape(gap)}" if gap else "The keys limits of the card have no values"
         with pytest.raises(ValueError, match=expected):
             make_card(str(path))
-    path.write_text(json.dumps({"infill": None, "hyperparameters": {"learning rate": None}, "limits": "None known."}))
-    with pytest.raises(ValueError, match="The keys hyperparameters, infill of the card have no values"):
-        make_card(str(path))
+    for empty in ({"learning rate": None}, None):
+        path.write_text(json.dumps({"infill": None, "hyperparameters": empty, "sizes": None}))
+        with pytest.raises(ValueError, match="The keys hyperparameters, infill of the card have no values"):
+            make_card(str(path))
     path.write_text(json.dumps({"limits": "None known."}))
     assert "None known." in make_card(str(path)).text

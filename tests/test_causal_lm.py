@@ -51,6 +51,14 @@ def test_ids_that_are_not_text_are_never_generated() -> None:
     assert samples.max() <= 2
 
 
+def test_the_text_may_start_at_a_later_position(causal: AOGPTForCausalLM, ids: torch.LongTensor) -> None:
+    positions = torch.tensor([[-1, 3, 4, 5, 6]]).expand(3, 5)  # with the start row
+    rows = {"input_ids": torch.nn.functional.pad(ids[:, :4], (1, 0)), "positions": positions}
+    states = causal.model(**rows, target_positions=positions + 1).last_hidden_state[:, 1:]
+    logits = causal(ids[:, :4], position_ids=3 + torch.arange(4)[None]).logits
+    torch.testing.assert_close(logits, causal.lm_head(states), rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_several_passes_with_a_cache_equal_one_pass(
     causal: AOGPTForCausalLM, ids: torch.LongTensor, implementation: str

@@ -7,7 +7,6 @@ import html
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -185,32 +184,22 @@ def test_the_readme_has_the_metadata_of_a_space() -> None:
 # ------------------------------------------------------------------------------------------------------- the browser
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture
 def url(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> Iterator[str]:
     """Start the demo with a tiny model, and return its URL."""
     tiny_model.save_pretrained(tmp_path / "model")
     tiny_tokenizer.save_pretrained(tmp_path / "model")
-    port = free_port()
-    environment = os.environ | {"GRADIO_SERVER_PORT": str(port), "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    environment = os.environ | {"PYTHONUNBUFFERED": "1", "HF_MODULES_CACHE": str(tmp_path / "modules")}
     with (tmp_path / "log").open("w") as log:
         command = [sys.executable, str(ROOT / "demo" / "app.py"), str(tmp_path / "model")]
         process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=log, stderr=log)
     try:
         deadline = time.monotonic() + 120
-        while True:
+        while not (started := re.search(r"local URL: +(http://[\w.]+:\d+)\b.*\n", (tmp_path / "log").read_text())):
             assert process.poll() is None, (tmp_path / "log").read_text()
             assert time.monotonic() < deadline, "the demo did not start"
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
             time.sleep(0.2)
-        yield f"http://127.0.0.1:{port}"
+        yield started[1]
     finally:
         process.terminate()
         process.wait()

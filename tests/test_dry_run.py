@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,6 +25,7 @@ def estimate(
     """Run the command for a recipe with a vocabulary that needs no download. Return the rows of the table."""
     path = folder / "run.yaml"
     path.write_text(f"base: {FOLDER / 'configs' / name}.yaml\ntokenizer: null\nvocab_size: 50304\n")
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**11))
     monkeypatch.setattr(sys, "argv", ["dry_run.py", str(path), f"--output_dir={folder / 'run'}", *options])
     main()
     return dict(re.findall(r"^\| (\w.*?) \| (.*?) \|$", capsys.readouterr().out, re.MULTILINE))
@@ -46,7 +48,7 @@ def test_estimate_of_the_papers_medium_run(
     assert rows["machine"] == "8 x NVIDIA H200, 8 passes per step"
     assert rows["time"] == f"{days:.1f} days without evaluations"
     assert rows["speed"] == f"{500_000 / days / 24:,.0f} steps per hour at 50% MFU"
-    assert rows["disk"].startswith("8 checkpoints of 6.8 GB, model of 1.7 GB;")
+    assert rows["disk"] == "8 checkpoints of 6.8 GB, model of 1.7 GB; 100 GB are free"
     assert not (tmp_path / "run").exists()
 
 
@@ -106,6 +108,9 @@ def test_a_launch_file_needs_no_keys(
     assert rows["time"] == f"{500_000 / float(rows['speed'].split()[0].replace(',', '')):.1f} hours without evaluations"
     path.write_text("words")
     with pytest.raises(SystemExit, match=r"`launch` must be a launch file of Accelerate, but .*yaml contains 'words'"):
+        estimate(tmp_path, monkeypatch, capsys, f"--launch={path}")
+    path.write_text("num_processes: [")
+    with pytest.raises(SystemExit, match=r"^error: .*launch\.yaml cannot be read as YAML"):
         estimate(tmp_path, monkeypatch, capsys, f"--launch={path}")
 
 

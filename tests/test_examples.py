@@ -14,12 +14,13 @@ from transformers import set_seed
 
 import modeling_aogpt
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
+from tests.references import any_order_methods
 
 MODULES = [f"modeling_aogpt.{module.name}" for module in pkgutil.iter_modules(modeling_aogpt.__path__)]
 PUBLIC = [getattr(modeling_aogpt, name) for name in modeling_aogpt.__all__] + [
-    getattr(model_class, method)
+    method
     for model_class in (AOGPTForAnyOrderLM, MDMEncoderForMaskedLM)
-    for method in ("generate", "log_likelihood", "conditional_log_likelihood")
+    for method in any_order_methods(model_class).values()
 ]
 
 

@@ -174,6 +174,13 @@ def test_from_pretrained_takes_a_generation_config(kind: type[GenerationConfig],
     assert fields_of(loaded.generation_config) == FIELDS | {"num_steps": 3}
 
 
+def test_the_config_is_loaded_from_the_folder_of_the_model(tmp_path: Path) -> None:
+    model = random_model()
+    model.generation_config.num_steps = 3
+    model.save_pretrained(tmp_path / "sub")
+    assert AOGPTForAnyOrderLM.from_pretrained(tmp_path, subfolder="sub").generation_config.num_steps == 3
+
+
 def test_missing_file_gives_the_defaults(tmp_path: Path) -> None:
     random_model(eos_token_id=5).save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").unlink()

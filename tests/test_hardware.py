@@ -1,5 +1,8 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+from types import SimpleNamespace
+
 import psutil
 import pytest
 import torch
@@ -12,6 +15,16 @@ def test_facts_about_the_machine() -> None:
     assert num_cores() >= 1
     # Only one of the two versions has the suffix of CUDA builds.
     assert versions()["torch"].split("+")[0] == torch.__version__.split("+")[0]
+
+
+def test_device_name_is_that_of_the_cpu_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SimpleNamespace(device=torch.device("cpu"), num_processes=1, mixed_precision="no")
+    cpu_info = "processor\t: 0\nmodel name\t: Fast: 2 GHz\nprocessor\t: 1\nmodel name\t: Other\n"
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    monkeypatch.setattr(Path, "read_text", lambda path, encoding: cpu_info)
+    assert hardware.hardware(run)["device_name"] == "Fast: 2 GHz"
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+    assert hardware.hardware(run)["device_name"]
 
 
 def test_measured_flops_are_those_of_the_fastest_product(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,8 @@ def test_fillings_are_compared_per_token(model: AOGPTForAnyOrderLM, padded_lengt
         output = model.generate(ids, order="confidence", do_sample=False, return_dict_in_generate=True)
         fillings.append((output.token_logprobs.sum().item() / count, output.sequences[0, 1 : count + 1].tolist()))
     assert filler.by_filling(gap) == max(fillings)[1]
+    around = model.infill(torch.tensor([3, MASK, 5]), range(1, 5), padded_length, order="confidence", do_sample=False)
+    assert filler.by_surroundings(gap) == fillings[int(around.lengths) - 1][1]
     assert filler.with_known_length(gap) == fillings[1][1]
 
 
@@ -114,7 +116,7 @@ def test_chosen_lengths_are_compared_with_the_most_frequent_length(
     gaps = [Gap([3, 1, 4, 5], 1, length) for length in (2, 1, 2, 2)]
     results = evaluate(Filler(model, 8, max_length=1), gaps, words)
     assert results["length by the filled gap"]["length"] == 0.25  # a single length is tried
-    assert results["most frequent length"] == {"length": 0.75, "length_interval": wilson_interval(0.75, 4)}
+    assert results["most frequent length"] == {"gaps": 4, "length": 0.75, "length_interval": wilson_interval(0.75, 4)}
     assert "length" not in results["known length"]
 
 

@@ -38,8 +38,10 @@ def test_log_probabilities_of_lengths_follow_from_bayes_rule(model: AOGPTForAnyO
     assert output.log_probs.exp().sum().item() == pytest.approx(1)
 
 
-def test_padding_is_part_of_the_text(model: AOGPTForAnyOrderLM) -> None:
+@pytest.mark.parametrize("eos_token_id", [EOS, [EOS, 9]])
+def test_padding_is_part_of_the_text(eos_token_id: int | list[int]) -> None:
     """It ends the text, so a longer gap leaves less of it."""
+    model = random_model(eos_token_id=eos_token_id)
     output = model.infill(torch.tensor([[MASK, 4, 5]]), lengths=[1, 3], padded_length=7)
     expected = [
         log_likelihood_of_visible(model, row)
@@ -127,6 +129,7 @@ def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> N
         ([MASK, 3], {"attention_mask": torch.tensor([[0, 1]])}, "`attention_mask` marks padding, but `infill` needs"),
         ([MASK, 3], {"inputs": torch.tensor([[MASK]])}, "does not accept the argument `inputs`"),
         ([MASK, 3], {"seed": 1}, "`generate` takes no `seed`"),
+        ([MASK, 3], {"max_length": 4}, "^`infill` does not accept the argument `max_length` of `generate`"),
         ([MASK, 3], {"max_new_tokens": 1}, "^`infill` does not accept the argument `max_new_tokens` of `generate`"),
         ([MASK, 3], {"return_dict_in_generate": True}, "does not accept the argument `return_dict_in_generate`"),
     ],

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -61,12 +62,15 @@ def slurm(tmp_path: Path) -> dict[str, str]:
     """
     Return the environment of a simulated cluster of one machine with two GPUs.
 
-    Its `srun` records its options, and its `accelerate` records its arguments and starts a process.
+    Its `srun` records its options and its process, and its `accelerate` records its arguments and starts a process,
+    which records that of `accelerate`.
     """
     commands = {
-        "srun": f'while [[ $1 == --* ]]; do echo "$1" >> {tmp_path}/srun.log; shift; done\nexec "$@"',
+        "srun": f'echo $$ > {tmp_path}/task\nfor option; do [[ $option == --* ]] || break; shift; echo "$option"; done '
+        f'> {tmp_path}/srun.log\nexec "$@"',
         "scontrol": f'echo "$@" >> {tmp_path}/scontrol.log\necho machine0',
-        "accelerate": f'echo "$@" > {tmp_path}/launched\nsleep "${{NAP:-0}}"\nexit "${{CODE:-0}}"',
+        "accelerate": f'echo "$@" > {tmp_path}/launched\n{tmp_path}/process\nexit "${{CODE:-0}}"',
+        "process": f'echo $PPID > {tmp_path}/launcher\nexec sleep "${{NAP:-0}}"',
     }
     for name, body in commands.items():
         (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
@@ -105,14 +109,18 @@ def test_the_slurm_script_launches_on_all_gpus(slurm: dict[str, str], tmp_path: 
 
 
 def test_the_slurm_script_requeues_a_stopped_job(slurm: dict[str, str], tmp_path: Path) -> None:
-    process = start_script(slurm, NAP="100")
-    for _ in range(600):
-        started = (tmp_path / "launched").exists()
-        tasks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
-        if started and tasks:
-            break
-        time.sleep(0.05)
-    time.sleep(0.2)  # until `accelerate` sleeps
-    os.kill(int(tasks[0]), signal.SIGTERM)  # Slurm signals the steps, not the batch script
-    assert process.wait(timeout=60) == 143
-    assert (tmp_path / "scontrol.log").read_text().splitlines()[-1] == "requeue 77"
+    launcher = tmp_path / "launcher"
+    launcher.touch()
+    script = start_script(slurm, NAP="100")
+    try:
+        deadline = time.monotonic() + 60
+        while not launcher.read_text():
+            assert time.monotonic() < deadline, "the launcher did not start"
+            time.sleep(0.05)
+        os.kill(int((tmp_path / "task").read_text()), signal.SIGTERM)  # Slurm signals the steps, not the batch script
+        assert script.wait(timeout=60) == 143
+        assert (tmp_path / "scontrol.log").read_text().splitlines()[-1] == "requeue 77"
+    finally:
+        for group in (script.pid, *map(int, launcher.read_text().split())):  # the launcher has its own session
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)

@@ -39,7 +39,6 @@ def test_estimators_agree_and_random_contexts_vary_less(results: dict) -> None:
     comparison = compare(results)
     for name in ("random ranks", "masked diffusion", "random contexts"):
         assert abs(comparison[name]["difference_in_standard_errors"]) < 4
-        assert comparison[name]["rows_times_squared_error"] > 0
     assert comparison["all ranks"]["times_fewer_rows"] == 1
     assert comparison["random contexts"]["times_fewer_rows"] > 2 * comparison["masked diffusion"]["times_fewer_rows"]
 
@@ -52,13 +51,7 @@ def test_difference_in_standard_errors() -> None:
 
 
 def test_report(results: dict, tmp_path: Path) -> None:
-    result = {
-        "run": {"corpus": ["random", "made"]},
-        "length": N,
-        "ensemble_size": M,
-        "estimators": results,
-        "comparison": compare(results),
-    }
+    result = {"run": {"corpus": ["random", "made"]}, "length": N, "ensemble_size": M, "estimators": results}
     (tmp_path / "a.json").write_text(json.dumps(result | {"length": N + 1}))
     (tmp_path / "b.json").write_text(json.dumps(result))
     rows = format_report(tmp_path).splitlines()

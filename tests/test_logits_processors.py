@@ -22,8 +22,9 @@ from transformers import (
     SuppressTokensLogitsProcessor,
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
+from transformers.generation import logits_process
 
-from modeling_aogpt import AOGPTForCausalLM
+from modeling_aogpt import AOGPTForCausalLM, sampling
 from tests.references import random_encoder, random_model, seeded
 
 MASK = 11
@@ -163,6 +164,25 @@ PREFIX_SETTINGS = {
     "suppressed": {"suppress_tokens": [1, 5]},
     "all": {"no_repeat_ngram_size": 1, "repetition_penalty": 0.5, "min_length": 5, "eos_token_id": EOS, "min_p": 0.2},
 }
+
+# Processors of Transformers that do not depend on the end or the length of the text.
+OTHER_PROCESSORS = {
+    *("LogitsProcessor", "LogitNormalization", "InfNanRemoveLogitsProcessor"),
+    *("TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "TopHLogitsWarper", "MinPLogitsWarper"),
+    *("TypicalLogitsWarper", "EpsilonLogitsWarper", "EtaLogitsWarper", "SuppressTokensLogitsProcessor"),
+    *("RepetitionPenaltyLogitsProcessor", "EncoderRepetitionPenaltyLogitsProcessor"),
+    *("SequenceBiasLogitsProcessor", "NoBadWordsLogitsProcessor"),  # depends on their arguments
+}
+# Parts of the names of processors that work only with other models.
+OTHER_MODELS = ("Whisper", "Bark", "Dia", "AlternatingCodebooks", "ClassifierFreeGuidance")
+
+
+def test_every_processor_of_transformers_is_known() -> None:
+    names = {name for name, value in vars(logits_process).items() if isinstance(value, type)}
+    names = {name for name in names if issubclass(getattr(logits_process, name), LogitsProcessor)}
+    names = {name for name in names if not any(part in name for part in OTHER_MODELS)}
+    assert names <= OTHER_PROCESSORS | sampling.PREFIX_PROCESSORS
+    assert not OTHER_PROCESSORS & sampling.PREFIX_PROCESSORS
 
 
 def causal_view(model: torch.nn.Module) -> AOGPTForCausalLM:

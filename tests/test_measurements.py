@@ -78,6 +78,10 @@ def test_hyperparameters_of_a_run(tmp_path: Path) -> None:
     assert shown["left_to_right_fraction"] == 0.1
     assert shown["final_left_to_right_fraction"] == 1.0
     assert shown["init_from"] == "names"
+    copy_run(tmp_path, orders="context_first", max_context=3, learning_rate_schedule="warmup_stable_decay")
+    shown = select_hyperparameters(read_results(tmp_path))
+    assert (shown["max_context"], shown["learning_rate_schedule"]) == (3, "warmup_stable_decay")
+    assert shown.keys().isdisjoint({"tracker", "output_dir", "eval_steps"})
     copy_run(tmp_path, objective="masked_diffusion")
     shown = select_hyperparameters(read_results(tmp_path))
     assert shown["objective"] == "masked_diffusion"

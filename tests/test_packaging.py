@@ -1,6 +1,8 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import ast
+import importlib
+import itertools
 import re
 import subprocess
 import sys
@@ -14,6 +16,8 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers.utils import ModelOutput
 
 import modeling_aogpt
 
@@ -79,15 +83,14 @@ def test_torch_and_transformers_are_enough() -> None:
     assert process.returncode == 0, process.stderr
 
 
-def test_public_names() -> None:
-    assert set(modeling_aogpt.__all__) >= {
-        "AOGPTConfig",
-        "AOGPTModel",
-        "AOGPTForAnyOrderLM",
-        "AOGPTForMaskedLM",
-        "AOGPTForCausalLM",
-        "DataCollatorForAnyOrderLM",
-    }
+def test_configurations_outputs_and_models_are_public() -> None:
+    """Base classes of models are not."""
+    kinds = (GenerationConfig, ModelOutput, PreTrainedConfig, PreTrainedModel)
+    modules = [importlib.import_module(f"modeling_aogpt.{path.stem}") for path in PACKAGE.glob("[a-z]*.py")]
+    classes = [value for module in modules for value in vars(module).values() if isinstance(value, type)]
+    ours = {value for value in classes if value.__module__.startswith("modeling_aogpt") and issubclass(value, kinds)}
+    public = {value for value in ours if issubclass(value, PreTrainedConfig) or ours.isdisjoint(value.__subclasses__())}
+    assert set(modeling_aogpt.__all__) == {value.__name__ for value in public} | {"DataCollatorForAnyOrderLM"}
     assert all(hasattr(modeling_aogpt, name) for name in modeling_aogpt.__all__)
 
 
@@ -157,13 +160,14 @@ def test_versions_agree() -> None:
 # -------------------------------------------------------------------------------------------------------- repository
 
 
-@pytest.mark.parametrize("target", ["quickstart", "findings", "test", "lint"])
+@pytest.mark.parametrize("target", ["quickstart", "findings", "sudoku", "gpu", "test", "lint"])
 def test_make_targets_run_scripts_that_exist(target: str) -> None:
-    command = ["make", "--dry-run", target]
+    command = ["make", "--dry-run", "--always-make", target]
     commands = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert ".venv/bin/" in commands
-    for script in re.findall(r"(?:training|eval)/\S+", commands):
-        assert (ROOT / script).is_file(), script
+    recipes = " ".join(re.findall("for recipe in (.*?);", commands)).split() or [""]
+    for script, recipe in itertools.product(re.findall(r"\s((?:training|eval|tests)/\S+)", commands), recipes):
+        assert (ROOT / script.replace("$recipe", recipe)).is_file(), (script, recipe)
 
 
 def test_make_test_installs_all_optional_libraries() -> None:
@@ -181,7 +185,7 @@ def test_imports_between_folders_go_one_way() -> None:
         "training": {"training", "common", "modeling_aogpt"},
         "eval": {"eval", "common", "modeling_aogpt"},
         "eval/benchmarks": {"eval", "training", "common", "modeling_aogpt"},
-        "model_cards": {"model_cards", "eval", "common", "modeling_aogpt"},
+        "model_cards": {"model_cards", "training", "eval", "common", "modeling_aogpt"},
         "demo": set(),
     }
     ours = set().union(*allowed.values(), {"tests"})

@@ -31,7 +31,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOr
 from tests.training_runs import STEPS, assert_same_training, final_state, losses, results, scores, train, write_config
 from training.arguments import parse_arguments
 from training.batches import rows_of_samples
-from training.checkpoints import CheckpointWriter, checkpoints_in, step_of
+from training.checkpoints import CheckpointWriter, checkpoints_in, load_checkpoint, step_of
 from training.export_checkpoint import main as export_checkpoint
 from training.pretrain import Pretraining
 from training.status import StepStatus
@@ -406,6 +406,7 @@ def test_an_extended_run_is_that_of_the_final_length_bit_for_bit(
     train(config, tmp_path / "whole", *EXTENSIBLE)
     train(config, tmp_path / "extended", *EXTENSIBLE, "--max_steps=6")
     assert results(tmp_path / "extended")["steps"] == 6
+    previous_id = tracker_id(tmp_path / "extended")
     train(config, tmp_path / "extended", *EXTENSIBLE)
     assert (
         "Resuming at step 4. Later checkpoints cannot be used: checkpoint-00000006.safetensors (max_steps=6)"
@@ -414,6 +415,31 @@ def test_an_extended_run_is_that_of_the_final_length_bit_for_bit(
     for name, tensor in final_state(tmp_path / "whole").items():
         assert torch.equal(final_state(tmp_path / "extended")[name], tensor), name
     assert results(tmp_path / "extended")["steps"] == STEPS
+    assert len({previous_id, tracker_id(tmp_path / "extended"), tracker_id(tmp_path / "whole")}) == 3
+
+
+def tracker_id(out: Path) -> str:
+    return load_checkpoint(checkpoints_in(out)[-1]).metadata["tracker_id"]
+
+
+def test_a_finished_run_without_checkpoints_is_not_started_again(config: Path, finished: Path, tmp_path: Path) -> None:
+    shutil.copy(finished / "results.json", tmp_path)
+    with pytest.raises(SystemExit, match=r"^error: .* is finished with max_steps=8, but has no checkpoint .*`--init_f"):
+        train(config, tmp_path, "--max_steps=9")
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_an_extended_run_is_not_finished_while_it_is_published(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise OSError("as if killed")
+
+    train(config, tmp_path, *EXTENSIBLE, "--max_steps=6")
+    monkeypatch.setattr("training.pretrain.write_report", fail)
+    with pytest.raises(SystemExit, match="as if killed"):
+        train(config, tmp_path, *EXTENSIBLE)
+    assert not (tmp_path / "results.json").exists()
 
 
 def test_a_shortened_run_publishes_its_own_last_step(config: Path, tmp_path: Path) -> None:
@@ -443,6 +469,7 @@ def test_a_resumed_run_may_save_and_evaluate_at_other_steps(config: Path, finish
     assert sorted(path.name[-13] for path in tmp_path.glob("checkpoint-*")) == ["6", "7", "8"]
     assert results(tmp_path)["loss_curve"]["loss"] == losses(finished).tolist()
     assert [step for step, *_ in scores(tmp_path)] == [4, 7, 8]
+    assert tracker_id(tmp_path) == tracker_id(finished)
 
 
 def test_passes_and_evaluations_affect_only_rounding(config: Path, finished: Path, tmp_path: Path) -> None:
@@ -604,6 +631,22 @@ def test_fine_tuning_starts_from_the_averages_of_another_run(tuning: Path, finis
     assert first["any_order"] < last["any_order"] + 0.05  # about the last result of the other run
     assert results(tmp_path)["arguments"]["tokenizer"] == str(finished / "model")
     assert losses(tmp_path)[0] < losses(finished)[0] - 0.5
+
+
+def test_resumed_fine_tuning_does_not_load_the_initial_weights(tuning: Path, finished: Path, tmp_path: Path) -> None:
+    source, options = tmp_path / "source", (f"--init_from={tmp_path / 'source'}", "--save_total_limit=9")
+    shutil.copytree(finished / "model", source)
+    (source / "generation_config.json").write_text(json.dumps({"num_steps": 3}))
+    train(tuning, tmp_path / "run", *options)
+    (source / "model.safetensors").unlink()
+    (source / "generation_config.json").unlink()
+    (tmp_path / "again").mkdir()
+    shutil.copy(tmp_path / "run" / "checkpoint-00000003.safetensors", tmp_path / "again")
+    train(tuning, tmp_path / "again", *options)
+    assert_same_training(tmp_path / "run", tmp_path / "again")
+    for name in ("samples/samples-00000008.txt", "model/generation_config.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+    assert json.loads((tmp_path / "again" / "model" / "generation_config.json").read_text())["num_steps"] == 3
 
 
 def test_fine_tuning_recomputes_activations(tuning: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,7 +138,6 @@ def make_run(folder: str, solved: float, **arguments: object) -> dict:
     decodings = {
         "margin": {"solved": solved, "passes_per_puzzle": 9.0, "seconds_per_puzzle": 0.01},
         "confidence": {"solved": 0.5, "passes_per_puzzle": 8.0, "seconds_per_puzzle": 0.01},
-        "threshold 0.9": {"solved": 0.25, "passes_per_puzzle": 2.0, "seconds_per_puzzle": 0.01},
     }
     cost = {"num_parameters": 1000, "steps": 5, "tokens": 100, "train_seconds": 120.0}
     return {"run": folder, "arguments": arguments, "decodings": decodings, **cost}
@@ -160,8 +159,7 @@ def test_seeds_of_a_recipe_are_one_row() -> None:
     report = make_report({"summary": summary, "runs": recipes, **facts})
     assert "| any | margin | 62.5% | 50.0% to 75.0% |" in report
     assert "| any-1 | margin | 0.0% |  |" in report
-    assert 'With "threshold 0.9", any takes 2.0 passes per puzzle instead of 8.0 with "confidence".' in report
-    assert "It solves 25.0% of the puzzles instead of 50.0%." in report
+    assert all(len(line) <= 120 for line in report.splitlines() if not line.startswith("|"))
     assert "Times are those of one run with 3 CPU thread(s)." in report
     assert "| any | sudoku-4 | decoder | random | 0, 1 | 1,000 | 5 | 100 | 2 |" in report
 

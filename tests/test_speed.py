@@ -161,7 +161,7 @@ def test_error_of_the_command_has_one_line() -> None:
 
 def test_benchmarks_of_speed_need_no_data_sets() -> None:
     """Machines with a GPU often have only PyTorch, Transformers, Accelerate and matplotlib."""
-    absent = dict.fromkeys(("datasets", "evaluate", "rich", "tensorboard"))
+    absent = dict.fromkeys(("datasets", "evaluate", "tensorboard"))
     names = ("speed", "speed_quality", "training_speed")
     modules = ", ".join(f"eval.benchmarks.{name}" for name in names) + ", tests.conftest, tests.test_cuda"
     code = f"import sys; sys.modules |= {absent}; import {modules}"

@@ -46,6 +46,9 @@ QUESTION = {
 }
 
 
+STUDIES = sorted((Path(__file__).parents[1] / "training" / "configs").glob("study_*.yaml"))
+
+
 def write_study(folder: Path, arms: dict[str, Any], **questions: dict[str, Any]) -> str:
     write_config(folder)
     content = {
@@ -159,8 +162,12 @@ def test_own_orders_are_those_of_the_training(trained: list[str], tmp_path: Path
         "left-to-right": {"orders": "left_to_right"},
         "falling": {"left_to_right_fraction": 1, "final_left_to_right_fraction": 0.4},
     }
-    path = write_study(tmp_path, arms, orders={"title": "T", "baseline": "shared"})
+    path = write_study(tmp_path, arms, orders={"title": "T", "baseline": "shared", "measure": "own_orders"})
     study.main([path, f"--runs_dir={tmp_path}"])
+    table = (tmp_path / "results" / "orders.md").read_text()
+    entries = json.loads((tmp_path / "results" / "orders.json").read_text())["arms"]
+    assert "| training orders, minus shared |" in table
+    assert f"| {study_results.format_estimate(entries['blocks']['differences']['own_orders'])} |" in table
     for seed in (0, 1):
         scores = {arm: study_results.read_scores(tmp_path / f"seed-{seed}" / arm) for arm in arms}
         for arm in ("shared", "blocks"):
@@ -250,21 +257,29 @@ def test_failed_runs_are_reported_and_do_not_stop_the_others(
 
 
 def test_runs_are_stopped_with_the_command(stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stub.write_text("import time\nprint('started', flush=True)\ntime.sleep(600)")
+    stub.write_text("import time\nprint('started', flush=True)\ntime.sleep(60)")
     processes, start = [], study.Run.train
     monkeypatch.setattr(study.Run, "train", lambda *arguments: processes.append(start(*arguments)) or processes[-1])
     path = write_study(tmp_path, {"one": {}, "two": {}}, first={"title": "T", "baseline": "one"})
 
-    def stop() -> None:
-        while len(processes) < 2:
-            pass
-        os.kill(os.getpid(), signal.SIGTERM)
+    ended = threading.Event()
 
-    threading.Thread(target=stop).start()
+    def stop() -> None:
+        while not ended.wait(0.01):
+            if [log.read_text() for log in tmp_path.glob("runs/seed-0/*.log")] == ["started\n"] * 2:
+                return os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
     with pytest.raises(SystemExit, match=r"^Stopped. The same command continues"):
         study.main([path, f"--runs_dir={tmp_path / 'runs'}", "--jobs=2"])
+    ended.set()
     assert [process.returncode for process in processes] == [-signal.SIGTERM] * 2
     assert all(isinstance(process, Popen) for process in processes)
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+def test_arms_of_the_studies_are_valid(path: Path, tmp_path: Path) -> None:
+    study.write_configs(study.list_runs(replace(study.read_study(path), seeds=[0]), tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -276,9 +291,11 @@ def test_runs_are_stopped_with_the_command(stub: Path, tmp_path: Path, monkeypat
         ({"arms": {"one": {"output_dir": "x"}}}, "sets output_dir of training/pretrain.py"),
         ({"questions": {"first": {"title": "T", "baseline": "one", "arm": "one"}}}, "has the keys arm, baseline"),
         ({"questions": {"first": {"title": "T"}}}, "must have `title` and `baseline`"),
+        ({"questions": {"first": {"title": "T", "baseline": "one", "measure": "x"}}}, "`measure` must be one of"),
         ({"questions": {"first": {"title": "T", "baseline": "none"}}}, "names the arm 'none'"),
         ({"questions": {"first": {"title": "T", "baseline": "one", "arms": ["two"]}}}, "names the arm 'one'"),
         ({"settings": {"learning_rat": "1"}}, "Did you mean 'learning_rate'"),
+        ({"arms": {"one": {}, "two": {"init_from": "one", "learning_rat": "1"}}}, "Did you mean 'learning_rate'"),
     ],
 )
 def test_mistakes_in_the_file_are_errors(change: dict[str, Any], message: str, tmp_path: Path) -> None:

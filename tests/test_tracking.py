@@ -33,16 +33,13 @@ def test_a_tracker_that_is_not_installed_is_an_error(monkeypatch: pytest.MonkeyP
 def test_trackers_of_resumed_runs(tmp_path: Path) -> None:
     recorder = Recorder()
     for tracker in ("none", "tensorboard", "wandb", "trackio"):
-        start_tracker(recorder, tracker, tmp_path / "run", {"seed": 1}, step=20)
+        start_tracker(recorder, tracker, tmp_path / "run", {"seed": 1}, step=20, run_id="0123456789abcdef")
     (folder, no_config, board), (project, config, wandb), (_, _, trackio) = recorder.started
     assert (folder, no_config, board["tensorboard"]["purge_step"]) == ("tensorboard", None, 21)
     assert (project, config) == ("aogpt", {"seed": 1})
-    assert (wandb["wandb"]["name"], wandb["wandb"]["resume"]) == ("run", "allow")
-    assert trackio["trackio"] == {"name": "run", "resume": "allow"}
-    start_tracker(recorder, "wandb", tmp_path / "run", {"seed": 1}, step=40)
-    start_tracker(recorder, "wandb", tmp_path / "other", {"seed": 1}, step=0)
-    ids = [given["wandb"]["id"] for _, _, given in recorder.started[1:]]
-    assert ids[0] == ids[2] != ids[3]
+    identity = {"name": "run", "id": "0123456789abcdef", "resume": "allow"}
+    assert wandb["wandb"] == identity | {"dir": str(tmp_path / "run")}
+    assert trackio["trackio"] == {"name": "run-012345", "resume": "allow"}
 
 
 def test_number_of_operations() -> None:

@@ -191,6 +191,21 @@ SCHEDULE = {"max_steps", "decay_steps", "left_to_right_steps"}
 
 def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, TrainingArguments]:
     """Parse `CONFIG.yaml [--key value ...]`. Raise a `ValueError` for unknown keys and contradictory values."""
+    model, data, training, given = parse_keys(argv)
+    training.output_dir = training.output_dir or Path("runs") / Path(argv[0]).stem
+    if training.init_from is not None:
+        training.init_from = find_model(training.init_from)
+        _copy_architecture(model, training.init_from, given)
+        data.tokenizer = data.tokenizer or training.init_from
+        if "sequence_length" not in given:
+            data.sequence_length = model.max_position_embeddings
+    _set_defaults(model, data, training)
+    _check(model, data, training)
+    return model, data, training
+
+
+def parse_keys(argv: list[str]) -> tuple[ModelArguments, DataArguments, TrainingArguments, set[str]]:
+    """Parse each key by itself, without the model of `init_from`. The set has the given keys."""
     parser = Parser((ModelArguments, DataArguments, TrainingArguments))
     parser.add_argument("config", type=Path, help="YAML file of keys and values, such as configs/quickstart.yaml")
     known = {item.name: item.type for kind in parser.dataclass_types for item in fields(kind)}
@@ -206,18 +221,7 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
     )
     if unknown:
         raise ValueError(_describe_unknown_key(unknown[0], known, "the command line"))
-    model, data, training = parsed
-    training.output_dir = training.output_dir or Path("runs") / Path(argv[0]).stem
-    if training.init_from is not None:
-        training.init_from = find_model(training.init_from)
-        given = _given_keys(settings, argv)
-        _copy_architecture(model, training.init_from, given)
-        data.tokenizer = data.tokenizer or training.init_from
-        if "sequence_length" not in given:
-            data.sequence_length = model.max_position_embeddings
-    _set_defaults(model, data, training)
-    _check(model, data, training)
-    return model, data, training
+    return *parsed, _given_keys(settings, argv)
 
 
 def _read_settings(path: Path, known: dict[str, Any]) -> dict[str, Any]:

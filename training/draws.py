@@ -34,7 +34,7 @@ class OrderDraws:
     the first `left_to_right_steps` steps.
 
     Args:
-        training (`TrainingArguments`): Settings: `seed`, `batch_size`, `max_steps`, and the distribution of the orders.
+        training (`TrainingArguments`): Settings: `seed`, `batch_size`, and the distribution of the orders.
     """
 
     def __init__(self, training: TrainingArguments) -> None:

@@ -120,7 +120,10 @@ def estimate_run(
 
 def read_launch(options: Arguments) -> dict[str, Any]:
     """Return the settings of the launch file, with the defaults of Accelerate and the number of shards."""
-    given = yaml.safe_load(options.launch.read_text(encoding="utf-8"))
+    try:
+        given = yaml.safe_load(options.launch.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{options.launch} cannot be read as YAML. Correct the file. (Cause: {error})") from error
     if not isinstance(given, dict):
         raise ValueError(f"`launch` must be a launch file of Accelerate, but {options.launch} contains {given!r}.")
     launch = {"distributed_type": "NO", "num_processes": 1, "mixed_precision": "no"} | given

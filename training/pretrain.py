@@ -11,6 +11,7 @@ for bit on a CPU, and up to rounding on a GPU.
 
 import logging
 import math
+import secrets
 import sys
 import time
 from collections import deque
@@ -128,36 +129,61 @@ def set_up(argv: list[str]) -> "Pretraining | None":
         with in_turn(accelerator):
             logger.info("The corpus is prepared: %s.", load_data(data_arguments).facts)
         return None
-    if accelerator.is_main_process:
-        remove_incomplete(training.output_dir)
-    accelerator.wait_for_everyone()
-    results = read_results(training.output_dir)
-    if results is not None:
-        check_same_run(results["arguments"], settings, training.output_dir)
-    is_finished = results is not None and not changed_settings(results["arguments"], settings)
-    names = [path.name for path in checkpoints_in(training.output_dir)]
-    check_same_everywhere(finished=is_finished, checkpoints=names)
+    is_finished, checkpoint = find_start(training, settings, accelerator)
     if is_finished:
-        logger.info("%s is finished (%d steps), so there is nothing to do.", training.output_dir, results["steps"])
         return None
-    checkpoint = None
-    with together(accelerator):  # only one process reads the whole checkpoint to compare checksums
-        if accelerator.is_main_process:
-            checkpoint = find_checkpoint(training, settings)
-    (checkpoint,) = broadcast_object_list([checkpoint])
-
     with make_folder(training.output_dir):  # before the slow load_data, to fail early
         with in_turn(accelerator):
             data = load_data(data_arguments)
         check_same_everywhere(corpus=data.facts)
-        run = Pretraining(model_arguments, training, data, settings, accelerator)
-        if checkpoint is not None:
-            run.resume(checkpoint)
+        run = Pretraining(model_arguments, training, data, settings, accelerator, checkpoint)
         if accelerator.is_main_process:
             with atomic_folder(training.output_dir / "tokenizer") as folder:
                 data.tokenizer.save_pretrained(folder)
-        start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step)
+        start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step, run.tracker_id)
     return run
+
+
+def find_start(
+    training: TrainingArguments, settings: dict[str, Any], accelerator: Accelerator
+) -> tuple[bool, Checkpoint | None]:
+    """
+    Return whether the run is finished and, if not, the checkpoint from which to resume it (None for a new run).
+
+    Raises:
+        ValueError: If `output_dir` belongs to a run with other settings, or to a run that cannot be extended.
+    """
+    if accelerator.is_main_process:
+        remove_incomplete(training.output_dir)
+    accelerator.wait_for_everyone()
+    results = read_results(training.output_dir)
+    changed = {}
+    if results is not None:
+        check_same_run(results["arguments"], settings, training.output_dir)
+        changed = changed_settings(results["arguments"], settings)
+    is_finished = results is not None and not changed
+    names = [path.name for path in checkpoints_in(training.output_dir)]
+    check_same_everywhere(finished=is_finished, checkpoints=names)
+    if is_finished:
+        logger.info("%s is finished (%d steps), so there is nothing to do.", training.output_dir, results["steps"])
+        return True, None
+    checkpoint = None
+    with together(accelerator):  # only one process reads the whole checkpoint to compare checksums
+        if accelerator.is_main_process:
+            checkpoint = find_checkpoint(training, settings)
+            if checkpoint is None and changed:
+                raise ValueError(
+                    f"The run in {training.output_dir} is finished with {_format_saved(changed)}, but has no "
+                    "checkpoint from which to extend it. Restore the old value, train its model further as a new run "
+                    "with `--init_from`, or choose another `output_dir`."
+                )
+    (checkpoint,) = broadcast_object_list([checkpoint])
+    return False, checkpoint
+
+
+def _format_saved(changed: dict[str, tuple[Any, Any]]) -> str:
+    """Return the saved values of `changed_settings` as text."""
+    return ", ".join(f"{key}={saved}" for key, (saved, _) in changed.items())
 
 
 def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Checkpoint | None:
@@ -180,10 +206,9 @@ def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Ch
         num_common = num_common_steps(training_arguments(saved), training)
         if num_common >= checkpoint.step:
             return True
-        changes = ", ".join(f"{key}={then}" for key, (then, _) in changed_settings(saved, settings).items())
         too_late.append(
-            f"{checkpoint.path.name} ({changes}) has the same learning rates and left-to-right fractions only in the "
-            f"first {num_common} steps"
+            f"{checkpoint.path.name} ({_format_saved(changed_settings(saved, settings))}) has the same learning rates "
+            f"and left-to-right fractions only in the first {num_common} steps"
         )
         return False
 
@@ -202,11 +227,12 @@ def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Ch
     return checkpoint
 
 
-def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
+def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = True) -> Model:
     """
     Return a model with random weights, or the model `init_from` in float32.
 
-    On the meta device (`torch.device("meta")`), return a model without weights.
+    Without `load_weights`, the weights of `init_from` are random. On the meta device (`torch.device("meta")`), return a
+    model without weights.
 
     Raises:
         ValueError: If the vocabulary of `init_from` differs from that in `config`.
@@ -221,7 +247,7 @@ def make_model(config: AOGPTConfig, init_from: str | None) -> Model:
                 f"The tokenizer has {name}={given}, but the model of {init_from} has {name}={expected}. Set "
                 "`tokenizer` to the tokenizer with which the model was trained."
             )
-    if torch.get_default_device().type == "meta":
+    if not load_weights or torch.get_default_device().type == "meta":
         return AutoModel.from_config(checkpoint, dtype=torch.float32)
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
 
@@ -259,15 +285,18 @@ class Pretraining:
         data: Data,
         settings: dict[str, Any],
         accelerator: Accelerator,
+        checkpoint: Checkpoint | None,
     ) -> None:
         self.training, self.data, self.settings, self.accelerator = training, data, settings, accelerator
         self.progress = TrainingProgress()
         self.logged = TrainingProgress()  # progress at the time of the last call of `log`
         self.gradient_norm = math.nan  # gradient norm of the last step, before clipping
+        self.tracker_id = secrets.token_hex(8)  # identifies the run in the tracker
         set_seed(training.seed)
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
         with torch.device("meta") if gets_weights(accelerator) else nullcontext():
-            self.model = make_model(config, training.init_from).train()  # `from_pretrained` returns it in eval mode
+            # `from_pretrained` returns a model in eval mode.
+            self.model = make_model(config, training.init_from, load_weights=checkpoint is None).train()
         if accelerator.distributed_type != DistributedType.FSDP:  # FSDP2 moves one block at a time
             self.model.to(accelerator.device)
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
@@ -287,8 +316,10 @@ class Pretraining:
             group["params"] = parameters
         self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # after `prepare`, which shards
         self.checkpoints = CheckpointWriter(training.output_dir, training.save_total_limit, self.is_milestone)
+        if checkpoint is not None:
+            self._resume(checkpoint)
 
-    def resume(self, checkpoint: Checkpoint) -> None:
+    def _resume(self, checkpoint: Checkpoint) -> None:
         """Restore the state of a checkpoint. Raise a `ValueError` if the corpus has changed."""
         saved, current = (
             {f"{name} of the corpus": fact for name, fact in without_empty_documents(facts).items()}
@@ -296,6 +327,10 @@ class Pretraining:
         )
         check_same_run(saved, current, checkpoint.path)
         warn_of_versions(checkpoint)
+        # An extended run is a new run of the tracker, because W&B ignores steps that a run has already logged.
+        if not changed_settings(checkpoint.metadata["settings"], self.settings):
+            self.tracker_id = checkpoint.metadata.get("tracker_id", self.tracker_id)
+        self.model.generation_config = self.model.generation_config.from_dict(checkpoint.metadata["generation_config"])
         load_state(checkpoint, self.model, self.ema.weights, self.optimizer.state)
         losses = torch.empty(checkpoint.step, dtype=torch.float64)
         checkpoint.read({"losses": losses})
@@ -323,6 +358,7 @@ class Pretraining:
             "corpus": self.data.facts,
             "progress": progress,
             "versions": versions(),
+            "tracker_id": self.tracker_id,
             "scaler": scaler and scaler.state_dict(),
         }
         if is_sharded(self.model):
@@ -545,6 +581,7 @@ class Pretraining:
                 "command again."
             )
         model = load_model(checkpoint)
+        (training.output_dir / "results.json").unlink(missing_ok=True)  # of a shorter run, with other weights
         save_model(model, self.data.tokenizer, training.output_dir / "model")
         results = {
             "arguments": self.settings,

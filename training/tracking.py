@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that start experiment trackers with Accelerate and count the operations of a training step."""
 
-import hashlib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,18 +24,17 @@ def logger_types(tracker: str) -> list[str]:
 
 
 def start_tracker(
-    accelerator: Accelerator, tracker: str, output_dir: Path, settings: dict[str, Any], step: int
+    accelerator: Accelerator, tracker: str, output_dir: Path, settings: dict[str, Any], step: int, run_id: str
 ) -> None:
     """
     Start to track a run, or continue to track a run that is resumed after `step` steps.
 
-    TensorBoard writes to `output_dir / "tensorboard"`. The other trackers identify the run by `output_dir`.
+    TensorBoard writes to `output_dir / "tensorboard"`. The other trackers continue the run with the same `run_id`.
     """
-    run_id = hashlib.sha256(str(output_dir.resolve()).encode()).hexdigest()[:16]
     options = {
         "tensorboard": {"purge_step": step + 1, "flush_secs": 30},  # remove later steps, which will be logged again
         "wandb": {"name": output_dir.name, "id": run_id, "resume": "allow", "dir": str(output_dir)},
-        "trackio": {"name": output_dir.name, "resume": "allow"},
+        "trackio": {"name": f"{output_dir.name}-{run_id[:6]}", "resume": "allow"},  # it has no other identifier
     }
     if tracker == "tensorboard":
         # With `config`, Accelerate would create more folders.

@@ -13,6 +13,7 @@ results of all JSON files in the output folder.
 """
 
 import math
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -100,8 +101,8 @@ def compare(results: dict[str, Any]) -> dict[str, Any]:
     """
     Compare each estimator with the estimator "all ranks".
 
-    For each estimator, return rows x squared error, how many times fewer rows than "all ranks" it needs for the same
-    standard error, the standard error of this number, and the difference of the two results in standard errors.
+    For each estimator, return how many times fewer rows than "all ranks" it needs for the same standard error, the
+    standard error of this number, and the difference of the two results in standard errors.
     """
     exact = results["all ranks"]
     comparison = {}
@@ -109,7 +110,6 @@ def compare(results: dict[str, Any]) -> dict[str, Any]:
         rows = exact["rows_per_sequence"] / result["rows_per_sequence"]
         ratio, error = ratio_with_error(*(np.array(values["squared_errors"]) for values in (exact, result)))
         comparison[name] = {
-            "rows_times_squared_error": result["rows_per_sequence"] * fmean(result["squared_errors"]),
             "times_fewer_rows": rows * ratio,
             "times_fewer_rows_standard_error": error and rows * error,
             "difference_in_standard_errors": difference(result, exact),
@@ -136,15 +136,13 @@ def measure_run(run_dir: Path, arguments: EstimatorArguments) -> dict[str, Any]:
     indices = torch.linspace(0, len(rows) - 1, arguments.num_sequences).long()
     sequences = torch.tensor(rows["input_ids"][:])[indices, :length]
     model = load_pretrained(AOGPTForAnyOrderLM, run_dir / "model").eval()
-    estimates = measure(model, sequences, arguments)
     return {
         "run": {key: results["arguments"][key] for key in TRAINING} | {"num_parameters": results["num_parameters"]},
         "versions": versions(),
         "length": length,
         "ensemble_size": arguments.ensemble_size,
         "seed": arguments.seed,
-        "estimators": estimates,
-        "comparison": compare(estimates),
+        "estimators": measure(model, sequences, arguments),
     }
 
 
@@ -188,7 +186,8 @@ def main(argv: list[str]) -> None:
     parser = Parser(EstimatorArguments)
     parser.add_argument("run", type=Path, metavar="RUN", help="Folder of a finished run.")
     arguments, others = parser.parse(argv)
-    results, folder = measure_run(others.run, arguments), arguments.output_dir
+    command = shlex.join(["python", "eval/benchmarks/likelihood_estimators.py", *argv])
+    results, folder = {"command": command} | measure_run(others.run, arguments), arguments.output_dir
     write_json(folder / f"{others.run.resolve().name}-{results['length']}.json", results)
     write_text(folder / "report.md", format_report(folder))
     print(format_report(folder))

@@ -25,8 +25,6 @@ import torch
 import transformers
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from rich.console import Console
-from rich.markdown import Markdown
 from transformers import PreTrainedTokenizerBase
 
 from common.commands import Parser, one_line_errors, option
@@ -307,7 +305,7 @@ def main(argv: list[str]) -> None:
     draw_report(report, folder / "quickstart.png")
     write_text(folder / "quickstart.md", to_markdown(report))
     write_json(folder / "report.json", report)
-    Console().print(Markdown(to_markdown(report)))
+    print(to_markdown(report))
     print(f"Written: {folder}/report.json, quickstart.md, quickstart.png")
 
 

@@ -12,7 +12,6 @@ paper) and, with --memory_lengths, memory.png. The files are updated after every
 results.
 """
 
-import platform
 import shlex
 import statistics
 import sys
@@ -26,7 +25,7 @@ import torch
 from tqdm import tqdm
 
 from common.commands import Options, Parser, one_line_errors, option
-from common.hardware import num_cores, versions
+from common.hardware import device_name, num_cores, versions
 from common.models import find_model, load_pretrained
 from eval.benchmarks.contenders import CONTENDERS, Contender, make_compared, make_contenders
 from eval.benchmarks.resources import count_work, measure_machine, measure_memory, synchronize
@@ -42,9 +41,9 @@ SIZES["tiny"]["max_position_embeddings"] = 64
 
 # If the time of a contender is linear in the number of steps, and many steps would take too long, these numbers of
 # steps are timed instead, and the time of many steps is extrapolated. The time of no-lemma is not exactly linear: in n
-# tokens and T steps, it computes n T / 2 - n / T rows, and others in proportion to T. The extrapolated time is at most
-# 1 % too high. (From 1 and 4 steps, it would be up to 50 % too high.) On a CPU, these contenders pack the weights in
-# their first pass (see `packed_and_patched`), because a part of the passes with packed weights would not be linear.
+# tokens and T steps, it computes n T / 2 - n / T rows, and others in proportion to T. If rows were extrapolated, they
+# would be at most 1 % too many (from 1 and 4 steps, up to 50 %). On a CPU, these contenders pack the weights in their
+# first pass (see `packed_and_patched`), because a part of the passes with packed weights would not be linear.
 FEW_STEPS = (8, 32)
 
 Seconds = dict[tuple[str, int], list[float]]  # key: contender and number of steps; value: seconds by round
@@ -301,20 +300,9 @@ def _times(seconds: Seconds, name: str, num_steps: int | None) -> tuple[list[flo
 
 def describe_hardware(device: torch.device) -> dict[str, Any]:
     """Return the names of the CPU and the GPU, and the cores, threads and vector instructions of the CPU."""
-    facts = {"cpu": _cpu_name(), "cores": num_cores(), "threads": torch.get_num_threads()}
+    facts = {"cpu": device_name(torch.device("cpu")), "cores": num_cores(), "threads": torch.get_num_threads()}
     facts["capability"] = torch.backends.cpu.get_cpu_capability()
-    if device.type == "cuda":
-        facts["gpu"] = torch.cuda.get_device_name(device)
-    return facts
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    return facts | ({"gpu": device_name(device)} if device.type == "cuda" else {})
 
 
 @one_line_errors()

@@ -29,8 +29,9 @@ from common.commands import Options, Parser, one_line_errors, option, progress_b
 from common.files import write_text
 from common.hardware import num_cores
 from common.results import read_results
-from eval.benchmarks.study_results import Question, read_model, write_results
-from training.arguments import changed_settings, check_same_run, parse_arguments, to_settings
+from eval.benchmarks.study_results import MEASURES, Question, read_model, write_results
+from modeling_aogpt.validation import check_choice
+from training.arguments import changed_settings, check_same_run, parse_arguments, parse_keys, to_settings
 
 PRETRAIN = Path(__file__).parents[2] / "training" / "pretrain.py"
 # Added to the seed of a run that continues another run. With the same seed, both runs would use the same data.
@@ -114,6 +115,7 @@ class Run:
                 an earlier state of `start`.
         """
         if self.start is not None and not self.start.is_finished:
+            parse_keys([str(self.config)])  # checks the keys before `start` is trained
             return False
         settings = to_settings(*parse_arguments([str(self.config)]))
         results = read_results(self.folder)
@@ -178,9 +180,10 @@ def _read_question(name: str, entry: dict[str, Any], arms: list[str]) -> Questio
     if not {"title", "baseline"} <= entry.keys() <= {item.name for item in fields(Question)}:
         raise ValueError(
             f"The question {name!r} has the keys {', '.join(entry)}. It must have `title` and `baseline`, and may have "
-            "`arms` and `left_to_right`."
+            "`arms`, `left_to_right` and `measure`."
         )
     question = Question(**{"arms": arms} | entry)
+    check_choice("measure", question.measure, MEASURES)
     for arm in (*question.arms, question.baseline, question.left_to_right or question.baseline):
         if arm not in arms or arm not in question.arms:
             raise ValueError(

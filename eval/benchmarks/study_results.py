@@ -52,12 +52,14 @@ class Question:
         arms: Arms to compare; defaults to all arms.
         left_to_right: Arm whose bits per byte left to right are the lower end of the any-order gap. The upper end is
             the bits per byte of `baseline` in random orders. By default, the gap is not computed.
+        measure: Key of `MEASURES`: kind of bits per byte whose differences from `baseline` are in the table.
     """
 
     title: str
     baseline: str
     arms: list[str] = field(default_factory=list)
     left_to_right: str | None = None
+    measure: str = "any_order"
 
 
 @dataclass(frozen=True)
@@ -347,7 +349,8 @@ def write_results(
 
 def _format_report(question: Question, results: dict[str, Any], name: str) -> str:
     arms, num_seeds, held_out = results["arms"], len(results["seeds"]), results["held_out"]
-    header = ["arm", "parameters", "tokens", "seconds", *MEASURES.values(), f"random orders, minus {question.baseline}"]
+    difference = f"{MEASURES[question.measure]}, minus {question.baseline}"
+    header = ["arm", "parameters", "tokens", "seconds", *MEASURES.values(), difference]
     rows = [
         [
             arm,
@@ -355,7 +358,7 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
             f"{entry['tokens'] / 1e6:.2f} M",
             f"{entry['seconds']:.0f}",
             *(format_estimate(entry["scores"][kind]) for kind in MEASURES),
-            format_estimate(entry["differences"].get("any_order")),
+            format_estimate(entry["differences"].get(question.measure)),
         ]
         for arm, entry in arms.items()
     ]

@@ -32,6 +32,7 @@ from common.files import make_folder, write_json, write_text
 from common.hardware import check_precision, peak_flops, peak_memory, versions
 from common.reports import markdown_table
 from eval.benchmarks.resources import run_in_new_process
+from eval.benchmarks.speed import SIZES
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from training.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
 from training.arguments import TrainingArguments
@@ -51,12 +52,6 @@ KINDS: dict[str, ActivationCheckpointing | None] = {
     "ours, selective": "selective",
     "ours, full": "full",
 }
-SIZES = {
-    "medium": {"layers": 24, "width": 1024, "heads": 16, "length": 1024, "vocab_size": 50304},
-    "small": {"layers": 12, "width": 768, "heads": 12, "length": 1024, "vocab_size": 50304},
-    "tiny": {"layers": 1, "width": 32, "heads": 2, "length": 16, "vocab_size": 64},
-}
-CONDITION_SIZE = 128
 
 
 @dataclass
@@ -81,14 +76,14 @@ class Arguments(Options):
 
 
 class _PlainBlock(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
+    def __init__(self, config: AOGPTConfig) -> None:
         super().__init__()
-        self.heads = heads
+        width, self.heads = config.hidden_size, config.num_attention_heads
         self.norm_1, self.norm_2 = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.q_norm, self.k_norm = (nn.RMSNorm(width // heads, eps=1e-5) for _ in range(2))
+        self.q_norm, self.k_norm = (nn.RMSNorm(width // self.heads, eps=1e-5) for _ in range(2))
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.modulation = nn.Sequential(nn.SiLU(), nn.Linear(CONDITION_SIZE, 6 * width))
+        self.modulation = nn.Sequential(nn.SiLU(), nn.Linear(config.target_embedding_size, 6 * width))
 
     def attend(self, x: torch.Tensor) -> torch.Tensor:
         q, k, v = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in self.qkv(x).chunk(3, dim=-1))
@@ -103,21 +98,22 @@ class _PlainBlock(nn.Module):
 
 class PlainAOGPT(nn.Module):
     """
-    A plain implementation of AO-GPT, with the same design as the released code.
+    A plain implementation of AO-GPT, with the same design as the released code. It uses only the sizes in `config`.
 
     It computes n + 1 rows and discards the output of the last row. In every layer, it computes the modulations (adaLN)
     of every row of every sequence. It stores all logits in one float32 tensor. Like this package, it uses PyTorch's
     fused attention.
     """
 
-    def __init__(self, layers: int, width: int, heads: int, length: int, vocab_size: int) -> None:
+    def __init__(self, config: AOGPTConfig) -> None:
         super().__init__()
-        self.tokens, self.start = nn.Embedding(vocab_size, width), nn.Embedding(1, width)
-        self.positions, self.targets = nn.Embedding(length + 1, width), nn.Embedding(length, CONDITION_SIZE)
-        self.blocks = nn.ModuleList(_PlainBlock(width, heads) for _ in range(layers))
+        width, length, condition_size = config.hidden_size, config.max_position_embeddings, config.target_embedding_size
+        self.tokens, self.start = nn.Embedding(config.vocab_size, width), nn.Embedding(1, width)
+        self.positions, self.targets = nn.Embedding(length + 1, width), nn.Embedding(length, condition_size)
+        self.blocks = nn.ModuleList(_PlainBlock(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(width, eps=1e-5)
-        self.modulation = nn.Sequential(nn.SiLU(), nn.Linear(CONDITION_SIZE, 2 * width))
-        self.head = nn.Linear(width, vocab_size)
+        self.modulation = nn.Sequential(nn.SiLU(), nn.Linear(condition_size, 2 * width))
+        self.head = nn.Linear(width, config.vocab_size)
 
     def forward(self, input_ids: torch.LongTensor, orders: torch.LongTensor) -> torch.Tensor:
         """Return the loss (Eq. 7) of whole sequences (batch, n) in the given orders (batch, n)."""
@@ -145,9 +141,9 @@ def make_step(kind: str, arguments: Arguments) -> Callable[[Batch], tuple[torch.
     The function takes a batch of features of [`OrderDraws`]. It returns the loss, and the times at which the step began
     and each of its `PARTS` ended. It does not wait for the device.
     """
-    recipe, size = TrainingArguments(), SIZES[arguments.size]
+    recipe, config = TrainingArguments(), AOGPTConfig(**SIZES[arguments.size])
     with DEVICE:
-        model = (PlainAOGPT(**size) if kind == "plain" else AOGPTForAnyOrderLM(_make_config(size))).train()
+        model = (PlainAOGPT(config) if kind == "plain" else AOGPTForAnyOrderLM(config)).train()
     optimizer = create_optimizer(model, recipe)
     if kind == "plain":
         for group in optimizer.param_groups:
@@ -197,16 +193,6 @@ def seconds_between(first: Mark, last: Mark) -> float:
     return last - first if isinstance(first, float) else first.elapsed_time(last) / 1000
 
 
-def _make_config(size: dict[str, int]) -> AOGPTConfig:
-    return AOGPTConfig(
-        num_hidden_layers=size["layers"],
-        hidden_size=size["width"],
-        num_attention_heads=size["heads"],
-        max_position_embeddings=size["length"],
-        vocab_size=size["vocab_size"],
-    )
-
-
 def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
     """
     Return the time of training steps of an implementation in this process, and the peak memory.
@@ -214,9 +200,10 @@ def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
     Only the second half of the steps is counted. The GPU is waited for after the last step.
     """
     torch.manual_seed(0)
-    batch_size, length = arguments.batch_size, SIZES[arguments.size]["length"]
+    config = AOGPTConfig(**SIZES[arguments.size])
+    batch_size, length = arguments.batch_size, config.max_position_embeddings
     step = make_step(kind, arguments)
-    input_ids = torch.randint(min(SIZES[arguments.size]["vocab_size"], 50257), (batch_size, length))
+    input_ids = torch.randint(config.num_valid_tokens, (batch_size, length))
     samples = range(arguments.steps * batch_size)
     features = [{"input_ids": input_ids[sample % batch_size], "order_seed": sample} for sample in samples]
     steps = [step(features[first : first + batch_size]) for first in samples[::batch_size]]
@@ -262,7 +249,7 @@ def format_table(results: dict[str, Any]) -> str:
 
 def format_report(results: dict[str, Any]) -> str:
     """Return the text of README.md."""
-    size, speed = results["size"], results["peak_flops"]
+    config, speed = AOGPTConfig(**SIZES[results["size_name"]]), results["peak_flops"]
     peak = f"{speed / 1e9:,.0f} GFLOP/s" if speed else "an unknown speed"
     return f"""# Training step of AO-GPT {results["size_name"]}
 
@@ -272,7 +259,8 @@ Written by `{results["command"]}`.
 
 * The measurement used torch {results["versions"]["torch"]} on a {results["device"]},
   with {results["threads"]} threads.
-* The size is {size["layers"]} layers of width {size["width"]}, {size["length"]} positions and {size["vocab_size"]} ids.
+* The size is {config.num_hidden_layers} layers of width {config.hidden_size}, {config.max_position_embeddings}
+  positions and {config.vocab_size} ids.
 * Each line of the table was measured in a new process, and is the mean over the second half of its steps
   ({results["counted_steps"]} of {results["steps"]}).
 * Peak memory is that of the whole process, or of the tensors on a GPU. Weights, averages, gradients and AdamW's moments
@@ -296,17 +284,16 @@ def summarize(
 
     `out_of_memory` lists the implementations that could not be measured.
     """
-    size = SIZES[arguments.size]
+    config = AOGPTConfig(**SIZES[arguments.size])
     with torch.device("meta"):
-        num_parameters = sum(weight.numel() for weight in PlainAOGPT(**size).parameters())
+        num_parameters = sum(weight.numel() for weight in PlainAOGPT(config).parameters())
     speed = max((run["peak_flops"] for run in runs if run["peak_flops"]), default=None)
     for run in runs:
-        flops = flops_per_token(_make_config(size), run["length"]) * run["tokens_per_second"]
+        flops = flops_per_token(config, run["length"]) * run["tokens_per_second"]
         run["mfu"] = speed and flops / speed
     return {
         "command": shlex.join(["python", "eval/benchmarks/training_speed.py", *argv]),
         "size_name": arguments.size,
-        "size": size,
         "steps": arguments.steps,
         "counted_steps": arguments.steps - arguments.steps // 2,
         "threads": torch.get_num_threads(),

@@ -99,7 +99,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
             whose likeliest token has at least the probability `threshold`, or the first position of the order if there
             is no such position.
         entropy_bound (`float`, defaults to 0.1): Bound on the dependence between the tokens of a step, in nats, for
-            `unmasking="entropy_bound"`.
+            `unmasking="entropy_bound"`. It holds at temperature 1 and without truncation, because entropies are
+            computed before temperature and truncation are applied.
         threshold (`float`, defaults to 0.9): Smallest probability of the likeliest token for `unmasking="threshold"`.
         order (`str`, *optional*): Order in which positions are unmasked: `"random"`, `"left_to_right"` or an adaptive
             order. The adaptive orders `"confidence"`, `"margin"` and `"entropy"` predict all masked positions in each

@@ -410,7 +410,7 @@ def join_branches(
         The target position and the branch of each row, both of shape (batch, rows).
     """
     branches = []
-    for branch, part in enumerate(parts, CONTEXT):
+    for branch, part in enumerate(parts, CONTEXT):  # CONTEXT is -1, so the orders of the targets are branches 0, 1, ...
         ranks = torch.arange(part.shape[1], device=part.device)
         size = num_context if branch == CONTEXT else num_targets
         branches.append(torch.where(ranks < size[:, None], branch, PADDING))

@@ -293,26 +293,19 @@ def test_a_run_is_resumed_from_the_newest_valid_checkpoint(
     assert_same_training(finished, tmp_path)
 
 
-@pytest.mark.parametrize(("saved", "warnings"), [({}, 0), ({"versions": versions() | {"numpy": "1.0"}}, 1)])
 def test_a_checkpoint_of_other_versions_is_resumed(
-    config: Path,
-    finished: Path,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    saved: dict[str, dict[str, str]],
-    warnings: int,
+    config: Path, finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Earlier versions of this package counted the empty documents of each split, and stored no versions."""
     name = "checkpoint-00000006.safetensors"
     with safe_open(finished / name, framework="pt") as file:
         header = file.metadata()
     state = json.loads(header["state"])
-    assert state.pop("versions") == versions()
-    state["corpus"]["train"]["empty_documents"] = state["corpus"].pop("empty_documents") + 1
-    save_file(load_file(finished / name), tmp_path / name, header | {"state": json.dumps(state | saved)})
+    assert state["versions"] == versions()
+    state["versions"]["numpy"] = "1.0"
+    save_file(load_file(finished / name), tmp_path / name, header | {"state": json.dumps(state)})
     train(config, tmp_path)
     assert_same_training(finished, tmp_path)
-    assert caplog.text.count(f"{name} was written with other versions (numpy 1.0, now ") == warnings
+    assert caplog.text.count(f"{name} was written with other versions (numpy 1.0, now ") == 1
 
 
 def test_a_finished_run_is_not_changed(config: Path, finished: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -387,9 +380,7 @@ def test_a_checkpoint_becomes_the_model_of_its_run(finished: Path, tmp_path: Pat
 
 
 def export(checkpoint: Path, out: Path, *options: str) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["export_checkpoint.py", str(checkpoint), str(out), *options])
-        export_checkpoint()
+    export_checkpoint([str(checkpoint), str(out), *options])
 
 
 EXTENSIBLE = ("--learning_rate_schedule=warmup_stable_decay", "--decay_steps=2", "--num_samples=0")

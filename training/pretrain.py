@@ -252,16 +252,9 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
 
 
-def without_empty_documents(facts: Any) -> Any:
-    """Return facts of a corpus without `empty_documents`, which does not identify it and has changed its place."""
-    if not isinstance(facts, dict):
-        return facts
-    return {name: without_empty_documents(fact) for name, fact in facts.items() if name != "empty_documents"}
-
-
 def warn_of_versions(checkpoint: Checkpoint) -> None:
     """Log a warning if a checkpoint was written with other versions of libraries."""
-    saved, current = checkpoint.metadata.get("versions", {}), versions()  # earlier versions did not store them
+    saved, current = checkpoint.metadata["versions"], versions()
     changed = [f"{name} {saved[name]}, now {current.get(name)}" for name in saved if saved[name] != current.get(name)]
     if changed:
         logger.warning(
@@ -322,7 +315,7 @@ class Pretraining:
     def _resume(self, checkpoint: Checkpoint) -> None:
         """Restore the state of a checkpoint. Raise a `ValueError` if the corpus has changed."""
         saved, current = (
-            {f"{name} of the corpus": fact for name, fact in without_empty_documents(facts).items()}
+            {f"{name} of the corpus": fact for name, fact in facts.items()}
             for facts in (checkpoint.metadata["corpus"], self.data.facts)
         )
         check_same_run(saved, current, checkpoint.path)

@@ -73,7 +73,7 @@ def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "The size is 2 layers of width 32, 64\n  positions and 512 ids." in written
     assert "| data / forward / backward / optimizer |" in written
     assert f"`python eval/benchmarks/training_speed.py {' '.join(options)}`" in written
-    assert "the mean over\n  the second half of its steps (2 of 3)." in written
+    assert "the mean\n  over the second half of its steps (2 of 3)." in written
 
 
 def test_implementations_take_turns_and_the_fastest_round_counts(

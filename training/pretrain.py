@@ -393,13 +393,7 @@ class Pretraining:
                 seconds = time.perf_counter() - started
                 progress.train_seconds += seconds
                 progress.device_seconds += seconds * self.accelerator.num_processes
-                for step in range(num_finished, len(progress.losses)):
-                    if (step + 1) % training.logging_steps == 0 or step + 1 == training.max_steps:
-                        self.log(step)
-                if progress.losses:
-                    speed = f"{self.usage()['tokens_per_second']:,.0f} tokens/s"
-                    bar.set_postfix_str(f"loss {progress.losses[-1]:.3f}, {speed}", refresh=False)
-                bar.update()
+                self._log_steps(num_finished, bar)
                 if must_evaluate:
                     self.evaluate()
                 if must_save or stop_signal:
@@ -411,6 +405,17 @@ class Pretraining:
             return 0
         logger.info("Stopped after step %d. A checkpoint is saved. Run the same command to continue.", progress.step)
         return stop_signal
+
+    def _log_steps(self, first: int, bar: tqdm) -> None:
+        """Log the steps from `first` on whose losses are known, and update the progress bar."""
+        training, losses = self.training, self.progress.losses
+        for step in range(first, len(losses)):
+            if (step + 1) % training.logging_steps == 0 or step + 1 == training.max_steps:
+                self.log(step)
+        if losses:
+            speed = f"{self.usage()['tokens_per_second']:,.0f} tokens/s"
+            bar.set_postfix_str(f"loss {losses[-1]:.3f}, {speed}", refresh=False)
+        bar.update()
 
     def batches(self) -> Batches:
         """Return the batches of the remaining forward passes of this process."""

@@ -5,12 +5,6 @@ AO-GPT: a decoder-only language model that predicts tokens in any order (arXiv 2
 
 The input of the decoder is a batch of rows. A row consists of a token, its position, and the target position, which the
 row predicts (see `rows.py`).
-
-With rotary positions (`position_encoding="rotary"`), attention queries are rotated by the position before the target,
-and keys by the position of the row's token. In the left-to-right order, these two positions are the same. With
-`target_injection="none"` in addition, the left-to-right predictions are those of a Llama with the same weights. Related
-models use separate inputs for targets: ARPG (arXiv 2503.10568) rotates the queries of a cross-attention by their
-targets, and A3 (arXiv 2601.13228) has a second stream of hidden states.
 """
 
 import copy
@@ -119,12 +113,7 @@ def eager_attention_forward(
 
 
 class AOGPTAttention(nn.Module):
-    """
-    Grouped-query attention between rows.
-
-    With rotary positions, attention queries are rotated by the position before the target, and keys by the position of
-    the row's token.
-    """
+    """Grouped-query attention between rows."""
 
     def __init__(self, config: AOGPTConfig, layer_idx: int) -> None:
         super().__init__()

@@ -27,6 +27,7 @@ from .likelihood import (
     average_over_orders,
     diffusion_bound,
     make_order_source,
+    token_log_probs,
 )
 from .modeling_aogpt import (
     AOGPTAttention,
@@ -226,7 +227,7 @@ class MaskedScorer(Scorer):
                 attention_mask=self.is_token[selected],
                 sigma=None if sigma is None else sigma[selected],
             ).last_hidden_state
-            log_probs = self.score_rows(hidden_states[is_selected], ids[is_selected])
+            log_probs = token_log_probs(self.model, hidden_states[is_selected], ids[is_selected])
             scores[selected] = torch.zeros_like(scores[selected]).masked_scatter(is_selected, log_probs)
         return scores
 

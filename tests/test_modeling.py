@@ -7,16 +7,13 @@ import re
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from packaging.version import Version
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, MDMEncoderForMaskedLM
-from modeling_aogpt.head_loss import LOGITS_PER_CHUNK
 from modeling_aogpt.orders import random_orders
 from modeling_aogpt.rows import branch_rows
 from tests.references import random_encoder, random_model
@@ -285,28 +282,6 @@ def test_attention_cannot_be_changed_by_arguments_of_transformers(kind: type, id
         for call in (model, partial(model.model, **rows)):
             with pytest.raises(ValueError, match=f"forward does not support the argument `{name}`"):
                 call(ids, **{name: value})
-
-
-def test_no_tensor_of_all_logits_is_made_without_logits() -> None:
-    class Largest(TorchDispatchMode):
-        size = 0
-
-        def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
-            output = function(*args, **(kwargs or {}))
-            if isinstance(output, torch.Tensor):
-                self.size = max(self.size, output.numel())
-            return output
-
-    sizes = []
-    ids = torch.zeros(4, 64, dtype=torch.long)
-    model = random_model(vocab_size=3000, num_valid_tokens=3000, mask_token_id=3000, max_position_embeddings=64)
-    for skip_logits in (False, True):
-        with pytest.MonkeyPatch.context() as patch, Largest() as largest:
-            patch.setitem(LOGITS_PER_CHUNK, "cpu", 3000 * 16)
-            model(ids, labels=ids, skip_logits=skip_logits).loss.backward()
-        sizes.append(largest.size)
-    assert sizes[0] == 4 * 64 * 3000
-    assert sizes[1] <= 3000 * model.config.hidden_size
 
 
 def test_a_head_of_another_kind_is_called(ids: torch.LongTensor) -> None:

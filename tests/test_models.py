@@ -66,20 +66,6 @@ def test_training_can_start_from_an_encoder(tmp_path: Path, vocabulary: dict) ->
     assert isinstance(make_model(config, str(tmp_path / "model")), MDMEncoderForMaskedLM)
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("--num_hidden_layers=2", "`num_hidden_layers` is 2, but is 1 in the model of .*. Remove the key"),
-        ("--architecture=encoder", "`architecture` is encoder, but is decoder in the model of "),
-        ("--sequence_length=13", r"`sequence_length` must be at most `max_position_embeddings` \(12\), but is 13"),
-        ("--objective=masked_diffusion", "or `architecture=encoder`"),
-    ],
-)
-def test_keys_that_contradict_the_checkpoint_are_errors(folder: Path, option: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        parse(folder, option)
-
-
 def test_models_of_other_types_are_errors(folder: Path) -> None:
     with pytest.raises(ValueError, match=r"There is no model '.*nowhere'"):
         parse(folder.with_name("nowhere"))

@@ -25,6 +25,7 @@ TRAINING_ORDERS = (*ORDER_NAMES, "shared", "context_first")
 LEFT_TO_RIGHT_FRACTION = 0.1
 
 GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # SplitMix64's increment, as a signed integer
+LAST_KEY = torch.iinfo(torch.int64).max  # sort key of padding
 SHARED_SAMPLE = -1  # sample seed of `orders="shared"`, where all samples have the same order
 
 
@@ -81,7 +82,8 @@ class OrderDistribution:
     Examples:
         >>> distribution = OrderDistribution(block_length=3)
         >>> samples = torch.arange(2)
-        >>> distribution.draw(seed=0, samples=samples, lengths=torch.tensor([6, 6]), width=6)
+        >>> orders, _ = distribution.draw(seed=0, samples=samples, lengths=torch.tensor([6, 6]), width=6)
+        >>> orders
         tensor([[1, 0, 2, 3, 5, 4],
                 [0, 1, 2, 3, 5, 4]])
     """
@@ -126,62 +128,45 @@ class OrderDistribution:
         samples: torch.LongTensor,
         lengths: torch.LongTensor,
         width: int,
-        is_context: torch.BoolTensor | None = None,
         fractions: torch.Tensor | None = None,
-    ) -> torch.LongTensor:
+        given_context: torch.BoolTensor | None = None,
+    ) -> tuple[torch.LongTensor, torch.BoolTensor]:
         """
-        Return the order (batch, width) of each sample. Positions from `lengths` on are padding and come last.
+        Return the order (batch, width) of each sample, and a tensor (batch, width) that is True at its context.
 
         `seed` is the seed of the run, and `samples` (batch,) are the seeds of the samples, such as their indices.
-        `is_context` (batch, width) is True at positions that come first, from left to right. It defaults to the result
-        of [`draw_context`]. `fractions` (batch, 1) are the probabilities of the left-to-right order, and default to
-        `left_to_right_fraction`. The order of sample b depends only on `seed` and on the values of these tensors at b.
+        Positions from `lengths` on are padding and come last. `fractions` (batch, 1) are the probabilities of the
+        left-to-right order, and default to `left_to_right_fraction`. With `"context_first"`, the context comes first,
+        from left to right. It is drawn for samples without any position in `given_context` (batch, width). Other orders
+        have no context. The order of sample b depends only on `seed` and on the values of these tensors at b.
         """
         positions = torch.arange(width, device=samples.device)
-        if is_context is None:
-            is_context = self.draw_context(seed, samples, lengths, width, fractions)
-        is_left_to_right = self._draw_left_to_right(seed, samples, fractions)
-        keys = torch.where(is_left_to_right, positions, self._draw_keys(seed, samples, positions))
+        is_padding = positions >= lengths[:, None]
+        fractions = self.left_to_right_fraction if fractions is None else fractions
+        is_left_to_right = to_uniform(draw_integers(make_streams(seed, samples), 1)) < fractions
+        keys = self._draw_keys(seed, samples, positions)
+        is_context = torch.zeros_like(is_padding)
+        if self.orders == "context_first":
+            num_context = self._draw_context_sizes(seed, samples, lengths).masked_fill(is_left_to_right[:, 0], 0)
+            ranks = keys.masked_fill(is_padding, LAST_KEY).argsort(dim=-1, stable=True).argsort(dim=-1)
+            is_context = ranks < num_context[:, None]
+        if given_context is not None:
+            is_context = torch.where(given_context.any(dim=1, keepdim=True), given_context, is_context)
+        keys = torch.where(is_left_to_right, positions, keys)
         keys = torch.where(is_context, positions - width, keys)
-        keys = keys.masked_fill(positions >= lengths[:, None], torch.iinfo(torch.int64).max)
-        orders = keys.argsort(dim=-1, stable=True)
-        if self.block_length is None and self.stride is None:
-            return orders
-        blocks = block_indices(positions, self.block_length, self.stride).masked_fill(is_left_to_right, 0)
-        return group_orders(orders, blocks.masked_fill(positions >= lengths[:, None], width))
+        orders = keys.masked_fill(is_padding, LAST_KEY).argsort(dim=-1, stable=True)
+        if self.block_length is not None or self.stride is not None:
+            blocks = block_indices(positions, self.block_length, self.stride).masked_fill(is_left_to_right, 0)
+            orders = group_orders(orders, blocks.masked_fill(is_padding, width))
+        return orders, is_context
 
-    def draw_context(
-        self,
-        seed: int,
-        samples: torch.LongTensor,
-        lengths: torch.LongTensor,
-        width: int,
-        fractions: torch.Tensor | None = None,
-    ) -> torch.BoolTensor:
-        """
-        Draw the positions that come first with `"context_first"`, as a boolean tensor (batch, width).
-
-        With other orders, the tensor is False everywhere. For the arguments, see [`draw`].
-        """
-        positions = torch.arange(width, device=samples.device)
-        if self.orders != "context_first":
-            return torch.zeros(len(samples), width, dtype=torch.bool, device=samples.device)
+    def _draw_context_sizes(self, seed: int, samples: torch.LongTensor, lengths: torch.LongTensor) -> torch.LongTensor:
+        """Draw the number (batch,) of positions that come first with `"context_first"`."""
         most = lengths - 1 if self.max_context is None else (lengths - 1).clamp(max=self.max_context)
         least = most.clamp(max=self.min_context or 0)
         # `draw_integers` does not use the output for the initial state, so this number is independent of the orders.
         uniform = to_uniform(mix_bits(make_streams(seed, samples)))
-        num_context = least + (uniform * (most - least + 1)).long()
-        num_context = num_context.masked_fill(self._draw_left_to_right(seed, samples, fractions)[:, 0], 0)
-        keys = self._draw_keys(seed, samples, positions)
-        keys = keys.masked_fill(positions >= lengths[:, None], torch.iinfo(torch.int64).max)
-        return keys.argsort(dim=-1, stable=True).argsort(dim=-1) < num_context[:, None]
-
-    def _draw_left_to_right(
-        self, seed: int, samples: torch.LongTensor, fractions: torch.Tensor | None
-    ) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, 1) that is True for samples with the left-to-right order."""
-        fractions = self.left_to_right_fraction if fractions is None else fractions
-        return to_uniform(draw_integers(make_streams(seed, samples), 1)) < fractions
+        return least + (uniform * (most - least + 1)).long()
 
     def _draw_keys(self, seed: int, samples: torch.LongTensor, positions: torch.LongTensor) -> torch.LongTensor:
         """Return nonnegative sort keys of positions, (batch, width) or (width,). Lower keys come first."""
@@ -293,26 +278,19 @@ class DataCollatorForAnyOrderLM:
         samples = torch.tensor([self._order_seed(feature) for feature in features])
         fractions = torch.tensor([self._fraction(feature) for feature in features], dtype=torch.float64)[:, None]
         padded_labels = _pad(labels, width, -100)
-        is_context = self._find_context(samples, padded_labels, torch.tensor(lengths), fractions)
+        is_given = (padded_labels == -100) & (torch.arange(width) < torch.tensor(lengths)[:, None])
+        orders, is_context = self._distribution.draw(
+            *(self.seed, samples, torch.tensor(lengths), width, fractions),
+            given_context=is_given if self.orders == "context_first" else None,
+        )
         batch = {
             "input_ids": _pad(ids, width, self.pad_token_id or 0),
-            "orders": self._distribution.draw(self.seed, samples, torch.tensor(lengths), width, is_context, fractions),
+            "orders": orders,
             "labels": padded_labels.masked_fill(is_context, -100),
         }
         if min(lengths) < width:
             batch["attention_mask"] = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
         return batch
-
-    def _find_context(
-        self, samples: torch.LongTensor, labels: torch.LongTensor, lengths: torch.LongTensor, fractions: torch.Tensor
-    ) -> torch.BoolTensor:
-        """Return a boolean tensor (batch, width) that is True at the context, given by labels of -100 or drawn."""
-        width = labels.shape[1]
-        is_drawn = self._distribution.draw_context(self.seed, samples, lengths, width, fractions)
-        if self.orders != "context_first":
-            return is_drawn
-        is_given = (labels == -100) & (torch.arange(width) < lengths[:, None])
-        return torch.where(is_given.any(dim=1, keepdim=True), is_given, is_drawn)
 
     def _fraction(self, feature: Mapping[str, object]) -> float:
         """Return the probability that the sequence gets the left-to-right order."""

@@ -33,6 +33,11 @@ MIN_KEYS_TO_REPEAT = 64
 STACKS_QUERIES = hasattr(sdpa_attention, "pack_gqa")
 
 
+def rows_per_head_call(most: int, num_ids: int) -> int:
+    """Return the number of rows whose logits are in memory at once: `most`, or fewer for more ids than GPT-2 has."""
+    return max(1, min(most, most * 50304 // num_ids))
+
+
 def to_device(values: torch.Tensor, device: torch.device | str | None) -> torch.Tensor:
     """
     Copy values to a device.

@@ -220,7 +220,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         progress = GenerationProgress(state, streamer, config.output_history, will_refine=config.refine_rounds > 0)
         if config.refine_rounds:
             check_refine_length(state, config.refine_length)
-        stops = eos is not None and config.can_stop_at_eos and config.stop_at_eos is not False
+        stops = eos is not None and config.may_stop_at_eos
         may_end = torch.ones_like(state.continues_prompt) if config.stop_at_eos else state.continues_prompt
 
         def after_step() -> None:

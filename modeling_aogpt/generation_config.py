@@ -99,7 +99,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
             whose likeliest token has at least the probability `threshold`, or the first position of the order if there
             is no such position.
         entropy_bound (`float`, defaults to 0.1): Bound on the dependence between the tokens of a step, in nats, for
-            `unmasking="entropy_bound"`.
+            `unmasking="entropy_bound"`. It holds at temperature 1 and without truncation, because entropies are
+            computed before temperature and truncation are applied.
         threshold (`float`, defaults to 0.9): Smallest probability of the likeliest token for `unmasking="threshold"`.
         order (`str`, *optional*): Order in which positions are unmasked: `"random"`, `"left_to_right"` or an adaptive
             order. The adaptive orders `"confidence"`, `"margin"` and `"entropy"` predict all masked positions in each
@@ -269,13 +270,16 @@ class AnyOrderGenerationConfig(GenerationConfig):
     @property
     def uses_eos(self) -> bool:
         """Return whether `eos_token_id` has an effect."""
-        return (
-            (self.can_stop_at_eos and self.stop_at_eos is not False) or self.min_length > 0 or self.min_new_tokens > 0
-        )
+        return self.may_stop_at_eos or self.min_length > 0 or self.min_new_tokens > 0
+
+    @property
+    def may_stop_at_eos(self) -> bool:
+        """Return whether sequences may end early, if an end-of-text id is known."""
+        return self.can_stop_at_eos and self.stop_at_eos is not False
 
     @property
     def can_stop_at_eos(self) -> bool:
-        """Return whether sequences can end early: left to right or in contiguous blocks, without refinement."""
+        """Return whether `stop_at_eos` is possible: left to right or in contiguous blocks, without refinement."""
         return (self.is_left_to_right or self.block_length is not None) and not self.refine_rounds
 
     def with_arguments(self, arguments: dict[str, Any], is_continuation: bool = False) -> "AnyOrderGenerationConfig":

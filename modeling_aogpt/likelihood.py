@@ -22,7 +22,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .devices import draw_uniform, warn_if_slow
+from .devices import draw_uniform, rows_per_head_call, warn_if_slow
 from .orders import (
     Orders,
     OrderSource,
@@ -49,11 +49,8 @@ MASKINGS = ("bernoulli", "fixed_count")
 # Default of `rows_per_pass`, the largest number of rows in a forward pass.
 ROWS_PER_PASS = 4096
 
-# Largest number of rows whose logits are in memory at once.
+# Largest number of rows whose logits are in memory at once. With GPT-2's vocabulary, they take 206 MB in float32.
 ROWS_PER_HEAD_CALL = 1024
-
-# Largest number of logits in memory at once. In float32, they take 206 MB.
-LOGITS_PER_HEAD_CALL = 1024 * 50304
 
 # Number of tokens of the shortest context that has more than one order.
 MIN_ENSEMBLE_CONTEXT = 2
@@ -410,7 +407,7 @@ def join_branches(
         The target position and the branch of each row, both of shape (batch, rows).
     """
     branches = []
-    for branch, part in enumerate(parts, CONTEXT):
+    for branch, part in enumerate(parts, CONTEXT):  # CONTEXT is -1, so the orders of the targets are branches 0, 1, ...
         ranks = torch.arange(part.shape[1], device=part.device)
         size = num_context if branch == CONTEXT else num_targets
         branches.append(torch.where(ranks < size[:, None], branch, PADDING))
@@ -422,20 +419,16 @@ def join_branches(
 # --------------------------------------------------------------------------------------------------------------- scores
 
 
-def token_log_probs(
-    head: Callable[[torch.Tensor], torch.Tensor],
-    hidden_states: torch.Tensor,
-    ids: torch.LongTensor,
-    num_valid_tokens: int,
-) -> torch.Tensor:
+def token_log_probs(model: PreTrainedModel, hidden_states: torch.Tensor, ids: torch.LongTensor) -> torch.Tensor:
     """
     Return the float64 log-probability (rows,) of one id in each row, normalized over the ids of text.
 
-    `head` maps last hidden states (rows, hidden_size) to logits (rows, vocab_size). `ids` has shape (rows,).
+    `hidden_states` (rows, hidden_size) are the last hidden states of the model, and `ids` has shape (rows,).
     """
-    num_rows, scores = max(1, min(ROWS_PER_HEAD_CALL, LOGITS_PER_HEAD_CALL // num_valid_tokens)), []
+    num_valid_tokens, scores = model.config.num_valid_tokens, []
+    num_rows = rows_per_head_call(ROWS_PER_HEAD_CALL, num_valid_tokens)
     for states, targets in zip(hidden_states.split(num_rows), ids.split(num_rows), strict=True):
-        logits = head(states)[:, :num_valid_tokens]
+        logits = model.apply_head(states)[:, :num_valid_tokens]
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         scores.append(-nn.functional.cross_entropy(logits, targets, reduction="none").double())
     return torch.cat(scores)
@@ -462,10 +455,6 @@ class Scorer:
         self.num_rows = 0  # rows computed so far, including padding
         self.is_token = token_mask(input_ids, attention_mask)
         self.positions, self.num_tokens = token_positions(self.is_token), self.is_token.sum(dim=-1)
-
-    def score_rows(self, hidden_states: torch.Tensor, ids: torch.LongTensor) -> torch.Tensor:
-        """Return the log-probability (rows,) of one id in each row, given the last hidden states of the rows."""
-        return token_log_probs(self.model.apply_head, hidden_states, ids, self.model.config.num_valid_tokens)
 
 
 class RowScorer(Scorer):
@@ -501,7 +490,7 @@ class RowScorer(Scorer):
         ).last_hidden_state
         is_scored = branches >= 0
         scores = torch.zeros(order.shape, dtype=torch.float64, device=order.device)
-        scores[is_scored] = self.score_rows(hidden_states[is_scored], ids[is_scored])
+        scores[is_scored] = token_log_probs(self.model, hidden_states[is_scored], ids[is_scored])
         return scores
 
     def score_permutations(

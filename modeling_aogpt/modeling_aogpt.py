@@ -5,12 +5,6 @@ AO-GPT: a decoder-only language model that predicts tokens in any order (arXiv 2
 
 The input of the decoder is a batch of rows. A row consists of a token, its position, and the target position, which the
 row predicts (see `rows.py`).
-
-With rotary positions (`position_encoding="rotary"`), attention queries are rotated by the position before the target,
-and keys by the position of the row's token. In the left-to-right order, these two positions are the same. With
-`target_injection="none"` in addition, the left-to-right predictions are those of a Llama with the same weights. Related
-models use separate inputs for targets: ARPG (arXiv 2503.10568) rotates the queries of a cross-attention by their
-targets, and A3 (arXiv 2601.13228) has a second stream of hidden states.
 """
 
 import copy
@@ -44,7 +38,14 @@ from .infilling import AnyOrderInfillingMixin
 from .likelihood import AnyOrderLikelihoodMixin
 from .orders import group_orders, index_by_position, index_by_rank, left_to_right_orders, token_mask, token_positions
 from .rows import add_start_row, branch_rows, causal_mask, query_mask, query_rows
-from .validation import check_forward_arguments, check_orders, prepare_input_ids, prepare_labels, should_validate
+from .validation import (
+    check_forward_arguments,
+    check_orders,
+    check_tensor,
+    prepare_input_ids,
+    prepare_labels,
+    should_validate,
+)
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, rows, head_dim)
 
@@ -112,12 +113,7 @@ def eager_attention_forward(
 
 
 class AOGPTAttention(nn.Module):
-    """
-    Grouped-query attention between rows.
-
-    With rotary positions, attention queries are rotated by the position before the target, and keys by the position of
-    the row's token.
-    """
+    """Grouped-query attention between rows."""
 
     def __init__(self, config: AOGPTConfig, layer_idx: int) -> None:
         super().__init__()
@@ -707,7 +703,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         Returns:
             `MaskedLMOutput` with `logits` (batch, n, vocab_size) and `loss`. `logits[b, i]` predicts `input_ids[b, i]`
             given the tokens that `orders[b]` has before position i. The loss is the mean cross-entropy of the labels in
-            nats, that is, Eq. 7 of the paper per token. Hidden states, if requested, are indexed by rank.
+            nats, that is, Eq. 7 of the paper per token. Its probabilities are normalized over all `config.vocab_size`
+            ids, and those of [`log_likelihood`] over the ids of text. Hidden states, if requested, are indexed by rank.
 
         Raises:
             ValueError: If an id is out of range, a sequence is too long, or an order is not a permutation.
@@ -838,7 +835,8 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens. With a cache, only the tokens after the cached
                 tokens.
             attention_mask (`torch.Tensor` of shape `(batch, cached + n)`, *optional*): 0 at padding. Padding may be
-                anywhere.
+                anywhere. A mask of shape `(batch or 1, 1, n, slots)` instead tells to which cached and new tokens each
+                token attends: it is boolean and True there, or is floating and 0 there. It must also be causal.
             position_ids (`torch.LongTensor` of shape `(batch, n)`, *optional*): Positions of the tokens. By default,
                 positions are counted from 0 without padding.
             past_key_values (`Cache`, *optional*): A Transformers cache.
@@ -856,7 +854,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
             can follow. In attention weights, the first row and the first column belong to the start row.
 
         Raises:
-            ValueError: If an id is out of range, or a sequence is too long.
+            ValueError: If an id is out of range, if a sequence is too long, or if another argument is not allowed.
         """
         check_forward_arguments(self, kwargs)
         if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
@@ -864,13 +862,14 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
                 f"`labels` need the logits of all positions, but `logits_to_keep` is {logits_to_keep}. Remove `labels` "
                 "or `logits_to_keep`."
             )
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=self.config)
+        num_cached = 0 if past_key_values is None else past_key_values.get_seq_length()
+        attention_mask = make_boolean_mask(attention_mask, input_ids, num_cached)
         has_token_mask = attention_mask is not None and attention_mask.dim() == 2
         input_ids = prepare_input_ids(
             self, input_ids, attention_mask[:, -input_ids.shape[1] :] if has_token_mask else None
         )
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=self.config)
-        num_cached = 0 if past_key_values is None else past_key_values.get_seq_length()
         position_ids = self._prepare_position_ids(input_ids, attention_mask, position_ids, num_cached)
 
         start_position = torch.full_like(input_ids[:, :1], -1)
@@ -917,14 +916,14 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
     def _prepare_position_ids(
         self,
         input_ids: torch.LongTensor,
-        attention_mask: torch.Tensor | None,
+        attention_mask: torch.BoolTensor | None,
         position_ids: torch.LongTensor | None,
         num_cached: int | torch.Tensor,
     ) -> torch.LongTensor:
         length = input_ids.shape[1]
         if position_ids is None:
             if attention_mask is not None and attention_mask.dim() == 2:
-                position_ids = token_positions(attention_mask != 0)[:, -length:]
+                position_ids = token_positions(attention_mask)[:, -length:]
             else:
                 position_ids = num_cached + torch.arange(length, device=input_ids.device)[None]
         elif attention_mask is None and not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
@@ -950,27 +949,48 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
     def _prepare_mask(
         self,
         input_ids: torch.LongTensor,
-        attention_mask: torch.Tensor | None,
+        attention_mask: torch.BoolTensor | None,
         past_key_values: Cache | None,
         num_cached: int | torch.Tensor,
     ) -> torch.BoolTensor | None:
         """Return the attention mask (batch or 1, 1, rows, slots) with start row, or None if attention is causal."""
         length, device = input_ids.shape[1], input_ids.device
         num_slots = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
-        has_token_mask = attention_mask is not None and attention_mask.dim() == 2
-        if has_token_mask and attention_mask.shape[1] != num_cached + length:
+        if num_slots == length and not has_padding(attention_mask):
+            return None
+        if attention_mask is None or attention_mask.dim() == 2:
+            attention_mask = causal_mask(length, num_slots, num_cached, attention_mask, device)
+        return add_start_row(attention_mask)
+
+
+def make_boolean_mask(
+    attention_mask: torch.Tensor | None, input_ids: torch.LongTensor, num_cached: int | torch.Tensor
+) -> torch.BoolTensor | None:
+    """
+    Check the attention mask of a causal language model, and return it as a boolean tensor of the same shape.
+
+    A tensor (batch, cached + n) is True at tokens. A tensor (batch or 1, 1, n, slots) is True where a token attends to
+    a slot.
+    """
+    if attention_mask is None:
+        return None
+    check_tensor("attention_mask", attention_mask)
+    if attention_mask.dim() == 2:
+        length = input_ids.shape[1]
+        if attention_mask.shape[1] != num_cached + length:
             raise ValueError(
                 f"`attention_mask` must have {int(num_cached) + length} columns, for {int(num_cached)} cached and "
                 f"{length} new tokens, but has {attention_mask.shape[1]}. Include the cached tokens in the mask."
             )
-        if num_slots == length and not has_padding(attention_mask):
-            return None
-        if attention_mask is not None and not has_token_mask:
-            mask = attention_mask if attention_mask.dtype == torch.bool else attention_mask == 0
-        else:
-            is_token = attention_mask.bool() if has_token_mask else None
-            mask = causal_mask(length, num_slots, num_cached, is_token, device)
-        return add_start_row(mask)
+        return attention_mask != 0
+    is_boolean = attention_mask.dtype == torch.bool
+    if attention_mask.dim() != 4 or not (is_boolean or attention_mask.is_floating_point()):
+        raise ValueError(
+            "`attention_mask` must have shape (batch, n), or shape (batch, 1, n, slots) and a boolean or floating "
+            f"dtype, but has shape {tuple(attention_mask.shape)} and dtype {attention_mask.dtype}. Use "
+            "attention_mask.bool() if it is 1 where a token attends to a slot."
+        )
+    return attention_mask if is_boolean else attention_mask == 0
 
 
 def has_padding(attention_mask: torch.Tensor | None) -> bool:

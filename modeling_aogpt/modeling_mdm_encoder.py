@@ -8,8 +8,6 @@ to all rows. The prediction at a masked position depends on the set of unmasked 
 values change whenever a token is unmasked, so they cannot be cached.
 """
 
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -29,6 +27,7 @@ from .likelihood import (
     average_over_orders,
     diffusion_bound,
     make_order_source,
+    token_log_probs,
 )
 from .modeling_aogpt import (
     AOGPTAttention,
@@ -228,7 +227,7 @@ class MaskedScorer(Scorer):
                 attention_mask=self.is_token[selected],
                 sigma=None if sigma is None else sigma[selected],
             ).last_hidden_state
-            log_probs = self.score_rows(hidden_states[is_selected], ids[is_selected])
+            log_probs = token_log_probs(self.model, hidden_states[is_selected], ids[is_selected])
             scores[selected] = torch.zeros_like(scores[selected]).masked_scatter(is_selected, log_probs)
         return scores
 
@@ -478,43 +477,6 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
         output = self.model(input_ids, attention_mask=attention_mask, sigma=sigma, **kwargs)
         logits = self.apply_head(output.last_hidden_state)
         return self.make_masked_lm_output(logits, input_ids, attention_mask, labels, output, **kwargs)
-
-    def network_output(
-        self,
-        input_ids: torch.LongTensor,
-        attention_mask: torch.Tensor | None = None,
-        sigma: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """
-        Return the output of the head (batch, n, vocab_size), without the changes that [`forward`] makes to it.
-
-        Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): As in [`forward`].
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): As in [`forward`].
-            sigma (`torch.Tensor` of shape `(batch,)`, *optional*): As in [`forward`].
-        """
-        input_ids = prepare_input_ids(self, input_ids, attention_mask, allow_mask=True)
-        return self.apply_head(self.model(input_ids, attention_mask=attention_mask, sigma=sigma).last_hidden_state)
-
-    def log_score(
-        self, input_ids: torch.LongTensor, sigma: torch.Tensor, attention_mask: torch.Tensor | None = None
-    ) -> torch.Tensor:
-        """
-        Return the log score of a SEDD, log(p_t(x_t with y at i) / p_t(x_t)), as a tensor (batch, n, vocab_size).
-
-        For a position i and an id y, the log score is the network's output minus log(e^sigma - 1) minus log V, where V
-        is the number of ids of text. It is 0 at the id that `input_ids` has at position i.
-
-        Args:
-            input_ids (`torch.LongTensor` of shape `(batch, n)`): As in [`forward`].
-            sigma (`torch.Tensor` of shape `(batch,)`): Noise level of each sequence. A model that uses no noise level
-                has no score, and raises an error.
-            attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): As in [`forward`].
-        """
-        input_ids = prepare_input_ids(self, input_ids, attention_mask, allow_mask=True)
-        output = self.network_output(input_ids, attention_mask, sigma)
-        scale = sigma.expm1().log() + math.log(self.config.num_valid_tokens)
-        return (output - scale[:, None, None]).to(output.dtype).scatter(2, input_ids[..., None], 0.0)
 
 
 __all__ = ["MDMEncoderForMaskedLM", "MDMEncoderModel", "MDMEncoderPreTrainedModel"]

@@ -21,7 +21,7 @@ from transformers.generation import (
 )
 
 from .decoding_state import DecodingState, QueryResult
-from .devices import draw_uniform, to_device
+from .devices import draw_uniform, rows_per_head_call, to_device
 
 TOP_P_RULES = ("inclusive", "exclusive")
 
@@ -37,11 +37,8 @@ BLOCK_SIZE = 128
 # times as long as the arithmetic.
 ROWS_ON_CPU = 16
 
-# Largest number of queries whose logits are in memory at once.
+# Largest number of queries whose logits are in memory at once. With GPT-2's vocabulary, they take 103 MB in float64.
 ROWS_PER_HEAD_CALL = 256
-
-# Largest number of logits in memory at once. In float64, they take 103 MB.
-LOGITS_PER_HEAD_CALL = 256 * 50304
 
 # Logits processors of Transformers that depend on the end or the length of `input_ids`. Their `input_ids` must be the
 # text before the token to predict.
@@ -260,7 +257,7 @@ class TokenSampler:
         )
 
     def _rows_per_head_call(self) -> int:
-        return max(1, min(ROWS_PER_HEAD_CALL, LOGITS_PER_HEAD_CALL // self.state.model.config.vocab_size))
+        return rows_per_head_call(ROWS_PER_HEAD_CALL, self.state.model.config.vocab_size)
 
     def _sample_rows(
         self, raw: torch.Tensor, processed: torch.Tensor, measure: MeasureFunction | None

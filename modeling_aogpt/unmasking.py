@@ -234,7 +234,8 @@ class EntropyBoundUnmasking(AdaptiveUnmasking):
 
     The sum of the entropies of these candidates minus the largest entropy is at most `bound` nats. This difference
     bounds the Kullback-Leibler divergence between the joint distribution of the tokens and the product of the
-    distributions from which they are drawn (arXiv 2505.24857).
+    distributions from which they are drawn (arXiv 2505.24857), at temperature 1 and without truncation. (Entropies are
+    computed before temperature and truncation are applied.)
     """
 
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -166,7 +166,7 @@ def should_validate(model: PreTrainedModel, values: torch.Tensor) -> bool:
 
 
 def check_text_ids(model: PreTrainedModel, name: str, ids: torch.LongTensor, also_allowed: int | None = None) -> None:
-    """Raise a `ValueError` if `ids` contain a value other than `also_allowed` and ids of text, which stand for text."""
+    """Raise a `ValueError` if `ids` contain a value that is neither an id of text nor `also_allowed`."""
     if not should_validate(model, ids):
         return
     config = model.config

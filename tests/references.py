@@ -4,6 +4,7 @@
 
 import inspect
 import itertools
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +100,25 @@ def encoder_conditional(model: MDMEncoderForMaskedLM, context: Context, target: 
     for position, token in context:
         ids[0, position] = token
     return model(ids).logits[0, target, : model.config.num_valid_tokens].softmax(-1)
+
+
+def network_output(
+    model: MDMEncoderForMaskedLM, input_ids: torch.LongTensor, sigma: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the output of the head of an encoder (batch, n, vocab_size), without the changes of its `forward`."""
+    return model.apply_head(model.model(input_ids, sigma=sigma).last_hidden_state)
+
+
+def log_score(model: MDMEncoderForMaskedLM, input_ids: torch.LongTensor, sigma: torch.Tensor) -> torch.Tensor:
+    """
+    Return the log score of a SEDD, log(p_t(x_t with y at i) / p_t(x_t)), as a tensor (batch, n, vocab_size).
+
+    For a position i and an id y, the log score is the network's output minus log(e^sigma - 1) minus log V, where V is
+    the number of ids of text. It is 0 at the id that `input_ids` has at position i.
+    """
+    output = network_output(model, input_ids, sigma)
+    scale = sigma.expm1().log() + math.log(model.config.num_valid_tokens)
+    return (output - scale[:, None, None]).to(output.dtype).scatter(2, input_ids[..., None], 0.0)
 
 
 class Enumeration:

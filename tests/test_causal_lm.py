@@ -91,6 +91,18 @@ def test_a_4d_attention_mask_may_be_boolean_or_additive(causal: AOGPTForCausalLM
     assert differs.tolist() == [False] * 6 + [True] * 6
 
 
+@pytest.mark.parametrize("shape", [(1, 1, 12, 12), (1, 12, 12)])
+def test_an_attention_mask_that_could_be_misread_is_an_error(
+    causal: AOGPTForCausalLM, ids: torch.LongTensor, shape: tuple[int, ...]
+) -> None:
+    """An integer mask of 4 dimensions could be boolean (0 is masked) or additive (0 is not masked)."""
+    message = (
+        r"a boolean or floating dtype, but has shape \(1, .*12, 12\) and dtype torch\.int64\. Use attention_mask\.bool"
+    )
+    with pytest.raises(ValueError, match=message):
+        causal(ids, attention_mask=torch.ones(shape, dtype=torch.long).tril())
+
+
 @pytest.mark.parametrize("cache", ["dynamic", "static"])
 def test_greedy_generation_of_transformers_equals_left_to_right_any_order_generation(
     any_order: AOGPTForAnyOrderLM, causal: AOGPTForCausalLM, ids: torch.LongTensor, cache: str

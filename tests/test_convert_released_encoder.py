@@ -19,6 +19,7 @@ from transformers import AutoModelForMaskedLM
 
 from modeling_aogpt import MDMEncoderForMaskedLM
 from modeling_aogpt.convert_reference_checkpoint import SEDD, convert, load_released, read_encoder_config
+from tests.references import log_score, network_output
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -51,11 +52,11 @@ def check_golden(model: MDMEncoderForMaskedLM, name: str, tolerance: float = 1e-
     assert (ids[:, positions] == model.config.mask_token_id).any()
     assert (ids[:, positions] != model.config.mask_token_id).any()
     if name == "radd":
-        output = model.network_output(ids)[:, positions]
+        output = network_output(model, ids)[:, positions]
         torch.testing.assert_close(output, golden["logits"], rtol=0, atol=tolerance, check_dtype=False)
         return
     for level in range(3):
-        output = model.log_score(ids, golden[f"sigma_{level}"])[:, positions]
+        output = log_score(model, ids, golden[f"sigma_{level}"])[:, positions]
         torch.testing.assert_close(output, golden[f"log_score_{level}"], rtol=0, atol=tolerance, check_dtype=False)
 
 
@@ -88,10 +89,10 @@ def test_logits_are_those_of_the_denoiser(name: str, source: Path) -> None:
     model = load_released(source).double()
     ids = load_file(FIXTURES / f"{name}_golden.safetensors")["input_ids"]
     if name == "radd":
-        sigma, expected = None, model.network_output(ids)[..., :96].log_softmax(-1)
+        sigma, expected = None, network_output(model, ids)[..., :96].log_softmax(-1)
     else:
         sigma = torch.tensor([0.1, 1.0, 5.0])
-        score = (model.log_score(ids, sigma)[..., :96] + sigma.expm1().log()[:, None, None]).exp()
+        score = (log_score(model, ids, sigma)[..., :96] + sigma.expm1().log()[:, None, None]).exp()
         expected = (score / score.sum(-1, keepdim=True)).log()
     logits = model(ids, sigma=sigma).logits
     is_masked = ids == 96

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.references import Enumeration, chi_square, encoder_conditional, random_encoder, seeded
+from tests.references import Enumeration, chi_square, encoder_conditional, log_score, random_encoder, seeded
 
 pytestmark = pytest.mark.usefixtures("large_chunks")
 
@@ -98,7 +98,7 @@ def distribution_of_score_steps(sedd: Enumeration, num_steps: int, unmasking: st
         for state, probability in states.items():
             with torch.no_grad():
                 sigma = torch.tensor([noise_level(time)], dtype=torch.float64)
-                score = model.log_score(torch.tensor([state]), sigma)[0, :, :mask].exp()
+                score = log_score(model, torch.tensor([state]), sigma)[0, :, :mask].exp()
             options = []
             for position, token in enumerate(state):
                 if token != mask:
@@ -137,9 +137,8 @@ def test_score_steps_unmask_with_the_probability_of_the_total_score(sedd: Enumer
     )
     with torch.no_grad():
         masked = torch.full((1, 3), sedd.model.config.mask_token_id)
-        score = (
-            sedd.model.log_score(masked, torch.tensor([noise_level(1.0)], dtype=torch.float64))[0, :, :-1].exp().sum(-1)
-        )
+        sigma = torch.tensor([noise_level(1.0)], dtype=torch.float64)
+        score = log_score(sedd.model, masked, sigma)[0, :, :-1].exp().sum(-1)
     middle = 1 - (1 - 1e-5) / 2
     rate = (
         (1 - middle) * (1 - 1e-3) / 1e-3 if unmasking == "euler" else math.expm1(noise_level(1.0) - noise_level(middle))

@@ -14,7 +14,7 @@ from modeling_aogpt import AnyOrderGenerationOutput, AOGPTForAnyOrderLM, DataCol
 from modeling_aogpt.orders import random_orders
 from modeling_aogpt.sampling import compute_probabilities, make_warpers
 from modeling_aogpt.validation import check_orders
-from tests.references import random_encoder, random_model, seeded
+from tests.references import network_output, random_encoder, random_model, seeded
 
 EOS, MASK, LENGTH = 4, 11, 7
 NUM_CHUNKS, PER_CHUNK = 5, 200
@@ -72,7 +72,7 @@ def reference_logits(model: torch.nn.Module, context: Context, target: int, leng
     for position, token in context:
         ids[0, position] = token
     if not isinstance(model, AOGPTForAnyOrderLM):
-        return model.network_output(ids)[0, target, :11]
+        return network_output(model, ids)[0, target, :11]
     known = [position for position, _ in context]
     rest = [position for position in range(length) if position not in (*known, target)]
     return model(ids, orders=torch.tensor([[*known, target, *rest]])).logits[0, target, :11]

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -263,7 +264,8 @@ def test_scores_of_bfloat16_logits_are_computed_in_float32_over_ids_of_text() ->
     head, states, ids = torch.nn.Linear(8, 50).bfloat16(), torch.randn(20, 8).bfloat16(), torch.arange(20)
     for num_valid_tokens in (20, 50):
         expected = head(states)[:, :num_valid_tokens].float().log_softmax(-1).gather(1, ids[:, None])[:, 0].double()
-        scores = likelihood.token_log_probs(head, states, ids, num_valid_tokens)
+        model = SimpleNamespace(apply_head=head, config=SimpleNamespace(num_valid_tokens=num_valid_tokens))
+        scores = likelihood.token_log_probs(model, states, ids)
         torch.testing.assert_close(scores, expected, rtol=0, atol=1e-6)
 
 

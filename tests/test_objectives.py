@@ -13,7 +13,7 @@ import torch
 
 from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.unmasking import MAX_MASKED_FRACTION
-from tests.references import random_model
+from tests.references import log_score, random_model
 from training.objectives import OBJECTIVES, AnyOrderObjective, MaskedDiffusionObjective, ScoreEntropyObjective
 
 IDS = torch.tensor([[3, 1, 3, 0]])
@@ -130,13 +130,13 @@ def test_score_entropy_equals_its_definition(time: float) -> None:
     expected = actual = 0.0
     for mask in MASKS:
         state = IDS.masked_fill(mask, mask_id)
-        scores = model.log_score(state, torch.tensor([sigma], dtype=torch.float64))[0]
+        scores = log_score(model, state, torch.tensor([sigma], dtype=torch.float64))[0]
         state_loss = 0.0
         for position in mask.nonzero()[:, 0]:  # other transitions have rate 0
             for token in range(num_ids):
                 ratio = math.exp(-sigma) / (1 - math.exp(-sigma)) if token == IDS[0, position] else 0.0
-                log_score = scores[position, token].item()
-                state_loss += math.exp(log_score) - ratio * log_score + (ratio and ratio * (math.log(ratio) - 1))
+                value = scores[position, token].item()
+                state_loss += math.exp(value) - ratio * value + (ratio and ratio * (math.log(ratio) - 1))
         weight = probability(mask, 1 - math.exp(-sigma))
         expected += weight * rate * state_loss / LENGTH
         actual += weight * loss(ScoreEntropyObjective(model), mask, time)

@@ -12,7 +12,7 @@ from modeling_aogpt.validation import check_orders
 
 
 def draw(distribution: OrderDistribution, count: int, length: int, seed: int = 0) -> torch.LongTensor:
-    return distribution.draw(seed, torch.arange(count), torch.full((count,), length), length)
+    return distribution.draw(seed, torch.arange(count), torch.full((count,), length), length)[0]
 
 
 def test_streams_are_those_of_splitmix64() -> None:
@@ -108,19 +108,18 @@ def test_by_default_only_random_orders_without_blocks_are_mixed_with_left_to_rig
 def test_an_order_is_a_function_of_seed_sample_and_length(orders: str, arguments: dict) -> None:
     distribution = OrderDistribution(orders, left_to_right_fraction=0.2, **arguments)
     samples, lengths = torch.arange(100, 140), torch.arange(40) % 8 + 1
-    together = distribution.draw(5, samples, lengths, 11)
+    together, _ = distribution.draw(5, samples, lengths, 11)
     check_orders("orders", together, 40, 11)
     for row, sample, length in zip(together, samples, lengths, strict=True):
         assert row[length:].tolist() == list(range(length, 11))
-        assert torch.equal(row[:length], distribution.draw(5, sample[None], length[None], int(length))[0])
-    assert not torch.equal(together, distribution.draw(6, samples, lengths, 11))
+        assert torch.equal(row[:length], distribution.draw(5, sample[None], length[None], int(length))[0][0])
+    assert not torch.equal(together, distribution.draw(6, samples, lengths, 11)[0])
 
 
 def test_the_context_comes_first_from_left_to_right() -> None:
     distribution = OrderDistribution("context_first", min_context=1, max_context=3)
     samples, lengths = torch.arange(12000), torch.tensor([5, 4, 2]).repeat(4000)
-    orders = distribution.draw(0, samples, lengths, 6)
-    is_context = distribution.draw_context(0, samples, lengths, 6)
+    orders, is_context = distribution.draw(0, samples, lengths, 6)
     check_orders("orders", orders, 12000, 6)
     for length, most in ((5, 3), (4, 3), (2, 1)):  # at least one position is not context
         counts = is_context[lengths == length].sum(dim=1)
@@ -148,9 +147,9 @@ def test_context_and_the_order_of_the_rest_are_uniform() -> None:
 def test_a_fraction_of_sequences_has_no_context() -> None:
     distribution = OrderDistribution("context_first", min_context=2, left_to_right_fraction=0.25)
     samples, lengths = torch.arange(4000), torch.full((4000,), 12)
-    is_empty = ~distribution.draw_context(0, samples, lengths, 12).any(dim=1)
+    orders, is_context = distribution.draw(0, samples, lengths, 12)
+    is_empty = ~is_context.any(dim=1)
     assert abs(is_empty.float().mean() - 0.25) < 4 * (0.1875 / 4000) ** 0.5
-    orders = distribution.draw(0, samples, lengths, 12)
     assert (orders[is_empty] == torch.arange(12)).all()
 
 

@@ -137,7 +137,7 @@ class ScoreEntropyObjective(MaskedDiffusionObjective):
     A token is masked with probability 1 - e^-sigma(t) = (1 - eps) t (see `log_linear_noise`). The model's score of an
     id estimates the ratio of two probabilities: that of the sequence with this id, and that of the sequence with the
     mask. At a masked position, the true ratio is r = 1 / (e^sigma - 1) for the id of the original token, and 0 for all
-    other ids. The model's score is r exp(logits - log V) (`MDMEncoderForMaskedLM.log_score`). The loss of a position is
+    other ids. The model's score is r exp(logits - log V), for V ids of text. The loss of a position is
 
         sigma'(t) (sum of scores - r log score[token] + r log r - r).
 

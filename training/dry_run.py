@@ -89,13 +89,7 @@ def estimate_run(
     seconds = step_flops / (num_processes * PEAK_FLOPS[gpus[0]] * options.mfu)
     hours = training.max_steps * seconds / 3600
     memory = device_memory(model, batch_tokens // passes // num_processes, training, launch)
-    checkpoint = model.num_parameters() * CHECKPOINT_BYTES
-    milestones = training.max_steps // (training.keep_every or training.max_steps + 1)
-    milestones += first_decay_step(training) is not None
-    kept = training.save_total_limit + 1 + milestones  # an old checkpoint is removed after the new one is written
-    final_model = model.num_parameters() * 4
-    folder = training.output_dir.absolute()
-    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    disk, is_free = disk_space(model.num_parameters(), training)
     values = {
         "parameters": f"{model.num_parameters():,}",
         "tokens": f"{training.max_steps * batch_tokens:,} ({batch_tokens:,} per step)",
@@ -104,8 +98,7 @@ def estimate_run(
         "speed": f"{3600 / seconds:,.0f} steps per hour at {options.mfu:.0%} MFU",
         "time": (f"{hours:,.1f} hours" if hours < 24 else f"{hours / 24:,.1f} days") + " without evaluations",
         "memory per GPU": f"{memory / 1e9:,.1f} of {options.gpu_memory:g} GB",
-        "disk": f"{kept} checkpoints of {checkpoint / 1e9:,.1f} GB, model of {final_model / 1e9:,.1f} GB; "
-        f"{free / 1e9:,.0f} GB are free",
+        "disk": disk,
     }
     problems = []
     if memory > options.gpu_memory * 1e9:
@@ -113,9 +106,21 @@ def estimate_run(
             "Memory: decrease `per_device_batch_size`, set `activation_checkpointing` to selective or full, or shard "
             "the weights (`--launch training/accelerate/fsdp2.yaml`)."
         )
-    if kept * checkpoint + final_model > free:
+    if not is_free:
         problems.append("Disk: free some space, decrease `save_total_limit`, or increase `keep_every`.")
     return values, problems
+
+
+def disk_space(num_parameters: int, training: TrainingArguments) -> tuple[str, bool]:
+    """Describe the disk space of the checkpoints and of the final model. Also return whether this space is free."""
+    checkpoint, final_model = num_parameters * CHECKPOINT_BYTES, num_parameters * 4
+    milestones = training.max_steps // (training.keep_every or training.max_steps + 1)
+    milestones += first_decay_step(training) is not None
+    kept = training.save_total_limit + 1 + milestones  # an old checkpoint is removed after the new one is written
+    folder = training.output_dir.absolute()
+    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    sizes = f"{kept} checkpoints of {checkpoint / 1e9:,.1f} GB, model of {final_model / 1e9:,.1f} GB"
+    return f"{sizes}; {free / 1e9:,.0f} GB are free", kept * checkpoint + final_model <= free
 
 
 def read_launch(options: Arguments) -> dict[str, Any]:

@@ -27,9 +27,6 @@ class Options:
     """Base class for the options of a command. Subclasses are dataclasses whose fields are made with `option`."""
 
     def __post_init__(self) -> None:
-        self.check_bounds()
-
-    def check_bounds(self) -> None:
         """Raise a `ValueError` if an option is out of bounds. In a list, every item is checked."""
         for item in fields(self):
             least, below = item.metadata.get("least"), item.metadata.get("below")

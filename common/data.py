@@ -58,7 +58,6 @@ class Data:
 
 def load_data(arguments: DataArguments) -> Data:
     """Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order."""
-    arguments.check_bounds()
     marks = arguments.context_marks
     if marks is not None and (arguments.packing != "documents" or len(set(marks)) != 2 or len(marks) != 2):
         raise ValueError(
@@ -79,14 +78,8 @@ def load_data(arguments: DataArguments) -> Data:
     validation_rows, validation_facts = _make_sequences(validation, "validation", tokenizer, arguments)
     train_rows, train_facts = _make_sequences(train, "train", tokenizer, arguments)
     num_rows = len(train.rows) + (0 if validation.rows is train.rows else len(validation.rows))
-    facts = {
-        "corpus": arguments.name,
-        "packing": arguments.packing,
-        "sources": describe_sources(arguments),
-        "train": train_facts,
-        "validation": validation_facts,
+    facts = _make_facts(arguments, train_facts, validation_facts) | {
         "empty_documents": num_rows - train_facts["documents"] - validation_facts["documents"],
-        "tokenizer": arguments.tokenizer or "byte-level BPE of the training documents",
         "bytes_per_token": round(train_facts["bytes"] / train_facts["tokens"], 3),
     }
     return Data(arguments, train_rows, validation_rows, tokenizer, facts)
@@ -126,15 +119,19 @@ def _open_stream(arguments: DataArguments) -> Data:
         if "validation" not in streams:
             excluded = frozenset(map(sha256, texts))
     validation, facts = _make_sequences(Split(held_out), "validation", tokenizer, arguments)
-    facts = {
+    facts = _make_facts(arguments, {"streamed_files": streams["train"].num_shards}, facts)
+    return Data(arguments, streams["train"], validation, tokenizer, facts, excluded)
+
+
+def _make_facts(arguments: DataArguments, train: dict[str, int], validation: dict[str, int]) -> dict[str, Any]:
+    return {
         "corpus": arguments.name,
         "packing": arguments.packing,
         "sources": describe_sources(arguments),
-        "train": {"streamed_files": streams["train"].num_shards},
-        "validation": facts,
-        "tokenizer": arguments.tokenizer,
+        "train": train,
+        "validation": validation,
+        "tokenizer": arguments.tokenizer or "byte-level BPE of the training documents",
     }
-    return Data(arguments, streams["train"], validation, tokenizer, facts, excluded)
 
 
 def _make_sequences(

@@ -54,14 +54,9 @@ def encode_documents(
         remove_columns=texts.column_names,
         features=Features(columns),
         fn_kwargs={"is_member": is_member, "columns": list(columns), **options},
-        num_proc=limit_workers(num_workers, texts),
+        num_proc=num_workers,
         desc="Tokenizing",
     )
-
-
-def limit_workers(num_workers: int | None, rows: Dataset) -> int | None:
-    """Return `num_workers`, but at most one process per row. None means that no processes are started."""
-    return None if num_workers is None else max(min(num_workers, len(rows)), 1)
 
 
 def _encode_members(
@@ -285,30 +280,24 @@ def pad(
     sequence_length: int,
     end_of_text: int,
     split: str,
-    drop_long_documents: bool | None = None,
+    drop_long_documents: bool = False,
     num_workers: int | None = None,
 ) -> tuple[Dataset, dict[str, int]]:
     """
     Return one sequence per document, padded with end-of-text, and the number of documents that were too long.
 
-    Documents that are too long are an error, unless `drop_long_documents` is True. (Pass None if the user cannot set
-    this option; the error then does not mention it.) The `labels` of the documents, if any, are padded as well.
-    `num_workers` is as in [`encode_documents`].
+    Documents that are too long are an error, unless `drop_long_documents` is set and some documents fit. The `labels`
+    of the documents, if any, are padded as well. `num_workers` is as in [`encode_documents`].
     """
     fitting = documents.filter(lambda num_tokens: num_tokens <= sequence_length, input_columns="num_tokens")
     left_out = len(documents) - len(fitting)
     if left_out and (not drop_long_documents or not len(fitting)):
         sizes = documents.with_format("numpy")["num_tokens"][:]
-        hints = {
-            None: "",
-            False: " Or set `drop_long_documents`, which leaves them out." if len(fitting) else "",
-            True: f" `drop_long_documents` would leave none: the shortest document has {sizes.min()} tokens.",
-        }
         raise ValueError(
             f"{left_out} of {len(documents)} {split} documents are longer than `sequence_length` "
-            f"({sequence_length}), including end-of-text. The longest has {sizes.max()} tokens. Increase "
-            "`sequence_length` if the model supports longer sequences, or set `packing=packed`."
-            + hints[drop_long_documents]
+            f"({sequence_length}), including end-of-text. The documents have {sizes.min()} to {sizes.max()} tokens. "
+            "Increase `sequence_length` if the model supports longer sequences, or set `packing=packed`. For training, "
+            "`drop_long_documents` leaves them out, unless all documents are too long."
         )
     if left_out:
         logger.warning(
@@ -322,7 +311,7 @@ def pad(
         },
         batched=True,
         input_columns=columns,
-        num_proc=limit_workers(num_workers, fitting),
+        num_proc=num_workers,
         desc="Padding",
     )
     return rows, {"left_out_documents": left_out}

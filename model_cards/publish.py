@@ -17,6 +17,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from huggingface_hub import HfApi
@@ -87,21 +88,15 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     model = load_local(model_folder)
     tokenizer = load_matching_tokenizer(model.config, arguments.tokenizer or str(model_folder))
     is_converted = getattr(model.config, "source_config", None) is not None
-    facts = read_facts(arguments.card or ("converted" if is_converted else "default"))
+    card_name = arguments.card or ("converted" if is_converted else "default")
+    facts = read_facts(card_name)
     num_parameters = model.num_parameters()
     weights = identity_of_weights(str(model_folder)) if arguments.results else None
     measurements = [
         row for path in arguments.results for row in read_zero_shot_measurements(path, num_parameters, weights)
     ]
     if run_results is not None:
-        corpus = name_corpus(run_results)
-        if facts.get("corpus", corpus) != corpus:
-            raise ValueError(
-                f"The card {arguments.card!r} is for models trained on {facts['corpus']}, but {source} was trained on "
-                f"{corpus}. Remove `--card` to use the default card, or pass a YAML file for this run."
-            )
-        facts["hyperparameters"] = select_hyperparameters(run_results)
-        facts.setdefault("training_data", describe_corpus(run_results))
+        facts = _with_run_facts(facts, card_name, run, run_results)
         measurements = read_run_measurements(run, run_results) + measurements
     card = render_card(
         repo_id,
@@ -118,6 +113,17 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         tokenizer.save_pretrained(temporary)
         shutil.copy(ROOT / "LICENSE", temporary / "LICENSE")
         card.save(temporary / "README.md")
+
+
+def _with_run_facts(facts: dict[str, Any], card: str, run: Path, results: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a card and of a run. Raise a `ValueError` if the card is for runs with another corpus."""
+    corpus = name_corpus(results)
+    if facts.get("corpus", corpus) != corpus:
+        raise ValueError(
+            f"The card {card!r} is for models trained on {facts['corpus']}, but {run} was trained on {corpus}. Remove "
+            "`--card` to use the default card, or pass a YAML file for this run."
+        )
+    return {"training_data": describe_corpus(results)} | facts | {"hyperparameters": select_hyperparameters(results)}
 
 
 def load_local(folder: Path) -> Model:

@@ -95,7 +95,6 @@ def test_dependent_defaults(config: Path) -> None:
     [
         ("learnin_rate", "learning_rate"),
         ("lr", "learning_rate"),
-        ("prompt_end", "context_marks"),
         ("num_layers", "num_hidden_layers"),
         ("warmup-step", "warmup_steps"),
     ],

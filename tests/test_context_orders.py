@@ -9,10 +9,12 @@ import pytest
 import torch
 
 from eval.benchmarks.context_orders import (
+    Arguments,
     count_predictions,
     draw_predictions,
     ensemble_nats,
     main,
+    measure_run,
     score_context_orders,
 )
 from tests.references import random_encoder, random_model, seeded
@@ -111,6 +113,9 @@ def test_a_decoder_is_compared_with_an_encoder(tmp_path: Path, capsys: pytest.Ca
     assert "| M = 1 | M = 4 | M = 8 | gain |" in report
     (line,) = (line for line in report.splitlines() if line.startswith("| decoder, minus encoder |"))
     assert line.endswith(f"| {difference['mean']:.3f} ± {difference['half_width']:.3f} |  |")
+    arguments = [Arguments(num_sequences=4, num_contexts=3, max_ensemble=2, seed=seed) for seed in (0, 0, 1)]
+    measured, again, other = (measure_run(Path(folders[0]), given) for given in arguments)
+    assert measured == again != other
     main([*folders[1:], *size, "--max_ensemble=2", f"--output_dir={tmp_path}"])  # a decoder with one seed
     assert "minus encoder |" not in (tmp_path / "context_orders.md").read_text()
     assert (tmp_path / "context_orders.png").stat().st_size > 5000

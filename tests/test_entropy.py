@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from eval.benchmarks import entropy
-from eval.benchmarks.entropy import SEQUENCES, draw_markov_chain, expected_loss, steps_needed
+from eval.benchmarks.entropy import SEQUENCES, draw_markov_chain, expected_loss, steps_needed, train
 from tests.references import random_model, seeded
 
 TERNARY = torch.tensor(list(itertools.product(range(3), repeat=4)))  # all sequences of a model with three ids
@@ -70,6 +70,14 @@ def test_the_steps_needed_end_with_the_last_value_above_the_distance() -> None:
     assert steps_needed([3.0, 0.5, 2.0, 1.0, 0.2], 1.0) == 3
     assert steps_needed([0.5, 0.5], 1.0) == 0
     assert steps_needed([0.5, 2.0], 1.0) is None
+
+
+def test_losses_are_those_after_each_step() -> None:
+    choice = draw_markov_chain(seeded()), torch.arange(4)[None], 0
+    losses = train(*choice, steps=3)
+    assert len(losses) == 4
+    assert losses[:3] == train(*choice, steps=2)
+    assert losses == sorted(losses, reverse=True)
 
 
 def test_training_brings_the_loss_close_to_the_entropy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,16 +134,24 @@ def test_grid(model: str, arguments: GenerativeArguments, judge: str, capsys: py
 def test_cell_is_sampled_with_its_settings(
     model: str, arguments: GenerativeArguments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, generate = [], AOGPTForAnyOrderLM.generate
-    monkeypatch.setattr(
-        AOGPTForAnyOrderLM, "generate", lambda self, **options: seen.append(options) or generate(self, **options)
-    )
+    seen, judges, generate = [], [], AOGPTForAnyOrderLM.generate
+
+    def record(self: AOGPTForAnyOrderLM, **options: Any) -> Any:
+        seen.append(
+            options | {"dtype": str(self.dtype).removeprefix("torch."), "seed": options["generator"].initial_seed()}
+        )
+        return generate(self, **options)
+
+    monkeypatch.setattr(AOGPTForAnyOrderLM, "generate", record)
+    monkeypatch.setattr("eval.generative.Judge", lambda *given: judges.append(Judge(*given)) or judges[-1])
     requested = {
         "temperature": 0.5,
         "top_p": 0.9,
         "top_p_rule": "exclusive",
         "schedule": "cosine",
         "unmasking": "fixed_count",
+        "seed": 7,
+        "dtype": "bfloat16",
     }
     settings = requested | {"temperature": [0.5], "top_p": [0.9], "steps": [3], "num_samples": 3, "length": 9}
     (found,) = generative([model], replace(arguments, **settings))
@@ -151,6 +159,7 @@ def test_cell_is_sampled_with_its_settings(
     for options, number in zip(seen, (2, 1), strict=True):
         expected = requested | {"num_steps": 3, "max_length": 9, "num_return_sequences": number}
         assert {name: options[name] for name in expected} == expected
+    assert judges[0].scorer.model.dtype == torch.bfloat16
     assert found["num_forward_passes"] == 2 * 3
 
 

@@ -23,9 +23,7 @@ KINDS = {
     "cpus": (DistributedType.MULTI_GPU, 1),
     "gpu": (DistributedType.NO, 1),
     "ddp": (DistributedType.MULTI_GPU, 1),
-    "ddp_nodes": (DistributedType.MULTI_GPU, 2),
     "fsdp2": (DistributedType.FSDP, 1),
-    "fsdp2_nodes": (DistributedType.FSDP, 2),
     "hsdp_nodes": (DistributedType.FSDP, 2),
 }
 
@@ -94,10 +92,10 @@ def start_script(slurm: dict[str, str], **more: str) -> subprocess.Popen:
 
 @pytest.mark.parametrize("code", [0, 5])
 def test_the_slurm_script_launches_on_all_gpus(slurm: dict[str, str], tmp_path: Path, code: int) -> None:
-    assert start_script(slurm, CODE=str(code), LAUNCH="fsdp2_nodes").wait(timeout=60) == code
+    assert start_script(slurm, CODE=str(code), LAUNCH="fsdp2").wait(timeout=60) == code
     given = (tmp_path / "launched").read_text().split()
     parsed = launch_command_parser().parse_args(given[1:])
-    assert (given[0], parsed.config_file) == ("launch", "training/accelerate/fsdp2_nodes.yaml")
+    assert (given[0], parsed.config_file) == ("launch", "training/accelerate/fsdp2.yaml")
     assert (parsed.num_machines, parsed.num_processes, parsed.machine_rank) == (3, 6, 1)
     assert (parsed.parallelism_config_dp_replicate_size, parsed.parallelism_config_dp_shard_size) == (3, 2)
     assert parsed.main_process_ip == "machine0"

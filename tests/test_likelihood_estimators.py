@@ -16,16 +16,26 @@ from eval.benchmarks.likelihood_estimators import (
     measure,
     measure_run,
 )
-from tests.references import random_model
+from tests.references import random_model, seeded
 
 N, M = 6, 4
 
 
+def measure_estimators(num_sequences: int, seed: int = 0) -> dict:
+    ids = torch.randint(0, 11, (num_sequences, N), generator=seeded())
+    arguments = EstimatorArguments(ensemble_size=M, num_draws=8, num_exact_orders=4, seed=seed)
+    return measure(random_model(), ids, arguments)
+
+
 @pytest.fixture(scope="module")
 def results() -> dict:
-    ids = torch.randint(0, 11, (10, N), generator=torch.Generator().manual_seed(0))
-    arguments = EstimatorArguments(ensemble_size=M, num_draws=8, num_exact_orders=4)
-    return measure(random_model(), ids, arguments)
+    return measure_estimators(10)
+
+
+def test_results_depend_on_the_seed() -> None:
+    first, again, other = (measure_estimators(1, seed) for seed in (0, 0, 1))
+    assert first == again
+    assert all(first[name] != other[name] for name in first)
 
 
 def test_number_of_rows(results: dict) -> None:

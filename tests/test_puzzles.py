@@ -78,12 +78,13 @@ def test_a_puzzle_is_solved_if_all_cells_are_right() -> None:
             unmasking_steps=None,
         )  # fmt: skip
 
-    results, is_solved, _ = decode(SimpleNamespace(generate=generate), ids, solutions, "confidence, refined", 0)
+    results, is_solved, _ = decode(SimpleNamespace(generate=generate), ids, solutions, "confidence, refined", 7)
     assert is_solved.tolist() == [False, True, True]
     assert results["solved"] == pytest.approx(2 / 3)
     assert results["passes_per_puzzle"] == pytest.approx(4 / 3 * 2)  # two passes in each step
     fewest = min(puzzle.count("_") for puzzle, _ in TEXTS)
     assert (given["order"], given["do_sample"], given["refine_length"]) == ("confidence", False, fewest // 3)
+    assert given["generator"].initial_seed() == 7
 
 
 def test_decodings_fit_the_model() -> None:

@@ -4,6 +4,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -97,6 +98,9 @@ def test_quality_is_that_of_the_timed_samples(
     assert len(drawn) == 6
     tokens = sum(len(ids) - 1 for ids in kept)
     assert point["perplexity"] == pytest.approx(math.exp(sum(measure_nats(judge, ids) for ids in kept) / tokens))
+    for seed in (0, 1):
+        compare([folder], replace(arguments, seed=seed))
+    assert drawn[:6] == drawn[6:12] != drawn[12:]
     with pytest.raises(ValueError, match="`length` must be between 1 and 12 for these models, but is 13"):
         compare([folder], SpeedQualityArguments(tmp_path, judge, length=13, device="cpu"))
 

@@ -212,10 +212,8 @@ def test_data_set_with_validation_files(data_set: DataArguments, tmp_path: Path)
     ],
 )
 def test_wrong_arguments_are_errors(arguments: DataArguments, changes: dict[str, Any], message: str) -> None:
-    for name, value in changes.items():
-        setattr(arguments, name, value)
     with pytest.raises(ValueError, match=message):
-        load_data(arguments)
+        load_data(replace(arguments, **changes))
 
 
 def test_an_unreadable_corpus_is_an_error(arguments: DataArguments, tmp_path: Path) -> None:

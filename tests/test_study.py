@@ -165,7 +165,9 @@ def test_own_orders_are_those_of_the_training(trained: list[str], tmp_path: Path
     path = write_study(tmp_path, arms, orders={"title": "T", "baseline": "shared", "measure": "own_orders"})
     study.main([path, f"--runs_dir={tmp_path}"])
     table = (tmp_path / "results" / "orders.md").read_text()
-    entries = json.loads((tmp_path / "results" / "orders.json").read_text())["arms"]
+    report = json.loads((tmp_path / "results" / "orders.json").read_text())
+    entries = report["arms"]
+    assert f"scored on the same {report['held_out']['sequences']} sequences" in table
     assert "| training orders, minus shared |" in table
     assert f"| {study_results.format_estimate(entries['blocks']['differences']['own_orders'])} |" in table
     for seed in (0, 1):

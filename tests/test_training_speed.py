@@ -61,7 +61,7 @@ def test_plain_implementation_computes_the_same_loss() -> None:
 
 def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training_speed, "run_in_new_process", lambda function, *arguments: function(*arguments))
-    options = ["--size", "tiny", "--steps", "3", "--output_dir", str(tmp_path)]
+    options = ["--size", "tiny", "--steps", "3", "--repeats", "1", "--output_dir", str(tmp_path)]
     training_speed.main(options)
     results = json.loads((tmp_path / "results.json").read_text())
     assert [run["kind"] for run in results["runs"]] == ["plain", "ours", "ours, selective", "ours, full"]
@@ -73,7 +73,30 @@ def test_report_of_a_tiny_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert "The size is 2 layers of width 32, 64\n  positions and 512 ids." in written
     assert "| data / forward / backward / optimizer |" in written
     assert f"`python eval/benchmarks/training_speed.py {' '.join(options)}`" in written
-    assert "the mean over the second half of its steps\n  (2 of 3)." in written
+    assert "the mean\n  over the second half of its steps (2 of 3)." in written
+
+
+def test_implementations_take_turns_and_the_fastest_round_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    template = training_speed.measure("ours", Arguments("tiny", batch_size=1, steps=1))
+    called: list[str] = []
+
+    def measure(_: object, kind: str, arguments: Arguments) -> dict:
+        called.append(kind)
+        seconds, flops = {1: (2.0, 3e9), 2: (1.0, 4e9), 3: (4.0, 8e9)}[called.count(kind)]  # by round
+        return template | {"kind": kind, "step_seconds": seconds, "tokens_per_second": 1000, "peak_flops": flops}
+
+    monkeypatch.setattr(training_speed, "run_in_new_process", measure)
+    training_speed.main(["--size", "tiny", "--repeats", "3", "--output_dir", str(tmp_path)])
+    assert called == [*training_speed.KINDS] * 3
+    results = json.loads((tmp_path / "results.json").read_text())
+    for run in results["runs"]:
+        assert (run["step_seconds"], run["all_seconds"], run["peak_flops"]) == (1.0, [2.0, 1.0, 4.0], 4e9)
+    assert results["peak_flops"] == 8e9  # utilization is relative to the highest speed
+    written = (tmp_path / "README.md").read_text()
+    assert "The implementations took turns in 3 rounds" in written
+    assert len([line for line in written.splitlines() if "| 1.00 | 1.00 |" in line and "% | 4 | " in line]) == 4
 
 
 @pytest.mark.parametrize("kinds", [("plain",), ("ours, full",), tuple(training_speed.KINDS)])
@@ -91,6 +114,7 @@ def test_implementations_without_memory_are_reported(
     training_speed.main(["--size", "tiny", "--output_dir", str(tmp_path)])
     results = json.loads((tmp_path / "results.json").read_text())
     assert [run["kind"] for run in results["runs"]] == [kind for kind in training_speed.KINDS if kind not in kinds]
+    assert results["out_of_memory"] == list(kinds)  # not measured again in the second round
     written = (tmp_path / "README.md").read_text()
     assert all(f"| {kind} | out of memory |" in written for kind in kinds)
 

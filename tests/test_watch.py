@@ -74,11 +74,15 @@ def test_gif(folder: Path, tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_whole_sequences_have_the_given_length(
+def test_whole_sequences_have_the_given_length_and_seed(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    main([str(folder), "--length", "3", "--output_dir", str(tmp_path)])
-    assert "3 tokens in 3 forward passes" in capsys.readouterr().out
+    pictures = []
+    for seed in ("0", "0", "1"):
+        main([str(folder), "--length", "3", "--seed", seed, "--output_dir", str(tmp_path)])
+        assert "3 tokens in 3 forward passes" in capsys.readouterr().out
+        pictures.append((tmp_path / "samples.gif").read_bytes())
+    assert pictures[0] == pictures[1] != pictures[2]
 
 
 def test_characters_of_a_picture_are_aligned_in_columns() -> None:

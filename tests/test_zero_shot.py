@@ -465,7 +465,7 @@ def test_two_processes_give_the_results_of_one(folder: str, arguments: ScoringAr
         ({"sequence_length": 0}, r"`sequence_length` must be between 1 and 12 .* but is 0"),
         (
             {"packing": "documents", "sequence_length": 8},
-            "1 of 5 given documents.* longest has 9 tokens\\..*`packing=packed`\\.$",
+            "1 of 5 given documents.* to 9 tokens\\..*`packing=packed`\\.",
         ),
         ({"num_orders": 0}, "`num_orders` must be at least 1, but is 0"),
         ({"num_ranks": 3}, "`num_ranks` must be even, but is 3"),

@@ -25,13 +25,12 @@ TOKENIZER_FIELDS = {
     *("vocab_size", "num_valid_tokens", "mask_token_id"),
     *("bos_token_id", "eos_token_id", "pad_token_id"),
 }
-# Names that other programs or earlier versions use for keys of this package. Error messages suggest the key.
+# Names that other programs use for keys of this package. Error messages suggest the key.
 OTHER_NAMES = {
     "lr": "learning_rate",
     "wd": "weight_decay",
     "bs": "batch_size",
     "steps": "max_steps",
-    "prompt_end": "context_marks",
 }
 NULL = ("", "~", "null")  # ways to write null in YAML
 # Fields that only converted models have. They are not keys; a model that is loaded with `init_from` keeps its values.
@@ -345,6 +344,20 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
         )
     if training.output_dir.exists() and not training.output_dir.is_dir():
         raise ValueError(f"`output_dir` ({training.output_dir}) is a file. Set it to a folder.")
+    _check_learning_rate(training)
+    if not training.max_grad_norm > 0:
+        raise ValueError(f"`max_grad_norm` must be above 0, but is {training.max_grad_norm}.")
+    if data.context_marks is not None and model.architecture == "encoder":
+        raise ValueError(
+            "`context_marks` needs `architecture=decoder`, because an encoder is trained on whole documents. Remove "
+            "`context_marks`, or set `architecture=decoder`."
+        )
+    _check_objective(model, training)
+    build_config(model)  # the configuration checks the architecture
+
+
+def _check_learning_rate(training: TrainingArguments) -> None:
+    """Raise a `ValueError` if the schedule of the learning rate is not possible."""
     if not 0 <= training.warmup_steps < training.max_steps:
         raise ValueError(
             f"`warmup_steps` must be at least 0 and below `max_steps` ({training.max_steps}), but is "
@@ -368,15 +381,6 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
             f"`final_learning_rate` must be between 0 and `learning_rate` ({training.learning_rate}), but is "
             f"{training.final_learning_rate}."
         )
-    if not training.max_grad_norm > 0:
-        raise ValueError(f"`max_grad_norm` must be above 0, but is {training.max_grad_norm}.")
-    if data.context_marks is not None and model.architecture == "encoder":
-        raise ValueError(
-            "`context_marks` needs `architecture=decoder`, because an encoder is trained on whole documents. Remove "
-            "`context_marks`, or set `architecture=decoder`."
-        )
-    _check_objective(model, training)
-    build_config(model)  # the configuration checks the architecture
 
 
 def _check_objective(model: ModelArguments, training: TrainingArguments) -> None:
@@ -392,12 +396,11 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
             f"`target_injection` must be sigma for `objective=score_entropy`, but is {model.target_injection}. Set "
             "`target_injection=sigma`, because the score depends on the noise level."
         )
-    kind = order_settings(training)
-    fractions = training.left_to_right_fraction, training.final_left_to_right_fraction
-    for fraction in fractions:
-        OrderDistribution(**kind, left_to_right_fraction=fraction)  # checks its arguments
+    kind, final_fraction = order_settings(training), training.final_left_to_right_fraction
+    distribution = OrderDistribution(**kind, left_to_right_fraction=training.left_to_right_fraction)
+    OrderDistribution(**kind, left_to_right_fraction=final_fraction)  # checks the fraction
     if training.left_to_right_steps is not None:
-        if training.final_left_to_right_fraction is None:
+        if final_fraction is None:
             raise ValueError(
                 "`left_to_right_steps` has no effect without `final_left_to_right_fraction`. Set the fraction, or "
                 "remove `left_to_right_steps`."
@@ -412,7 +415,8 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
             "`orders=context_first` needs `architecture=decoder`, because an encoder is always trained with a random "
             "context. Remove `orders`, or set `architecture=decoder`."
         )
-    if objective != "any_order" and (*kind.values(), *fractions) != ("random", None, None, None, None, 0.0, None):
+    draws_orders = distribution != OrderDistribution(left_to_right_fraction=0.0) or final_fraction is not None
+    if objective != "any_order" and draws_orders:
         raise ValueError(
             f"`objective={objective}` draws masked positions and no orders. Remove `orders`, `block_length`, `stride`, "
             "`min_context`, `max_context`, `left_to_right_fraction` and `final_left_to_right_fraction`."

@@ -310,7 +310,6 @@ def load_model(checkpoint: Checkpoint, weights: str = "average") -> Model:
         model = AutoModel.from_config(AutoConfig.for_model(config.pop("model_type"), **config))
     model = model.to_empty(device="cpu").eval()
     model.tie_weights()
-    if "generation_config" in checkpoint.metadata:  # checkpoints of earlier versions do not have it
-        model.generation_config = model.generation_config.from_dict(checkpoint.metadata["generation_config"])
+    model.generation_config = model.generation_config.from_dict(checkpoint.metadata["generation_config"])
     checkpoint.read({f"{weights}.{name}": weight.detach() for name, weight in model.named_parameters()})
     return model

@@ -22,8 +22,8 @@ Target injection:
   `per_layer`.
 """
 
-import argparse
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +41,7 @@ from transformers import (
 )
 from transformers.utils import cached_file
 
-from common.commands import one_line_errors
+from common.commands import Parser, one_line_errors
 from common.files import check_empty_folder
 from common.models import load_pretrained, read_any_config, save_model
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -358,9 +358,9 @@ def convert(
 
 
 @one_line_errors()
-def main() -> None:
+def main(argv: list[str]) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description="Convert a causal language model into an any-order model.")
+    parser = Parser((), description="Convert a causal language model into an any-order model.")
     parser.add_argument("source", metavar="SOURCE", help="folder or Hub name of a causal language model")
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="folder to write; must be new or empty")
     parser.add_argument(
@@ -370,11 +370,11 @@ def main() -> None:
     )
     parser.add_argument("--start_token", help="token that begins every sequence (default: beginning- or end-of-text)")
     parser.add_argument("--max_length", type=int, help="length of the longest sequence (default: that of SOURCE)")
-    arguments = parser.parse_args()
+    (arguments,) = parser.parse(argv)
     model = convert(**vars(arguments))
     print(f"Written: {arguments.output_dir}, with {model.num_parameters():,} parameters.")
     print(f"To train the model in any order, run training/pretrain.py with --init_from {arguments.output_dir}.")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -12,15 +12,15 @@ left-to-right predictions as MODEL. It does not need this package, and works wit
 its architecture.
 """
 
-import argparse
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from common.commands import one_line_errors
+from common.commands import Parser, one_line_errors
 from common.files import atomic_folder, check_empty_folder
 from common.models import find_model, load_model
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -141,15 +141,15 @@ def export(name: str, output_dir: Path) -> PreTrainedModel:
 
 
 @one_line_errors()
-def main() -> None:
+def main(argv: list[str]) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description="Export an any-order model as a causal LM of Transformers.")
+    parser = Parser((), description="Export an any-order model as a causal LM of Transformers.")
     parser.add_argument("model", metavar="MODEL", help="folder of an any-order model or a run, or Hub name")
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="folder to write; must be new or empty")
-    arguments = parser.parse_args()
+    (arguments,) = parser.parse(argv)
     causal = export(find_model(arguments.model), arguments.output_dir)
     print(f"Written: {arguments.output_dir} ({type(causal).__name__}, {causal.num_parameters():,} parameters).")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

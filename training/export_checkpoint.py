@@ -10,10 +10,10 @@ run; its newest checkpoint is then used. The result is like the model folder of 
 neither the corpus nor a GPU.
 """
 
-import argparse
+import sys
 from pathlib import Path
 
-from common.commands import one_line_errors
+from common.commands import Parser, one_line_errors
 from common.files import check_empty_folder
 from common.models import save_model
 from modeling_aogpt.tokenization import load_tokenizer
@@ -35,9 +35,9 @@ def find_checkpoint(path: Path) -> Checkpoint:
 
 
 @one_line_errors()
-def main() -> None:
+def main(argv: list[str]) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser((), description="Make a model folder from a checkpoint of a training run.")
     parser.add_argument("checkpoint", type=Path, help="checkpoint of a run, or the folder of the run")
     parser.add_argument("output_dir", type=Path, help="new or empty folder for the model")
     parser.add_argument(
@@ -46,7 +46,7 @@ def main() -> None:
         default="ema",
         help="ema: moving averages of the weights. live: weights of the last step.",
     )
-    arguments = parser.parse_args()
+    (arguments,) = parser.parse(argv)
     check_empty_folder(arguments.output_dir)
     checkpoint = find_checkpoint(arguments.checkpoint)
     tokenizer = load_tokenizer(checkpoint.path.parent / "tokenizer")
@@ -55,4 +55,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

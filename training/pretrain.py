@@ -252,16 +252,9 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
 
 
-def without_empty_documents(facts: Any) -> Any:
-    """Return facts of a corpus without `empty_documents`, which does not identify it and has changed its place."""
-    if not isinstance(facts, dict):
-        return facts
-    return {name: without_empty_documents(fact) for name, fact in facts.items() if name != "empty_documents"}
-
-
 def warn_of_versions(checkpoint: Checkpoint) -> None:
     """Log a warning if a checkpoint was written with other versions of libraries."""
-    saved, current = checkpoint.metadata.get("versions", {}), versions()  # earlier versions did not store them
+    saved, current = checkpoint.metadata["versions"], versions()
     changed = [f"{name} {saved[name]}, now {current.get(name)}" for name in saved if saved[name] != current.get(name)]
     if changed:
         logger.warning(
@@ -322,7 +315,7 @@ class Pretraining:
     def _resume(self, checkpoint: Checkpoint) -> None:
         """Restore the state of a checkpoint. Raise a `ValueError` if the corpus has changed."""
         saved, current = (
-            {f"{name} of the corpus": fact for name, fact in without_empty_documents(facts).items()}
+            {f"{name} of the corpus": fact for name, fact in facts.items()}
             for facts in (checkpoint.metadata["corpus"], self.data.facts)
         )
         check_same_run(saved, current, checkpoint.path)
@@ -400,13 +393,7 @@ class Pretraining:
                 seconds = time.perf_counter() - started
                 progress.train_seconds += seconds
                 progress.device_seconds += seconds * self.accelerator.num_processes
-                for step in range(num_finished, len(progress.losses)):
-                    if (step + 1) % training.logging_steps == 0 or step + 1 == training.max_steps:
-                        self.log(step)
-                if progress.losses:
-                    speed = f"{self.usage()['tokens_per_second']:,.0f} tokens/s"
-                    bar.set_postfix_str(f"loss {progress.losses[-1]:.3f}, {speed}", refresh=False)
-                bar.update()
+                self._log_steps(num_finished, bar)
                 if must_evaluate:
                     self.evaluate()
                 if must_save or stop_signal:
@@ -418,6 +405,17 @@ class Pretraining:
             return 0
         logger.info("Stopped after step %d. A checkpoint is saved. Run the same command to continue.", progress.step)
         return stop_signal
+
+    def _log_steps(self, first: int, bar: tqdm) -> None:
+        """Log the steps from `first` on whose losses are known, and update the progress bar."""
+        training, losses = self.training, self.progress.losses
+        for step in range(first, len(losses)):
+            if (step + 1) % training.logging_steps == 0 or step + 1 == training.max_steps:
+                self.log(step)
+        if losses:
+            speed = f"{self.usage()['tokens_per_second']:,.0f} tokens/s"
+            bar.set_postfix_str(f"loss {losses[-1]:.3f}, {speed}", refresh=False)
+        bar.update()
 
     def batches(self) -> Batches:
         """Return the batches of the remaining forward passes of this process."""

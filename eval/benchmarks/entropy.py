@@ -67,7 +67,7 @@ def expected_loss(
 
 
 def train(probabilities: torch.DoubleTensor, orders: torch.LongTensor, seed: int, steps: int) -> list[float]:
-    """Train a model with the exact loss over `SEQUENCES` and `orders`. Return the loss in bits before each step."""
+    """Train a model with the exact loss over `SEQUENCES` and `orders`. Return losses in bits after 0, 1, ... steps."""
     torch.manual_seed(seed)
     model, losses = AOGPTForAnyOrderLM(AOGPTConfig(**SIZES)), []
     optimizer = torch.optim.AdamW(model.parameters(), LEARNING_RATE, weight_decay=0.0)
@@ -77,7 +77,7 @@ def train(probabilities: torch.DoubleTensor, orders: torch.LongTensor, seed: int
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    return losses
+    return [*losses, expected_loss(model, SEQUENCES, probabilities, orders).item()]
 
 
 def steps_needed(excess: list[float], distance: float) -> int | None:

@@ -384,7 +384,8 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
     )
     spread = (
         f"Values are means over {num_seeds} seeds ± half the width of the 95 % confidence interval (Student's t). "
-        "Differences are computed for each seed. "
+        "Differences are computed for each seed. The intervals show only how results vary between seeds, because all "
+        f"models are scored on the same {held_out['sequences']} sequences in the same random orders. "
         if num_seeds > 1
         else "There is only one seed, so the spread over seeds is unknown. "
     )

@@ -6,10 +6,12 @@ Time and memory of a training step of AO-GPT, compared with a plain implementati
     python eval/benchmarks/training_speed.py [--batch_size 3] [--output_dir DIR]
     python eval/benchmarks/training_speed.py --size medium --batch_size 16 --steps 40 --mixed_precision bf16 --compile
 
-Each implementation is measured in a new process. The results are written after each implementation, so an interrupted
-run keeps its results. A step draws the orders, computes the loss and the gradients, clips the gradients, and updates
-the weights and their moving averages. Only the second half of the steps is counted. The memory is the peak memory of
-the process, or of the tensors on the GPU. It includes the weights, their moving averages and AdamW's moments.
+Each implementation is measured in a new process. The implementations take turns for several rounds, so that other load
+on the machine affects all of them, and the fastest round of each one counts. The results are written after each
+process, so an interrupted run keeps its results. A step draws the orders, computes the loss and the gradients, clips
+the gradients, and updates the weights and their moving averages. Only the second half of the steps is counted. The
+memory is the peak memory of the process, or of the tensors on the GPU. It includes the weights, their moving averages
+and AdamW's moments.
 """
 
 import shlex
@@ -29,7 +31,7 @@ from tqdm import tqdm
 
 from common.commands import Options, Parser, one_line_errors, option
 from common.files import make_folder, write_json, write_text
-from common.hardware import check_precision, peak_flops, peak_memory, versions
+from common.hardware import check_precision, device_name, peak_flops, peak_memory, versions
 from common.reports import markdown_table
 from eval.benchmarks.resources import run_in_new_process
 from eval.benchmarks.speed import SIZES
@@ -63,6 +65,7 @@ class Arguments(Options):
     )
     batch_size: int = option(3, "Number of sequences in a step.", least=1)
     steps: int = option(2, "Number of training steps. Only the second half is counted.", least=1)
+    repeats: int = option(2, "Number of rounds. In each round, every implementation runs all steps.", least=1)
     mixed_precision: Literal["no", "bf16"] = option(
         "no", "no: float32. bf16: autocast to bfloat16 (needs a GPU, or a CPU with bfloat16 instructions)."
     )
@@ -230,7 +233,7 @@ def format_table(results: dict[str, Any]) -> str:
     plain = next((run for run in results["runs"] if run["kind"] == "plain"), None)
     header = (
         *("precision", "tokens", "implementation", "seconds per step", "speed-up", "peak memory", "relative to plain"),
-        *("tokens/s", "utilization", " / ".join(PARTS)),
+        *("tokens/s", "utilization", "GFLOP/s of products", " / ".join(PARTS)),
     )
     rows = [
         (
@@ -239,12 +242,13 @@ def format_table(results: dict[str, Any]) -> str:
             f"{run['peak_bytes'] / 1e9:.2f} GB",
             f"{run['peak_bytes'] / plain['peak_bytes']:.2f}" if plain else "",
             *(f"{run['tokens_per_second']:.0f}", "unknown" if run["mfu"] is None else f"{run['mfu']:.0%}"),
+            f"{run['peak_flops'] / 1e9:,.0f}" if run["peak_flops"] else "unknown",
             " / ".join(f"{share:.0%}" for share in run["shares"].values()),
         )
         for run in results["runs"]
     ]
-    rows += [("", "", kind, "out of memory", *[""] * 6) for kind in results["out_of_memory"]]
-    return markdown_table(header, rows, "lrlrrrrrrr")
+    rows += [("", "", kind, "out of memory", *[""] * 7) for kind in results["out_of_memory"]]
+    return markdown_table(header, rows, "lrlrrrrrrrr")
 
 
 def format_report(results: dict[str, Any]) -> str:
@@ -257,12 +261,12 @@ def format_report(results: dict[str, Any]) -> str:
 
 Written by `{results["command"]}`.
 
-* The measurement used torch {results["versions"]["torch"]} on a {results["device"]},
-  with {results["threads"]} threads.
+* The measurement used torch {results["versions"]["torch"]} with {results["threads"]} threads on this device:
+  {results["device"]}.
 * The size is {config.num_hidden_layers} layers of width {config.hidden_size}, {config.max_position_embeddings}
   positions and {config.vocab_size} ids.
-* Each line of the table was measured in a new process, and is the mean over the second half of its steps
-  ({results["counted_steps"]} of {results["steps"]}).
+* The implementations took turns in {results["repeats"]} rounds. Each measurement was a new process, and is the mean
+  over the second half of its steps ({results["counted_steps"]} of {results["steps"]}). Each line is the fastest round.
 * Peak memory is that of the whole process, or of the tensors on a GPU. Weights, averages, gradients and AdamW's moments
   take {results["state_bytes"] / 1e9:.2f} GB of it.
 * *plain* (`PlainAOGPT`) has the design of the released code: it computes n + 1 rows, stores all logits in float32,
@@ -271,6 +275,8 @@ Written by `{results["command"]}`.
   `--activation_checkpointing`.
 * Utilization is relative to {peak}: the highest measured speed of float32 matrix products on a CPU, or the peak of a
   GPU in bfloat16. It does not count recomputation and modulations.
+* On a CPU, *GFLOP/s of products* is the speed of such products right after the steps of the line. If it differs between
+  the lines, the speed of the machine changed, and the speed-up is less certain.
 * The last column has the share of each part of a step. *data* draws the orders. The forward pass of *ours* includes the
   gradients of the head. *optimizer* includes clipping the gradients, and averaging the weights.
 """
@@ -280,27 +286,33 @@ def summarize(
     runs: list[dict[str, Any]], out_of_memory: list[str], arguments: Arguments, argv: list[str]
 ) -> dict[str, Any]:
     """
-    Return the content of results.json. Add `mfu` (model FLOPs utilization) to the results of each implementation.
+    Return the content of results.json.
 
-    `out_of_memory` lists the implementations that could not be measured.
+    For each implementation, it contains the fastest of its `runs`, with the seconds of all of them (`all_seconds`) and
+    the model FLOPs utilization (`mfu`). `out_of_memory` lists the implementations that could not be measured.
     """
     config = AOGPTConfig(**SIZES[arguments.size])
     with torch.device("meta"):
         num_parameters = sum(weight.numel() for weight in PlainAOGPT(config).parameters())
     speed = max((run["peak_flops"] for run in runs if run["peak_flops"]), default=None)
-    for run in runs:
+    fastest = []
+    for kind in dict.fromkeys(run["kind"] for run in runs):
+        rounds = [run for run in runs if run["kind"] == kind]
+        seconds = [run["step_seconds"] for run in rounds]
+        run = rounds[seconds.index(min(seconds))]
         flops = flops_per_token(config, run["length"]) * run["tokens_per_second"]
-        run["mfu"] = speed and flops / speed
+        fastest.append(run | {"all_seconds": seconds, "mfu": speed and flops / speed})
     return {
         "command": shlex.join(["python", "eval/benchmarks/training_speed.py", *argv]),
         "size_name": arguments.size,
         "steps": arguments.steps,
         "counted_steps": arguments.steps - arguments.steps // 2,
         "threads": torch.get_num_threads(),
-        "runs": runs,
+        "repeats": arguments.repeats,
+        "runs": fastest,
         "out_of_memory": out_of_memory,
         "peak_flops": speed,
-        "device": torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU",
+        "device": device_name(DEVICE),
         "state_bytes": 5 * 4 * num_parameters,
         "versions": versions(),
     }
@@ -314,7 +326,9 @@ def main(argv: list[str]) -> None:
     runs: list[dict[str, Any]] = []
     out_of_memory: list[str] = []
     with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
-        for kind in tqdm(KINDS, unit="process"):
+        for kind in tqdm([*KINDS] * arguments.repeats, unit="process"):
+            if kind in out_of_memory:
+                continue
             try:
                 runs.append(run_in_new_process(measure, kind, arguments))
             except torch.OutOfMemoryError:

@@ -3,7 +3,7 @@
 #
 #   sbatch --nodes 2 --gpus-per-node 8 training/accelerate/slurm.sh training/configs/medium.yaml [--key value ...]
 #
-# `LAUNCH=hsdp_nodes sbatch ...` uses hsdp_nodes.yaml instead of ddp_nodes.yaml.
+# `LAUNCH=hsdp_nodes sbatch ...` uses hsdp_nodes.yaml instead of ddp.yaml, and `LAUNCH=fsdp2` uses fsdp2.yaml.
 #
 # Slurm sends SIGTERM five minutes before the time limit and before it preempts a job. The run then saves a checkpoint
 # and stops, and the job is requeued to resume it.
@@ -39,7 +39,7 @@ on_machine='
 status=0
 # Since Slurm 22.05, srun needs the number of cores; otherwise all processes of a machine may be bound to one core.
 srun --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=0 \
-  bash -c "$on_machine" launch "${LAUNCH:-ddp_nodes}" "$gpus" "$address" "$@" || status=$?
+  bash -c "$on_machine" launch "${LAUNCH:-ddp}" "$gpus" "$address" "$@" || status=$?
 if [ "$status" -eq 143 ]; then # stopped by a signal
   scontrol requeue "$SLURM_JOB_ID"
 fi

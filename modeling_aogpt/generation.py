@@ -212,10 +212,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
             expected=f", one order for each of `num_return_sequences` ({config.num_return_sequences}) per input",
         )
         orders = source.draw(~is_padding, generator)
-        if isinstance(config.order, str):  # the given tokens are read from left to right
-            columns = torch.arange(ids.shape[1], device=ids.device)
-            is_masked = ids == self.config.mask_token_id
-            orders = group_orders(orders, torch.where(is_masked | is_padding, len(columns), columns))
+        if isinstance(config.order, str):
+            orders = sort_given_tokens(orders, (ids != self.config.mask_token_id) & ~is_padding)
         state = self.decoding_state_class(self, ids, orders, blocks, is_padding)
         progress = GenerationProgress(state, streamer, config.output_history, will_refine=config.refine_rounds > 0)
         if config.refine_rounds:
@@ -361,13 +359,13 @@ class AnyOrderGenerationMixin(GenerationMixin):
 
         The boolean tensor is True at padding.
         """
-        max_positions, mask = self.config.max_position_embeddings, self.config.mask_token_id
+        mask = self.config.mask_token_id
         if inputs is None:
             if attention_mask is not None:
                 raise ValueError(
                     "`attention_mask` has no effect without `inputs`. Pass `inputs`, or remove `attention_mask`."
                 )
-            length = config.max_new_tokens or config.max_length or max_positions
+            length = config.max_new_tokens or config.max_length or self.config.max_position_embeddings
             inputs = torch.full((1, 0), mask, dtype=torch.long, device="cpu")
         else:
             check_batch("inputs", inputs)
@@ -382,17 +380,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             if attention_mask is None and length > inputs.shape[1]:
                 self._warn_if_padded(inputs)
         num_given = inputs.shape[1]
-        if length < num_given:
-            raise ValueError(
-                f"`max_length` ({length}) is less than the length of `inputs` ({num_given}). Increase "
-                "`max_length`, or set `max_new_tokens` instead."
-            )
-        if length > max_positions >= num_given:
-            raise ValueError(
-                f"The sequences would have {length} tokens, {length - num_given} of them new, but this model takes at "
-                f"most {max_positions} (config.max_position_embeddings). Request at most {max_positions - num_given} "
-                "new tokens."
-            )
+        self._check_length(length, num_given)
         # If the model is offloaded, `self.device` can be the meta device. The inputs then stay where they are.
         inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)
         ids = nn.functional.pad(inputs, (0, length - num_given), value=mask)
@@ -407,6 +395,21 @@ class AnyOrderGenerationMixin(GenerationMixin):
             )
         repeats = config.num_return_sequences
         return ids.repeat_interleave(repeats, dim=0), is_padding.repeat_interleave(repeats, dim=0)
+
+    def _check_length(self, length: int, num_given: int) -> None:
+        """Raise a `ValueError` unless sequences of `length` tokens can contain `num_given` tokens of the input."""
+        max_positions = self.config.max_position_embeddings
+        if length < num_given:
+            raise ValueError(
+                f"`max_length` ({length}) is less than the length of `inputs` ({num_given}). Increase "
+                "`max_length`, or set `max_new_tokens` instead."
+            )
+        if length > max_positions >= num_given:
+            raise ValueError(
+                f"The sequences would have {length} tokens, {length - num_given} of them new, but this model takes at "
+                f"most {max_positions} (config.max_position_embeddings). Request at most {max_positions - num_given} "
+                "new tokens."
+            )
 
     def adjust_generation_fn(
         self,
@@ -435,6 +438,12 @@ class AnyOrderGenerationMixin(GenerationMixin):
             except OSError as error:  # usually there is no file: keep the default from the model configuration
                 if "valid JSON" in str(error):
                     raise
+
+
+def sort_given_tokens(orders: torch.LongTensor, is_given: torch.BoolTensor) -> torch.LongTensor:
+    """Move the given tokens to the front of the orders (batch, n), from left to right."""
+    columns = torch.arange(orders.shape[1], device=orders.device)
+    return group_orders(orders, torch.where(is_given, columns, len(columns)))
 
 
 def make_unmasking_rule(

@@ -276,13 +276,9 @@ class AnyOrderLikelihoodMixin:
         num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
         max_targets, max_context = int(num_targets.max()), int(num_context.max())
         is_context_random = context_source.is_random or ensemble_size > 1
-        # Several orders of the targets can be scored in one pass, with the same order of the context. If the order of
-        # the context is random, each order of the targets takes its own pass with a new order of the context, so that
-        # the results are independent. Otherwise, a pass has at most as many target rows as context rows. With more
-        # target rows, most of the computed attention scores would be between rows of different orders, which do not
-        # attend to each other. A pass also has at most `rows_per_pass` rows, to limit the size of its attention mask.
-        max_target_rows = 0 if is_context_random else min(max_context, rows_per_pass - max_context)
-        orders_per_pass = max(1, max_target_rows // max(1, max_targets))
+        # If the order of the context is random, each order of the targets takes its own pass with a new order of the
+        # context, so that the results are independent.
+        orders_per_pass = 1 if is_context_random else count_orders_per_pass(max_targets, max_context, rows_per_pass)
         totals, per_token = [], torch.zeros(input_ids.shape, dtype=torch.float64, device=input_ids.device)
         for first in range(0, num_orders, orders_per_pass):
             number = min(orders_per_pass, num_orders - first)
@@ -391,6 +387,17 @@ def make_order_source(
             "or remove `num_orders`."
         )
     return source
+
+
+def count_orders_per_pass(num_targets: int, num_context: int, rows_per_pass: int) -> int:
+    """
+    Return the number of orders of the targets to score in one pass, with the same order of the context.
+
+    A pass has at most as many target rows as context rows. With more target rows, most of the computed attention scores
+    would be between rows of different orders, which do not attend to each other. A pass also has at most
+    `rows_per_pass` rows, to limit the size of its attention mask.
+    """
+    return max(1, min(num_context, rows_per_pass - num_context) // max(1, num_targets))
 
 
 def join_branches(

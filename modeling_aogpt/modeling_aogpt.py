@@ -49,7 +49,7 @@ from .validation import (
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, rows, head_dim)
 
-# Methods that only one of the decoder classes has, AOGPTForAnyOrderLM. The errors of the others name that class.
+# Methods of AOGPTForAnyOrderLM. If another decoder class lacks one of them, its error names AOGPTForAnyOrderLM.
 ANY_ORDER_METHODS = ("generate", "infill", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
 
 

@@ -96,6 +96,7 @@ def test_all_arms_are_trained_with_all_seeds_and_compared(
     assert found["seeds"] == [0, 1]
     assert found["held_out"]["sequences"] == 5
     table = (runs / "results" / "orders.md").read_text()
+    assert "scored on the same 5 sequences in the same random orders" in table
     tokens = {arm: entry["tokens"] for arm, entry in found["arms"].items()}
     assert tokens == dict.fromkeys(QUESTION["arms"], STEPS * 12 * 8)
     for arm, entry in found["arms"].items():

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.generation import logits_process
 
 from modeling_aogpt import AOGPTForCausalLM, sampling
-from tests.references import random_encoder, random_model, seeded
+from tests.references import random_encoder, random_model, seeded, with_class
 
 MASK = 11
 
@@ -184,12 +184,6 @@ def test_every_processor_of_transformers_is_known() -> None:
     assert not OTHER_PROCESSORS & sampling.PREFIX_PROCESSORS
 
 
-def causal_view(model: torch.nn.Module) -> AOGPTForCausalLM:
-    causal = AOGPTForCausalLM(model.config).double().eval()
-    causal.load_state_dict(model.state_dict())
-    return causal
-
-
 def biased_model() -> torch.nn.Module:
     """Return a model that repeats tokens and likes EOS, so that every processor has something to change."""
     model = random_model(initializer_range=0.3)
@@ -206,7 +200,7 @@ def test_left_to_right_processors_work_as_in_transformers(name: str, strategy: d
     greedy = {"do_sample": False} if "strategy" not in strategy else {"top_k": 1}
     common = {"max_new_tokens": 5, "logits_processor": processors}
     found = model.generate(inputs, order="left_to_right", **greedy, **common, **strategy)
-    assert found.tolist() == causal_view(model).generate(inputs, do_sample=False, **common).tolist()
+    assert found.tolist() == with_class(model, AOGPTForCausalLM).generate(inputs, do_sample=False, **common).tolist()
     plain = model.generate(inputs, order="left_to_right", max_new_tokens=5, do_sample=False)
     assert name == "forced bos" or not torch.equal(found, plain)  # it applies to texts of one token only
 
@@ -218,7 +212,7 @@ def test_settings_of_processors_work_as_in_transformers(name: str) -> None:
     found = model.generate(inputs, pad_token_id=0, **arguments)
     if "min_p" in settings:
         arguments.pop("min_p")  # changes nothing in greedy decoding, and Transformers warns
-    expected = causal_view(model).generate(inputs, pad_token_id=0, **arguments)
+    expected = with_class(model, AOGPTForCausalLM).generate(inputs, pad_token_id=0, **arguments)
     assert found[:, : expected.shape[1]].tolist() == expected.tolist()
     assert (found[:, expected.shape[1] :] == 0).all()  # Transformers leaves out columns of padding
 

@@ -25,7 +25,7 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 from transformers import PreTrainedModel
 
 from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, MDMEncoderForMaskedLM
-from tests.references import random_encoder, random_model, seeded
+from tests.references import random_encoder, random_model, seeded, with_class
 from training.objectives import AnyOrderObjective, MaskedDiffusionObjective, ScoreEntropyObjective
 from training.optimization import ExponentialMovingAverage
 from training.status import StepStatus
@@ -303,14 +303,6 @@ def make_generation(arguments: dict[str, Any]) -> Callable[[Any, Callable], torc
     return generate
 
 
-def load_as(kind: type[PreTrainedModel]) -> PreTrainedModel:
-    """Return the weights of `random_model` as a model of another class."""
-    base = random_model()
-    model = kind(base.config).double().eval()
-    model.load_state_dict(base.state_dict())
-    return model
-
-
 Scenario = tuple[PreTrainedModel, Callable[[Any, Callable], torch.Tensor]]
 
 
@@ -328,11 +320,11 @@ def scenarios() -> dict[str, Scenario]:
     found["encoder: score entropy"] = score_network, gradient_of_objective(ScoreEntropyObjective)
     found["learned positions"] = random_model(), generate["Bernoulli"]
     found["masked language model"] = (
-        load_as(AOGPTForMaskedLM),
+        with_class(random_model(), AOGPTForMaskedLM),
         lambda model, put: model(put(PARTLY_MASKED), put(ATTENTION_MASK)).logits,
     )
     found["causal language model"] = (
-        load_as(AOGPTForCausalLM),
+        with_class(random_model(), AOGPTForCausalLM),
         lambda model, put: model(put(IDS), put(ATTENTION_MASK)).logits,
     )
     return found
@@ -347,7 +339,7 @@ def scenarios_of_two_devices() -> dict[str, Scenario]:
     encoder_runs = {"Bernoulli": generate["Bernoulli"], "loss": loss} | SCORE
     found = {f"decoder: {name}": (decoder, run) for name, run in decoder_runs.items()}
     found |= {f"encoder: {name}": (encoder, run) for name, run in encoder_runs.items()}
-    found["causal language model"] = load_as(AOGPTForCausalLM), loss
+    found["causal language model"] = with_class(random_model(), AOGPTForCausalLM), loss
     for injection in ("shared", "per_layer"):
         found[f"target_injection={injection}, loss"] = (
             random_model(target_injection=injection, num_hidden_layers=3),

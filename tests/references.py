@@ -5,11 +5,12 @@
 import inspect
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import PreTrainedModel
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.orders import block_indices, group_orders, left_to_right_orders, random_orders
@@ -42,6 +43,13 @@ def random_encoder(**arguments: object) -> MDMEncoderForMaskedLM:
     """Return the same as an encoder with full attention. By default the last of its 12 ids is the mask."""
     torch.manual_seed(0)
     return MDMEncoderForMaskedLM(MDMEncoderConfig(**({"vocab_size": 12} | SIZES | arguments))).double().eval()
+
+
+def with_class(model: PreTrainedModel, kind: type[PreTrainedModel]) -> PreTrainedModel:
+    """Return a model of another class with the same weights."""
+    other = kind(model.config).double().eval()
+    other.load_state_dict(model.state_dict())
+    return other
 
 
 def ragged_inputs() -> torch.LongTensor:
@@ -231,6 +239,13 @@ def chi_square(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
     degrees = len(counts) - 1
     bound = degrees * (1 - 2 / (9 * degrees) + 3.719 * (2 / (9 * degrees)) ** 0.5) ** 3
     return ((counts - expected) ** 2 / expected).sum().item() / bound
+
+
+def is_uniform(drawn: torch.Tensor, outcomes: Iterable[Sequence[int]]) -> bool:
+    """Return whether the rows of `drawn` (draws, n) pass a chi-square test of a uniform distribution of outcomes."""
+    counts = torch.stack([(drawn == torch.tensor(outcome)).all(1).sum() for outcome in outcomes])
+    assert counts.sum() == len(drawn), "an impossible outcome was drawn"
+    return chi_square(counts, torch.full((len(counts),), 1 / len(counts))) < 1
 
 
 def check_estimates(estimates: torch.Tensor, exact: torch.Tensor, standard_errors: torch.Tensor) -> None:

@@ -7,7 +7,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, StaticCache, pipeline
 
 from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM
-from tests.references import random_model
+from tests.references import random_model, seeded, with_class
 
 
 @pytest.fixture(params=["learned", "rotary"])
@@ -17,14 +17,12 @@ def any_order(request: pytest.FixtureRequest) -> AOGPTForAnyOrderLM:
 
 @pytest.fixture
 def causal(any_order: AOGPTForAnyOrderLM) -> AOGPTForCausalLM:
-    model = AOGPTForCausalLM(any_order.config).double().eval()
-    model.load_state_dict(any_order.state_dict())
-    return model
+    return with_class(any_order, AOGPTForCausalLM)
 
 
 @pytest.fixture
 def ids() -> torch.LongTensor:
-    return torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(1))
+    return torch.randint(0, 11, (3, 12), generator=seeded(1))
 
 
 def test_logits_and_loss_are_those_of_the_left_to_right_order_shifted(

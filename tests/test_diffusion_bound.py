@@ -10,7 +10,7 @@ import torch
 
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
 from modeling_aogpt.likelihood import draw_masks, draw_stratified
-from tests.references import check_estimates, perturb_vectors, random_encoder, random_model
+from tests.references import check_estimates, perturb_vectors, random_encoder, random_model, seeded
 
 BATCH, N = 400, 4
 MASK = 11
@@ -39,10 +39,6 @@ def mean_over_orders(model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, ids: tor
     orders = list(itertools.permutations(range(N)))
     scores = (model.log_likelihood(ids, torch.tensor(order).expand(len(ids), N)).log_likelihood for order in orders)
     return sum(scores) / len(orders)
-
-
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
 
 
 @torch.no_grad()
@@ -109,7 +105,7 @@ def test_equation_1_over_all_masks_equals_equation_7_over_all_orders(injection: 
 @pytest.mark.parametrize("injection", ["adaln", "none"])
 def test_estimates_of_an_encoder_are_unbiased(injection: str, masking: str, ids: torch.LongTensor) -> None:
     model = encoder(injection)
-    output = model.log_likelihood(ids, num_times=16, masking=masking, generator=generator())
+    output = model.log_likelihood(ids, num_times=16, masking=masking, generator=seeded())
     check_estimates(output.log_likelihood, repeat_for_batch(exact_bound(model, ids[:20])), output.standard_error)
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
     assert output.importance_weighted is None
@@ -119,10 +115,10 @@ def test_estimates_of_an_encoder_are_unbiased(injection: str, masking: str, ids:
 def test_masking_a_fixed_count_is_the_default_and_has_a_smaller_standard_error(ids: torch.LongTensor) -> None:
     model = encoder("none")
     fixed_count, bernoulli = (
-        model.log_likelihood(ids, masking=masking, generator=generator()) for masking in ("fixed_count", "bernoulli")
+        model.log_likelihood(ids, masking=masking, generator=seeded()) for masking in ("fixed_count", "bernoulli")
     )
     assert fixed_count.standard_error.mean() < 0.8 * bernoulli.standard_error.mean()
-    default = model.log_likelihood(ids, generator=generator())
+    default = model.log_likelihood(ids, generator=seeded())
     torch.testing.assert_close(default.log_likelihood, fixed_count.log_likelihood)
     assert default.num_rows == BATCH * 32 * N  # 32 times by default
 
@@ -132,15 +128,15 @@ def test_a_score_network_gets_the_noise_level_of_the_time_or_of_the_fraction_of_
     model = encoder("sigma")
     exact_of_time, exact_of_fraction = exact_sigma_bound(model, ids[:20]), exact_bound(model, ids[:20])
     assert (exact_of_time - exact_of_fraction).abs().mean() > 0.1
-    output = model.log_likelihood(ids, num_times=32, generator=generator())
+    output = model.log_likelihood(ids, num_times=32, generator=seeded())
     check_estimates(output.log_likelihood, repeat_for_batch(exact_of_time), output.standard_error)
-    output = model.log_likelihood(ids, num_times=16, masking="fixed_count", generator=generator())
+    output = model.log_likelihood(ids, num_times=16, masking="fixed_count", generator=seeded())
     check_estimates(output.log_likelihood, repeat_for_batch(exact_of_fraction), output.standard_error)
 
 
 def test_random_orders_of_an_encoder_are_unbiased(ids: torch.LongTensor) -> None:
     model = encoder("adaln")
-    output = model.log_likelihood(ids, num_orders=6, generator=generator())
+    output = model.log_likelihood(ids, num_orders=6, generator=seeded())
     check_estimates(output.log_likelihood, repeat_for_batch(exact_bound(model, ids[:20])), output.standard_error)
     assert (output.importance_weighted > output.log_likelihood).all()
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
@@ -166,14 +162,14 @@ def test_conditional_log_likelihood_of_an_encoder_always_masks_tokens_in_neither
 
     exact = repeat_for_batch((both[:, 0] + both[:, 2] + first[:, 0] + second[:, 2]) / 2)
     outputs = [
-        model.conditional_log_likelihood(given, *sets, generator=generator(), **arguments)
+        model.conditional_log_likelihood(given, *sets, generator=seeded(), **arguments)
         for arguments in ({"num_times": 16}, {"num_times": 16, "masking": "bernoulli"}, {"num_orders": 6})
     ]
     for output in outputs:
         check_estimates(output.log_likelihood, exact, output.standard_error)
         assert (output.token_log_likelihood[:, [1, 3]] == 0).all()
     fixed_count = model.conditional_log_likelihood(
-        given, *sets, num_times=16, masking="fixed_count", generator=generator()
+        given, *sets, num_times=16, masking="fixed_count", generator=seeded()
     )
     assert torch.equal(fixed_count.log_likelihood, outputs[0].log_likelihood)
 
@@ -197,7 +193,7 @@ def test_estimates_of_the_decoder_are_unbiased_for_its_any_order_likelihood(
     masking: str, ids: torch.LongTensor
 ) -> None:
     model: AOGPTForAnyOrderLM = random_model(max_position_embeddings=N)
-    output = model.diffusion_log_likelihood(ids, num_times=16, masking=masking, generator=generator())
+    output = model.diffusion_log_likelihood(ids, num_times=16, masking=masking, generator=seeded())
     check_estimates(output.log_likelihood, repeat_for_batch(mean_over_orders(model, ids[:20])), output.standard_error)
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
     assert output.num_rows == BATCH * 16 * N
@@ -207,8 +203,8 @@ def test_orders_of_the_decoder_have_a_smaller_standard_error_than_masks_for_as_m
     ids: torch.LongTensor,
 ) -> None:
     model = random_model(max_position_embeddings=N)
-    bound = model.diffusion_log_likelihood(ids, num_times=16, generator=generator())
-    any_order = model.log_likelihood(ids, num_orders=16, generator=generator())
+    bound = model.diffusion_log_likelihood(ids, num_times=16, generator=seeded())
+    any_order = model.log_likelihood(ids, num_orders=16, generator=seeded())
     assert any_order.num_rows == bound.num_rows
     assert any_order.standard_error.mean() < 0.8 * bound.standard_error.mean()
 
@@ -219,7 +215,7 @@ def test_padding_does_not_affect_estimates(model_type: str, masking: str, ids: t
     padded, mask = torch.full((BATCH, 6), -1), torch.zeros(BATCH, 6, dtype=torch.long)
     columns = [1, 2, 4, 5]
     padded[:, columns], mask[:, columns] = ids, 1
-    arguments = {"num_times": 16, "masking": masking, "attention_mask": mask, "generator": generator()}
+    arguments = {"num_times": 16, "masking": masking, "attention_mask": mask, "generator": seeded()}
     if model_type == "encoder":
         model = encoder("none")
         output, exact = model.log_likelihood(padded, **arguments), exact_bound(model, ids[:20])
@@ -237,7 +233,7 @@ def test_padding_does_not_affect_estimates(model_type: str, masking: str, ids: t
 
 
 def test_stratified_draws_come_in_independent_pairs() -> None:
-    draws = draw_stratified(8, 1000, generator(), None)
+    draws = draw_stratified(8, 1000, seeded(), None)
     strata = torch.tensor([0, 0, 1, 1, 2, 2, 3, 3])[:, None]
     assert ((draws * 4).floor() == strata).all()
     within = draws * 4 - strata
@@ -251,7 +247,7 @@ IS_TARGET = torch.tensor([[0, 1, 1, 1, 0, 1]], dtype=torch.bool).expand(4000, 6)
 @pytest.mark.parametrize("time", [0.05, 0.6, 1.0])
 def test_fixed_count_masks_a_fixed_number_of_targets_uniformly(time: float) -> None:
     times = torch.full((4000,), time, dtype=torch.float64)
-    is_masked, weights = draw_masks(IS_TARGET, times, "fixed_count", generator())
+    is_masked, weights = draw_masks(IS_TARGET, times, "fixed_count", seeded())
     count = math.ceil(4 * time)
     assert (is_masked.sum(1) == count).all()
     assert (weights == 4 / count).all()
@@ -261,7 +257,7 @@ def test_fixed_count_masks_a_fixed_number_of_targets_uniformly(time: float) -> N
 @pytest.mark.parametrize("time", [0.05, 0.6, 1.0])
 def test_bernoulli_masks_each_target_independently_given_that_any_is_masked(time: float) -> None:
     times = torch.full((4000,), time, dtype=torch.float64)
-    is_masked, weights = draw_masks(IS_TARGET, times, "bernoulli", generator())
+    is_masked, weights = draw_masks(IS_TARGET, times, "bernoulli", seeded())
     probability_of_any = 1 - (1 - time) ** 4
     torch.testing.assert_close(weights, torch.full_like(weights, probability_of_any / time))
     counts = {masks: 0 for masks in itertools.product((False, True), repeat=4) if any(masks)}
@@ -276,9 +272,9 @@ def test_bernoulli_masks_each_target_independently_given_that_any_is_masked(time
 @pytest.mark.parametrize("injection", ["adaln", "sigma"])
 def test_passes_of_few_rows_do_not_change_results(injection: str, ids: torch.LongTensor) -> None:
     model, passes = encoder(injection), []
-    whole = model.log_likelihood(ids[:7], generator=generator())
+    whole = model.log_likelihood(ids[:7], generator=seeded())
     model.model.register_forward_pre_hook(lambda module, arguments: passes.append(arguments[0].numel()))
-    parts = model.log_likelihood(ids[:7], generator=generator(), rows_per_pass=9)
+    parts = model.log_likelihood(ids[:7], generator=seeded(), rows_per_pass=9)
     torch.testing.assert_close(whole.log_likelihood, parts.log_likelihood)
     assert set(passes) == {8, 4}  # two sequences of four tokens, or one
 
@@ -287,7 +283,7 @@ def test_passes_of_few_rows_do_not_change_results(injection: str, ids: torch.Lon
 def test_the_log_likelihood_of_a_sequence_of_only_padding_is_zero(masking: str, ids: torch.LongTensor) -> None:
     keep = torch.ones_like(ids[:2]).index_fill(0, torch.tensor([1]), 0)
     for bound in (encoder("none").log_likelihood, random_model().diffusion_log_likelihood):
-        output = bound(ids[:2], masking=masking, attention_mask=keep, generator=generator())
+        output = bound(ids[:2], masking=masking, attention_mask=keep, generator=seeded())
         assert output.log_likelihood[0] < 0
         assert output.log_likelihood[1] == 0
 

@@ -13,7 +13,7 @@ import torch
 from accelerate.utils import calculate_maximum_sizes
 from packaging.version import Version
 from safetensors import safe_open
-from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel, set_seed
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, set_seed
 
 from modeling_aogpt import (
     AOGPTConfig,
@@ -21,11 +21,10 @@ from modeling_aogpt import (
     AOGPTForCausalLM,
     AOGPTForMaskedLM,
     DataCollatorForAnyOrderLM,
-    MDMEncoderConfig,
     MDMEncoderForMaskedLM,
 )
 from modeling_aogpt.orders import random_orders
-from tests.references import random_model
+from tests.references import random_encoder, random_model, with_class
 
 MASK = 11
 
@@ -40,27 +39,19 @@ def any_order() -> AOGPTForAnyOrderLM:
     return random_model(position_encoding="rotary")
 
 
-def view(model: AOGPTForAnyOrderLM, kind: type[PreTrainedModel]) -> PreTrainedModel:
-    other = kind(model.config).double().eval()
-    other.load_state_dict(model.state_dict())
-    return other
-
-
 @pytest.fixture
 def causal(any_order: AOGPTForAnyOrderLM) -> AOGPTForCausalLM:
-    return view(any_order, AOGPTForCausalLM)
+    return with_class(any_order, AOGPTForCausalLM)
 
 
 @pytest.fixture
 def masked(any_order: AOGPTForAnyOrderLM) -> AOGPTForMaskedLM:
-    return view(any_order, AOGPTForMaskedLM)
+    return with_class(any_order, AOGPTForMaskedLM)
 
 
 @pytest.fixture
 def encoder() -> MDMEncoderForMaskedLM:
-    set_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 12}
-    return MDMEncoderForMaskedLM(MDMEncoderConfig(vocab_size=12, initializer_range=0.6, **sizes)).double().eval()
+    return random_encoder()
 
 
 # ---------------------------------------------------------------------------------------- generation of Transformers

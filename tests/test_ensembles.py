@@ -11,7 +11,7 @@ import torch
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.likelihood import permute_context
 from modeling_aogpt.orders import random_orders
-from tests.references import block_orders, check_estimates, random_model
+from tests.references import block_orders, check_estimates, random_model, seeded
 
 BATCH, N = 400, 5
 
@@ -59,10 +59,6 @@ def exact_mean(conditionals: dict[tuple[int, ...], torch.Tensor], ensemble_size:
     return sum(exact(conditionals, ensemble_size, order) for order in orders) / len(orders)
 
 
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
-
-
 # Arguments of each estimator, and the number of rows that it takes for each sequence with M = 2.
 ESTIMATORS = {
     # For each of K orders: 5 rows of the order, and rank + 1 rows at the ranks 2, 3 and 4.
@@ -80,7 +76,7 @@ def test_every_estimator_is_unbiased_for_the_mean_over_orders(
     conditionals: dict[tuple[int, ...], torch.Tensor],
 ) -> None:
     arguments, num_rows = ESTIMATORS[name]
-    output = model.log_likelihood(ids, ensemble_size=2, generator=generator(), **arguments)
+    output = model.log_likelihood(ids, ensemble_size=2, generator=seeded(), **arguments)
     check_estimates(output.log_likelihood, exact_mean(conditionals, 2).sum(1), output.standard_error)
     torch.testing.assert_close(output.token_log_likelihood.sum(1), output.log_likelihood)
     assert output.num_rows == BATCH * num_rows if num_rows else output.num_rows > 0
@@ -91,7 +87,7 @@ def test_the_diffusion_bound_of_an_ensemble_has_the_same_mean_and_a_larger_stand
     model: AOGPTForAnyOrderLM, ids: torch.LongTensor, conditionals: dict[tuple[int, ...], torch.Tensor]
 ) -> None:
     """It estimates log p_ens itself, which differs more between tokens than the ensemble gain does."""
-    arguments = {"ensemble_size": 2, "generator": generator()}
+    arguments = {"ensemble_size": 2, "generator": seeded()}
     output = model.diffusion_log_likelihood(ids, num_times=16, **arguments)
     check_estimates(output.log_likelihood, exact_mean(conditionals, 2).sum(1), output.standard_error)
     assert output.num_rows == BATCH * 16 * 2 * N
@@ -125,7 +121,7 @@ def test_estimates_of_a_given_order_are_unbiased(
         num_orders=num_orders,
         ensemble_size=3,
         num_ranks=num_ranks,
-        generator=generator(),
+        generator=seeded(),
     )
     check_estimates(output.log_likelihood, exact(conditionals, 3, order).sum(1), output.standard_error)
     if num_ranks is None:
@@ -140,10 +136,10 @@ def test_the_ensemble_gain_is_added_to_the_right_tokens(
     conditionals: dict[tuple[int, ...], torch.Tensor],
 ) -> None:
     arguments = ESTIMATORS[name][0] | {"num_ranks": 16}
-    output = model.log_likelihood(ids, ensemble_size=2, generator=generator(), **arguments)
+    output = model.log_likelihood(ids, ensemble_size=2, generator=seeded(), **arguments)
     arguments.pop("num_ranks")
     if name == "diffusion":
-        single = model.log_likelihood(ids, generator=generator(), **arguments)  # along the same orders
+        single = model.log_likelihood(ids, generator=seeded(), **arguments)  # along the same orders
         gain = output.token_log_likelihood - single.token_log_likelihood
         exact_gain = exact_mean(conditionals, 2) - exact_mean(conditionals, 1)
         means = [values.view(-1, 20, N).mean(0).flatten() for values in (gain, exact_gain)]
@@ -157,7 +153,7 @@ def test_the_ensemble_gain_is_added_to_the_right_tokens(
 
 def test_log_likelihood_grows_with_the_ensemble_size(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
     means = [
-        model.log_likelihood(ids, num_orders=2, ensemble_size=m, generator=generator()).log_likelihood.mean()
+        model.log_likelihood(ids, num_orders=2, ensemble_size=m, generator=seeded()).log_likelihood.mean()
         for m in (1, 2, 8)
     ]
     assert means[0] < means[1] < means[2]
@@ -167,7 +163,7 @@ def test_random_ranks_of_sequences_in_passes_of_their_own_take_no_unneeded_rows(
     model: AOGPTForAnyOrderLM, ids: torch.LongTensor
 ) -> None:
     """A draw takes a context of 2, 3 or 4 tokens."""
-    arguments = {"ensemble_size": 3, "num_ranks": 6, "generator": generator(), "rows_per_pass": 1}
+    arguments = {"ensemble_size": 3, "num_ranks": 6, "generator": seeded(), "rows_per_pass": 1}
     for orders in ({"orders": "left_to_right"}, {"orders": "random", "block_length": 2}):  # not uniform
         output = model.log_likelihood(ids[:5], **orders, **arguments)
         # Six draws in three strata of one rank each: 2 * 2 permutations for 3, 4 and 5 rows.
@@ -186,7 +182,7 @@ def test_padding_does_not_affect_estimates(
     padded, mask = torch.zeros(BATCH, 7, dtype=torch.long), torch.zeros(BATCH, 7, dtype=torch.long)
     where = [1, 2, 4, 5, 6]
     padded[:, where], mask[:, where] = ids, 1
-    output = model.log_likelihood(padded, ensemble_size=2, attention_mask=mask, generator=generator(), **arguments)
+    output = model.log_likelihood(padded, ensemble_size=2, attention_mask=mask, generator=seeded(), **arguments)
     check_estimates(output.log_likelihood, exact_mean(conditionals, 2).sum(1), output.standard_error)
     assert (output.token_log_likelihood[:, [0, 3]] == 0).all()
 
@@ -199,16 +195,16 @@ def test_short_contexts_have_one_order(length: int, arguments: dict, model: AOGP
     mask = torch.tensor([[1] * 5, [1] * length + [0] * (5 - length)])
     expected = model.log_likelihood(ids[1:, :length], orders=torch.arange(length)[None]).log_likelihood
     arguments = {"orders": torch.arange(5).expand(2, 5)} | arguments
-    output = model.log_likelihood(ids, ensemble_size=4, attention_mask=mask, generator=generator(), **arguments)
+    output = model.log_likelihood(ids, ensemble_size=4, attention_mask=mask, generator=seeded(), **arguments)
     torch.testing.assert_close(output.log_likelihood[1:], expected, rtol=0, atol=1e-12)
-    alone = model.log_likelihood(ids[1:, :length], ensemble_size=4, num_orders=2, generator=generator())
+    alone = model.log_likelihood(ids[1:, :length], ensemble_size=4, num_orders=2, generator=seeded())
     assert alone.num_rows == 2 * length
 
 
 def test_passes_of_few_rows_do_not_change_results(model: AOGPTForAnyOrderLM, ids: torch.LongTensor) -> None:
     arguments = {"orders": partial(block_orders, block_length=2), "num_orders": 2, "ensemble_size": 3}
-    whole = model.log_likelihood(ids[:4], generator=generator(), **arguments)
-    parts = model.log_likelihood(ids[:4], generator=generator(), rows_per_pass=7, **arguments)
+    whole = model.log_likelihood(ids[:4], generator=seeded(), **arguments)
+    parts = model.log_likelihood(ids[:4], generator=seeded(), rows_per_pass=7, **arguments)
     torch.testing.assert_close(whole.log_likelihood, parts.log_likelihood)
     assert (whole.standard_error > 0).all()
 
@@ -216,7 +212,7 @@ def test_passes_of_few_rows_do_not_change_results(model: AOGPTForAnyOrderLM, ids
 def test_permute_context_permutes_only_the_context() -> None:
     order = torch.tensor([[4, 2, 0, 1, 3]]).repeat(600, 1)
     num_context = torch.tensor([3, 0]).repeat(300)
-    permuted = permute_context(order, num_context, generator())
+    permuted = permute_context(order, num_context, seeded())
     assert torch.equal(permuted[1::2], order[1::2])
     assert torch.equal(permuted[::2, 3:], order[::2, 3:])
     counts = torch.tensor(

@@ -25,7 +25,7 @@ from transformers import (
 from transformers.generation import logits_process
 
 from modeling_aogpt import AOGPTForCausalLM, sampling
-from tests.references import random_encoder, random_model, seeded
+from tests.references import random_encoder, random_model, seeded, with_class
 
 MASK = 11
 
@@ -185,12 +185,6 @@ def test_every_processor_of_transformers_is_known() -> None:
     assert not OTHER_PROCESSORS & sampling.PREFIX_PROCESSORS
 
 
-def causal_view(model: torch.nn.Module) -> AOGPTForCausalLM:
-    causal = AOGPTForCausalLM(model.config).double().eval()
-    causal.load_state_dict(model.state_dict())
-    return causal
-
-
 def biased_model() -> torch.nn.Module:
     """Return a model that repeats tokens and likes EOS, so that every processor has something to change."""
     model = random_model(initializer_range=0.3)
@@ -207,7 +201,7 @@ def test_left_to_right_processors_work_as_in_transformers(name: str, strategy: d
     greedy = {"do_sample": False} if "strategy" not in strategy else {"top_k": 1}
     common = {"max_new_tokens": 5, "logits_processor": processors}
     found = model.generate(inputs, order="left_to_right", **greedy, **common, **strategy)
-    assert found.tolist() == causal_view(model).generate(inputs, do_sample=False, **common).tolist()
+    assert found.tolist() == with_class(model, AOGPTForCausalLM).generate(inputs, do_sample=False, **common).tolist()
     plain = model.generate(inputs, order="left_to_right", max_new_tokens=5, do_sample=False)
     assert name == "forced bos" or not torch.equal(found, plain)  # it applies to texts of one token only
 
@@ -219,7 +213,7 @@ def test_settings_of_processors_work_as_in_transformers(name: str) -> None:
     found = model.generate(inputs, pad_token_id=0, **arguments)
     if "min_p" in settings:
         arguments.pop("min_p")  # changes nothing in greedy decoding, and Transformers warns
-    expected = causal_view(model).generate(inputs, pad_token_id=0, **arguments)
+    expected = with_class(model, AOGPTForCausalLM).generate(inputs, pad_token_id=0, **arguments)
     assert found[:, : expected.shape[1]].tolist() == expected.tolist()
     assert (found[:, expected.shape[1] :] == 0).all()  # Transformers leaves out columns of padding
 
@@ -256,7 +250,7 @@ def test_end_of_text_can_be_a_bad_word_in_every_order(order: str) -> None:
 @pytest.mark.parametrize("order", ["random", "left_to_right"])
 def test_a_processor_that_runs_the_model_is_refused(order: str) -> None:
     model = random_model()
-    processor = UnbatchedClassifierFreeGuidanceLogitsProcessor(1.5, causal_view(model))
+    processor = UnbatchedClassifierFreeGuidanceLogitsProcessor(1.5, with_class(model, AOGPTForCausalLM))
     with pytest.raises(ValueError, match="UnbatchedClassifierFreeGuidanceLogitsProcessor runs the model itself"):
         model.generate(logits_processor=[processor], order=order)
 

@@ -7,13 +7,11 @@ import torch
 from transformers import PreTrainedTokenizerFast, pipeline
 
 from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM
-from tests.references import any_order_methods, conditional, random_model
+from tests.references import any_order_methods, conditional, random_model, with_class
 
 
 def masked_lm(model: AOGPTForAnyOrderLM) -> AOGPTForMaskedLM:
-    masked = AOGPTForMaskedLM(model.config).double().eval()
-    masked.load_state_dict(model.state_dict())
-    return masked
+    return with_class(model, AOGPTForMaskedLM)
 
 
 @pytest.mark.parametrize("encoding", ["learned", "rotary"])

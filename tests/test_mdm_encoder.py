@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrained
 
 import modeling_aogpt
 from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
+from tests import references
 from tests.references import network_output, perturb_vectors, random_model
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -40,10 +41,7 @@ forms = pytest.mark.parametrize("form", FORMS)
 
 def random_encoder(form: str = "adaln-rotary", **arguments: object) -> MDMEncoderForMaskedLM:
     """Return a small float64 model of 11 ids of text, whose predictions depend strongly on every weight."""
-    sizes = {"vocab_size": 12, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"max_position_embeddings": 12, "target_embedding_size": 8, "initializer_range": 0.6}
-    torch.manual_seed(0)
-    model = MDMEncoderForMaskedLM(MDMEncoderConfig(**(sizes | FORMS[form] | arguments))).double().eval()
+    model = references.random_encoder(**FORMS[form] | arguments)
     perturb_vectors(model)
     return model
 

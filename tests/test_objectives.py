@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt import MDMEncoderForMaskedLM
 from modeling_aogpt.unmasking import MAX_MASKED_FRACTION
-from tests.references import log_score, random_model
+from tests.references import log_score, random_encoder, random_model
 from training.objectives import OBJECTIVES, AnyOrderObjective, MaskedDiffusionObjective, ScoreEntropyObjective
 
 IDS = torch.tensor([[3, 1, 3, 0]])
@@ -24,20 +24,9 @@ NODES, WEIGHTS = ((1 + values) / 2 for values in np.polynomial.legendre.leggauss
 WEIGHTS = WEIGHTS - 1 / 2
 
 
-def random_encoder(target_injection: str) -> MDMEncoderForMaskedLM:
-    torch.manual_seed(0)
-    config = MDMEncoderConfig(
-        vocab_size=7,
-        num_valid_tokens=5,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=6,
-        target_embedding_size=8,
-        target_injection=target_injection,
-        initializer_range=0.6,
-    )
-    return MDMEncoderForMaskedLM(config).double().eval()
+def small_encoder(target_injection: str) -> MDMEncoderForMaskedLM:
+    sizes = {"vocab_size": 7, "num_valid_tokens": 5, "max_position_embeddings": 6}
+    return random_encoder(target_injection=target_injection, **sizes)
 
 
 def any_order_bound(model: MDMEncoderForMaskedLM) -> float:
@@ -93,7 +82,7 @@ def test_any_order_loss_and_gradients_of_a_decoder_equal_those_of_the_model() ->
 @torch.no_grad()
 @pytest.mark.parametrize("target_injection", ["adaln", "none"])
 def test_masked_diffusion_loss_is_the_any_order_bound(target_injection: str) -> None:
-    model = random_encoder(target_injection)
+    model = small_encoder(target_injection)
     objective = MaskedDiffusionObjective(model)
     integral = sum(
         weight * probability(mask, time) * loss(objective, mask, time)
@@ -107,7 +96,7 @@ def test_masked_diffusion_loss_is_the_any_order_bound(target_injection: str) -> 
 @pytest.mark.parametrize("target_injection", ["adaln", "sigma"])
 def test_any_order_loss_of_an_encoder_is_the_any_order_bound(target_injection: str) -> None:
     """The number of masks and their positions are uniformly distributed."""
-    model = random_encoder(target_injection)
+    model = small_encoder(target_injection)
     objective = OBJECTIVES["encoder", "any_order"](model)
     mean = sum(
         loss(objective, mask, int(mask.sum()) / LENGTH) / math.comb(LENGTH, int(mask.sum())) / LENGTH for mask in MASKS
@@ -123,7 +112,7 @@ def test_score_entropy_equals_its_definition(time: float) -> None:
 
     sum of Q_t(x_t, y) (s(x_t)_y - r log s(x_t)_y + r (log r - 1)), with r = p(y | x_0) / p(x_t | x_0).
     """
-    model = random_encoder("sigma")
+    model = small_encoder("sigma")
     mask_id, num_ids = model.config.mask_token_id, model.config.num_valid_tokens
     sigma = -math.log(1 - MAX_MASKED_FRACTION * time)
     rate = MAX_MASKED_FRACTION / (1 - MAX_MASKED_FRACTION * time)  # sigma'(t)
@@ -145,7 +134,7 @@ def test_score_entropy_equals_its_definition(time: float) -> None:
 
 @torch.no_grad()
 def test_normalized_scores_have_the_same_loss_under_both_objectives() -> None:
-    model = random_encoder("sigma")
+    model = small_encoder("sigma")
     model.lm_head.weight.zero_()
     model.lm_head.bias.copy_(torch.arange(7.0))
     num_ids = model.config.num_valid_tokens
@@ -156,15 +145,17 @@ def test_normalized_scores_have_the_same_loss_under_both_objectives() -> None:
 
 
 def test_the_loss_without_masks_is_zero() -> None:
-    objective = MaskedDiffusionObjective(random_encoder("adaln"))
+    objective = MaskedDiffusionObjective(small_encoder("adaln"))
     value = compute(objective, IDS, torch.zeros_like(IDS, dtype=torch.bool), 0.1)
     value.backward()
     assert value.item() == 0
     assert all(weight.grad is None or not weight.grad.any() for weight in objective.parameters())
 
 
-def test_the_loss_without_labels_is_zero() -> None:
-    value = AnyOrderObjective(random_model())(IDS, torch.arange(LENGTH)[None], torch.full_like(IDS, -100))
+def test_the_loss_of_a_pass_without_labels_is_zero() -> None:
+    """Another pass of the step has labels, so `num_items_in_batch` is not zero."""
+    labels, count = torch.full_like(IDS, -100), torch.tensor(2.0)
+    value = AnyOrderObjective(random_model())(IDS, torch.arange(LENGTH)[None], labels, num_items_in_batch=count)
     value.backward()
     assert value.item() == 0
 
@@ -186,7 +177,7 @@ def record(graphs: list[torch.fx.GraphModule], graph: torch.fx.GraphModule, inpu
 def test_batches_with_other_numbers_of_masked_tokens_use_the_same_compiled_graph(
     objective: type[MaskedDiffusionObjective], graphs: list[torch.fx.GraphModule]
 ) -> None:
-    plain = objective(random_encoder("sigma").train())
+    plain = objective(small_encoder("sigma").train())
     compiled = torch.compile(plain, backend=partial(record, graphs))
     for mask in MASKS:
         torch.testing.assert_close(compute(compiled, IDS, mask[None], 0.5), compute(plain, IDS, mask[None], 0.5))
@@ -204,6 +195,6 @@ def test_the_compiled_graph_of_a_decoder_contains_no_other_graphs(graphs: list[t
 
 
 def test_ids_that_are_not_text_are_errors() -> None:
-    objective = MaskedDiffusionObjective(random_encoder("adaln"))
+    objective = MaskedDiffusionObjective(small_encoder("adaln"))
     with pytest.raises(ValueError, match=r"`input_ids` contains the id 5, but .* at least 0 and below 5"):
         compute(objective, torch.full_like(IDS, 5), MASKS[:1], 0.1)

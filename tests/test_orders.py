@@ -18,11 +18,7 @@ from modeling_aogpt.orders import (
     token_mask,
     token_positions,
 )
-from tests.references import block_orders
-
-
-def seeded(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+from tests.references import block_orders, is_uniform, seeded
 
 
 def test_uniform_numbers_have_all_bits_of_float64() -> None:
@@ -34,16 +30,12 @@ def test_uniform_numbers_have_all_bits_of_float64() -> None:
 def test_random_orders_are_uniform_and_depend_on_the_seed_only() -> None:
     orders = random_orders(12_000, 3, seeded())
     assert torch.equal(orders, random_orders(12_000, 3, seeded()))
-    counts = [(orders == torch.tensor(order)).all(1).sum().item() for order in itertools.permutations(range(3))]
-    assert sum(counts) == 12_000
-    assert sum((count - 2000) ** 2 / 2000 for count in counts) < 25.7  # chi-square, 5 degrees of freedom, 1e-4
+    assert is_uniform(orders, itertools.permutations(range(3)))
 
 
 def test_block_orders_visit_blocks_in_turn_and_are_uniform_within() -> None:
     contiguous = block_orders(6000, 5, block_length=3, generator=seeded())
-    assert (contiguous[:, :3].sort().values == torch.tensor([0, 1, 2])).all()
-    counts = [(contiguous[:, :3] == torch.tensor(order)).all(1).sum() for order in itertools.permutations(range(3))]
-    assert sum((count - 1000) ** 2 / 1000 for count in counts) < 25.7  # chi-square, 5 degrees of freedom, 1e-4
+    assert is_uniform(contiguous[:, :3], itertools.permutations(range(3)))
     strided = block_orders(200, 5, stride=3, generator=seeded())
     blocks = [strided[:, :2], strided[:, 2:4], strided[:, 4:]]
     assert [sorted({tuple(row) for row in block.tolist()}) for block in blocks] == [

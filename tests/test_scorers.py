@@ -33,10 +33,9 @@ from modeling_aogpt import (
     AOGPTConfig,
     AOGPTForAnyOrderLM,
     DataCollatorForAnyOrderLM,
-    MDMEncoderConfig,
     MDMEncoderForMaskedLM,
 )
-from tests.references import remove_weight
+from tests.references import random_encoder, remove_weight, seeded
 from training.convert_causal_lm import convert
 
 IDS = torch.arange(40).view(4, 10) * 7 % 13
@@ -44,15 +43,7 @@ IDS = torch.arange(40).view(4, 10) * 7 % 13
 
 @pytest.fixture
 def encoder() -> MDMEncoderForMaskedLM:
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "target_embedding_size": 8}
-    return MDMEncoderForMaskedLM(
-        MDMEncoderConfig(vocab_size=17, max_position_embeddings=12, initializer_range=0.5, **sizes)
-    ).eval()
-
-
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(1)
+    return random_encoder(vocab_size=17, num_hidden_layers=1, initializer_range=0.5).float()
 
 
 def batch() -> dict[str, torch.Tensor]:
@@ -66,10 +57,10 @@ def test_measures_of_a_decoder(tiny_model: AOGPTForAnyOrderLM, num_ranks: int) -
         "left_to_right": tiny_model.log_likelihood(IDS),
         "any_order": tiny_model.log_likelihood(IDS, orders=given["orders"]),
         "ensemble": tiny_model.log_likelihood(
-            IDS, orders="random", ensemble_size=3, num_ranks=num_ranks or None, generator=seeded()
+            IDS, orders="random", ensemble_size=3, num_ranks=num_ranks or None, generator=seeded(1)
         ),
     }
-    found = {measure: scorer.negative_log_likelihood(measure, given, seeded()) for measure in scorer.measures}
+    found = {measure: scorer.negative_log_likelihood(measure, given, seeded(1)) for measure in scorer.measures}
     for measure, output in expected.items():
         assert torch.allclose(found[measure], -output.log_likelihood, rtol=1e-6), measure
     assert len({round(values.sum().item(), 3) for values in found.values()}) == 3
@@ -79,10 +70,10 @@ def test_measures_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
     scorer = AnyOrderScorer(encoder, EstimatorSettings(num_times=6))
     expected = {
         "left_to_right": encoder.log_likelihood(IDS, orders="left_to_right"),
-        "any_order": encoder.log_likelihood(IDS, num_times=6, generator=seeded()),
+        "any_order": encoder.log_likelihood(IDS, num_times=6, generator=seeded(1)),
     }
     for measure, output in expected.items():
-        found = scorer.negative_log_likelihood(measure, batch(), seeded())
+        found = scorer.negative_log_likelihood(measure, batch(), seeded(1))
         assert torch.allclose(found, -output.log_likelihood, rtol=1e-6), measure
 
 
@@ -93,7 +84,7 @@ def test_scores_of_a_causal_model_in_bfloat16_are_computed_in_float32() -> None:
     with torch.no_grad():
         logits = model(IDS[:, :-1]).logits.float()
     expected = torch.nn.functional.cross_entropy(logits.transpose(1, 2), IDS[:, 1:], reduction="none").sum(1)
-    found = CausalScorer(model).negative_log_likelihood("left_to_right", batch(), seeded())
+    found = CausalScorer(model).negative_log_likelihood("left_to_right", batch(), seeded(1))
     torch.testing.assert_close(found, expected.double(), rtol=1e-6, atol=0)
 
 

@@ -11,7 +11,7 @@ import torch
 from transformers.generation import RepetitionPenaltyLogitsProcessor
 
 from modeling_aogpt import DataCollatorForAnyOrderLM
-from tests.references import random_encoder, random_model
+from tests.references import random_encoder, random_model, seeded
 
 MASK = 11
 IDS = torch.tensor([[1, MASK, MASK, 2, MASK, 5], [0, 0, 3, MASK, MASK, MASK]])
@@ -63,10 +63,6 @@ def check(request: pytest.FixtureRequest) -> Callable[[Callable[[], torch.Tensor
         assert torch.equal(actual, expected)
 
     return check
-
-
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
 
 
 @pytest.mark.parametrize("arguments", GENERATIONS)

@@ -59,6 +59,7 @@ class Tester:
             num_attention_heads=self.num_attention_heads,
             max_position_embeddings=32,
             target_embedding_size=8,
+            gated_mlp=True,  # each entry of the tensor-parallel plan must have a layer
             pad_token_id=0,
         )
 

@@ -132,7 +132,7 @@ class Linear(nn.Linear):
     `nn.Linear` that uses oneDNN in inference on a CPU.
 
     Decoding multiplies few rows by large weights. For 8 to 63 rows, oneDNN takes 0.5 to 0.7 of MKL's time (2 cores of
-    an AMD EPYC, docs/results/speed). PyTorch has no public function for this operator of oneDNN, but `torch.compile`
+    an AMD EPYC). PyTorch has no public function for this operator of oneDNN, but `torch.compile`
     uses it too. Packed weights reduce oneDNN's time further. Relative to unpacked weights, packed float32 weights
     take 0.5 of the time for 4 rows, 0.75 for 16 rows, 0.95 for many rows, and the same time for a single row. In
     bfloat16, they also take 0.5 of the time for a single row.

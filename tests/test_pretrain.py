@@ -600,14 +600,15 @@ def test_runs_in_fp16_continue_after_infinite_gradients_and_resume_the_scale(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The scaler decreases the scale after an infinite gradient."""
-    scalers, make = [], Pretraining.__init__
+    scalers, resume, train_run = [], Pretraining._resume, Pretraining.train
 
-    def make_with_scaler(run: Pretraining, *arguments: Any) -> None:
-        make(run, *arguments)
-        run.accelerator.scaler = LossScaler()
-        scalers.append(run.accelerator.scaler)
+    def add_scaler(run: Pretraining) -> None:
+        if run.accelerator.scaler is None:
+            run.accelerator.scaler = LossScaler()
+            scalers.append(run.accelerator.scaler)
 
-    monkeypatch.setattr(Pretraining, "__init__", make_with_scaler)
+    monkeypatch.setattr(Pretraining, "_resume", lambda run, checkpoint: add_scaler(run) or resume(run, checkpoint))
+    monkeypatch.setattr(Pretraining, "train", lambda run: add_scaler(run) or train_run(run))
     stop_signals = {0: signal.SIGTERM}  # it is read after the second step
     monkeypatch.setattr(StepStatus, "read", lambda status: (1.0, math.inf, stop_signals.get(status.step, 0), False))
     with pytest.raises(SystemExit, match=str(128 + signal.SIGTERM)):

@@ -164,3 +164,9 @@ def _make_sequences(
         "sequences": len(rows),
         **left_out,
     }
+
+
+def evenly_spaced(num_rows: int, count: int) -> list[int]:
+    """Return the indices of `count` evenly spaced rows out of `num_rows`, or of all rows if there are fewer."""
+    count = min(count, num_rows)
+    return [number * num_rows // count for number in range(count)]

@@ -27,7 +27,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
-from common.data import load_data
+from common.data import evenly_spaced, load_data
 from common.files import write_json, write_text
 from common.hardware import versions
 from common.models import Model, load_model
@@ -114,8 +114,7 @@ def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int, m
     """
     rng, gaps = random.Random(seed), []
     usable = [ids for ids in documents if len(ids) > 1]
-    count = min(count, len(usable))
-    for ids in (usable[number * len(usable) // count] for number in range(count)):
+    for ids in (usable[number] for number in evenly_spaced(len(usable), count)):
         length = rng.randint(1, min(max_gap, len(ids) - 1))
         gaps.append(Gap(ids, rng.randint(0, len(ids) - length - (not may_be_last)), length))
     return gaps

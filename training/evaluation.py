@@ -13,6 +13,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from common.data import evenly_spaced
 from common.files import write_text
 from common.models import Model
 from common.results import ORDER_NAMES, ORDER_SEED
@@ -37,20 +38,21 @@ def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerat
         by the sum of their bytes.
     """
     started = time.perf_counter()
-    num_rows = min(training.eval_sequences or len(rows), len(rows))
+    numbers = evenly_spaced(len(rows), training.eval_sequences or len(rows))
+    num_rows = len(numbers)
     is_encoder = isinstance(model, MDMEncoderForMaskedLM)
     kinds = ["any_order"] if is_encoder else list(ORDER_NAMES)
     samples_of_process = range(num_rows)[accelerator.process_index :: accelerator.num_processes]
     totals = torch.zeros(1 + len(kinds), dtype=torch.float64)  # bytes, then nats for each kind of order
     for first in range(0, len(samples_of_process), training.eval_batch_size):
         samples = samples_of_process[first : first + training.eval_batch_size]
-        numbers = [sample * len(rows) // num_rows for sample in samples]
-        batch = rows[numbers]
+        chosen = [numbers[sample] for sample in samples]
+        batch = rows[chosen]
         totals[0] += sum(batch["num_bytes"])
         if is_encoder:
             totals[1] += _encoder_nats(model, batch["input_ids"], samples, num_rows)
         else:
-            totals[1:] += _decoder_nats(model, batch["input_ids"], numbers)
+            totals[1:] += _decoder_nats(model, batch["input_ids"], chosen)
     num_bytes, *nats = torch.tensor(gather_object([totals.tolist()]), dtype=torch.float64).sum(dim=0).tolist()
     return {
         **{kind: total / num_bytes / math.log(2) for kind, total in zip(kinds, nats, strict=True)},

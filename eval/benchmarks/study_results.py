@@ -18,7 +18,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from common.data import Data, load_data
+from common.data import Data, evenly_spaced, load_data
 from common.data_arguments import DataArguments
 from common.files import read_json, write_json, write_text
 from common.models import Model, load_model
@@ -185,8 +185,7 @@ def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]
     """
     results, _ = read_finished_run(folder)
     rows = _load_data(_data_of(folder)).validation
-    count = min(count or results["evaluations"][-1]["sequences"], len(rows))
-    numbers = [number * len(rows) // count for number in range(count)]
+    numbers = evenly_spaced(len(rows), count or results["evaluations"][-1]["sequences"])
     return rows[numbers] | {"order_seed": numbers}
 
 

@@ -49,7 +49,8 @@ from .validation import (
 
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, rows, head_dim)
 
-# Methods of AOGPTForAnyOrderLM. If another decoder class lacks one of them, its error names AOGPTForAnyOrderLM.
+# Methods of AOGPTForAnyOrderLM. If another decoder class lacks a method that the user calls, the error recommends
+# AOGPTForAnyOrderLM.
 ANY_ORDER_METHODS = ("generate", "infill", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
 
 

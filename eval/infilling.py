@@ -6,8 +6,8 @@ Infilling of held-out text: exact matches, ROUGE and bits per byte, for gaps of 
     python eval/infilling.py RUN [RUN ...] [--num_documents N] [--max_gap N] [--output_dir DIR]
 
 RUN is the folder of a finished run of training/pretrain.py, of a decoder or an encoder, on any corpus. In each held-out
-document (or, for packed text, in each sequence), the model fills in a gap, which is a random span of tokens. The
-command writes results.json and report.md to --output_dir, and prints report.md.
+document (or, for packed text, in each sequence), the model fills in a gap, which is a random span of tokens or, with
+--sentences, a whole sentence. The command writes results.json and report.md to --output_dir, and prints report.md.
 """
 
 import codecs
@@ -15,8 +15,10 @@ import random
 import re
 import sys
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from statistics import fmean, mode
 from typing import Any
@@ -40,14 +42,16 @@ from modeling_aogpt.tokenization import load_tokenizer
 GREEDY = {"order": "confidence", "do_sample": False}
 BEFORE = "only the text before, known length"
 BY_FILLING = "length by the filled gap"
+# A sentence ends at the end of its line, or with one of .!? before whitespace. It includes the blanks before it.
+SENTENCE = re.compile(rb"[ \t]*\S(?:[^\n]*?[.!?][\"')\]]*(?=\s)|[^\n]*)")
 # First words of the Unicode names of characters in scripts without blanks between words.
 SCRIPTS_WITHOUT_BLANKS = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 SUMMARY = """# Infilling
 
-In held-out documents (for packed text: sequences), the model fills in gaps of 1 to {max_gap} tokens, one in each. The
-documents are evenly spaced in the held-out text. The model chooses the likeliest tokens, and starts at the position of
-which it is most certain. "Only the text before" means that it fills in the gap from left to right, without the text
+In held-out documents (for packed text: sequences), the model fills in gaps, one in each. A gap is {gap}.
+The documents are evenly spaced in the held-out text. The model chooses the likeliest tokens, and starts at the position
+of which it is most certain. "Only the text before" means that it fills in the gap from left to right, without the text
 after it.
 
 If the length of the gap is not given, it is chosen from 1 to {max_length}. "Length by the text around the gap" is
@@ -75,6 +79,9 @@ class InfillingArguments(Options):
 
     num_documents: int = option(300, "Largest number of held-out documents to use.", least=1)
     max_gap: int = option(4, "Largest number of tokens to remove from a document.", least=1)
+    sentences: bool = option(
+        False, "Remove whole sentences of at most `max_gap` tokens. A sentence also ends at the end of its line."
+    )
     max_length: int = option(8, "Largest length that is tried for a gap of unknown length.", least=1)
     seed: int = option(0, "Seed of the gaps.")
     output_dir: Path = option(Path("runs/infilling"), "Folder for results.json and report.md.")
@@ -118,6 +125,46 @@ def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int, m
         length = rng.randint(1, min(max_gap, len(ids) - 1))
         gaps.append(Gap(ids, rng.randint(0, len(ids) - length - (not may_be_last)), length))
     return gaps
+
+
+def make_sentence_gaps(
+    documents: list[list[int]], count: int, max_gap: int, seed: int, tokenizer: PreTrainedTokenizerBase
+) -> list[Gap]:
+    """
+    Draw sentences as gaps, in `count` evenly spaced documents with sentences of at most `max_gap` tokens.
+
+    If there are fewer such documents, all of them are used. The first and the last sentence of a document are never
+    gaps, because packing may have cut them.
+
+    Raises:
+        ValueError: If no document has such a sentence.
+    """
+    rng = random.Random(seed)
+    found = [(ids, spans) for ids in documents if (spans := find_sentences(ids, max_gap, tokenizer))]
+    if not found:
+        raise ValueError(
+            f"No held-out document has a sentence of at most {max_gap} tokens between two other sentences or lines. "
+            "Increase `max_gap`, or leave out `sentences`."
+        )
+    chosen = (found[number] for number in evenly_spaced(len(found), count))
+    return [Gap(ids, *rng.choice(spans)) for ids, spans in chosen]
+
+
+def find_sentences(ids: list[int], max_gap: int, tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, int]]:
+    """
+    Return the first token and the number of tokens of each sentence, except for the first and the last sentence.
+
+    Only tokens that are entirely in the sentence count. Sentences without such tokens, and sentences of more than
+    `max_gap` tokens, are left out.
+    """
+    pieces = [b"\n" if token == tokenizer.eos_token_id else to_bytes([token], tokenizer) for token in ids]
+    ends = list(accumulate(map(len, pieces)))
+    spans = []
+    for sentence in list(SENTENCE.finditer(b"".join(pieces)))[1:-1]:
+        first, after = bisect_left([0, *ends], sentence.start()), bisect_right(ends, sentence.end())
+        if 0 < after - first <= max_gap:
+            spans.append((first, after - first))
+    return spans
 
 
 class Filler:
@@ -299,7 +346,8 @@ def evaluate_run(folder: Path, options: InfillingArguments) -> dict[str, dict[st
     rows, is_padded = load_data(data).validation["input_ids"], data.packing == "documents"
     room = data.sequence_length if is_padded else max(data.sequence_length - options.max_length, 2)
     documents = [list(ids[: num_unpadded(ids, model.config.eos_token_id)][:room]) for ids in rows]
-    gaps = make_gaps(documents, options.num_documents, options.max_gap, options.seed, may_be_last=is_padded)
+    drawn = documents, options.num_documents, options.max_gap, options.seed
+    gaps = make_sentence_gaps(*drawn, tokenizer) if options.sentences else make_gaps(*drawn, may_be_last=is_padded)
     filler = Filler(model, data.sequence_length if is_padded else None, options.max_length)
     return evaluate(filler, gaps, tokenizer, results["arguments"]["orders"])
 
@@ -324,7 +372,9 @@ def make_report(results: dict[str, Any]) -> str:
         for name, scores in methods.items()
     ]
     header = ["run", "gap filled in with", "gaps", "right length", "exact match", "ROUGE-L", "bits per byte"]
-    return SUMMARY.format(**results, table=markdown_table(header, rows, align="llrrrrr"))
+    gap = "a whole sentence or line of at most" if results["sentences"] else "a span of 1 to"
+    table = markdown_table(header, rows, align="llrrrrr")
+    return SUMMARY.format(max_length=results["max_length"], gap=f"{gap} {results['max_gap']} tokens", table=table)
 
 
 @one_line_errors()
@@ -333,8 +383,13 @@ def main(argv: list[str]) -> None:
     parser = Parser(InfillingArguments)
     parser.add_argument("runs", nargs="+", type=Path, help="Folders of finished runs.")
     options, others = parser.parse(argv)
+    if options.max_length < options.max_gap:
+        raise ValueError(
+            f"`max_length` ({options.max_length}) must be at least `max_gap` ({options.max_gap}), because the right "
+            "length of every gap must be tried. Increase `max_length`."
+        )
     results = {
-        **{name: getattr(options, name) for name in ("num_documents", "max_gap", "max_length", "seed")},
+        **{name: getattr(options, name) for name in ("num_documents", "max_gap", "sentences", "max_length", "seed")},
         "runs": {str(folder): evaluate_run(folder, options) for folder in others.runs},
         "versions": versions(),
     }

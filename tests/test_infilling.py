@@ -15,7 +15,17 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from common.files import read_json
 from common.tokenization import train_tokenizer
-from eval.infilling import BEFORE, Filler, Gap, UnicodeWords, evaluate, main, make_gaps
+from eval.infilling import (
+    BEFORE,
+    Filler,
+    Gap,
+    UnicodeWords,
+    evaluate,
+    find_sentences,
+    main,
+    make_gaps,
+    make_sentence_gaps,
+)
 from eval.scoring import wilson_interval
 from modeling_aogpt import AOGPTForAnyOrderLM
 from tests.references import random_model
@@ -54,6 +64,36 @@ def words() -> PreTrainedTokenizerFast:
 def single_bytes() -> PreTrainedTokenizerBase:
     """Return a tokenizer with a token for each byte, and end-of-text."""
     return train_tokenizer(["ab"], 257)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("One. Two three! (Four?) 5.5 six. Seven", [" Two three!", " (Four?)", " 5.5 six."]),
+        ("if a:\n    b\n\n\tc.d\n\u00e9\ne", ["    b", "\tc.d", "\u00e9"]),
+        ("One. Two.", []),
+        ("One.\n" + "x" * 21 + "\ny", []),  # too long
+    ],
+)
+def test_sentences_between_two_others(text: str, sentences: list[str], single_bytes: PreTrainedTokenizerBase) -> None:
+    ids = single_bytes.encode(text)
+    spans = find_sentences(ids, 20, single_bytes)
+    assert [single_bytes.decode(ids[start : start + length]) for start, length in spans] == sentences
+    assert len(make_sentence_gaps([ids] * 3, 2, 20, 0, single_bytes)) == 2 if spans else True
+
+
+def test_sentences_have_only_whole_tokens() -> None:
+    tokenizer = train_tokenizer(["a\n  bb cc\n  bb"] * 9, 262)
+    ids = tokenizer.encode("a\n  bb cc\n  bb")
+    assert [tokenizer.decode([token]) for token in ids] == ["a", "\n ", " bb", " cc", "\n ", " bb"]
+    assert find_sentences(ids, 4, tokenizer) == [(2, 2)]
+    ended = [*ids[:3], tokenizer.eos_token_id, *ids[3:]]  # end-of-text also ends a sentence
+    assert find_sentences(ended, 4, tokenizer) == [(2, 1), (4, 1)]
+
+
+def test_text_without_sentences_is_refused(single_bytes: PreTrainedTokenizerBase) -> None:
+    with pytest.raises(ValueError, match="No held-out document has a sentence of at most 3 tokens"):
+        make_sentence_gaps([single_bytes.encode("One. Two. Three.")], 1, 3, 0, single_bytes)
 
 
 @pytest.mark.parametrize("padded_length", [8, None])
@@ -196,6 +236,21 @@ def test_report_of_runs_on_text_that_is_not_ascii(tmp_path: Path, monkeypatch: p
     report = (out / "report.md").read_text()
     assert f"| {folders[1]} | known length | 5 |  | {encoder['exact']:.1%} (" in report
     assert f"| {encoder['rouge']:.3f} ± {encoder['rouge_standard_error']:.3f} | 1.000 ± 0.000 |" in report
+
+
+@pytest.mark.usefixtures("datasets_cache")
+def test_report_of_sentences(tmp_path: Path) -> None:
+    config, folder = write_config(tmp_path), tmp_path / "decoder"
+    documents = [f"{first}{second}. Bb. Cc." for first in "abcdefg" for second in "abcdefg"]
+    (tmp_path / "words.txt").write_text("\n".join(documents))
+    train(config, folder, "--vocab_size", "257", "--sequence_length", "14")
+    command = [str(folder), "--sentences", "--num_documents", "2", "--output_dir", str(tmp_path / "out")]
+    main([*command, "--max_gap", "4", "--max_length", "4"])
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "A gap is a whole sentence or line of at most 4 tokens." in report
+    assert "| known length | 2 |" in report
+    with pytest.raises(SystemExit, match="`max_length` \\(3\\) must be at least `max_gap` \\(4\\)"):
+        main([*command, "--max_gap", "4", "--max_length", "3"])
 
 
 def test_missing_rouge_score_is_named(

@@ -31,7 +31,8 @@ sudoku: $(INSTALLED)
 		$(SUDOKU)/sudoku_left_to_right-$(seed) $(SUDOKU)/sudoku_encoder-$(seed)) --output_dir $(SUDOKU)/results
 
 # Test and measure on an NVIDIA GPU: generation (Figure 5 of the paper), memory and training. Complete parts, such as
-# generation with one batch size, are not run again. To use the libraries of another Python, as in a container: PYTHONPATH=. make gpu BIN=FOLDER_OF_PYTHON INSTALLED=
+# generation with one batch size, are not run again. To use the libraries of another Python, as in a container:
+#     PYTHONPATH=. make gpu BIN=FOLDER_OF_PYTHON INSTALLED=
 GPU := runs/gpu
 BATCHES := 1 8 32
 STEPS := 16 64 256 1024
@@ -108,7 +109,7 @@ format: $(INSTALLED)
 	$(BIN)/ruff format
 
 clean:
-	rm -rf .venv .venv-lowest runs build *.egg-info .pytest_cache .ruff_cache
+	rm -rf .venv .venv-lowest build *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(INSTALLED): pyproject.toml constraints.txt

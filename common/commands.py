@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Command lines of the scripts: options, one-line error messages, and progress bars."""
 
+import io
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -69,6 +70,8 @@ def one_line_errors(*kinds: type[Exception]) -> Iterator[None]:
     first one to fail prints its error. Before torch.distributed is initialized, only process 0 of each machine does.
     """
     reported = kinds or (ValueError, OSError)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that is not UTF-8 lacks some characters
     try:
         yield
     except reported as error:

@@ -11,6 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import yaml
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+
 logger = logging.getLogger(__name__)
 
 
@@ -42,6 +46,8 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         publish_folder(temporary, path)
+    except SafetensorError as error:  # for instance, because the disk is full
+        raise OSError(f"{path} could not be written. Make space or correct the folder. (Cause: {error})") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -74,6 +80,34 @@ def make_folder(path: Path) -> Iterator[None]:
             with suppress(OSError):  # raised if the folder is not empty
                 folder.rmdir()
         raise
+
+
+@contextmanager
+def lock_folder(path: Path) -> Iterator[None]:
+    """
+    Lock a folder for this process. The lock ends with the process, even if the process is killed.
+
+    Raises:
+        ValueError: If another process has locked the folder.
+    """
+    lock = FileLock(path / ".lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise ValueError(
+            f"{path} is in use by another process. Wait until that process ends, stop it, or choose another folder."
+        ) from error
+    try:
+        yield
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)  # before the release, so that no other process has locked it
+        lock.release()
+
+
+def free_space(path: Path) -> int:
+    """Return the number of free bytes on the disk of `path`, which need not exist yet."""
+    path = path.absolute()
+    return shutil.disk_usage(next(folder for folder in (path, *path.parents) if folder.exists())).free
 
 
 def remove_incomplete(folder: Path) -> None:
@@ -122,6 +156,14 @@ def read_json(path: Path, keys: Sequence[str], writer: str) -> dict[str, Any]:
             f"{path} has no {', '.join(missing)}, so it was not written by {writer}. Use a file that {writer} wrote."
         )
     return content
+
+
+def read_yaml(path: Path, loader: Any = yaml.SafeLoader) -> Any:
+    """Return the content of a YAML file. Raise a `ValueError` if it cannot be read."""
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), loader)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} cannot be read as YAML. Correct the file. (Cause: {error})") from error
 
 
 def temporary_path(path: Path) -> Path:

@@ -124,10 +124,13 @@ def identity_of_weights(name: str) -> str | None:
     """
     Return an identifier of a model's weights: the commit on the Hub or, for a folder, a hash of the tensors.
 
-    The hash does not depend on how the tensors are divided into files.
+    The hash does not depend on how the tensors are divided into files. The result is None for an unknown name.
     """
     if not Path(name).is_dir():
-        return hub_revision(name)
+        try:
+            return extract_commit_hash(cached_file(name, "config.json"), None)
+        except OSError:
+            return None
     try:
         digests = sorted(digest for file in Path(name).glob("*.safetensors") for digest in _digests_of_tensors(file))
     except (OSError, SafetensorError) as error:
@@ -135,14 +138,6 @@ def identity_of_weights(name: str) -> str | None:
             f"The weights of {name} are missing or damaged. Copy or download the model again. (Cause: {error})"
         ) from error
     return hashlib.sha256("".join(digest for _, digest in digests).encode()).hexdigest()[:12]
-
-
-def hub_revision(name: str) -> str | None:
-    """Return the current commit of a model on the Hub, or None for a folder or an unknown name."""
-    try:
-        return extract_commit_hash(cached_file(name, "config.json"), None)
-    except OSError:
-        return None
 
 
 def _digests_of_tensors(file: Path) -> Iterator[tuple[str, str]]:

@@ -4,7 +4,6 @@
 
 import logging
 import random
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,6 +13,8 @@ import numpy as np
 from accelerate.utils import patch_environment
 from datasets import Dataset, Features, Sequence, Value, config
 from transformers import PreTrainedTokenizerBase
+
+from common.files import free_space
 
 logger = logging.getLogger(__name__)
 
@@ -87,8 +88,7 @@ def describe_work(
         num_tokens = round(scale * sum(encode_batch(sample, tokenizer, False)["num_tokens"])) if sample else 0
         seconds = scale * (time.perf_counter() - started) / (num_workers or 1)
     size = num_tokens * np.dtype(id_type(tokenizer).dtype).itemsize
-    cache = Path(config.HF_DATASETS_CACHE).absolute()
-    free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.exists())).free
+    free = free_space(Path(config.HF_DATASETS_CACHE))
     return (
         f"About {round(scale * len(sample)):,} documents and {num_tokens:,} tokens. Unless they are cached, tokenizing "
         f"takes about {max(seconds / 60, 0.1):.1f} minutes and {size / 1e9:.1f} GB of {config.HF_DATASETS_CACHE} "

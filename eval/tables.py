@@ -8,13 +8,12 @@ Markdown tables that compare measured results with published results (Tables 1, 
 Each RESULTS.json is a file that eval/zero_shot.py wrote.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common.commands import one_line_errors
+from common.commands import Parser, one_line_errors
 from common.files import read_json
 from common.reports import markdown_table, with_error
 from common.results import ORDER_NAMES
@@ -197,9 +196,10 @@ def _generative_cell(result: dict[str, Any] | None, average: str) -> str:
 @one_line_errors()
 def main(argv: list[str]) -> None:
     """Run the command."""
-    parser = argparse.ArgumentParser(description="Print results of eval/zero_shot.py with the published tables.")
+    parser = Parser((), description="Print results of eval/zero_shot.py with the published tables.")
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS.json", help="results of a finished run")
-    files = parser.parse_args(argv).results
+    (arguments,) = parser.parse(argv)
+    files = arguments.results
     runs = [read_json(file, KEYS, "eval/zero_shot.py") for file in files]
     for file, run in zip(files, runs, strict=True):
         if not run["datasets"].keys() & EVALUATION_SETS.keys():

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
+from common.files import read_yaml
 from model_cards.measurements import Measurement
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 
@@ -29,7 +29,7 @@ def find_cards() -> dict[str, tuple[Path, str | None]]:
     """
     cards = {}
     for path in sorted(HERE.glob("*.yaml")):
-        sizes = yaml.safe_load(path.read_text(encoding="utf-8")).get("sizes", {})
+        sizes = read_yaml(path).get("sizes", {})
         cards |= {f"{path.stem}-{size}": (path, size) for size in sizes} or {path.stem: (path, None)}
     return cards
 
@@ -48,11 +48,7 @@ def read_facts(card: str) -> dict[str, Any]:
     path, size = cards.get(card, (Path(card), None))
     if not path.is_file():
         raise ValueError(f"There is no card {card!r}. Choose one of {', '.join(cards)}, or pass a YAML file.")
-    facts = yaml.safe_load((HERE / "default.yaml").read_text(encoding="utf-8"))
-    try:
-        own = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read as YAML. Correct the file. (Cause: {error})") from error
+    facts, own = read_yaml(HERE / "default.yaml"), read_yaml(path)
     allowed = ", ".join(sorted(FACTS))
     if not isinstance(own, dict):
         raise ValueError(f"{path} must contain lines of the form `key: value`. Allowed keys are {allowed}.")

@@ -152,7 +152,7 @@ def check(folder: Path) -> None:
         save_file({"input_ids": ids, "logits": model(ids).logits}, expected)
         environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(Path(temporary) / "modules")}
         process = subprocess.run(
-            [sys.executable, "-I", str(CHECK), str(folder.absolute()), str(expected)],
+            [sys.executable, "-I", "-X", "utf8", str(CHECK), str(folder.absolute()), str(expected)],
             cwd=temporary,
             env=environment,
             stdin=subprocess.DEVNULL,  # a prompt for input then fails instead of waiting

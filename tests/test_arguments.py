@@ -106,11 +106,6 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         parse_arguments(add_lines(config, f"{key}: 1"))
 
 
-def test_the_error_of_a_removed_key_tells_what_to_do(config: Path) -> None:
-    with pytest.raises(ValueError, match=r"Unknown key 'resume' in .*my_run.yaml\. A run is always .* Remove the key"):
-        parse_arguments(add_lines(config, "resume: true"))
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -338,8 +333,13 @@ def test_settings_that_affect_the_result_may_not_change(config: Path) -> None:
         else:
             with pytest.raises(ValueError, match=rf"run belongs .*\({key}: previously .*, now 'something else'\)"):
                 check_same_run(saved, changed, Path("run"))
-    assert saved.keys() >= (MAY_CHANGE | SCHEDULE) - {"resume"}
-    check_same_run(saved | {"resume": "auto"}, saved, Path("run"))
+    assert saved.keys() >= MAY_CHANGE | SCHEDULE
+
+
+def test_home_folders_are_expanded(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    _, _, training = parse_arguments(add_lines(config, "output_dir: ~/runs/mine"))
+    assert training.output_dir == Path("/home/me/runs/mine")
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

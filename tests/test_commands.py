@@ -1,7 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import os
 import re
 import runpy
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,9 +124,16 @@ def test_bugs_in_training_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) 
         def train(self) -> int:
             raise ValueError("operands could not be broadcast")
 
-    monkeypatch.setattr(training.pretrain, "set_up", lambda argv: Run())
+    monkeypatch.setattr(training.pretrain, "set_up", lambda argv, lock: Run())
     with pytest.raises(ValueError, match="operands"):
         training.pretrain.main([])
+
+
+def test_characters_that_the_terminal_lacks_are_replaced() -> None:
+    script = "from common.commands import one_line_errors\nwith one_line_errors(): print('\u2192')"
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, check=True)
+    assert ended.stdout.strip() == b"?"
 
 
 def test_only_one_of_several_processes_reports_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,26 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
+from safetensors import SafetensorError
 
-from common.files import atomic_file, atomic_folder, make_folder, read_json, remove_incomplete, write_json, write_text
+from common.files import (
+    atomic_file,
+    atomic_folder,
+    lock_folder,
+    make_folder,
+    read_json,
+    remove_incomplete,
+    write_json,
+    write_text,
+)
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -133,3 +145,20 @@ def test_a_temporary_folder_that_cannot_be_removed_is_a_warning(
     monkeypatch.setattr("shutil.rmtree", Mock(side_effect=PermissionError("not allowed")))
     remove_incomplete(tmp_path)
     assert re.search(r"/\.model\.incomplete .* could not be removed\. .*not allowed", caplog.text)
+
+
+def test_a_full_disk_is_an_error_in_one_line(tmp_path: Path) -> None:
+    message = r"model could not be written\. Make space .* \(Cause: No space left"
+    with pytest.raises(OSError, match=message), atomic_folder(tmp_path / "model"):
+        raise SafetensorError("No space left")  # not an OSError
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_is_locked_for_other_processes(tmp_path: Path) -> None:
+    script = "import sys; from common.files import *\nwith lock_folder(Path(sys.argv[1])): pass"
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with lock_folder(tmp_path):
+        refused = subprocess.run(command, capture_output=True, text=True)
+    assert f"ValueError: {tmp_path} is in use by another process. Wait until" in refused.stderr
+    assert not list(tmp_path.iterdir())
+    subprocess.run(command, check=True)  # the lock is free again

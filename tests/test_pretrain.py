@@ -25,6 +25,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer, set_seed
 
 from common.data import load_data
 from common.data_arguments import DataArguments
+from common.files import lock_folder
 from common.hardware import versions
 from common.results import ORDER_SEED
 from common.tokenization import vocabulary_arguments
@@ -57,6 +58,12 @@ def finished(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "finished"
     train(config, out)
     return out
+
+
+def test_a_run_cannot_be_trained_by_two_processes_at_a_time(config: Path, tmp_path: Path) -> None:
+    with lock_folder(tmp_path), pytest.raises(SystemExit, match=r"^error: .* is in use by another process"):
+        train(config, tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 def test_training_equals_a_plain_loop(config: Path, finished: Path) -> None:

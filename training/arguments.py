@@ -16,6 +16,7 @@ import yaml
 
 from common.commands import Options, Parser, option
 from common.data_arguments import DataArguments
+from common.files import read_yaml
 from common.models import find_model, read_config
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.data_collator import OrderDistribution
@@ -177,9 +178,8 @@ class TrainingArguments(Options):
 
 
 # Keys whose values may change when a run is resumed. Up to rounding, these keys do not affect the trained weights.
-# (Earlier versions had the key `resume`.)
 MAY_CHANGE = {
-    *("output_dir", "resume", "prepare_only", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
+    *("output_dir", "prepare_only", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
     *("activation_checkpointing", "dataloader_num_workers", "preprocessing_num_workers", "logging_steps", "eval_steps"),
     *("eval_sequences", "eval_batch_size", "save_steps", "save_total_limit", "keep_every", "num_samples", "tracker"),
 }
@@ -191,7 +191,7 @@ SCHEDULE = {"max_steps", "decay_steps", "left_to_right_steps"}
 def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, TrainingArguments]:
     """Parse `CONFIG.yaml [--key value ...]`. Raise a `ValueError` for unknown keys and contradictory values."""
     model, data, training, given = parse_keys(argv)
-    training.output_dir = training.output_dir or Path("runs") / Path(argv[0]).stem
+    training.output_dir = (training.output_dir or Path("runs") / Path(argv[0]).stem).expanduser()
     if training.init_from is not None:
         training.init_from = find_model(training.init_from)
         _copy_architecture(model, training.init_from, given)
@@ -249,18 +249,14 @@ def _read_file(path: Path, known: dict[str, Any]) -> dict[str, Any]:
     The values stay strings or lists of strings, as on the command line. The type of the setting then decides whether
     `no` is False or text, and whether 1.10 is a number or text.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        settings = yaml.BaseLoader(text).get_single_data()
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read as YAML. Correct the file. (Cause: {error})") from error
+    settings = read_yaml(path, yaml.BaseLoader)
     if not isinstance(settings, dict):
         raise ValueError(f"{path} must contain lines of the form `key: value`, but contains {settings!r}.")
     for key, value in settings.items():
         if key not in known and key != "base":
             raise ValueError(_describe_unknown_key(key, known, str(path)))
         if key == "rope_parameters" and isinstance(value, dict):
-            settings[key] = value = json.dumps(yaml.safe_load(text)[key])
+            settings[key] = value = json.dumps(read_yaml(path)[key])
         if not isinstance(value, str) and not (isinstance(value, list) and known.get(key) == list[str]):
             raise ValueError(f"`{key}` must have a single value, but is {value!r} in {path}. Give one value.")
         if isinstance(value, str) and value.lower() in (".inf", ".nan"):
@@ -276,8 +272,6 @@ def _to_options(settings: dict[str, Any]) -> Iterator[str]:
 
 def _describe_unknown_key(given: str, known: Iterable[str], place: str) -> str:
     key = given.lstrip("-").partition("=")[0].replace("-", "_")
-    if key == "resume":
-        return f"Unknown key {given!r} in {place}. A run is always resumed. Remove the key."
     nearest = OTHER_NAMES.get(key) or difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)[0]
     return f"Unknown key {given!r} in {place}. Did you mean {nearest!r}? `pretrain.py --help` lists all keys."
 

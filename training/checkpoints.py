@@ -247,7 +247,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         if path.is_dir():
             names = set(dcp.HuggingFaceStorageReader(str(path)).read_metadata().state_dict_metadata)
-            content = json.loads((path / STATE_FILE).read_text())
+            content = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
             state, is_intact = content["state"], content["checksums"] == _file_checksums(path)
         else:
             with safe_open(path, framework="pt") as file:

@@ -9,18 +9,17 @@ CONFIG.yaml and `--key value` are as for training/pretrain.py. The command fails
 loads the tokenizer of the run, but not the corpus.
 """
 
-import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from transformers import AutoModel
 
 from common.commands import Options, Parser, one_line_errors, option
 from common.data_arguments import DataArguments
+from common.files import free_space, read_yaml
 from common.hardware import PEAK_FLOPS
 from common.models import Model, read_config
 from common.reports import markdown_table
@@ -117,18 +116,14 @@ def disk_space(num_parameters: int, training: TrainingArguments) -> tuple[str, b
     milestones = training.max_steps // (training.keep_every or training.max_steps + 1)
     milestones += first_decay_step(training) is not None
     kept = training.save_total_limit + 1 + milestones  # an old checkpoint is removed after the new one is written
-    folder = training.output_dir.absolute()
-    free = shutil.disk_usage(next(path for path in (folder, *folder.parents) if path.exists())).free
+    free = free_space(training.output_dir)
     sizes = f"{kept} checkpoints of {checkpoint / 1e9:,.1f} GB, model of {final_model / 1e9:,.1f} GB"
     return f"{sizes}; {free / 1e9:,.0f} GB are free", kept * checkpoint + final_model <= free
 
 
 def read_launch(options: Arguments) -> dict[str, Any]:
     """Return the settings of the launch file, with the defaults of Accelerate and the number of shards."""
-    try:
-        given = yaml.safe_load(options.launch.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{options.launch} cannot be read as YAML. Correct the file. (Cause: {error})") from error
+    given = read_yaml(options.launch)
     if not isinstance(given, dict):
         raise ValueError(f"`launch` must be a launch file of Accelerate, but {options.launch} contains {given!r}.")
     launch = {"distributed_type": "NO", "num_processes": 1, "mixed_precision": "no"} | given

@@ -16,7 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from transformers import AutoModel
 
 from common.commands import one_line_errors, progress_bar
 from common.data import Data, load_data
-from common.files import atomic_folder, make_folder, remove_incomplete
+from common.files import atomic_folder, lock_folder, make_folder, remove_incomplete
 from common.hardware import check_precision, hardware, peak_flops, peak_memory, versions
 from common.models import Model, load_pretrained, read_config, save_model
 from common.processes import check_same_everywhere, in_turn, start_accelerator, together
@@ -96,21 +96,27 @@ class TrainingProgress:
 
 def main(argv: list[str]) -> None:
     """Run the command."""
-    with one_line_errors():
-        run = set_up(argv)
-    if run is None:
-        return
-    with one_line_errors(OSError, FloatingPointError):  # from here on, a ValueError is a bug, so its traceback is shown
-        stop_signal = run.train()
-        if not stop_signal:
-            run.publish()
-    run.accelerator.end_training()
+    with ExitStack() as lock:
+        with one_line_errors():
+            run = set_up(argv, lock)
+        if run is None:
+            return
+        # From here on, a ValueError is a bug, so its traceback is shown.
+        with one_line_errors(OSError, FloatingPointError):
+            stop_signal = run.train()
+            if not stop_signal:
+                run.publish()
+        run.accelerator.end_training()
     if stop_signal:
         sys.exit(128 + stop_signal)
 
 
-def set_up(argv: list[str]) -> "Pretraining | None":
-    """Set up the run of a command line, and resume its newest checkpoint. Return None if there is nothing to train."""
+def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
+    """
+    Set up the run of a command line, and resume its newest checkpoint. Return None if there is nothing to train.
+
+    The folder of the run stays locked until `lock` is closed.
+    """
     model_arguments, data_arguments, training = parse_arguments(argv)
     settings = to_settings(model_arguments, data_arguments, training)
     accelerator = start_accelerator(
@@ -129,18 +135,21 @@ def set_up(argv: list[str]) -> "Pretraining | None":
         with in_turn(accelerator):
             logger.info("The corpus is prepared: %s.", load_data(data_arguments).facts)
         return None
+    with together(accelerator):
+        if accelerator.is_main_process:  # before the slow load_data, to fail early
+            lock.enter_context(make_folder(training.output_dir))
+            lock.enter_context(lock_folder(training.output_dir))
     is_finished, checkpoint = find_start(training, settings, accelerator)
     if is_finished:
         return None
-    with make_folder(training.output_dir):  # before the slow load_data, to fail early
-        with in_turn(accelerator):
-            data = load_data(data_arguments)
-        check_same_everywhere(corpus=data.facts)
-        run = Pretraining(model_arguments, training, data, settings, accelerator, checkpoint)
-        if accelerator.is_main_process:
-            with atomic_folder(training.output_dir / "tokenizer") as folder:
-                data.tokenizer.save_pretrained(folder)
-        start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step, run.tracker_id)
+    with in_turn(accelerator):
+        data = load_data(data_arguments)
+    check_same_everywhere(corpus=data.facts)
+    run = Pretraining(model_arguments, training, data, settings, accelerator, checkpoint)
+    if accelerator.is_main_process:
+        with atomic_folder(training.output_dir / "tokenizer") as folder:
+            data.tokenizer.save_pretrained(folder)
+    start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step, run.tracker_id)
     return run
 
 
@@ -322,7 +331,7 @@ class Pretraining:
         warn_of_versions(checkpoint)
         # An extended run is a new run of the tracker, because W&B ignores steps that a run has already logged.
         if not changed_settings(checkpoint.metadata["settings"], self.settings):
-            self.tracker_id = checkpoint.metadata.get("tracker_id", self.tracker_id)
+            self.tracker_id = checkpoint.metadata["tracker_id"]
         self.model.generation_config = self.model.generation_config.from_dict(checkpoint.metadata["generation_config"])
         load_state(checkpoint, self.model, self.ema.weights, self.optimizer.state)
         losses = torch.empty(checkpoint.step, dtype=torch.float64)

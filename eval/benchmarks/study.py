@@ -26,7 +26,7 @@ from typing import Any
 import yaml
 
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
-from common.files import write_text
+from common.files import read_yaml, write_text
 from common.hardware import num_cores
 from common.results import read_results
 from eval.benchmarks.study_results import MEASURES, Question, read_model, write_results
@@ -155,11 +155,8 @@ def read_study(path: Path) -> Study:
     Raises:
         ValueError: If the file cannot be read, or does not describe a study.
     """
-    try:
-        # The base loader keeps all values as text. training/pretrain.py converts the text of each setting itself.
-        content = yaml.BaseLoader(path.read_text(encoding="utf-8")).get_single_data()
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read as YAML. Correct the file. (Cause: {error})") from error
+    # The base loader keeps all values as text. training/pretrain.py converts the text of each setting itself.
+    content = read_yaml(path, yaml.BaseLoader)
     expected = {"settings": dict, "arms": dict, "seeds": list, "questions": dict}
     if not isinstance(content, dict) or {key: type(value) for key, value in content.items()} != expected:
         raise ValueError(

@@ -169,7 +169,6 @@ class AOGPTConfig(PreTrainedConfig):
     pad_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self._check_version(kwargs)
         if self.rope_parameters is not None and self.position_encoding == "learned":
             raise ValueError(
                 "`rope_parameters` has no effect without `position_encoding='rotary'`. Set `position_encoding`, or "
@@ -200,18 +199,6 @@ class AOGPTConfig(PreTrainedConfig):
         # repository to class names that it reads from the Hub, but they must be saved without this prefix.
         self.auto_map = dict(AUTO_MAP)
         self.validate()
-
-    def _check_version(self, kwargs: dict[str, Any]) -> None:
-        """Raise a `ValueError` if `kwargs` has a setting of an earlier version, whose models give wrong results."""
-        for name in ("use_bias", "rope_theta"):
-            if name in kwargs:
-                raise ValueError(
-                    f"`{name}` belongs to an earlier version of this package, and models of that version do not work "
-                    "with this version. Load the model with the code in its own folder: pass `trust_remote_code=True` "
-                    "in a program that does not import modeling_aogpt. Or train or convert the model again. To write a "
-                    f"new configuration, remove `{name}` and set "
-                    + ("`rope_parameters`." if name == "rope_theta" else "`attention_bias`, `mlp_bias` etc.")
-                )
 
     def validate(self) -> None:
         """

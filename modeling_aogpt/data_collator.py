@@ -278,18 +278,17 @@ class DataCollatorForAnyOrderLM:
         samples = torch.tensor([self._order_seed(feature) for feature in features])
         fractions = torch.tensor([self._fraction(feature) for feature in features], dtype=torch.float64)[:, None]
         padded_labels = _pad(labels, width, -100)
-        is_given = (padded_labels == -100) & (torch.arange(width) < torch.tensor(lengths)[:, None])
-        orders, is_context = self._distribution.draw(
-            *(self.seed, samples, torch.tensor(lengths), width, fractions),
-            given_context=is_given if self.orders == "context_first" else None,
-        )
+        num_tokens = torch.tensor(lengths)
+        is_token = torch.arange(width) < num_tokens[:, None]
+        is_given = is_token & (padded_labels == -100) if self.orders == "context_first" else None
+        orders, is_context = self._distribution.draw(self.seed, samples, num_tokens, width, fractions, is_given)
         batch = {
             "input_ids": _pad(ids, width, self.pad_token_id or 0),
             "orders": orders,
             "labels": padded_labels.masked_fill(is_context, -100),
         }
         if min(lengths) < width:
-            batch["attention_mask"] = (torch.arange(width) < torch.tensor(lengths)[:, None]).long()
+            batch["attention_mask"] = is_token.long()
         return batch
 
     def _fraction(self, feature: Mapping[str, object]) -> float:

@@ -124,7 +124,7 @@ class DecodingState:
         # Numbers of ranks, (batch,) on the CPU. Ranks from `num_context` to `ends` - 1 are masked. `ends` is lower than
         # `num_tokens` in sequences that have ended with an end-of-text token.
         self.num_context = (~is_masked & ~is_padding).sum(dim=-1).cpu()  # unmasked
-        self.num_prompt = self.num_context.clone()  # given by the caller
+        self.num_given = self.num_context.clone()  # given by the caller
         self.num_tokens = (~is_padding).sum(dim=-1).cpu()
         self.ends = self.num_tokens.clone()
         self.num_forward_passes = self.num_rows = 0
@@ -132,7 +132,6 @@ class DecodingState:
         first_masked = torch.where(is_masked & ~is_padding, columns, ids.shape[1]).amin(dim=1)
         last_given = torch.where(is_masked | is_padding, -1, columns).amax(dim=1)
         self.continues_prompt = last_given < first_masked  # (batch,): all given tokens are left of all masks
-        self.is_continuation = bool(self.continues_prompt.all())
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         """
@@ -201,7 +200,7 @@ class DecodingState:
         have been predicted from them. Only sequences selected by `may_end` (batch,) can end. `eos_token_ids` are on the
         CPU.
         """
-        is_eos = self.ranks_between(self.num_prompt, self.num_context)
+        is_eos = self.ranks_between(self.num_given, self.num_context)
         is_eos &= torch.isin(self.ids, to_device(eos_token_ids, self.ids.device))
         is_masked = self.ranks_between(self.num_context, self.ends)
         places = self.blocks if in_blocks else self.orders
@@ -209,7 +208,7 @@ class DecodingState:
             torch.where(selected, places, self.ids.shape[1]).amin(dim=1) for selected in (is_eos, is_masked)
         )
         has_ended = (first_eos < first_masked) & may_end
-        is_behind = self.ranks_between(self.num_prompt, self.num_tokens) & (places > first_eos[:, None])
+        is_behind = self.ranks_between(self.num_given, self.num_tokens) & (places > first_eos[:, None])
         is_erased = is_behind & has_ended[:, None]
         self.ids.masked_fill_(is_erased, pad_token_id)
         self.unmasking_steps.masked_fill_(is_erased, -1)
@@ -314,6 +313,11 @@ class AnyOrderCache:
         All have the shape (batch, heads, slots, head_dim). The pass adds one slot for each of its rows.
         """
         stored = self.layers[layer_idx]
+        if keys.shape[1] != stored[0].shape[1]:
+            raise ValueError(
+                f"A layer has {keys.shape[1]} key-value heads, but the cache has {stored[0].shape[1]}. `generate` does "
+                "not support tensor parallelism. Load the model without `tp_plan`."
+            )
         if isinstance(self._slots, slice):
             for store, states in zip(stored, (keys, values), strict=True):
                 store[:, :, self._slots] = states
@@ -328,10 +332,10 @@ class CachedDecodingState(DecodingState):
     """
     Decoding state of a decoder with a key-value cache, to which each unmasked token is added once.
 
-    A row contains a token and has a target position, the position that it predicts. Its keys depend on both. The row of
-    the token that was committed last is therefore computed only in the next query, when its target is known. A query
-    usually takes one pass. The pass runs the rows of all tokens committed since the last pass as a causal chain, and
-    the queried ranks in parallel. The row of the first queried rank is part of the chain, so it stays in the cache.
+    The keys of a row depend on its token and on its target position. The row of the token that was committed last is
+    therefore computed only in the next query, when its target is known. A query usually takes one pass. The pass runs
+    the rows of all tokens committed since the last pass as a causal chain, and the queried ranks in parallel. The row
+    of the first queried rank is part of the chain, so it stays in the cache.
     """
 
     def __init__(self, model: PreTrainedModel, ids: torch.LongTensor, *arguments: torch.Tensor) -> None:

@@ -24,7 +24,7 @@ from transformers.utils import ModelOutput, logging
 from .decoding_state import DecodingState, raise_not_finite
 from .devices import draw_uniform, to_device, warn_if_slow
 from .generation_config import AnyOrderGenerationConfig
-from .orders import OrderSource, block_indices, group_orders, index_by_position, token_positions
+from .orders import OrderSource, block_indices, group_orders, index_by_position, token_mask, token_positions
 from .sampling import UNSUPPORTED_PROCESSORS, TokenSampler, is_any_of, make_processors, make_warpers, reads_prefix
 from .speculative import ModelDrafts, PromptLookupDrafts, SpeculativeSampler
 from .unmasking import (
@@ -184,8 +184,14 @@ class AnyOrderGenerationMixin(GenerationMixin):
         config = self.generation_config if generation_config is None else generation_config
         config = AnyOrderGenerationConfig.from_generation_config(config)
         check_mask_token(self.config)
-        has_no_mask = isinstance(inputs, torch.Tensor) and not (inputs == self.config.mask_token_id).any()
-        config = config.with_arguments(kwargs, is_continuation=has_no_mask)
+        is_continuation = False
+        if inputs is not None:
+            check_batch("inputs", inputs)
+            if attention_mask is not None:
+                check_aligned("attention_mask", attention_mask, inputs)
+            is_token = token_mask(inputs, attention_mask).to(inputs.device)  # padding may have the mask id, too
+            is_continuation = not ((inputs == self.config.mask_token_id) & is_token).any()
+        config = config.with_arguments(kwargs, is_continuation=is_continuation)
         self._check_architecture(config)
         warn_if_slow(self)
         with evaluation_mode(self):  # gradient checkpointing disables the cache in training mode
@@ -249,21 +255,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
             raise TypeError(f"`logits_processor` must be a list, but has type {type(logits_processor).__name__}.")
         processors = make_processors(config)
         processors.extend(logits_processor or [])
-        for processor in processors:
-            if is_any_of(processor, UNSUPPORTED_PROCESSORS):
-                raise ValueError(
-                    f"{type(processor).__name__} runs the model itself, from left to right, so it cannot be used here. "
-                    "Remove the processor, or load the model with AutoModelForCausalLM."
-                )
         has_prefix = config.is_left_to_right and config.unmasks_one_by_one
-        for name in (type(processor).__name__ for processor in processors if reads_prefix(processor)):
-            if not has_prefix:
-                raise ValueError(
-                    f"{name} needs the text before each token, which is known only if tokens are generated left to "
-                    "right, one at a time. Set `order='left_to_right'` without `num_steps`, `unmasking` and `stride`, "
-                    "or remove the processor"
-                    f"{PREFIX_SETTINGS.get(name, '')}."
-                )
+        check_processors(processors, has_prefix)
         sampler = TokenSampler(
             state,
             processors,
@@ -311,10 +304,14 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 "`unmasking` to 'bernoulli' or 'fixed_count'."
             )
 
-    def _warn_if_padded(self, inputs: torch.LongTensor) -> None:
+    def _find_token_id(self, name: str, config: AnyOrderGenerationConfig) -> int | list[int] | None:
+        """Return the ids of a special token: those of the call, else of the model's defaults; None if unknown."""
+        ids = (getattr(source, name, None) for source in (config, self.generation_config, self.config))
+        return next((value for value in ids if value is not None), None)
+
+    def _warn_if_padded(self, inputs: torch.LongTensor, config: AnyOrderGenerationConfig) -> None:
         """Warn if a prompt seems to contain padding that no `attention_mask` marks."""
-        pad = self.generation_config.pad_token_id
-        pad = self.config.pad_token_id if pad is None else pad
+        pad = self._find_token_id("pad_token_id", config)
         if pad is not None and inputs.shape[1] > 1 and (inputs[:, [0, -1]] == pad).any():
             logger.warning_once(
                 f"A prompt begins or ends with the padding token ({pad}), but there is no `attention_mask`, so this "
@@ -324,14 +321,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
 
     def _resolve_eos(self, config: AnyOrderGenerationConfig) -> tuple[torch.LongTensor | None, int]:
         """Return the ids of end-of-text tokens (None if unknown or not needed) and the id of padding after them."""
-        sources = config, self.generation_config, self.config
-        eos, pad = (
-            next((getattr(source, name) for source in sources if getattr(source, name, None) is not None), None)
-            for name in ("eos_token_id", "pad_token_id")
-        )
-        if not config.uses_eos or (
-            eos is None and not (config.stop_at_eos or config.min_length or config.min_new_tokens)
-        ):
+        eos, pad = (self._find_token_id(name, config) for name in ("eos_token_id", "pad_token_id"))
+        needs_eos = config.stop_at_eos or config.min_length or config.min_new_tokens
+        if not config.uses_eos or (eos is None and not needs_eos):
             return None, 0
         if eos is None:
             raise ValueError(
@@ -368,9 +360,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
             length = config.max_new_tokens or config.max_length or self.config.max_position_embeddings
             inputs = torch.full((1, 0), mask, dtype=torch.long, device="cpu")
         else:
-            check_batch("inputs", inputs)
-            if attention_mask is not None:
-                check_aligned("attention_mask", attention_mask, inputs)
             length = config.max_length or inputs.shape[1] + (config.max_new_tokens or 0)
             if length == 0:
                 raise ValueError(
@@ -378,15 +367,15 @@ class AnyOrderGenerationMixin(GenerationMixin):
                     "`max_length` to append masks."
                 )
             if attention_mask is None and length > inputs.shape[1]:
-                self._warn_if_padded(inputs)
-        num_given = inputs.shape[1]
-        self._check_length(length, num_given)
+                self._warn_if_padded(inputs, config)
+        num_columns = inputs.shape[1]
+        self._check_length(length, num_columns)
         # If the model is offloaded, `self.device` can be the meta device. The inputs then stay where they are.
         inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)
-        ids = nn.functional.pad(inputs, (0, length - num_given), value=mask)
+        ids = nn.functional.pad(inputs, (0, length - num_columns), value=mask)
         is_padding = torch.zeros_like(ids, dtype=torch.bool)
         if attention_mask is not None:
-            is_padding[:, :num_given] = attention_mask.to(ids.device) == 0
+            is_padding[:, :num_columns] = attention_mask.to(ids.device) == 0
         prepare_input_ids(self, ids, ~is_padding, allow_mask=True)
         if not ((ids == mask) & ~is_padding).any():
             raise ValueError(
@@ -396,18 +385,18 @@ class AnyOrderGenerationMixin(GenerationMixin):
         repeats = config.num_return_sequences
         return ids.repeat_interleave(repeats, dim=0), is_padding.repeat_interleave(repeats, dim=0)
 
-    def _check_length(self, length: int, num_given: int) -> None:
-        """Raise a `ValueError` unless sequences of `length` tokens can contain `num_given` tokens of the input."""
+    def _check_length(self, length: int, num_columns: int) -> None:
+        """Raise a `ValueError` unless sequences of `length` tokens can contain an input of `num_columns` columns."""
         max_positions = self.config.max_position_embeddings
-        if length < num_given:
+        if length < num_columns:
             raise ValueError(
-                f"`max_length` ({length}) is less than the length of `inputs` ({num_given}). Increase "
+                f"`max_length` ({length}) is less than the length of `inputs` ({num_columns}). Increase "
                 "`max_length`, or set `max_new_tokens` instead."
             )
-        if length > max_positions >= num_given:
+        if length > max_positions >= num_columns:
             raise ValueError(
-                f"The sequences would have {length} tokens, {length - num_given} of them new, but this model takes at "
-                f"most {max_positions} (config.max_position_embeddings). Request at most {max_positions - num_given} "
+                f"The sequences would have {length} tokens, {length - num_columns} of them new, but this model takes "
+                f"at most {max_positions} (config.max_position_embeddings). Request at most {max_positions - num_columns} "
                 "new tokens."
             )
 
@@ -446,6 +435,23 @@ def sort_given_tokens(orders: torch.LongTensor, is_given: torch.BoolTensor) -> t
     return group_orders(orders, torch.where(is_given, columns, len(columns)))
 
 
+def check_processors(processors: LogitsProcessorList, has_prefix: bool) -> None:
+    """Raise a `ValueError` if a processor runs the model, or needs the text before each token without `has_prefix`."""
+    for processor in processors:
+        name = type(processor).__name__
+        if is_any_of(processor, UNSUPPORTED_PROCESSORS):
+            raise ValueError(
+                f"{name} runs the model itself, from left to right, so it cannot be used here. Remove the processor, "
+                "or load the model with AutoModelForCausalLM."
+            )
+        if reads_prefix(processor) and not has_prefix:
+            raise ValueError(
+                f"{name} needs the text before each token, which is known only if tokens are generated left to right, "
+                "one at a time. Set `order='left_to_right'` without `num_steps`, `unmasking` and `stride`, or remove "
+                f"the processor{PREFIX_SETTINGS.get(name, '')}."
+            )
+
+
 def make_unmasking_rule(
     config: AnyOrderGenerationConfig, num_tokens: int, generator: torch.Generator | None
 ) -> UnmaskingRule:
@@ -480,7 +486,7 @@ def make_eos_ban(
 
 def check_refine_length(state: DecodingState, length: int) -> None:
     """Raise a `ValueError` if a sequence with positions to generate has fewer than `length` of them."""
-    num_generated = state.ends - state.num_prompt
+    num_generated = state.ends - state.num_given
     fewest = int(num_generated[num_generated > 0].min())
     if length > fewest:
         raise ValueError(
@@ -495,7 +501,7 @@ def choose_refined_positions(
     """Return a boolean tensor (batch, n) that is True at the positions to re-mask in the next round."""
     if config.refine_selection == "neighbours":
         return draw_refined_positions(state, config.refine_length, generator)
-    is_generated = state.ranks_between(state.num_prompt, state.ends)
+    is_generated = state.ranks_between(state.num_given, state.ends)
     logprobs = index_by_position(state.token_logprobs.masked_fill(~is_generated, float("inf")), state.orders)
     is_unlikely = logprobs.argsort(dim=1, stable=True).argsort(dim=1) < config.refine_length
     return is_unlikely & index_by_position(is_generated, state.orders)
@@ -508,10 +514,10 @@ def draw_refined_positions(
     Return a boolean tensor (batch, n) that is True at random positions to re-mask.
 
     In each sequence, `length` neighbouring generated positions are re-masked. The first of them is drawn uniformly.
-    Positions of the prompt are skipped. The last generated position counts as a neighbour of the first, so that all
+    Given positions are skipped. The last generated position counts as a neighbour of the first, so that all
     positions are equally likely. In a sequence without generated positions, nothing is re-masked.
     """
-    is_generated = index_by_position(state.ranks_between(state.num_prompt, state.ends), state.orders)
+    is_generated = index_by_position(state.ranks_between(state.num_given, state.ends), state.orders)
     number = is_generated.long().cumsum(dim=1) - 1  # index among the generated positions, from the left
     count = is_generated.sum(dim=1, keepdim=True).clamp(min=1)
     start = (draw_uniform(len(count), 1, generator=generator, device=count.device) * count).long()
@@ -565,7 +571,7 @@ class GenerationProgress:
     def _count_final(self) -> int:
         """Return the number of final columns up to the last one that is not only padding after end-of-text tokens."""
         state = self.state
-        is_generated = state.ranks_between(state.num_prompt, state.num_tokens)
+        is_generated = state.ranks_between(state.num_given, state.num_tokens)
         is_text = index_by_position(~is_generated | (state.unmasking_steps >= 0), state.orders).any(dim=0)
         is_final = (~state.is_masked().any(dim=0)).long().cumprod(dim=0)
         return int((torch.arange(1, len(is_text) + 1, device=is_text.device) * is_text * is_final).max())

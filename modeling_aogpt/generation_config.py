@@ -46,17 +46,11 @@ MIN_TEMPERATURE = 1e-6
 
 # Arguments of `generate` that are not fields of its configuration.
 CALL_ARGUMENTS = (
-    "inputs",
-    "input_ids",
-    "attention_mask",
-    "generator",
-    "logits_processor",
-    "streamer",
-    "generation_config",
+    *("inputs", "input_ids", "attention_mask", "generator", "logits_processor", "streamer", "generation_config"),
 )
 
 # Fields of Transformers' `GenerationConfig` that are accepted with any value, because `generate` does not use them.
-IGNORED_FIELDS = ("transformers_version", "bos_token_id", "output_attentions", "output_hidden_states")
+IGNORED_FIELDS = ("transformers_version", "bos_token_id")
 
 # Settings of Transformers that this package does not support, with the value at which each has no effect. Only this
 # value is accepted. Entries that are also fields of AnyOrderGenerationConfig are not used.
@@ -451,7 +445,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
             ("top_p_rule", self.top_p < 1, "`top_p` below 1"),
             ("output_history", self.return_dict_in_generate, "`return_dict_in_generate=True`"),
         ):
-            if not has_effect and arguments.get(name) not in (None, False):
+            value = arguments.get(name)
+            if not has_effect and value is not None and value is not False:  # 0 is a value, too
                 raise ValueError(f"`{name}` has no effect without {needed}. Set {needed}, or remove `{name}`.")
 
 

@@ -221,7 +221,7 @@ class AnyOrderInfillingMixin:
         is_given = ids != self.config.mask_token_id
         device = ids.device if self.device.type == "meta" else self.device
         scores = self.conditional_log_likelihood(
-            ids.masked_fill(~is_given, 0).to(device),
+            ids.to(device),
             targets=is_given.to(device),
             context=torch.zeros_like(is_given).to(device),
         )

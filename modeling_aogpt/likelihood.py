@@ -290,7 +290,6 @@ class AnyOrderLikelihoodMixin:
             order, branches = join_branches(parts, num_context, num_targets)
             scores = scorer.score(order, branches)
             scores = scorer.score_ensemble(scores, order, num_context, branches, ensemble_size)
-            scores = scores.masked_fill(branches < 0, 0.0)
             totals += [scores.masked_fill(branches != branch, 0.0).sum(dim=-1) for branch in range(number)]
             per_token.scatter_add_(1, order, scores / num_orders)
         return average_over_orders(scorer, per_token, totals, source.is_random or is_context_random)
@@ -529,7 +528,7 @@ class RowScorer(Scorer):
         ensemble_size: int,
     ) -> torch.Tensor:
         """
-        Return log p_ens (batch, rows) of an ensemble of `ensemble_size` orders of the context.
+        Return log p_ens (batch, rows) of an ensemble of `ensemble_size` orders of the context; 0 outside branches.
 
         The ensemble consists of the current order, for which `scores` contains log p, and of random permutations of the
         context.
@@ -537,7 +536,8 @@ class RowScorer(Scorer):
         if ensemble_size == 1:
             return scores
         others, _ = self.score_permutations(order, num_context, branches, ensemble_size - 1)
-        return torch.logaddexp(scores, others + math.log(ensemble_size - 1)) - math.log(ensemble_size)
+        ensemble = torch.logaddexp(scores, others + math.log(ensemble_size - 1)) - math.log(ensemble_size)
+        return ensemble.masked_fill(branches < 0, 0.0)
 
 
 # ---------------------------------------------------------------------------------------- ensembles of context orders
@@ -567,7 +567,7 @@ def draw_context_sizes(
 
 def ensemble_gain_along_orders(
     scorer: RowScorer, orders: torch.LongTensor, scores: torch.Tensor, ensemble_size: int, num_ranks: int | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """
     Compute the ensemble gain at all ranks of `orders`, or estimate it without bias from `num_ranks` random ranks.
 
@@ -576,8 +576,8 @@ def ensemble_gain_along_orders(
     computes (M - 1)(r + 1) rows.
 
     Returns:
-        The gain (batch, n) by rank, and the estimates (draws, batch) of its sum over ranks from each drawn rank alone.
-        The mean of these estimates is the sum of the returned gain.
+        The gain (batch, n) by rank, and for each drawn rank the estimate (batch,) of its sum over ranks from this rank
+        alone. The mean of these estimates is the sum of the returned gain.
     """
     length, num_tokens = orders.shape[1], scorer.num_tokens
     num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)
@@ -592,15 +592,15 @@ def ensemble_gain_along_orders(
         branches = chain(rank, torch.where(rank < num_tokens, rank + 1, 0), length)
         current = scores.masked_fill(branches < 0, 0.0)
         ensemble = scorer.score_ensemble(current, orders, rank, branches, ensemble_size)
-        gain_at_rank = (ensemble - current).masked_fill(branches < 0, 0.0) * weights[:, None]
+        gain_at_rank = (ensemble - current) * weights[:, None]
         gain += gain_at_rank
         draws.append(gain_at_rank.sum(dim=-1) * len(ranks))
-    return gain, torch.stack(draws) if draws else scores.new_zeros(2, len(orders))
+    return gain, draws
 
 
 def ensemble_gain_of_random_orders(
     scorer: RowScorer, ensemble_size: int, num_draws: int
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, list[torch.Tensor]]:
     """
     Estimate the mean ensemble gain over all orders without bias, from random contexts as in masked diffusion (Eq. 2).
 
@@ -609,8 +609,8 @@ def ensemble_gain_of_random_orders(
     averaged over all of them. A draw takes M n rows.
 
     Returns:
-        The gain (batch, n) by position, and the estimates (num_draws, batch) of its sum from each draw alone. The mean
-        of these estimates is the sum of the returned gain.
+        The gain (batch, n) by position, and for each draw the estimate (batch,) of its sum from this draw alone. The
+        mean of these estimates is the sum of the returned gain.
     """
     num_tokens, (batch_size, length) = scorer.num_tokens, scorer.input_ids.shape
     num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)
@@ -624,7 +624,7 @@ def ensemble_gain_of_random_orders(
         gain_of_draw = (ensemble - single) * weights[:, None]
         gain += index_by_position(gain_of_draw, orders) / num_draws
         draws.append(gain_of_draw.sum(dim=-1))
-    return gain, torch.stack(draws)
+    return gain, draws
 
 
 # -------------------------------------------------------------------------------------------- masked-diffusion bound
@@ -699,7 +699,7 @@ def diffusion_bound(
         draws.append(scores.sum(dim=-1))
     log_likelihood = per_token.sum(dim=-1)
     check_finite(log_likelihood, scorer.model.dtype)
-    standard_error = standard_error_of_pairs(torch.stack(draws))
+    standard_error = standard_error_of_pairs(draws)
     return LogLikelihoodOutput(log_likelihood, per_token, standard_error, num_rows=scorer.num_rows)
 
 
@@ -733,12 +733,12 @@ def standard_error_of_mean(values: torch.Tensor) -> torch.Tensor:
     return values.std(dim=0) / len(values) ** 0.5
 
 
-def standard_error_of_pairs(values: torch.Tensor) -> torch.Tensor:
+def standard_error_of_pairs(draws: list[torch.Tensor]) -> torch.Tensor:
     """
-    Return the standard error (batch,) of the mean of stratified draws (draws, batch).
+    Return the standard error (batch,) of the mean of stratified draws, each (batch,).
 
     Draws 0 and 1 are from one stratum, draws 2 and 3 from the next, and so on. The square of half the difference of
     such a pair is an unbiased estimate of the variance of the pair's mean.
     """
-    differences = values[0::2] - values[1::2]
-    return differences.square().sum(dim=0).sqrt() / len(values)
+    differences = torch.stack(draws[0::2]) - torch.stack(draws[1::2])
+    return differences.square().sum(dim=0).sqrt() / len(draws)

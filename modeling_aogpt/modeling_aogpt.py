@@ -39,6 +39,7 @@ from .likelihood import AnyOrderLikelihoodMixin
 from .orders import group_orders, index_by_position, index_by_rank, left_to_right_orders, token_mask, token_positions
 from .rows import add_start_row, branch_rows, causal_mask, query_mask, query_rows
 from .validation import (
+    check_batch,
     check_forward_arguments,
     check_orders,
     check_tensor,
@@ -54,7 +55,7 @@ Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, row
 ANY_ORDER_METHODS = ("generate", "infill", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
 
 
-# ------------------------------------------------------------------------------------------------------------ blocks
+# ------------------------------------------------------------------------------------------------------------ layers
 
 
 def make_norm(config: AOGPTConfig) -> nn.Module:
@@ -182,7 +183,7 @@ class AOGPTAttention(nn.Module):
 
 
 class AOGPTMLP(nn.Module):
-    """MLP of a block, with a gate if `config.gated_mlp` is True."""
+    """MLP of a layer, with a gate if `config.gated_mlp` is True."""
 
     def __init__(self, config: AOGPTConfig) -> None:
         super().__init__()
@@ -252,7 +253,7 @@ def add_product(total: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> 
         return torch.addcmul(total, one, other)
 
 
-class AOGPTBlock(GradientCheckpointingLayer):
+class AOGPTLayer(GradientCheckpointingLayer):
     """
     Layer of attention and MLP, with norms and residual connections.
 
@@ -306,13 +307,13 @@ class AOGPTPreTrainedModel(PreTrainedModel):
     config_class = AOGPTConfig
     base_model_prefix = "model"
     supports_gradient_checkpointing = True
-    _no_split_modules = ["AOGPTBlock"]
+    _no_split_modules = ["AOGPTLayer"]
     _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
     _supports_flash_attn = True
     _supports_attention_backend = True
     _can_compile_fullgraph = True
-    _can_record_outputs = {"hidden_states": AOGPTBlock, "attentions": AOGPTAttention}
+    _can_record_outputs = {"hidden_states": AOGPTLayer, "attentions": AOGPTAttention}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -458,7 +459,7 @@ class AOGPTModel(AOGPTStack):
         self.start_embedding = nn.Embedding(1, width) if config.start_token_id is None else None
         self.position_embeddings = nn.Embedding(length + 1, width) if config.position_encoding == "learned" else None
         self.target_embeddings = make_target_embeddings(config)
-        self.layers = nn.ModuleList(AOGPTBlock(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(AOGPTLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
         self.modulation = TargetModulation(config, 2) if config.target_injection == "adaln" else None
         self.norm = make_norm(config)
         self.gradient_checkpointing = False
@@ -497,7 +498,7 @@ class AOGPTModel(AOGPTStack):
             target_positions (`torch.LongTensor` of shape `(batch, rows)`): Position that the row predicts.
             attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True where a row
                 attends to a slot, that is, to a cached or new row. By default, attention is causal. With
-                `past_key_values`, a mask is required.
+                `past_key_values`, a mask is required, unless there is a single row that attends to all slots.
             past_key_values (`Cache`, *optional*): Any object with an `update` method like that of Transformers' caches.
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`]. It must cover all
                 target positions.
@@ -858,6 +859,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
             ValueError: If an id is out of range, if a sequence is too long, or if another argument is not allowed.
         """
         check_forward_arguments(self, kwargs)
+        check_batch("input_ids", input_ids)
         if labels is not None and not (isinstance(logits_to_keep, int) and logits_to_keep == 0):
             raise ValueError(
                 f"`labels` need the logits of all positions, but `logits_to_keep` is {logits_to_keep}. Remove `labels` "
@@ -866,20 +868,15 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=self.config)
         num_cached = 0 if past_key_values is None else past_key_values.get_seq_length()
-        attention_mask = make_boolean_mask(attention_mask, input_ids, num_cached)
-        has_token_mask = attention_mask is not None and attention_mask.dim() == 2
-        input_ids = prepare_input_ids(
-            self, input_ids, attention_mask[:, -input_ids.shape[1] :] if has_token_mask else None
-        )
-        position_ids = self._prepare_position_ids(input_ids, attention_mask, position_ids, num_cached)
-
-        start_position = torch.full_like(input_ids[:, :1], -1)
-        positions = torch.cat((start_position, position_ids.expand_as(input_ids)), dim=1)
+        length = input_ids.shape[1]
+        is_token, is_visible = split_attention_mask(attention_mask, length, num_cached)
+        input_ids = prepare_input_ids(self, input_ids, None if is_token is None else is_token[:, -length:])
+        if attention_mask is None and position_ids is not None:
+            check_not_packed(position_ids)
+        position_ids = self._prepare_position_ids(input_ids, is_token, position_ids, num_cached)
         output = self.model(
-            input_ids=torch.cat((torch.zeros_like(start_position), input_ids), dim=1),
-            positions=positions,
-            target_positions=(positions + 1).clamp(max=self.config.max_position_embeddings - 1),
-            attention_mask=self._prepare_mask(input_ids, attention_mask, past_key_values, num_cached),
+            **self._make_rows(input_ids, position_ids),
+            attention_mask=self._prepare_mask(input_ids, is_token, is_visible, past_key_values, num_cached),
             past_key_values=None if past_key_values is None else StartRowCache(past_key_values),
             **kwargs,
         )
@@ -917,24 +914,15 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
     def _prepare_position_ids(
         self,
         input_ids: torch.LongTensor,
-        attention_mask: torch.BoolTensor | None,
+        is_token: torch.BoolTensor | None,
         position_ids: torch.LongTensor | None,
         num_cached: int | torch.Tensor,
     ) -> torch.LongTensor:
         length = input_ids.shape[1]
-        if position_ids is None:
-            if attention_mask is not None and attention_mask.dim() == 2:
-                position_ids = token_positions(attention_mask)[:, -length:]
-            else:
-                position_ids = num_cached + torch.arange(length, device=input_ids.device)[None]
-        elif attention_mask is None and not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
-            # This check makes the CPU wait for an accelerator. It is nevertheless run in training, because texts are
-            # often packed in training, and no other check detects this.
-            raise ValueError(
-                "`position_ids` must increase by one from token to token if there is no `attention_mask`, but do not. "
-                "Texts that are packed into one sequence would attend to each other. Put each text into its own "
-                "sequence. If sequences are padded, pass an `attention_mask`."
-            )
+        if position_ids is None and is_token is not None:
+            position_ids = token_positions(is_token)[:, -length:]
+        elif position_ids is None:
+            position_ids = num_cached + torch.arange(length, device=input_ids.device)[None]
         if should_validate(self, position_ids):
             self._check_position(int(position_ids.max()))
         return position_ids
@@ -947,43 +935,68 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
                 f"(config.max_position_embeddings is {length}). Generate fewer tokens, or shorten the prompt."
             )
 
+    def _make_rows(self, input_ids: torch.LongTensor, position_ids: torch.LongTensor) -> dict[str, torch.LongTensor]:
+        """Return the start row and a row for each token, as keyword arguments of `AOGPTModel.forward`."""
+        start = torch.full_like(input_ids[:, :1], -1)
+        positions = torch.cat((start, position_ids.expand_as(input_ids)), dim=1)
+        return {
+            "input_ids": torch.cat((torch.zeros_like(start), input_ids), dim=1),
+            "positions": positions,
+            "target_positions": (positions + 1).clamp(max=self.config.max_position_embeddings - 1),
+        }
+
     def _prepare_mask(
         self,
         input_ids: torch.LongTensor,
-        attention_mask: torch.BoolTensor | None,
+        is_token: torch.BoolTensor | None,
+        is_visible: torch.BoolTensor | None,
         past_key_values: Cache | None,
         num_cached: int | torch.Tensor,
     ) -> torch.BoolTensor | None:
         """Return the attention mask (batch or 1, 1, rows, slots) with start row, or None if attention is causal."""
-        length, device = input_ids.shape[1], input_ids.device
-        num_slots = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
-        if num_slots == length and not has_padding(attention_mask):
-            return None
-        if attention_mask is None or attention_mask.dim() == 2:
-            attention_mask = causal_mask(length, num_slots, num_cached, attention_mask, device)
-        return add_start_row(attention_mask)
+        if is_visible is None:
+            length = input_ids.shape[1]
+            num_slots = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
+            if num_slots == length and not has_padding(is_token):
+                return None
+            is_visible = causal_mask(length, num_slots, num_cached, is_token, input_ids.device)
+        return add_start_row(is_visible)
 
 
-def make_boolean_mask(
-    attention_mask: torch.Tensor | None, input_ids: torch.LongTensor, num_cached: int | torch.Tensor
-) -> torch.BoolTensor | None:
+def check_not_packed(position_ids: torch.LongTensor) -> None:
     """
-    Check the attention mask of a causal language model, and return it as a boolean tensor of the same shape.
+    Raise a `ValueError` unless positions increase by one, because packed texts would attend to each other.
 
-    A tensor (batch, cached + n) is True at tokens. A tensor (batch or 1, 1, n, slots) is True where a token attends to
-    a slot.
+    The check makes the CPU wait for an accelerator. It is nevertheless run in training, because texts are often packed
+    in training, and no other check detects this.
+    """
+    if not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
+        raise ValueError(
+            "`position_ids` must increase by one from token to token if there is no `attention_mask`, but do not. "
+            "Texts that are packed into one sequence would attend to each other. Put each text into its own "
+            "sequence. If sequences are padded, pass an `attention_mask`."
+        )
+
+
+def split_attention_mask(
+    attention_mask: torch.Tensor | None, length: int, num_cached: int | torch.Tensor
+) -> tuple[torch.BoolTensor | None, torch.BoolTensor | None]:
+    """
+    Check the attention mask of a causal language model, and return two boolean tensors, of which at most one is given.
+
+    The first, (batch, cached + n), is True at tokens. The second, (batch or 1, 1, n, slots), is True where a token
+    attends to a slot.
     """
     if attention_mask is None:
-        return None
+        return None, None
     check_tensor("attention_mask", attention_mask)
     if attention_mask.dim() == 2:
-        length = input_ids.shape[1]
         if attention_mask.shape[1] != num_cached + length:
             raise ValueError(
                 f"`attention_mask` must have {int(num_cached) + length} columns, for {int(num_cached)} cached and "
                 f"{length} new tokens, but has {attention_mask.shape[1]}. Include the cached tokens in the mask."
             )
-        return attention_mask != 0
+        return attention_mask != 0, None
     is_boolean = attention_mask.dtype == torch.bool
     if attention_mask.dim() != 4 or not (is_boolean or attention_mask.is_floating_point()):
         raise ValueError(
@@ -991,14 +1004,12 @@ def make_boolean_mask(
             f"dtype, but has shape {tuple(attention_mask.shape)} and dtype {attention_mask.dtype}. Use "
             "attention_mask.bool() if it is 1 where a token attends to a slot."
         )
-    return attention_mask if is_boolean else attention_mask == 0
+    return None, attention_mask if is_boolean else attention_mask == 0
 
 
-def has_padding(attention_mask: torch.Tensor | None) -> bool:
-    """Return whether a mask may exclude tokens. This is True while compiling, because values cannot be read then."""
-    if attention_mask is None:
-        return False
-    return attention_mask.dim() != 2 or torch.compiler.is_compiling() or not attention_mask.all()
+def has_padding(mask: torch.Tensor | None) -> bool:
+    """Return whether a mask (batch, n) may exclude tokens. True while compiling, because values cannot be read then."""
+    return mask is not None and (torch.compiler.is_compiling() or not mask.all())
 
 
 __all__ = ["AOGPTForAnyOrderLM", "AOGPTForCausalLM", "AOGPTForMaskedLM", "AOGPTModel", "AOGPTPreTrainedModel"]

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Encoder-only masked diffusion models with the blocks of the decoder: RADD, SEDD, and AO-GPT with full attention.
+Encoder-only masked diffusion models with the layers of the decoder: RADD, SEDD, and AO-GPT with full attention.
 
 Each row of an encoder contains the token, or the mask, at one position, and predicts this position. Every row attends
 to all rows. The prediction at a masked position depends on the set of unmasked tokens, but not on an order. Keys and
@@ -31,7 +31,7 @@ from .likelihood import (
 )
 from .modeling_aogpt import (
     AOGPTAttention,
-    AOGPTBlock,
+    AOGPTLayer,
     AOGPTPreTrainedModel,
     AOGPTStack,
     AOGPTWithHead,
@@ -72,8 +72,8 @@ class SigmaEmbedding(nn.Module):
         return self.down_proj(F.silu(self.up_proj(sinusoids)))
 
 
-class MDMEncoderBlock(AOGPTBlock):
-    """Block of the decoder, but with full attention instead of causal attention."""
+class MDMEncoderLayer(AOGPTLayer):
+    """Layer of the decoder, but with full attention instead of causal attention."""
 
     def __init__(self, config: MDMEncoderConfig, layer_idx: int) -> None:
         super().__init__(config, layer_idx)
@@ -85,8 +85,8 @@ class MDMEncoderPreTrainedModel(AOGPTPreTrainedModel):
 
     config: MDMEncoderConfig
     config_class = MDMEncoderConfig
-    _no_split_modules = ["MDMEncoderBlock"]
-    _can_record_outputs = {"hidden_states": MDMEncoderBlock, "attentions": AOGPTAttention}
+    _no_split_modules = ["MDMEncoderLayer"]
+    _can_record_outputs = {"hidden_states": MDMEncoderLayer, "attentions": AOGPTAttention}
 
 
 class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
@@ -106,7 +106,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         self.position_embeddings = nn.Embedding(length, width) if config.position_encoding == "learned" else None
         self.target_embeddings = make_target_embeddings(config)
         self.sigma_embedding = SigmaEmbedding(config) if config.target_injection == "sigma" else None
-        self.layers = nn.ModuleList(MDMEncoderBlock(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(MDMEncoderLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
         self.modulation = TargetModulation(config, 2) if config.target_injection in ("adaln", "sigma") else None
         self.norm = make_norm(config)
         self.gradient_checkpointing = False

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sampling of tokens: logits processors and warpers of Transformers, followed by categorical draws in float64."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -211,11 +211,7 @@ class TokenSampler:
     """
     Sampler of tokens: computes logits of queries, applies logits processors and warpers, and draws tokens.
 
-    Logits processors get text as `input_ids`. If tokens are generated from left to right, it is the text before the
-    token, without padding, as in Transformers. Otherwise, it is the whole sequence (queries, n), with the mask id at
-    masked positions and at padding. There is one mixed case: if masked positions inside a text are filled in from left
-    to right, processors that depend on the end or the length of `input_ids` get the text before the token, and other
-    processors get the whole sequence.
+    For the `input_ids` that logits processors get, see `logits_processor` in [`~AnyOrderGenerationMixin.generate`].
 
     Without `do_sample`, the likeliest token is taken. `is_left_to_right` tells whether all tokens to the left of each
     predicted position are known. `eos_ban` contains a boolean tensor (batch, n), which is True at the columns of a
@@ -234,18 +230,13 @@ class TokenSampler:
     ) -> None:
         self.state, self.processors, self.warpers = state, processors, warpers
         self.do_sample, self.generator, self.eos_ban = do_sample, generator, eos_ban
-        self.get_prefix = [is_left_to_right and (state.is_continuation or reads_prefix(item)) for item in processors]
+        is_continuation = bool(state.continues_prompt.all())
+        self.get_prefix = [is_left_to_right and (is_continuation or reads_prefix(item)) for item in processors]
 
     def sample(self, result: QueryResult, measure: MeasureFunction | None = None) -> SampledTokens:
-        """
-        Return one token for each entry of `result`, and the values of `measure`.
-
-        Logits are computed in chunks to limit the use of memory.
-        """
+        """Return one token for each entry of `result`, and the values of `measure`."""
         parts = []
-        for queries in result.split(self._rows_per_head_call()):
-            logits = self.state.compute_logits(queries.hidden_states)
-            processed = self._process(logits, queries)
+        for logits, processed in self._compute_logits(result):
             num_rows = ROWS_ON_CPU if logits.is_cpu else max(len(logits), 1)
             for raw, rows in zip(logits.split(num_rows), processed.split(num_rows), strict=True):
                 parts.append(self._sample_rows(raw, rows, measure))
@@ -255,9 +246,6 @@ class TokenSampler:
             torch.cat(logprobs),
             {name: torch.cat([values[name] for values in measures]) for name in measures[0]},
         )
-
-    def _rows_per_head_call(self) -> int:
-        return rows_per_head_call(ROWS_PER_HEAD_CALL, self.state.model.config.vocab_size)
 
     def _sample_rows(
         self, raw: torch.Tensor, processed: torch.Tensor, measure: MeasureFunction | None
@@ -277,22 +265,22 @@ class TokenSampler:
         For an entry, logits processors see the tokens of the first `num_visible` (queries,) ranks. By default, these
         are all unmasked ranks.
         """
-        shape = len(result.hidden_states), self.state.model.config.vocab_size
-        output = result.hidden_states.new_empty(shape, dtype=torch.float64)
-        num_rows = self._rows_per_head_call()
-        for start, queries in zip(range(0, len(output), num_rows), result.split(num_rows), strict=False):
-            rows = slice(start, start + num_rows)
-            logits = self.state.compute_logits(queries.hidden_states)
-            logits = self._process(logits, queries, None if num_visible is None else num_visible[rows])
-            output[rows] = compute_probabilities(logits, self.warpers)
-        return output
+        chunks = self._compute_logits(result, num_visible)
+        return torch.cat([compute_probabilities(processed, self.warpers) for _, processed in chunks])
 
-    def _process(
-        self, logits: torch.Tensor, queries: QueryResult, num_visible: torch.LongTensor | None = None
-    ) -> torch.Tensor:
+    def _compute_logits(
+        self, result: QueryResult, num_visible: torch.LongTensor | None = None
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield the logits of `result`, before and after processors, in chunks that limit the use of memory."""
+        if num_visible is None:
+            num_visible = to_device(self.state.num_context, result.ranks.device)[result.sequences]
+        num_rows = rows_per_head_call(ROWS_PER_HEAD_CALL, self.state.model.config.vocab_size)
+        for queries, visible in zip(result.split(num_rows), num_visible.split(num_rows), strict=True):
+            logits = self.state.compute_logits(queries.hidden_states)
+            yield logits, self._process(logits, queries, visible)
+
+    def _process(self, logits: torch.Tensor, queries: QueryResult, num_visible: torch.LongTensor) -> torch.Tensor:
         state = self.state
-        if self.processors and num_visible is None:
-            num_visible = to_device(state.num_context, logits.device)[queries.sequences]
         for processor, gets_prefix in zip(self.processors, self.get_prefix, strict=True):
             if gets_prefix:
                 text, lengths = state.visible_prefix(queries.sequences, num_visible)

@@ -265,12 +265,7 @@ class ThresholdUnmasking(AdaptiveUnmasking):
         return {"confidence": confidence(probabilities)}
 
     def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:
-        """
-        Return a boolean tensor (batch, columns) that is True at the candidates to unmask.
-
-        These are the candidates whose confidence is at least the bound. If a sequence has none, its first candidate is
-        unmasked.
-        """
+        """Return a boolean tensor (batch, columns) that is True at the candidates to unmask."""
         is_candidate, measures = candidates.is_candidate, candidates.measures
         is_selected = is_candidate & (measures["confidence"] >= self.bound)
         is_selected[:, 0] |= is_candidate[:, 0] & ~is_selected.any(dim=1)

@@ -182,6 +182,9 @@ def test_inputs_that_are_not_allowed_are_errors(causal: AOGPTForCausalLM) -> Non
     with pytest.raises(ValueError, match=r"AOGPTForCausalLM\.forward got the unknown argument `orders`"):
         causal(torch.tensor([[1, 2]]), orders=torch.tensor([[0, 1]]))
     cache = causal(torch.zeros(1, 4, dtype=torch.long), use_cache=True).past_key_values
+    for wrong in (torch.tensor([1, 2]), torch.zeros(0, 2, dtype=torch.long)):
+        with pytest.raises(ValueError, match=r"`input_ids` must have shape \(batch, n\)"):
+            causal(wrong, attention_mask=torch.ones(1, 2))
     with pytest.raises(ValueError, match="must have 6 columns, for 4 cached and 2 new tokens, but has 3"):
         causal(torch.tensor([[1, 2]]), past_key_values=cache, attention_mask=torch.ones(1, 3))
     with pytest.raises(ValueError, match="must have 5 columns, for 0 cached and 5 new tokens, but has 8"):

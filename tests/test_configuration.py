@@ -105,8 +105,6 @@ def test_values_that_are_not_allowed_are_errors(arguments: dict, message: str) -
             {"position_encoding": "rotary", "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
             "and no `partial_rotary_factor`",
         ),
-        ({"rope_theta": 500.0}, "`rope_theta` belongs to an earlier version .* set `rope_parameters`"),
-        ({"use_bias": False}, "`use_bias` belongs to an earlier version .* set `attention_bias`, `mlp_bias` etc"),
         ({"start_token_id": 60000}, "`start_token_id` must be an id of the vocabulary"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from modeling_aogpt import AnyOrderGenerationOutput, AOGPTForAnyOrderLM, decoding_state
-from modeling_aogpt.decoding_state import CachedDecodingState
+from modeling_aogpt.decoding_state import AnyOrderCache, CachedDecodingState
 from tests.references import conditional, ragged_inputs, random_model, seeded
 
 ARCHITECTURES = [
@@ -125,3 +125,12 @@ def test_many_rows_take_several_passes(arguments: dict, num_rows: int, monkeypat
     assert parts.num_forward_passes >= whole.num_forward_passes + 2
     assert torch.equal(parts.sequences, whole.sequences)
     torch.testing.assert_close(parts.token_logprobs, whole.token_logprobs, rtol=0, atol=1e-12)
+
+
+def test_heads_that_are_divided_among_processes_are_an_error() -> None:
+    config = random_model().config
+    cache = AnyOrderCache(config, 3, 8, torch.float32, [torch.device("cpu")])
+    cache.set_slots(slice(0, 2), 2)
+    one_head = torch.zeros(3, 1, 2, config.head_dim)
+    with pytest.raises(ValueError, match=f"1 key-value heads, but the cache has {config.num_key_value_heads}"):
+        cache.update(one_head, one_head, 0)

@@ -412,6 +412,7 @@ def test_the_order_of_a_generation_config_replaces_the_default() -> None:
         ([[3, 1, 9], [3, 1, 4]], {}, True),
         ([[9, 3, 1], [3, 1, 4]], {}, True),
         ([[3, 9, 1], [3, 1, 4]], {}, False),
+        ([[3, 9, 1], [3, 1, 4]], {"pad_token_id": 4}, True),
         ([[3, 1, 9], [3, 1, 4]], {"attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1]])}, False),
         ([[3, 11, 9], [3, 1, 4]], {"max_new_tokens": None}, False),  # infilling: text may be padded on purpose
     ],
@@ -425,7 +426,16 @@ def test_padding_without_a_mask_is_warned_of(
     model.generation_config.pad_token_id = 9
     model.generate(torch.tensor(prompts), **{"max_new_tokens": 2, **arguments})
     assert len(messages) == warns
-    assert all("padding token (9), but there is no `attention_mask`" in message for message in messages)
+    pad = arguments.get("pad_token_id", 9)
+    assert all(f"padding token ({pad}), but there is no `attention_mask`" in message for message in messages)
+
+
+def test_prompts_are_continued_from_left_to_right_even_if_padding_has_the_mask_id() -> None:
+    model, is_token = random_model(), torch.tensor([[0, 1, 1]])
+    for pad in (model.config.mask_token_id, 1):
+        inputs = torch.tensor([[pad, 5, 6]])
+        output = model.generate(inputs, attention_mask=is_token, max_new_tokens=6, return_dict_in_generate=True)
+        assert output.unmasking_steps[0, 3:].tolist() == list(range(6))
 
 
 @pytest.mark.parametrize("mask_token_id", [None, 3, -1, 2.5])

@@ -279,6 +279,10 @@ def test_unknown_settings_suggest_the_nearest_known_name(make: Callable, name: s
             {"generation_config": GenerationConfig(num_beams=4)},
             "The generation config cannot be used. `generate` does not support `num_beams=4`. Only 1 is allowed",
         ),
+        (
+            {"generation_config": GenerationConfig(output_attentions=True)},
+            "The generation config cannot be used. `generate` does not support `output_attentions=True`. Only False",
+        ),
     ],
 )
 def test_unknown_and_unsupported_arguments_are_refused(arguments: dict, message: str) -> None:
@@ -393,6 +397,7 @@ def test_special_tokens_outside_the_vocabulary_are_refused(arguments: dict, mess
         ({"draft": "prompt_lookup"}, "`strategy='speculative'`"),
         ({"draft_length": 8, "strategy": "parallel"}, "`strategy='speculative'`"),
         ({"entropy_bound": 0.5}, "`unmasking='entropy_bound'`"),
+        ({"threshold": 0.0}, "`unmasking='threshold'`"),
         ({"schedule": "cosine"}, "`num_steps`"),
         ({"schedule": "linear", "unmasking": "entropy_bound"}, "`num_steps`"),
         ({"unmasking": "fixed_count"}, "`num_steps`"),

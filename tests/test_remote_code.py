@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, set_seed
+from transformers import set_seed
 
 import modeling_aogpt
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM
@@ -26,7 +26,7 @@ VARIANTS = {
     "tied": {"target_injection": "input", "norm": "layernorm", "tie_word_embeddings": True, "lm_head_bias": False},
     "rotary": {"target_injection": "per_layer", "position_encoding": "rotary"},
 }
-FOLDERS = [*VARIANTS, "sharded", "hub", "earlier"]
+FOLDERS = [*VARIANTS, "sharded", "hub"]
 RESAVED = ["released-any", "released-masked", "released-causal", "tied-any", "tied-masked", "tied-causal", "hub-any"]
 
 # A Hub repository as it is stored in the cache after a download.
@@ -60,8 +60,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
             main = root / SNAPSHOT.parents[1] / "refs" / "main"
             main.parent.mkdir()
             main.write_text(SNAPSHOT.name)
-            model.save_pretrained(root / "earlier")
-            make_earlier(root / "earlier")
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(16, (3, 12), generator=generator)
     orders = torch.stack([torch.randperm(12, generator=generator) for _ in ids])
@@ -69,13 +67,6 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inputs = {"input_ids": ids, "orders": orders, "masked_ids": ids.masked_fill(is_masked, config.mask_token_id)}
     torch.save(inputs, root / "inputs.pt")
     return root
-
-
-def make_earlier(folder: Path) -> None:
-    """Give a folder a setting of an earlier version, which its code knows."""
-    settings, code = folder / "config.json", folder / "configuration_aogpt.py"
-    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"use_bias": True}))
-    code.write_text(code.read_text().replace('("use_bias", "rope_theta")', '("rope_theta",)'))
 
 
 def load_remotely(root: Path, folders: list[Path | str], resaved: Path) -> dict[str, dict[str, Any]]:
@@ -117,11 +108,6 @@ def inputs(root: Path) -> dict[str, torch.Tensor]:
 
 def load_here(auto_class: type, root: Path, folder: str) -> Any:
     return auto_class.from_pretrained(root / variant_of(folder)).eval()
-
-
-def test_models_of_earlier_versions_are_refused_with_a_hint_to_their_own_code(root: Path) -> None:
-    with pytest.raises(ValueError, match=r"`use_bias` .*the code in its own folder.*trust_remote_code=True"):
-        AutoConfig.from_pretrained(root / "earlier", trust_remote_code=True)
 
 
 def test_every_auto_class_loads_its_class(results: dict[str, Any], folder: str) -> None:

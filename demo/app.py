@@ -19,6 +19,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -108,38 +109,31 @@ def decode(token: int, tokenizer: PreTrainedTokenizerBase) -> str | None:
 def fill(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
+    ids: torch.LongTensor,
     seed: int,
-    ending: str,
-    text: str,
-    longest_gap: int,
-    order: str,
-    num_steps: int,
-    temperature: float,
-    top_p: float,
+    **settings: Any,
 ) -> Iterator[list[Token]]:
     """
-    Yield the tokens of a text before the first step, after each step, and finally with their log-probabilities.
+    Yield tokens before the first step, after each step, and finally with their log-probabilities.
 
     The log-probability of a token is that of the model, without temperature and top-p, given the tokens filled in
     before it. The sum of these values is the log-likelihood of the generated tokens in the order in which they were
     filled in.
 
-    `num_steps=0` fills in one position at a time. The other arguments are those of `encode` and `generate`.
+    Args:
+        model: The model.
+        tokenizer: Its tokenizer.
+        ids: Token ids (1, n) with masks, of `encode`.
+        seed: Seed of random orders and sampled tokens.
+        settings: Further arguments of `generate`.
 
     Raises:
-        ValueError: If the text or a setting is not allowed.
+        ValueError: If a setting is not allowed.
     """
-    ids = encode(model, tokenizer, text, ending, longest_gap)
     prompt = [Token(decode(token, tokenizer)) for token in ids[0].tolist()]
     yield prompt
     output = model.generate(
-        ids,
-        order=order,
-        num_steps=int(num_steps) or None,
-        temperature=temperature,
-        top_p=top_p,
-        generator=torch.Generator().manual_seed(seed),
-        return_dict_in_generate=True,
+        ids, generator=torch.Generator().manual_seed(seed), return_dict_in_generate=True, **settings
     )
     steps = output.unmasking_steps[0].tolist()
     filled = [
@@ -205,44 +199,74 @@ def _render_summary(tokens: list[Token], seed: int | None) -> str:
     )
 
 
+@contextmanager
+def errors_on_page() -> Iterator[None]:
+    """Show a ValueError on the page."""
+    try:
+        yield
+    except ValueError as error:
+        raise gr.Error(str(error), print_exception=False) from error
+
+
+def animate(frames: Iterator[list[Token]], wait: float) -> Iterator[list[Token]]:
+    """Yield `frames`, with `wait` seconds between them."""
+    for index, tokens in enumerate(frames):
+        if index:
+            time.sleep(wait)
+        yield tokens
+
+
+def add_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Add the components that fill in a text to the page."""
+
+    def show(
+        text: str,
+        longest_gap: int,
+        ending: str,
+        order: str,
+        num_steps: int,
+        temperature: float,
+        top_p: float,
+        seed: int | None,
+        wait: float,
+    ) -> Iterator[str]:
+        seed = random.randrange(2**31) if seed in (None, -1) else int(seed)
+        settings = {"order": order, "num_steps": int(num_steps) or None, "temperature": temperature, "top_p": top_p}
+        with errors_on_page():
+            yield ""  # clears the previous result, so that it is not shown beside an error
+            ids = encode(model, tokenizer, text, ENDINGS[ending], longest_gap)
+            for tokens in animate(fill(model, tokenizer, ids, seed, **settings), wait):
+                yield render(tokens, tokenizer.eos_token, seed)
+
+    gr.Markdown(
+        "# Any-order text\nWrite a text with `_` where text is missing. A decoder-only language model "
+        "([AO-GPT](https://arxiv.org/abs/2506.19935)) fills it in, in the order that you choose. Each `_` is one "
+        "token, or a gap whose length the model chooses. Write `\\_` for a literal underscore."
+    )
+    text = gr.Textbox(EXAMPLES[0], label="Text", elem_id="text", max_length=2000)
+    with gr.Row():
+        gap = gr.Slider(1, 8, 1, step=1, label="Most tokens for each _", min_width=MIN_WIDTH)
+        ending = gr.Radio(list(ENDINGS), value=next(iter(ENDINGS)), label="What follows the text")
+        order = gr.Dropdown(ORDERS, value="random", label="Order")
+        steps = gr.Slider(0, 32, 0, step=1, label="Steps (0: one position at a time)")
+    with gr.Row():
+        temperature = gr.Slider(0.1, 2, TEMPERATURE, step=0.05, label="Temperature", min_width=MIN_WIDTH)
+        top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p", min_width=MIN_WIDTH)
+        seed = gr.Number(
+            -1, minimum=-1, maximum=2**31, precision=0, label="Seed (-1: a new one each time)", min_width=MIN_WIDTH
+        )
+        wait = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step", min_width=MIN_WIDTH)
+    start = gr.Button("Fill in", variant="primary", elem_id="start")
+    result = gr.HTML(elem_id="result")
+    inputs = [text, gap, ending, order, steps, temperature, top_p, seed, wait]
+    gr.on([start.click, text.submit], show, inputs, result, show_progress="hidden")
+    gr.Examples(EXAMPLES, text)
+
+
 def build(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> gr.Blocks:
     """Return the web page of the demo."""
-
-    def show(wait: float, seed: int | None, ending: str, *settings: Any) -> Iterator[str]:
-        seed = random.randrange(2**31) if seed in (None, -1) else int(seed)
-        try:
-            yield ""  # clears the previous result, so that it is not shown beside an error
-            for index, tokens in enumerate(fill(model, tokenizer, seed, ENDINGS[ending], *settings)):
-                if index:
-                    time.sleep(wait)
-                yield render(tokens, tokenizer.eos_token, seed)
-        except ValueError as error:
-            raise gr.Error(str(error), print_exception=False) from error
-
     with gr.Blocks(title="Any-order text", analytics_enabled=False) as page:
-        gr.Markdown(
-            "# Any-order text\nWrite a text with `_` where text is missing. A decoder-only language model "
-            "([AO-GPT](https://arxiv.org/abs/2506.19935)) fills it in, in the order that you choose. Each `_` is one "
-            "token, or a gap whose length the model chooses. Write `\\_` for a literal underscore."
-        )
-        text = gr.Textbox(EXAMPLES[0], label="Text", elem_id="text", max_length=2000)
-        with gr.Row():
-            gap = gr.Slider(1, 8, 1, step=1, label="Most tokens for each _", min_width=MIN_WIDTH)
-            ending = gr.Radio(list(ENDINGS), value=next(iter(ENDINGS)), label="What follows the text")
-            order = gr.Dropdown(ORDERS, value="random", label="Order")
-            steps = gr.Slider(0, 32, 0, step=1, label="Steps (0: one position at a time)")
-        with gr.Row():
-            temperature = gr.Slider(0.1, 2, TEMPERATURE, step=0.05, label="Temperature", min_width=MIN_WIDTH)
-            top_p = gr.Slider(0.05, 1, 1, step=0.05, label="Top-p", min_width=MIN_WIDTH)
-            seed = gr.Number(
-                -1, minimum=-1, maximum=2**31, precision=0, label="Seed (-1: a new one each time)", min_width=MIN_WIDTH
-            )
-            wait = gr.Slider(0, 1, 0.3, step=0.05, label="Seconds per step", min_width=MIN_WIDTH)
-        start = gr.Button("Fill in", variant="primary", elem_id="start")
-        result = gr.HTML(elem_id="result")
-        inputs = [wait, seed, ending, text, gap, order, steps, temperature, top_p]
-        gr.on([start.click, text.submit], show, inputs, result, show_progress="hidden")
-        gr.Examples(EXAMPLES, text)
+        add_text(model, tokenizer)
     return page
 
 

@@ -32,10 +32,12 @@ def collect_steps(
     tokenizer: PreTrainedTokenizerFast,
     text: str = "ab__e_",
     ending: str = "end",
-    **options: object,
+    longest_gap: int = 1,
+    seed: int = 0,
+    **settings: object,
 ) -> list[list[app.Token]]:
-    settings = {"seed": 0, "longest_gap": 1, "order": "random", "num_steps": 0, "temperature": 1.0, "top_p": 1.0}
-    return list(app.fill(model, tokenizer, text=text, ending=ending, **settings | options))
+    ids = app.encode(model, tokenizer, text, ending, longest_gap)
+    return list(app.fill(model, tokenizer, ids, seed, **settings))
 
 
 def test_masks_are_filled_in_one_after_another(

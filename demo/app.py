@@ -80,12 +80,13 @@ CSS = """
 .token.new { outline: 3px solid #e8a33d }
 .board { display: grid; grid-template-columns: repeat(6, auto); justify-content: start; margin-top: 8px }
 #puzzle :is(input, textarea) { font-family: ui-monospace, Menlo, Consolas, monospace }
-.board .token { width: 44px; height: 44px; font-size: 20px; position: relative; box-sizing: border-box }
+.board .token { width: 44px; height: 44px; padding: 5px 0 3px; box-sizing: border-box; font-size: 20px;
+                position: relative }
 .board .masked { color: transparent }
 .board .token:nth-child(6n + 3) { margin-right: 8px }
 .board .token:nth-child(n + 13):nth-child(-n + 18), .board .token:nth-child(n + 25):nth-child(-n + 30) {
          margin-top: 8px }
-.token.wrong::after { content: "✗"; position: absolute; top: -5px; right: -5px; width: 17px; height: 17px;
+.token.wrong::after { content: "✗"; position: absolute; z-index: 1; top: -5px; right: -5px; width: 17px; height: 17px;
                       border-radius: 50%; background: #fff; color: #b3261e; font: bold 12px/17px system-ui;
                       box-shadow: 0 0 0 1.5px #b3261e }
 .summary { margin-top: 12px; font-size: 14px }
@@ -281,6 +282,12 @@ def find_repeats(cells: Sequence[str | None]) -> Iterator[tuple[str, int]]:
         yield from ((unit, cell) for cell in members if cells[cell] in DIGITS and digits.count(cells[cell]) > 1)
 
 
+def solve(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, puzzle: str, order: str) -> Iterator[list[Token]]:
+    """Yield the tokens of a puzzle like `fill`, where each step fills in the likeliest digit of one cell."""
+    ids = encode(model, tokenizer, read_puzzle(puzzle).replace(".", BLANK), "end")
+    return fill(model, tokenizer, ids, random.randrange(2**31), order=order, do_sample=False)
+
+
 def render_board(tokens: list[Token]) -> str:
     """Return the cells of a Sudoku as HTML. Filled-in cells that break a rule are marked."""
     cells = [token.text for token in tokens[:36]]
@@ -380,9 +387,7 @@ def add_sudoku(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> No
 
     def show(puzzle: str, order: str) -> Iterator[str]:
         with errors_on_page():
-            ids = encode(model, tokenizer, read_puzzle(puzzle).replace(".", BLANK), "end")
-            frames = fill(model, tokenizer, ids, random.randrange(2**31), order=order, do_sample=False)
-            for tokens in animate(frames, SUDOKU_WAIT):
+            for tokens in animate(solve(model, tokenizer, puzzle, order), SUDOKU_WAIT):
                 yield render_board(tokens)
 
     gr.Markdown(
@@ -398,9 +403,9 @@ def add_sudoku(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> No
         order = gr.Dropdown(SUDOKU_ORDERS, value=SUDOKU_ORDERS[0], label="Order")
     with gr.Row():
         new = gr.Button("New puzzle", elem_id="new")
-        solve = gr.Button("Solve", variant="primary", elem_id="solve")
+        start = gr.Button("Solve", variant="primary", elem_id="solve")
     board = gr.HTML(preview(PUZZLES[0]), elem_id="board")
-    solving = gr.on([solve.click, puzzle.submit], show, [puzzle, order], board, show_progress="hidden")
+    solving = gr.on([start.click, puzzle.submit], show, [puzzle, order], board, show_progress="hidden")
     puzzle.change(preview, puzzle, board, show_progress="hidden", cancels=solving)
     new.click(next_puzzle, puzzle, puzzle, show_progress="hidden")
 

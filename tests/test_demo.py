@@ -242,6 +242,17 @@ def test_a_puzzle_may_have_several_lines() -> None:
     assert app.read_puzzle("\n".join([*lines, "64531."])) == SOLUTION[:-1] + "."
 
 
+def test_each_step_fills_in_the_likeliest_digit_of_one_cell(
+    tiny_sudoku: tuple[AOGPTForAnyOrderLM, PreTrainedTokenizerFast],
+) -> None:
+    """The only randomness is that of random orders."""
+    puzzle = app.PUZZLES[0]
+    first, *others = (list(app.solve(*tiny_sudoku, puzzle, "left_to_right")) for _ in range(3))
+    assert [first, first] == others
+    assert [sum(token.text is None for token in tokens) for tokens in first] == [*range(26, -1, -1), 0]
+    assert "".join(token.text or "." for token in first[0]) == puzzle + "<eos>"
+
+
 @pytest.mark.parametrize("solution", [SOLUTION, app.PUZZLES[0].replace(".", "1"), SOLUTION[:-1] + "1"])
 def test_filled_in_cells_that_break_a_rule_are_marked(solution: str) -> None:
     """Clues are not marked."""

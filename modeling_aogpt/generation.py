@@ -396,8 +396,8 @@ class AnyOrderGenerationMixin(GenerationMixin):
         if length > max_positions >= num_columns:
             raise ValueError(
                 f"The sequences would have {length} tokens, {length - num_columns} of them new, but this model takes "
-                f"at most {max_positions} (config.max_position_embeddings). Request at most {max_positions - num_columns} "
-                "new tokens."
+                f"at most {max_positions} (config.max_position_embeddings). Request at most "
+                f"{max_positions - num_columns} new tokens."
             )
 
     def adjust_generation_fn(

@@ -17,7 +17,7 @@ findings: $(INSTALLED)
 	$(BIN)/python eval/benchmarks/study.py training/configs/study_paper.yaml
 
 # Train models that solve Sudoku in any order, a left-to-right rival and an encoder, and let all solve held-out puzzles.
-# On two CPU cores, this takes about an hour and a half. An interrupted run continues where it stopped.
+# On two CPU cores, this takes at least two hours. An interrupted run continues where it stopped.
 # `make sudoku SEEDS="0 1 2"` trains each recipe with three seeds.
 SUDOKU := runs/sudoku
 SEEDS := 0

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
@@ -63,43 +64,43 @@ class AnyOrderInfillingMixin:
     @torch.no_grad()
     def infill(
         self,
-        input_ids: torch.LongTensor | str,
+        input_ids: torch.LongTensor | str | list[torch.LongTensor] | list[str],
         lengths: Sequence[int] | Sequence[Sequence[int]] = range(1, 9),
         padded_length: int | None = None,
         generator: torch.Generator | None = None,
         tokenizer: PreTrainedTokenizerBase | None = None,
         attention_mask: torch.Tensor | None = None,
         **kwargs: object,
-    ) -> InfillingOutput:
+    ) -> InfillingOutput | list[InfillingOutput]:
         """
         Fill in gaps of unknown length.
 
-        The method scores each combination of lengths, and fills in the gaps with the most probable combination.
+        The method scores each combination of lengths, and fills in the gaps with the most probable combination. The
+        combinations of several texts are scored in one batch, and their gaps are filled in as one batch.
 
         Args:
-            input_ids (`torch.LongTensor` of shape `(n,)` or `(1, n)`, or `str`): Tokens of one text, in which each
-                `config.mask_token_id` stands for a gap; or a string, in which each `tokenizer.mask_token` stands for a
-                gap.
+            input_ids (`torch.LongTensor` of shape `(n,)` or `(1, n)`, or `str`, or a list of them): Tokens of one text,
+                in which each `config.mask_token_id` stands for a gap; or a string, in which each
+                `tokenizer.mask_token` stands for a gap; or a list of such texts.
             lengths (sequence of `int`, or one such sequence for each gap, defaults to `range(1, 9)`): Numbers of tokens
                 that a gap may have.
             padded_length (`int`, *optional*): Length to which the text is padded with `config.eos_token_id`. Needed if
                 the model was trained on documents with such padding. Otherwise, the text must not end with a gap,
                 because the length of a gap is inferred from the positions of the tokens after it.
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
-            tokenizer (`PreTrainedTokenizerBase`, *optional*): Tokenizer of the model. Needed if `input_ids` is a
-                string.
-            attention_mask (`torch.Tensor`, *optional*): Mask that tokenizers return. It must be 1 everywhere, because
-                the text must not contain padding.
+            tokenizer (`PreTrainedTokenizerBase`, *optional*): Tokenizer of the model. Needed for strings.
+            attention_mask (`torch.Tensor`, *optional*): Mask that tokenizers return for one text. It must be 1
+                everywhere, because a text must not contain padding.
             kwargs: Other arguments of [`~AnyOrderGenerationMixin.generate`], which fills in the gaps.
 
         Returns:
-            [`InfillingOutput`].
+            [`InfillingOutput`], or a list of them if `input_ids` is a list.
 
         Raises:
-            ValueError: If there is no gap, if two gaps are adjacent, if there is no text around the gaps, if nothing
+            ValueError: If a text has no gap, if two gaps are adjacent, if there is no text around the gaps, if nothing
                 determines the length of the last gap, if no combination of lengths fits, if there are more than 4096
-                combinations, if `input_ids` is a string and `tokenizer` is missing, if `attention_mask` marks
-                padding, if an argument of `generate` cannot be used here, or if `generate` raises an error.
+                combinations, if a text is a string and `tokenizer` is missing, if `attention_mask` marks padding, if
+                there is no text, if an argument of `generate` cannot be used here, or if `generate` raises an error.
 
         Examples:
             >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -123,32 +124,52 @@ class AnyOrderInfillingMixin:
                     "`attention_mask` marks padding, but `infill` needs one text without padding. Remove the padding "
                     "and `attention_mask`. (`padded_length` adds padding after the text.)"
                 )
+        texts = input_ids if isinstance(input_ids, list) else [input_ids]
+        if not texts:
+            raise ValueError("`input_ids` is an empty list. Pass at least one text.")
+        if attention_mask is not None and texts is input_ids:
+            raise ValueError("`attention_mask` is for one text, but `input_ids` is a list. Remove `attention_mask`.")
+        candidates, rows = [], []
+        for number, text in enumerate(texts):
+            try:
+                segments = self._split_at_gaps(text, tokenizer)
+                candidates.append(self._list_candidates(segments, lengths, padded_length))
+            except ValueError as error:
+                raise ValueError(f"Text {number} of the list: {error}" if texts is input_ids else str(error)) from error
+            rows.append([self._insert_masks(segments, candidate, padded_length) for candidate in candidates[-1]])
+        log_probs = self._score_candidates(rows)
+        best = [int(values.argmax()) for values in log_probs]
+        chosen = [candidate_rows[index] for candidate_rows, index in zip(rows, best, strict=True)]
+        filled = self._fill_in(chosen, generator, **kwargs)
+        outputs = [
+            InfillingOutput(
+                sequences=sequences if isinstance(text, str) else sequences.to(text.device),
+                lengths=torch.tensor(combinations[index]),
+                candidates=torch.tensor(combinations),
+                log_probs=values,
+                texts=None if tokenizer is None else tokenizer.batch_decode(sequences, skip_special_tokens=True),
+            )
+            for text, combinations, index, values, sequences in zip(
+                texts, candidates, best, log_probs, filled, strict=True
+            )
+        ]
+        return outputs if texts is input_ids else outputs[0]
+
+    def _split_at_gaps(
+        self, input_ids: torch.LongTensor | str, tokenizer: PreTrainedTokenizerBase | None
+    ) -> list[list[int]]:
+        """Return the list of tokens before the first gap and after each gap."""
         if isinstance(input_ids, str):
             if tokenizer is None:
                 raise ValueError("`input_ids` is a string, but `tokenizer` is missing. Pass the model's tokenizer.")
             input_ids = tokenizer(input_ids, add_special_tokens=False, return_tensors="pt").input_ids
-        segments = self._split_at_gaps(input_ids)
-        candidates = self._list_candidates(segments, lengths, padded_length)
-        rows = [self._insert_masks(segments, candidate, padded_length) for candidate in candidates]
-        log_probs = self._score_candidates(rows)
-        best = int(log_probs.argmax())
-        ids = rows[best][None].to(input_ids.device)
-        kwargs |= {"max_length": None, "max_new_tokens": None, "return_dict_in_generate": False}
-        sequences = self.generate(ids, generator=generator, **kwargs)
-        return InfillingOutput(
-            sequences=sequences,
-            lengths=torch.tensor(candidates[best]),
-            candidates=torch.tensor(candidates),
-            log_probs=log_probs,
-            texts=None if tokenizer is None else tokenizer.batch_decode(sequences, skip_special_tokens=True),
-        )
-
-    def _split_at_gaps(self, input_ids: torch.LongTensor) -> list[list[int]]:
-        """Return the list of tokens before the first gap and after each gap."""
         is_tensor = isinstance(input_ids, torch.Tensor)
         if not is_tensor or input_ids.dim() not in (1, 2) or input_ids.numel() != input_ids.shape[-1]:
             given = f"has shape {tuple(input_ids.shape)}" if is_tensor else f"has type {type(input_ids).__name__}"
-            raise ValueError(f"`input_ids` must be a string or a tensor (n,) or (1, n) of one text, but {given}.")
+            raise ValueError(
+                f"`input_ids` must be a string, a tensor (n,) or (1, n) of one text, or a list of such texts, but "
+                f"{given}."
+            )
         segments: list[list[int]] = [[]]
         for token in input_ids.flatten().tolist():
             if token == self.config.mask_token_id:
@@ -211,21 +232,33 @@ class AnyOrderInfillingMixin:
         padding = [eos[0] if isinstance(eos, list) else eos] * ((padded_length or 0) - len(ids))
         return torch.tensor(ids + padding)
 
-    def _score_candidates(self, rows: list[torch.LongTensor]) -> torch.Tensor:
+    def _score_candidates(self, rows: list[list[torch.LongTensor]]) -> list[torch.Tensor]:
         """
-        Return the log-probability (candidates,) of each candidate given the text around the gaps.
+        Return, for each text, the log-probability (candidates,) of each candidate given the text around the gaps.
 
-        `rows` contains the text of each candidate, with masks in the gaps.
+        `rows` contains, for each text, the tokens of each candidate, with masks in the gaps.
         """
-        ids = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=self.config.mask_token_id)
-        is_given = ids != self.config.mask_token_id
+        mask = self.config.mask_token_id
+        ids = pad_sequence([row for candidates in rows for row in candidates], batch_first=True, padding_value=mask)
+        is_given = ids != mask
         device = ids.device if self.device.type == "meta" else self.device
         scores = self.conditional_log_likelihood(
             ids.to(device),
             targets=is_given.to(device),
             context=torch.zeros_like(is_given).to(device),
         )
-        return scores.log_likelihood.log_softmax(dim=0)
+        return [values.log_softmax(dim=0) for values in scores.log_likelihood.split(list(map(len, rows)))]
+
+    def _fill_in(
+        self, rows: list[torch.LongTensor], generator: torch.Generator | None, **kwargs: object
+    ) -> list[torch.LongTensor]:
+        """Fill in the masks of each row (n,), and return samples (num_return_sequences, n) of each row."""
+        kwargs |= {"max_length": None, "max_new_tokens": None, "return_dict_in_generate": False}
+        if len({len(row) for row in rows}) > 1:
+            kwargs["attention_mask"] = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
+        sequences = self.generate(pad_sequence(rows, batch_first=True), generator=generator, **kwargs)
+        samples = sequences.unflatten(0, (len(rows), -1))
+        return [samples[number, :, : len(row)] for number, row in enumerate(rows)]
 
 
 def combine_lengths(lengths: list[Sequence[int]], most: int) -> list[tuple[int, ...]]:

@@ -80,6 +80,31 @@ def test_the_output_of_a_tokenizer_can_be_passed(model: AOGPTForAnyOrderLM) -> N
         assert torch.equal(output.sequences, model.infill(**arguments, generator=seeded()).sequences)
 
 
+@pytest.mark.parametrize("padded_length", [None, 9])
+def test_several_texts_are_filled_in_as_each_alone(model: AOGPTForAnyOrderLM, padded_length: int | None) -> None:
+    texts = [torch.tensor(ids) for ids in ([3, 1, MASK, 4, 5], [7, MASK, 2], [6, MASK, 3, MASK, 8])]
+    settings = {"lengths": [1, 2], "padded_length": padded_length, "order": "confidence", "do_sample": False}
+    together = model.infill(texts, num_return_sequences=2, **settings)
+    for text, output in zip(texts, together, strict=True):
+        alone = model.infill(text, **settings)
+        assert torch.equal(output.sequences, alone.sequences.expand(2, -1))
+        assert torch.equal(output.lengths, alone.lengths)
+        assert torch.equal(output.candidates, alone.candidates)
+        torch.testing.assert_close(output.log_probs, alone.log_probs, rtol=0, atol=1e-10)
+
+
+def test_errors_name_the_text_of_a_list(model: AOGPTForAnyOrderLM) -> None:
+    good, bad = torch.tensor([3, MASK, 4]), torch.tensor([3, 4])
+    with pytest.raises(ValueError, match="Text 1 of the list: `input_ids` has no gap"):
+        model.infill([good, bad])
+    with pytest.raises(ValueError, match=r"^`input_ids` has no gap"):
+        model.infill(bad)
+    with pytest.raises(ValueError, match="`input_ids` is an empty list"):
+        model.infill([])
+    with pytest.raises(ValueError, match="`attention_mask` is for one text, but `input_ids` is a list"):
+        model.infill([good], attention_mask=torch.ones(1, 3))
+
+
 @pytest.mark.parametrize("setting", ["max_length", "max_new_tokens"])
 def test_no_text_is_appended(model: AOGPTForAnyOrderLM, setting: str) -> None:
     setattr(model.generation_config, setting, 10)
@@ -108,7 +133,7 @@ def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> N
         ([3, 1], {}, r"`input_ids` has no gap. Put the mask token \(id 11\) where text is missing"),
         ([3, MASK, MASK, 1], {}, "`input_ids` has adjacent masks. Put one mask for each gap"),
         ([MASK], {}, "`input_ids` has no text around the gap"),
-        ([[3, MASK], [3, MASK]], {}, r"must be a string or a tensor .* of one text, but has shape \(2, 2\)"),
+        ([[3, MASK], [3, MASK]], {}, r"must be a string, a tensor .* of one text, or .*, but has shape \(2, 2\)"),
         ([3, MASK], {"lengths": [0, 1]}, "`lengths` must be an integer of at least 1, but is 0"),
         ([3, MASK], {"lengths": []}, "`lengths` must be numbers of tokens, or a list of them for each of the 1 gaps"),
         ([3, MASK], {"lengths": [[1], [2]]}, "for each of the 1 gaps"),
@@ -164,5 +189,7 @@ def test_a_text_is_filled_in_with_its_tokenizer(
     assert torch.equal(output.sequences, expected.sequences)
     assert output.texts == tiny_tokenizer.batch_decode(output.sequences, skip_special_tokens=True)
     assert expected.texts is None
+    (listed,) = tiny_model.infill([text], tokenizer=tiny_tokenizer, **arguments)
+    assert listed.texts == output.texts
     with pytest.raises(ValueError, match="`input_ids` is a string, but `tokenizer` is missing"):
         tiny_model.infill(text)

@@ -166,16 +166,7 @@ def zero_shot(
     if journal_folder is not None:
         journal_folder = journal_folder.with_name(f"{journal_folder.name}-{_digest(revision, texts)}")
     journal = Journal(journal_folder)
-    batch_size = max(1, arguments.tokens_per_batch // length)
-    scored = {}
-    for name, (rows, facts) in texts.items():
-        scored[name] = facts | {"tokens": int(_count_tokens(scorer, rows).sum()), "measures": {}}
-        for measure, precision in precisions.items():
-            is_subset = arguments.released_subset and measure == "any_order"
-            chosen = [rows[index] for index in released_subset(name, len(rows))] if is_subset else rows
-            options = arguments.num_orders, arguments.seed, batch_size, {measure: precision}
-            nats = score_rows(scorer, chosen, *options, journal, name)[measure]
-            scored[name]["measures"][measure] = _summarize(scorer, chosen, nats)
+    scored = _score_texts(scorer, texts, precisions, length, arguments, journal)
     results = {
         "model": model_name,
         "revision": revision,
@@ -197,6 +188,23 @@ def zero_shot(
         save(results)
     journal.remove()
     return results
+
+
+def _score_texts(
+    scorer: Scorer, texts: Texts, precisions: dict[str, str], length: int, arguments: ScoringArguments, journal: Journal
+) -> dict[str, dict[str, Any]]:
+    """Return the facts of each text, its number of tokens, and the results of each kind of log-likelihood."""
+    batch_size = max(1, arguments.tokens_per_batch // length)
+    scored: dict[str, dict[str, Any]] = {}
+    for name, (rows, facts) in texts.items():
+        scored[name] = facts | {"tokens": int(_count_tokens(scorer, rows).sum()), "measures": {}}
+        for measure, precision in precisions.items():
+            is_subset = arguments.released_subset and measure == "any_order"
+            chosen = [rows[index] for index in released_subset(name, len(rows))] if is_subset else rows
+            options = arguments.num_orders, arguments.seed, batch_size, {measure: precision}
+            nats = score_rows(scorer, chosen, *options, journal, name)[measure]
+            scored[name]["measures"][measure] = _summarize(scorer, chosen, nats)
+    return scored
 
 
 def _digest(revision: str | None, texts: Texts) -> str:

@@ -87,6 +87,8 @@ def lock_folder(path: Path) -> Iterator[None]:
     """
     Lock a folder for this process. The lock ends with the process, even if the process is killed.
 
+    If the file system does not support locks, log a warning.
+
     Raises:
         ValueError: If another process has locked the folder.
     """
@@ -97,11 +99,14 @@ def lock_folder(path: Path) -> Iterator[None]:
         raise ValueError(
             f"{path} is in use by another process. Wait until that process ends, stop it, or choose another folder."
         ) from error
+    except (OSError, NotImplementedError) as error:
+        logger.warning("%s cannot be locked. Do not use it in two processes at the same time. (%s)", path, error)
     try:
         yield
     finally:
-        Path(lock.lock_file).unlink(missing_ok=True)  # before the release, so that no other process has locked it
-        lock.release()
+        if lock.is_locked:
+            Path(lock.lock_file).unlink(missing_ok=True)  # before the release, so that no other process has locked it
+            lock.release()
 
 
 def free_space(path: Path) -> int:

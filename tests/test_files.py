@@ -162,3 +162,13 @@ def test_a_folder_is_locked_for_other_processes(tmp_path: Path) -> None:
     assert f"ValueError: {tmp_path} is in use by another process. Wait until" in refused.stderr
     assert not list(tmp_path.iterdir())
     subprocess.run(command, check=True)  # the lock is free again
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, PermissionError])
+def test_folders_are_used_unlocked_if_the_file_system_has_no_locks(
+    error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("filelock.FileLock._acquire", Mock(side_effect=error("no locks here")))
+    with lock_folder(tmp_path):
+        (tmp_path / "file.txt").touch()
+    assert f"{tmp_path} cannot be locked. Do not use it in two processes" in caplog.text

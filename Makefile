@@ -31,7 +31,8 @@ sudoku: $(INSTALLED)
 		$(SUDOKU)/sudoku_left_to_right-$(seed) $(SUDOKU)/sudoku_encoder-$(seed)) --output_dir $(SUDOKU)/results
 
 # Test and measure on an NVIDIA GPU: generation (Figure 5 of the paper), memory and training. Complete parts, such as
-# generation with one batch size, are not run again. To use the libraries of another Python, as in a container:
+# generation with one batch size, are not run again. To use an existing Python environment, for instance that
+# of a container, instead of .venv:
 #     PYTHONPATH=. make gpu BIN=FOLDER_OF_PYTHON INSTALLED=
 GPU := runs/gpu
 BATCHES := 1 8 32

@@ -47,7 +47,9 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         yield temporary
         publish_folder(temporary, path)
     except SafetensorError as error:  # for instance, because the disk is full
-        raise OSError(f"{path} could not be written. Make space or correct the folder. (Cause: {error})") from error
+        raise OSError(
+            f"{path} could not be written. Free disk space, or choose another folder. (Cause: {error})"
+        ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -105,7 +107,8 @@ def lock_folder(path: Path) -> Iterator[None]:
         yield
     finally:
         if lock.is_locked:
-            Path(lock.lock_file).unlink(missing_ok=True)  # before the release, so that no other process has locked it
+            # Remove the file before the release. Afterwards, another process may hold the lock on it.
+            Path(lock.lock_file).unlink(missing_ok=True)
             lock.release()
 
 

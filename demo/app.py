@@ -276,7 +276,7 @@ def read_puzzle(text: str) -> str:
 
 
 def find_repeats(cells: Sequence[str | None]) -> Iterator[tuple[str, int]]:
-    """Yield pairs (unit, cell): a row, column or box, and a cell of it whose digit it contains more than once."""
+    """Yield pairs (unit, cell): the name of a row, column or box, and a cell in it whose digit it repeats."""
     for unit, members in UNITS.items():
         digits = [cells[cell] for cell in members]
         yield from ((unit, cell) for cell in members if cells[cell] in DIGITS and digits.count(cells[cell]) > 1)
@@ -354,11 +354,12 @@ def add_text(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None
     gr.Markdown(
         "# Any-order text\nWrite a text with `_` where text is missing. A decoder-only language model "
         "([AO-GPT](https://arxiv.org/abs/2506.19935)) fills it in, in the order that you choose. Each `_` is one "
-        "token, or a gap whose length the model chooses. Write `\\_` for a literal underscore."
+        "token. If you allow more tokens for each `_`, the model chooses how many. Write `\\_` for a literal "
+        "underscore."
     )
     text = gr.Textbox(EXAMPLES[0], label="Text", elem_id="text", max_length=2000)
     with gr.Row():
-        gap = gr.Slider(1, 8, 1, step=1, label="Most tokens for each _", min_width=MIN_WIDTH)
+        gap = gr.Slider(1, 8, 1, step=1, label="Maximum tokens for each _", min_width=MIN_WIDTH)
         ending = gr.Radio(list(ENDINGS), value=next(iter(ENDINGS)), label="What follows the text")
         order = gr.Dropdown(ORDERS, value="random", label="Order")
         steps = gr.Slider(0, 32, 0, step=1, label="Steps (0: one position at a time)")

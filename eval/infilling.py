@@ -152,10 +152,9 @@ def make_sentence_gaps(
 
 def find_sentences(ids: list[int], max_gap: int, tokenizer: PreTrainedTokenizerBase) -> list[tuple[int, int]]:
     """
-    Return the first token and the number of tokens of each sentence, except for the first and the last sentence.
+    Return (start, length) in tokens for each sentence of at most `max_gap` tokens, without the first and the last one.
 
-    Only tokens that are entirely in the sentence count. Sentences without such tokens, and sentences of more than
-    `max_gap` tokens, are left out.
+    A token that is only partly in a sentence is not part of it. Sentences without whole tokens are left out.
     """
     pieces = [b"\n" if token == tokenizer.eos_token_id else to_bytes([token], tokenizer) for token in ids]
     ends = list(accumulate(map(len, pieces)))

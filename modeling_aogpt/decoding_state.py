@@ -332,10 +332,10 @@ class CachedDecodingState(DecodingState):
     """
     Decoding state of a decoder with a key-value cache, to which each unmasked token is added once.
 
-    The keys of a row depend on its token and on its target position. The row of the token that was committed last is
-    therefore computed only in the next query, when its target is known. A query usually takes one pass. The pass runs
-    the rows of all tokens committed since the last pass as a causal chain, and the queried ranks in parallel. The row
-    of the first queried rank is part of the chain, so it stays in the cache.
+    The keys of a row depend on its token and on its target position. The row of the last committed token is therefore
+    computed only in the next query, when its target, the first queried rank, is known. A query usually takes one pass
+    with two kinds of rows. The rows of all tokens committed since the last pass form a causal chain, and stay in the
+    cache. The rows of the other queried ranks run in parallel, and are not kept.
     """
 
     def __init__(self, model: PreTrainedModel, ids: torch.LongTensor, *arguments: torch.Tensor) -> None:

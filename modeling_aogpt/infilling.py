@@ -99,8 +99,9 @@ class AnyOrderInfillingMixin:
         Raises:
             ValueError: If a text has no gap, if two gaps are adjacent, if there is no text around the gaps, if nothing
                 determines the length of the last gap, if no combination of lengths fits, if there are more than 4096
-                combinations, if a text is a string and `tokenizer` is missing, if `attention_mask` marks padding, if
-                there is no text, if an argument of `generate` cannot be used here, or if `generate` raises an error.
+                combinations, if a text is a string and `tokenizer` is missing, if `attention_mask` marks padding or is
+                passed with a list, if `input_ids` is an empty list, if an argument of `generate` cannot be used here,
+                or if `generate` raises an error.
 
         Examples:
             >>> from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM

@@ -965,10 +965,10 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
 
 def check_not_packed(position_ids: torch.LongTensor) -> None:
     """
-    Raise a `ValueError` unless positions increase by one, because packed texts would attend to each other.
+    Raise a `ValueError` unless positions increase by one. Otherwise, texts are packed and would attend to each other.
 
-    The check makes the CPU wait for an accelerator. It is nevertheless run in training, because texts are often packed
-    in training, and no other check detects this.
+    The check makes the CPU wait for an accelerator. It also runs in training, where packing is common, because no other
+    check detects it.
     """
     if not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
         raise ValueError(
@@ -982,10 +982,10 @@ def split_attention_mask(
     attention_mask: torch.Tensor | None, length: int, num_cached: int | torch.Tensor
 ) -> tuple[torch.BoolTensor | None, torch.BoolTensor | None]:
     """
-    Check the attention mask of a causal language model, and return two boolean tensors, of which at most one is given.
+    Check the attention mask of a causal language model, and return it as (is_token, is_visible).
 
-    The first, (batch, cached + n), is True at tokens. The second, (batch or 1, 1, n, slots), is True where a token
-    attends to a slot.
+    At most one of the two is not None: for a 2-D mask `is_token` (batch, cached + n), which is True at tokens; for a
+    4-D mask `is_visible` (batch or 1, 1, n, slots), which is True where a token attends to a slot.
     """
     if attention_mask is None:
         return None, None

@@ -148,7 +148,7 @@ def test_a_temporary_folder_that_cannot_be_removed_is_a_warning(
 
 
 def test_a_full_disk_is_an_error_in_one_line(tmp_path: Path) -> None:
-    message = r"model could not be written\. Make space .* \(Cause: No space left"
+    message = r"model could not be written\. Free disk space, or choose .* \(Cause: No space left"
     with pytest.raises(OSError, match=message), atomic_folder(tmp_path / "model"):
         raise SafetensorError("No space left")  # not an OSError
     assert not list(tmp_path.iterdir())

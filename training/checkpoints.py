@@ -175,7 +175,7 @@ class CheckpointWriter:
             space = f"{self.folder} cannot be read"
         return OSError(
             f"{path} could not be written: {_cause(error)} ({space}). "
-            "Older checkpoints are intact. Make space or correct the folder, and run the same command again."
+            "Older checkpoints are intact. Free disk space or correct the folder's permissions, and run the same command again."
         )
 
 

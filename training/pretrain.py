@@ -493,7 +493,7 @@ class Pretraining:
             self.checkpoints.wait()  # raises the error, unless only other processes know it
             raise OSError(
                 f"Another process could not write a checkpoint in {training.output_dir}. Older checkpoints are intact. "
-                "Make space or correct the folder, and run the same command again."
+                "Free disk space or correct the folder's permissions, and run the same command again."
             )
         if not math.isfinite(mean_loss) or (self.accelerator.scaler is None and not math.isfinite(self.gradient_norm)):
             samples = range(step * training.batch_size, (step + 1) * training.batch_size)

@@ -174,8 +174,8 @@ class CheckpointWriter:
         except OSError:
             space = f"{self.folder} cannot be read"
         return OSError(
-            f"{path} could not be written: {_cause(error)} ({space}). "
-            "Older checkpoints are intact. Free disk space or correct the folder's permissions, and run the same command again."
+            f"{path} could not be written: {_cause(error)} ({space}). Older checkpoints are intact. Free disk space or "
+            "correct the folder's permissions, and run the same command again."
         )
 
 

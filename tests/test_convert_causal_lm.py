@@ -14,9 +14,9 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
-    BertConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen2Tokenizer,
 )
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM
@@ -347,6 +347,61 @@ def test_folders_are_converted_and_exported(source: Path, tmp_path: Path) -> Non
     assert not any("aogpt" in path.name for path in (tmp_path / "exported").iterdir())
 
 
+def test_added_tokens_of_the_tokenizer_are_kept(source: Path, tmp_path: Path) -> None:
+    """With an empty `added_tokens_decoder`, the tokenizer of Qwen would lose the tokens that are not special."""
+    vocabulary = {letter: index for index, letter in enumerate("abcdefghijklmnop")}
+    tokenizer = Qwen2Tokenizer(vocabulary, merges=[], unk_token=None, eos_token="<|endoftext|>")
+    tokenizer.add_tokens(["<think>"])
+    tokenizer.chat_template = "{{ messages }}"
+    tokenizer.save_pretrained(source)
+    model = convert(str(source), tmp_path / "model")
+    export(str(tmp_path / "model"), tmp_path / "exported")
+    before, after = (AutoTokenizer.from_pretrained(path) for path in (source, tmp_path / "exported"))
+    assert before("a<think>").input_ids == after("a<think>").input_ids == [0, 17]
+    assert after.get_vocab() == before.get_vocab()
+    assert after.chat_template == before.chat_template
+    assert model.config.mask_token_id == 18
+
+
+def test_generation_settings_are_exported_and_all_ends_of_text_are_known(source: Path, tmp_path: Path) -> None:
+    """Chat models have several ends of text, often only in generation_config.json."""
+    settings = {"eos_token_id": [5, START], "do_sample": True, "temperature": 0.7, "repetition_penalty": 1.05}
+    (source / "generation_config.json").write_text(json.dumps(settings))
+    model = convert(str(source), tmp_path / "model")
+    loaded = AOGPTForAnyOrderLM.from_pretrained(tmp_path / "model")
+    assert model.config.eos_token_id == [START, 5]  # the first separates and pads documents in training
+    assert loaded.config.eos_token_id == loaded.generation_config.eos_token_id == [START, 5]
+    assert loaded.generation_config.temperature == 1.0
+    export(str(tmp_path / "model"), tmp_path / "exported")
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
+    assert exported.generation_config.to_dict().items() >= settings.items()
+    assert not hasattr(exported.config, "generation_config")
+
+
+def test_generation_settings_that_cannot_be_saved_are_not_exported(source: Path, tmp_path: Path) -> None:
+    """Some published models have a temperature, but do not sample."""
+    (source / "generation_config.json").write_text(json.dumps({"do_sample": False, "temperature": 0.9}))
+    convert(str(source), tmp_path / "model")
+    exported = export(str(tmp_path / "model"), tmp_path / "exported")
+    assert exported.generation_config.temperature is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_conversion_and_export_do_not_copy_weights(dtype: torch.dtype) -> None:
+    causal = make_causal("llama, scaled, tied")
+    for weight in causal.parameters():  # but not the rotary frequencies
+        weight.data = weight.data.to(dtype)
+    expected = {name: weight.clone() for name, weight in causal.state_dict().items()}
+    for step in (lambda model: convert_model(model, START), export_model):
+        converted = step(causal)
+        before, after = causal.state_dict(), converted.state_dict()
+        for name, weight in expected.items():
+            assert after[name].data_ptr() == before[name].data_ptr(), name
+            assert after[name].dtype == dtype
+            assert torch.equal(after[name], weight)
+        causal = converted
+
+
 def test_converted_models_remember_the_name_and_the_licence_of_their_source(source: Path, tmp_path: Path) -> None:
     """A path is private, so only names on the Hub are kept. The facts are not settings of the exported model."""
     (source / "README.md").write_text("---\nlicense: mit\n---\n# A model\n")
@@ -448,9 +503,31 @@ def test_injections_that_do_not_fit_are_refused() -> None:
         convert_model(make_causal("llama"), START, "input")
 
 
-def test_folders_of_other_models_are_errors(tmp_path: Path) -> None:
-    BertConfig().save_pretrained(tmp_path / "bert")
-    with pytest.raises(ValueError, match=r"weights of .*bert are missing|not a causal|Unrecognized"):
-        convert(str(tmp_path / "bert"), tmp_path / "out")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "bert"}, r"type 'bert' cannot be converted, .*missing settings: \['rope_parameters'\]"),
+        (
+            {"model_type": "phi3", "pad_token_id": 0},
+            r"type 'phi3' .* unknown weights: .*qkv_proj.* Use a Llama, Mistral",
+        ),
+        ({"model_type": "stablelm"}, r"missing settings: \['rms_norm_eps'\], unknown weights: \[\]"),
+        ({"model_type": "granite", "embedding_multiplier": 12.0}, "Convert a model with `embedding_multiplier=1.0`"),
+        ({"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}, "`quantization_config=None`"),
+        ({"model_type": "mistral", "sliding_window": 5}, "Set `--max_length` to 5 or less"),
+        ({"model_type": "llama", "vocab_size": 16}, "has ids up to 16, but its embedding table has only 16 entries"),
+    ],
+)
+def test_models_are_refused_before_their_weights_are_loaded(
+    changes: dict, message: str, source: Path, tmp_path: Path
+) -> None:
+    for path in source.glob("*.safetensors*"):
+        path.unlink()
+    (source / "config.json").write_text(json.dumps(SIZES | {"bos_token_id": 1, "eos_token_id": 1} | changes))
+    with pytest.raises(ValueError, match=message):
+        convert(str(source), tmp_path / "out")
+
+
+def test_folders_without_a_model_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"There is no model '.*nowhere'"):
         convert(str(tmp_path / "nowhere"), tmp_path / "out")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -248,6 +249,17 @@ def test_likelihoods_of_a_converted_model_are_those_of_the_source_and_of_generat
     torch.testing.assert_close(scores.token_log_likelihood, output.token_logprobs, rtol=0, atol=1e-4)
 
 
+def test_prompts_that_repeat_the_start_token_give_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokenizers of Llama and Mistral add the start token to each text."""
+    messages = []
+    monkeypatch.setattr("modeling_aogpt.generation.logger.warning_once", messages.append)
+    model = convert_model(make_causal("llama"), START)
+    model.generate(torch.tensor([[3, 1]]), max_new_tokens=1)
+    assert not messages
+    model.generate(torch.tensor([[START, 3, 1]]), max_new_tokens=1)
+    assert "begins with the start token (13)" in messages[0]
+
+
 def test_lora_adapters_of_a_converted_model_are_trained_in_any_order_merged_and_exported() -> None:
     peft = pytest.importorskip("peft")
     model, ids = convert_model(make_causal("llama"), START), draw_ids()
@@ -308,6 +320,114 @@ def test_models_trained_from_scratch_with_a_known_block_can_be_exported() -> Non
 
 
 # ------------------------------------------------------------------------------------------------------------- folders
+
+# Settings in the config.json of published models, with the names and values that Transformers wrote before version 5.
+# Only sizes and token ids are smaller. Ratios of heads are kept.
+LLAMA_SCALING = {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "rope_type": "llama3"}
+PUBLISHED = {
+    "Llama-3.2-1B-Instruct": {
+        "model_type": "llama",
+        "head_dim": 8,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 131072,
+        "rope_theta": 500000.0,
+        "rope_scaling": LLAMA_SCALING | {"original_max_position_embeddings": 8192},
+        "tie_word_embeddings": True,
+        "eos_token_id": [1, 8, 13],
+        "pretraining_tp": 1,
+    },
+    "TinyLlama-1.1B": {"model_type": "llama", "rope_scaling": None, "rope_theta": 10000.0, "pretraining_tp": 1},
+    "SmolLM2-135M": {
+        "model_type": "llama",
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "hidden_size": 24,
+        "is_llama_config": True,
+        "rope_interleaved": False,
+        "rope_theta": 100000,
+        "tie_word_embeddings": True,
+    },
+    "deepseek-coder-1.3b": {"model_type": "llama", "rope_scaling": {"factor": 4.0, "type": "linear"}, "vocab_size": 32},
+    "Falcon3-1B": {"model_type": "llama", "activation": "swiglu", "head_dim": 8, "rope_theta": 1000042},
+    "SmolLM3-3B": {
+        "model_type": "smollm3",
+        "layer_types": ["full_attention"] * 4,
+        "no_rope_layers": [1, 1, 1, 0],
+        "num_hidden_layers": 4,
+        "max_window_layers": 28,
+        "rope_theta": 5000000.0,
+        "use_sliding_window": False,
+        "tie_word_embeddings": True,
+    },
+    "Qwen2.5-7B-Instruct": {
+        "model_type": "qwen2",
+        "max_position_embeddings": 32768,
+        "max_window_layers": 28,
+        "num_hidden_layers": 3,
+        "sliding_window": 131072,
+        "use_sliding_window": False,
+        "rope_theta": 1000000.0,
+        "vocab_size": 32,
+    },
+    "Qwen2.5-7B-Instruct, YaRN": {
+        "model_type": "qwen2",
+        "max_position_embeddings": 131072,
+        "rope_theta": 1000000.0,
+        "rope_scaling": {"factor": 4.0, "original_max_position_embeddings": 32768, "type": "yarn"},
+    },
+    "Qwen3-4B": {
+        "model_type": "qwen3",
+        "head_dim": 10,
+        "max_window_layers": 36,
+        "rope_scaling": None,
+        "rope_theta": 1000000,
+        "sliding_window": None,
+        "use_sliding_window": False,
+        "tie_word_embeddings": True,
+        "vocab_size": 32,
+    },
+    "Mistral-7B-v0.3": {"model_type": "mistral", "rope_theta": 1000000.0, "sliding_window": None},
+    "OLMo-1B-hf": {"model_type": "olmo", "clip_qkv": None, "bos_token_id": None, "tie_word_embeddings": True},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_configurations_of_published_models_are_converted_and_exported(name: str, source: Path, tmp_path: Path) -> None:
+    for path in source.glob("*.safetensors*"):
+        path.unlink()
+    settings = SIZES | {"vocab_size": 17, "torch_dtype": "bfloat16", "transformers_version": "4.45.0"} | PUBLISHED[name]
+    (source / "config.json").write_text(json.dumps(settings))
+    (source / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [8, 13], "top_p": 0.8, "do_sample": True})
+    )
+    torch.manual_seed(0)
+    weights = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source)).bfloat16().state_dict()
+    if settings.get("tie_word_embeddings"):
+        del weights["lm_head.weight"]
+    weights = {key: weight.contiguous() for key, weight in weights.items()}
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(2)  # in files of early versions
+    save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
+
+    convert(str(source), tmp_path / "model")
+    model = AOGPTForAnyOrderLM.from_pretrained(tmp_path / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert (model.dtype, model.config.vocab_size) == (torch.bfloat16, settings["vocab_size"])
+    assert tokenizer.mask_token_id == model.config.mask_token_id == 17
+    assert model.config.eos_token_id == [13, 8]
+    causal = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    ids = draw_ids()
+    torch.testing.assert_close(model.float()(ids).logits, predict_left_to_right(causal, ids), rtol=0, atol=1e-4)
+    assert model.infill(f"ab{tokenizer.mask_token}c", tokenizer=tokenizer, lengths=[2]).sequences[
+        0, [0, 1, 4]
+    ].tolist() == [0, 1, 2]
+    train_in_any_order(model)
+
+    exported = export(str(tmp_path / "model"), tmp_path / "exported")
+    for key, weight in weights.items():
+        assert key not in exported.state_dict() or torch.equal(exported.state_dict()[key], weight)
+    before, after = (AutoConfig.from_pretrained(path).to_dict() for path in (source, tmp_path / "exported"))
+    ignored = {"_name_or_path": None, "architectures": None}
+    assert after | ignored == before | ignored
 
 
 @pytest.fixture

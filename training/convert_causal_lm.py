@@ -379,7 +379,8 @@ def read_generation_settings(causal: PreTrainedModel) -> dict[str, Any]:
         causal.generation_config.validate(strict=True)
     except ValueError:
         return {}  # Transformers would not save these settings
-    return {"generation_config": causal.generation_config.to_diff_dict()}
+    settings = causal.generation_config.to_diff_dict()
+    return {"generation_config": {name: value for name, value in settings.items() if not name.startswith("_")}}
 
 
 def read_source_facts(source: str) -> dict[str, Any]:

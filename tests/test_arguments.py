@@ -274,7 +274,7 @@ def test_start_tokens_of_large_vocabularies_are_allowed(source: str, tmp_path: P
         "start_token_id": ["quickstart.yaml", *(f"--{name}={value}" for name, value in settings.items())],
     }
     file, *keys = options[source]
-    model, _, _ = parse_arguments([f"training/configs/{file}", *keys])
+    model, _, _ = parse_arguments([str(CONFIGS[0].parent / file), *keys])
     assert model.start_token_id == 151643
 
 

@@ -26,7 +26,7 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -293,22 +293,19 @@ def _neutralize_targets(model: AOGPTForAnyOrderLM) -> None:
 
 @contextmanager
 def float32_weights(*models: PreTrainedModel) -> Iterator[None]:
-    """
-    Context manager in which weights in 16 bits are in float32. Buffers such as rotary frequencies do not change.
-
-    Weights that share memory still share it in float32.
-    """
+    """Context manager in which weights in 16 bits are in float32. Buffers such as rotary frequencies do not change."""
     dtypes = {weight: weight.dtype for model in models for weight in model.parameters()}
-    _cast(dtypes, {weight: torch.promote_types(dtype, torch.float32) for weight, dtype in dtypes.items()})
+    _cast({weight: torch.promote_types(dtype, torch.float32) for weight, dtype in dtypes.items()})
     try:
         yield
     finally:
-        _cast(dtypes, dtypes)
+        _cast(dtypes)
 
 
-def _cast(weights: Iterable[nn.Parameter], dtypes: dict[nn.Parameter, torch.dtype]) -> None:
+def _cast(dtypes: dict[nn.Parameter, torch.dtype]) -> None:
+    """Cast each weight to its dtype. Weights that share memory still share it."""
     groups = defaultdict(list)
-    for weight in weights:
+    for weight in dtypes:
         groups[weight.data_ptr(), weight.shape].append(weight)
     for group in groups.values():
         data = group[0].data.to(dtypes[group[0]])

@@ -319,6 +319,15 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 "`model.generate(**tokenizer(...))`."
             )
 
+    def _warn_if_started(self, inputs: torch.LongTensor) -> None:
+        """Warn if a prompt begins with the start token, which the model adds itself."""
+        start = self.config.start_token_id
+        if start is not None and inputs.shape[1] > 1 and (inputs[:, 0] == start).any():
+            logger.warning_once(
+                f"A prompt begins with the start token ({start}), but the model already adds it before each sequence. "
+                "Tokenize prompts with `add_special_tokens=False`."
+            )
+
     def _resolve_eos(self, config: AnyOrderGenerationConfig) -> tuple[torch.LongTensor | None, int]:
         """Return the ids of end-of-text tokens (None if unknown or not needed) and the id of padding after them."""
         eos, pad = (self._find_token_id(name, config) for name in ("eos_token_id", "pad_token_id"))
@@ -368,6 +377,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 )
             if attention_mask is None and length > inputs.shape[1]:
                 self._warn_if_padded(inputs, config)
+            self._warn_if_started(inputs)
         num_columns = inputs.shape[1]
         self._check_length(length, num_columns)
         # If the model is offloaded, `self.device` can be the meta device. The inputs then stay where they are.

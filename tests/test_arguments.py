@@ -264,6 +264,20 @@ def test_rope_parameters_may_have_another_order_than_in_the_initial_model(tmp_pa
         parse_arguments([*start, "--rope_parameters=linear"])
 
 
+@pytest.mark.parametrize("source", ["init_from", "start_token_id"])
+def test_start_tokens_of_large_vocabularies_are_allowed(source: str, tmp_path: Path) -> None:
+    """The start token of a Llama 3 or Qwen is higher than the number of GPT-2's tokens."""
+    settings = {"target_injection": "none", "position_encoding": "rotary", "start_token_id": 151643}
+    AOGPTConfig(vocab_size=151936, num_valid_tokens=151665, **settings).save_pretrained(tmp_path)
+    options = {
+        "init_from": ["from_causal_trial.yaml", f"--init_from={tmp_path}"],
+        "start_token_id": ["quickstart.yaml", *(f"--{name}={value}" for name, value in settings.items())],
+    }
+    file, *keys = options[source]
+    model, _, _ = parse_arguments([str(CONFIGS[0].parent / file), *keys])
+    assert model.start_token_id == 151643
+
+
 def test_the_initial_model_may_be_a_finished_run_and_gives_the_length(tmp_path: Path) -> None:
     config, run = tmp_path / "minimal.yaml", tmp_path / "run"
     config.write_text("corpus: a.txt")

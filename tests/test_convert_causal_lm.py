@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
-    BertConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
+    Qwen2Tokenizer,
 )
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM
@@ -248,6 +249,17 @@ def test_likelihoods_of_a_converted_model_are_those_of_the_source_and_of_generat
     torch.testing.assert_close(scores.token_log_likelihood, output.token_logprobs, rtol=0, atol=1e-4)
 
 
+def test_prompts_that_repeat_the_start_token_give_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokenizers of Llama and Mistral add the start token to each text."""
+    messages = []
+    monkeypatch.setattr("modeling_aogpt.generation.logger.warning_once", messages.append)
+    model = convert_model(make_causal("llama"), START)
+    model.generate(torch.tensor([[3, 1]]), max_new_tokens=1)
+    assert not messages
+    model.generate(torch.tensor([[START, 3, 1]]), max_new_tokens=1)
+    assert "begins with the start token (13)" in messages[0]
+
+
 def test_lora_adapters_of_a_converted_model_are_trained_in_any_order_merged_and_exported() -> None:
     peft = pytest.importorskip("peft")
     model, ids = convert_model(make_causal("llama"), START), draw_ids()
@@ -309,6 +321,114 @@ def test_models_trained_from_scratch_with_a_known_block_can_be_exported() -> Non
 
 # ------------------------------------------------------------------------------------------------------------- folders
 
+# Settings in the config.json of published models, with the names and values that Transformers wrote before version 5.
+# Only sizes and token ids are smaller. Ratios of heads are kept.
+LLAMA_SCALING = {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "rope_type": "llama3"}
+PUBLISHED = {
+    "Llama-3.2-1B-Instruct": {
+        "model_type": "llama",
+        "head_dim": 8,
+        "num_key_value_heads": 1,
+        "max_position_embeddings": 131072,
+        "rope_theta": 500000.0,
+        "rope_scaling": LLAMA_SCALING | {"original_max_position_embeddings": 8192},
+        "tie_word_embeddings": True,
+        "eos_token_id": [1, 8, 13],
+        "pretraining_tp": 1,
+    },
+    "TinyLlama-1.1B": {"model_type": "llama", "rope_scaling": None, "rope_theta": 10000.0, "pretraining_tp": 1},
+    "SmolLM2-135M": {
+        "model_type": "llama",
+        "num_attention_heads": 3,
+        "num_key_value_heads": 1,
+        "hidden_size": 24,
+        "is_llama_config": True,
+        "rope_interleaved": False,
+        "rope_theta": 100000,
+        "tie_word_embeddings": True,
+    },
+    "deepseek-coder-1.3b": {"model_type": "llama", "rope_scaling": {"factor": 4.0, "type": "linear"}, "vocab_size": 32},
+    "Falcon3-1B": {"model_type": "llama", "activation": "swiglu", "head_dim": 8, "rope_theta": 1000042},
+    "SmolLM3-3B": {
+        "model_type": "smollm3",
+        "layer_types": ["full_attention"] * 4,
+        "no_rope_layers": [1, 1, 1, 0],
+        "num_hidden_layers": 4,
+        "max_window_layers": 28,
+        "rope_theta": 5000000.0,
+        "use_sliding_window": False,
+        "tie_word_embeddings": True,
+    },
+    "Qwen2.5-7B-Instruct": {
+        "model_type": "qwen2",
+        "max_position_embeddings": 32768,
+        "max_window_layers": 28,
+        "num_hidden_layers": 3,
+        "sliding_window": 131072,
+        "use_sliding_window": False,
+        "rope_theta": 1000000.0,
+        "vocab_size": 32,
+    },
+    "Qwen2.5-7B-Instruct, YaRN": {
+        "model_type": "qwen2",
+        "max_position_embeddings": 131072,
+        "rope_theta": 1000000.0,
+        "rope_scaling": {"factor": 4.0, "original_max_position_embeddings": 32768, "type": "yarn"},
+    },
+    "Qwen3-4B": {
+        "model_type": "qwen3",
+        "head_dim": 10,
+        "max_window_layers": 36,
+        "rope_scaling": None,
+        "rope_theta": 1000000,
+        "sliding_window": None,
+        "use_sliding_window": False,
+        "tie_word_embeddings": True,
+        "vocab_size": 32,
+    },
+    "Mistral-7B-v0.3": {"model_type": "mistral", "rope_theta": 1000000.0, "sliding_window": None},
+    "OLMo-1B-hf": {"model_type": "olmo", "clip_qkv": None, "bos_token_id": None, "tie_word_embeddings": True},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_configurations_of_published_models_are_converted_and_exported(name: str, source: Path, tmp_path: Path) -> None:
+    for path in source.glob("*.safetensors*"):
+        path.unlink()
+    settings = SIZES | {"vocab_size": 17, "torch_dtype": "bfloat16", "transformers_version": "4.45.0"} | PUBLISHED[name]
+    (source / "config.json").write_text(json.dumps(settings))
+    (source / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [8, 13], "top_p": 0.8, "do_sample": True})
+    )
+    torch.manual_seed(0)
+    weights = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(source)).bfloat16().state_dict()
+    if settings.get("tie_word_embeddings"):
+        del weights["lm_head.weight"]
+    weights = {key: weight.contiguous() for key, weight in weights.items()}
+    weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(2)  # in files of early versions
+    save_file(weights, source / "model.safetensors", metadata={"format": "pt"})
+
+    convert(str(source), tmp_path / "model")
+    model = AOGPTForAnyOrderLM.from_pretrained(tmp_path / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
+    assert (model.dtype, model.config.vocab_size) == (torch.bfloat16, settings["vocab_size"])
+    assert tokenizer.mask_token_id == model.config.mask_token_id == 17
+    assert model.config.eos_token_id == [13, 8]
+    causal = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    ids = draw_ids()
+    torch.testing.assert_close(model.float()(ids).logits, predict_left_to_right(causal, ids), rtol=0, atol=1e-4)
+    assert model.infill(f"ab{tokenizer.mask_token}c", tokenizer=tokenizer, lengths=[2]).sequences[
+        0, [0, 1, 4]
+    ].tolist() == [0, 1, 2]
+    train_in_any_order(model)
+
+    exported = export(str(tmp_path / "model"), tmp_path / "exported")
+    for key, weight in weights.items():
+        assert key not in exported.state_dict() or torch.equal(exported.state_dict()[key], weight)
+    before, after = (AutoConfig.from_pretrained(path).to_dict() for path in (source, tmp_path / "exported"))
+    ignored = {"_name_or_path": None, "architectures": None}
+    assert after | ignored == before | ignored
+
 
 @pytest.fixture
 def source(tmp_path: Path, tiny_tokenizer: PreTrainedTokenizerFast) -> Path:
@@ -345,6 +465,61 @@ def test_folders_are_converted_and_exported(source: Path, tmp_path: Path) -> Non
     assert after.mask_token is None
     assert after("a b").input_ids == before("a b").input_ids
     assert not any("aogpt" in path.name for path in (tmp_path / "exported").iterdir())
+
+
+def test_added_tokens_of_the_tokenizer_are_kept(source: Path, tmp_path: Path) -> None:
+    """With an empty `added_tokens_decoder`, the tokenizer of Qwen would lose the tokens that are not special."""
+    vocabulary = {letter: index for index, letter in enumerate("abcdefghijklmnop")}
+    tokenizer = Qwen2Tokenizer(vocabulary, merges=[], unk_token=None, eos_token="<|endoftext|>")
+    tokenizer.add_tokens(["<think>"])
+    tokenizer.chat_template = "{{ messages }}"
+    tokenizer.save_pretrained(source)
+    model = convert(str(source), tmp_path / "model")
+    export(str(tmp_path / "model"), tmp_path / "exported")
+    before, after = (AutoTokenizer.from_pretrained(path) for path in (source, tmp_path / "exported"))
+    assert before("a<think>").input_ids == after("a<think>").input_ids == [0, 17]
+    assert after.get_vocab() == before.get_vocab()
+    assert after.chat_template == before.chat_template
+    assert model.config.mask_token_id == 18
+
+
+def test_generation_settings_are_exported_and_all_ends_of_text_are_known(source: Path, tmp_path: Path) -> None:
+    """Chat models have several ends of text, often only in generation_config.json."""
+    settings = {"eos_token_id": [5, START], "do_sample": True, "temperature": 0.7, "repetition_penalty": 1.05}
+    (source / "generation_config.json").write_text(json.dumps(settings))
+    model = convert(str(source), tmp_path / "model")
+    loaded = AOGPTForAnyOrderLM.from_pretrained(tmp_path / "model")
+    assert model.config.eos_token_id == [START, 5]  # the first separates and pads documents in training
+    assert loaded.config.eos_token_id == loaded.generation_config.eos_token_id == [START, 5]
+    assert loaded.generation_config.temperature == 1.0
+    export(str(tmp_path / "model"), tmp_path / "exported")
+    exported = AutoModelForCausalLM.from_pretrained(tmp_path / "exported")
+    assert exported.generation_config.to_dict().items() >= settings.items()
+    assert not hasattr(exported.config, "generation_config")
+
+
+def test_generation_settings_that_cannot_be_saved_are_not_exported(source: Path, tmp_path: Path) -> None:
+    """Some published models have a temperature, but do not sample."""
+    (source / "generation_config.json").write_text(json.dumps({"do_sample": False, "temperature": 0.9}))
+    convert(str(source), tmp_path / "model")
+    exported = export(str(tmp_path / "model"), tmp_path / "exported")
+    assert exported.generation_config.temperature is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_conversion_and_export_do_not_copy_weights(dtype: torch.dtype) -> None:
+    causal = make_causal("llama, scaled, tied")
+    for weight in causal.parameters():  # but not the rotary frequencies
+        weight.data = weight.data.to(dtype)
+    expected = {name: weight.clone() for name, weight in causal.state_dict().items()}
+    for step in (lambda model: convert_model(model, START), export_model):
+        converted = step(causal)
+        before, after = causal.state_dict(), converted.state_dict()
+        for name, weight in expected.items():
+            assert after[name].data_ptr() == before[name].data_ptr(), name
+            assert after[name].dtype == dtype
+            assert torch.equal(after[name], weight)
+        causal = converted
 
 
 def test_converted_models_remember_the_name_and_the_licence_of_their_source(source: Path, tmp_path: Path) -> None:
@@ -448,9 +623,31 @@ def test_injections_that_do_not_fit_are_refused() -> None:
         convert_model(make_causal("llama"), START, "input")
 
 
-def test_folders_of_other_models_are_errors(tmp_path: Path) -> None:
-    BertConfig().save_pretrained(tmp_path / "bert")
-    with pytest.raises(ValueError, match=r"weights of .*bert are missing|not a causal|Unrecognized"):
-        convert(str(tmp_path / "bert"), tmp_path / "out")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "bert"}, r"type 'bert' cannot be converted, .*missing settings: \['rope_parameters'\]"),
+        (
+            {"model_type": "phi3", "pad_token_id": 0},
+            r"type 'phi3' .* unknown weights: .*qkv_proj.* Use a Llama, Mistral",
+        ),
+        ({"model_type": "stablelm"}, r"missing settings: \['rms_norm_eps'\], unknown weights: \[\]"),
+        ({"model_type": "granite", "embedding_multiplier": 12.0}, "Convert a model with `embedding_multiplier=1.0`"),
+        ({"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}, "`quantization_config=None`"),
+        ({"model_type": "mistral", "sliding_window": 5}, "Set `--max_length` to 5 or less"),
+        ({"model_type": "llama", "vocab_size": 16}, "has ids up to 16, but its embedding table has only 16 entries"),
+    ],
+)
+def test_models_are_refused_before_their_weights_are_loaded(
+    changes: dict, message: str, source: Path, tmp_path: Path
+) -> None:
+    for path in source.glob("*.safetensors*"):
+        path.unlink()
+    (source / "config.json").write_text(json.dumps(SIZES | {"bos_token_id": 1, "eos_token_id": 1} | changes))
+    with pytest.raises(ValueError, match=message):
+        convert(str(source), tmp_path / "out")
+
+
+def test_folders_without_a_model_are_errors(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"There is no model '.*nowhere'"):
         convert(str(tmp_path / "nowhere"), tmp_path / "out")

@@ -19,6 +19,7 @@ from common.data_arguments import DataArguments
 from common.files import read_yaml
 from common.models import find_model, read_config
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
+from modeling_aogpt.configuration_aogpt import MAX_SIZES
 from modeling_aogpt.data_collator import OrderDistribution
 
 # Fields of the configurations that depend on the tokenizer.
@@ -347,7 +348,8 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
             "`context_marks`, or set `architecture=decoder`."
         )
     _check_objective(model, training)
-    build_config(model)  # the configuration checks the architecture
+    # The configuration checks the architecture. The vocabulary is not known yet, so any `start_token_id` is accepted.
+    build_config(model, vocab_size=MAX_SIZES["vocab_size"], num_valid_tokens=1)
 
 
 def _check_learning_rate(training: TrainingArguments) -> None:

@@ -23,7 +23,9 @@ Target injection:
 """
 
 import json
+import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +33,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import metadata_load
+from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
@@ -65,6 +68,10 @@ COMMON_SETTINGS = (
 
 # Settings that this package does not support, and the values at which they have no effect.
 UNSUPPORTED = {
+    "quantization_config": None,
+    "embedding_multiplier": 1.0,
+    "residual_multiplier": 1.0,
+    "logits_scaling": 1.0,
     "clip_qkv": None,
     "attn_logit_softcapping": None,
     "final_logit_softcapping": None,
@@ -75,6 +82,12 @@ UNSUPPORTED = {
     "add_cross_attention": False,
     "scale_attn_weights": True,
 }
+
+# Names of the weights of a model with the block of a Llama.
+LLAMA_WEIGHT = re.compile(
+    r"(model\.(embed_tokens|norm|layers\.\d+\.(input_layernorm|post_attention_layernorm|mlp\.(gate|up|down)_proj"
+    r"|self_attn\.([qkvo]_proj|[qk]_norm)))|lm_head)\.(weight|bias)"
+)
 
 # Name of each module of a block in GPT-2, and its names in this package. In GPT-2, weights of projections are
 # transposed, and one projection computes queries, keys and values.
@@ -91,7 +104,11 @@ NUM_CHECKED_TOKENS = 64
 
 
 def convert_config(
-    source: PreTrainedConfig, names: set[str], start_token_id: int, target_injection: str, max_length: int | None
+    source: PreTrainedConfig,
+    names: set[str],
+    start_token_id: int,
+    target_injection: str | None = None,
+    max_length: int | None = None,
 ) -> AOGPTConfig:
     """
     Return the configuration of the any-order model.
@@ -100,11 +117,11 @@ def convert_config(
         source (`PreTrainedConfig`): Configuration of the causal language model.
         names (`set` of `str`): Names of the weights of the source. They show which biases and norms it has.
         start_token_id (`int`): Token that begins every sequence.
-        target_injection (`str`): See [`AOGPTConfig`].
+        target_injection (`str`, *optional*): See [`AOGPTConfig`]; defaults to `"none"`, or to `"adaln"` for a GPT-2.
         max_length (`int`, *optional*): Length of the longest sequence; defaults to that of the source.
 
     Raises:
-        ValueError: If a setting of the source is not supported.
+        ValueError: If a setting or a weight of the source is not supported.
     """
     for name, value in UNSUPPORTED.items():
         if getattr(source, name, value) != value:
@@ -112,6 +129,15 @@ def convert_config(
                 f"A model with `{name}={getattr(source, name)!r}` cannot be converted. Convert a model with "
                 f"`{name}={value!r}`."
             )
+    is_gpt2 = isinstance(source, GPT2Config)
+    if not is_gpt2:
+        _check_block(source, names)
+    target_injection = target_injection or ("adaln" if is_gpt2 else "none")
+    allowed = INJECTIONS[1:] if is_gpt2 else INJECTIONS[:2]
+    if target_injection not in allowed:
+        raise ValueError(
+            f"For this model, `target_injection` must be one of {', '.join(allowed)}, but is {target_injection!r}."
+        )
     longest = source.max_position_embeddings
     max_length = longest if max_length is None else max_length
     if not 1 <= max_length <= longest:
@@ -127,7 +153,7 @@ def convert_config(
         "pad_token_id": source.pad_token_id,
         "source_config": json.loads(source.to_json_string()),
     }
-    if isinstance(source, GPT2Config):
+    if is_gpt2:
         settings |= {
             "intermediate_size": source.n_inner,
             "hidden_act": source.activation_function,
@@ -138,6 +164,23 @@ def convert_config(
     else:
         settings |= _rotary_settings(source, names, max_length)
     return AOGPTConfig(**settings)
+
+
+def _check_block(source: PreTrainedConfig, names: set[str]) -> None:
+    """Raise a `ValueError` if the weights `names`, or the settings of the source, are not those of a Llama."""
+    settings = ["max_position_embeddings", "rope_parameters", *["rms_norm_eps"] * ("model.norm.weight" in names)]
+    missing = [name for name in settings if not hasattr(source, name)]
+    unknown = sorted(name for name in names if not LLAMA_WEIGHT.fullmatch(name))
+    if missing or unknown:
+        raise _unsupported_block(source, f"missing settings: {missing}, unknown weights: {unknown[:3]}")
+
+
+def _unsupported_block(source: PreTrainedConfig, difference: str) -> ValueError:
+    return ValueError(
+        f"A model of type {source.model_type!r} cannot be converted, because its block is not that of a Llama "
+        f"({difference}). Use a Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo or GPT-2, or another model with the block "
+        "of a Llama."
+    )
 
 
 def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int) -> dict[str, Any]:
@@ -179,6 +222,9 @@ def convert_model(
     """
     Convert a causal language model into an any-order model, as described at the top of this file.
 
+    Both models use the same memory for their weights (except for a GPT-2, whose weights are transposed), so training
+    one of them changes the other.
+
     Args:
         source (`PreTrainedModel`): The causal language model.
         start_token_id (`int`): Token that begins every sequence.
@@ -189,30 +235,26 @@ def convert_model(
         ValueError: If a setting or a weight of the source is not supported, or if the predictions of the two models
             differ.
     """
-    is_gpt2 = isinstance(source.config, GPT2Config)
-    injection = target_injection or ("adaln" if is_gpt2 else "none")
-    allowed = INJECTIONS[1:] if is_gpt2 else INJECTIONS[:2]
-    if injection not in allowed:
-        raise ValueError(
-            f"For this model, `target_injection` must be one of {', '.join(allowed)}, but is {injection!r}."
-        )
-    weights = source.state_dict()
-    config = convert_config(source.config, set(weights), start_token_id, injection, max_length)
-    set_seed(0)  # target embeddings are random
-    model = AOGPTForAnyOrderLM(config).to(source.dtype).eval()
-    tensors = dict(_gpt2_tensors(weights, config)) if is_gpt2 else weights
-    known = {name for name in model.state_dict() if "modulation" not in name and "target_embeddings" not in name}
-    missing, unknown = sorted(known - set(tensors)), sorted(set(tensors) - known)
-    if missing or unknown:
-        raise ValueError(
-            f"A model of type {source.config.model_type!r} cannot be converted, because its block is not that of a "
-            f"Llama (missing weights: {missing[:3]}, unknown weights: {unknown[:3]}). Use a model with this block."
-        )
-    model.load_state_dict(tensors, strict=False)
-    model.tie_weights()
+    config = convert_config(source.config, set(source.state_dict()), start_token_id, target_injection, max_length)
+    model = _load_weights(source, config)
     _neutralize_targets(model)
     check_predictions(model, source)
     return model
+
+
+def _load_weights(source: PreTrainedModel, config: AOGPTConfig) -> AOGPTForAnyOrderLM:
+    """Return the any-order model with the weights of the source, without a copy of them where possible."""
+    weights = source.state_dict()
+    tensors = dict(_gpt2_tensors(weights, config)) if isinstance(source.config, GPT2Config) else weights
+    set_seed(0)  # target embeddings are random
+    model, report = AOGPTForAnyOrderLM.from_pretrained(
+        None, config=config, state_dict=tensors, dtype=source.dtype, output_loading_info=True
+    )
+    missing = sorted(name for name in report["missing_keys"] if not re.search("modulation|target_embeddings", name))
+    if unknown := sorted(report["unexpected_keys"]) + missing:
+        raise _unsupported_block(source.config, f"missing or unknown weights: {unknown[:3]}")
+    model.config._name_or_path = ""  # Transformers sets "None"
+    return model.to(source.device)
 
 
 def _gpt2_tensors(weights: dict[str, torch.Tensor], config: AOGPTConfig) -> Iterator[tuple[str, torch.Tensor]]:
@@ -231,10 +273,9 @@ def _gpt2_tensors(weights: dict[str, torch.Tensor], config: AOGPTConfig) -> Iter
         for layer in range(config.num_hidden_layers):
             for old, names in GPT2_BLOCK.items():
                 tensor = weights[f"transformer.h.{layer}.{old}.{kind}"]
-                parts = (tensor.t().contiguous() if tensor.dim() == 2 else tensor).chunk(len(names))
-                yield from (
-                    (f"model.layers.{layer}.{name}.{kind}", part) for name, part in zip(names, parts, strict=True)
-                )
+                parts = tensor.t().chunk(len(names))  # a bias has one dimension, and `t` returns it unchanged
+                for name, part in zip(names, parts, strict=True):
+                    yield f"model.layers.{layer}.{name}.{kind}", part.clone(memory_format=torch.contiguous_format)
 
 
 def _neutralize_targets(model: AOGPTForAnyOrderLM) -> None:
@@ -253,14 +294,23 @@ def _neutralize_targets(model: AOGPTForAnyOrderLM) -> None:
 @contextmanager
 def float32_weights(*models: PreTrainedModel) -> Iterator[None]:
     """Context manager in which weights in 16 bits are in float32. Buffers such as rotary frequencies do not change."""
-    weights = [(weight, weight.dtype) for model in models for weight in model.parameters()]
-    for weight, dtype in weights:
-        weight.data = weight.data.to(torch.promote_types(dtype, torch.float32))
+    dtypes = {weight: weight.dtype for model in models for weight in model.parameters()}
+    _cast({weight: torch.promote_types(dtype, torch.float32) for weight, dtype in dtypes.items()})
     try:
         yield
     finally:
-        for weight, dtype in weights:
-            weight.data = weight.data.to(dtype)
+        _cast(dtypes)
+
+
+def _cast(dtypes: dict[nn.Parameter, torch.dtype]) -> None:
+    """Cast each weight to its dtype. Weights that share memory still share it."""
+    groups = defaultdict(list)
+    for weight in dtypes:
+        groups[weight.data_ptr(), weight.shape].append(weight)
+    for group in groups.values():
+        data = group[0].data.to(dtypes[group[0]])
+        for weight in group:
+            weight.data = data
 
 
 @torch.no_grad()
@@ -308,6 +358,28 @@ def find_start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
     )
 
 
+def find_end_tokens(causal: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | list[int]:
+    """
+    Return the ids at which generation stops: those of the tokenizer and of the causal language model.
+
+    The id of the tokenizer is the first. It separates and pads the documents in training.
+    """
+    ids = causal.generation_config.eos_token_id
+    ids = ids if isinstance(ids, list) else [ids]
+    first, *others = dict.fromkeys([tokenizer.eos_token_id, *(token for token in ids if token is not None)])
+    return [first, *others] if others else first
+
+
+def read_generation_settings(causal: PreTrainedModel) -> dict[str, Any]:
+    """Return the generation settings of a model, for its export, under the key `generation_config`."""
+    try:
+        causal.generation_config.validate(strict=True)
+    except ValueError:
+        return {}  # Transformers would not save these settings
+    settings = causal.generation_config.to_diff_dict()
+    return {"generation_config": {name: value for name, value in settings.items() if not name.startswith("_")}}
+
+
 def read_source_facts(source: str) -> dict[str, Any]:
     """Return `_name_or_path` (Hub name; not for a folder) and `license` (from the model card), if they are known."""
     card = cached_file(
@@ -345,13 +417,23 @@ def convert(
         ValueError: If the folder is not empty, or if [`convert_model`], [`find_start_token`] or `load_tokenizer` fails.
     """
     check_empty_folder(output_dir)
-    read_any_config(source)
-    causal = load_pretrained(AutoModelForCausalLM, source, dtype="auto").eval()
+    config = read_any_config(source)
     tokenizer = load_tokenizer(source)
-    start_token_id = find_start_token(causal.config, tokenizer, start_token)
+    start_token_id = find_start_token(config, tokenizer, start_token)
+    with torch.device("meta"):  # models that cannot be converted are refused before their weights are downloaded
+        names = set(AutoModelForCausalLM.from_config(config).state_dict())
+    convert_config(config, names, start_token_id, target_injection, max_length)
+    if tokenizer.mask_token_id > config.vocab_size:
+        raise ValueError(
+            f"The tokenizer of SOURCE has ids up to {tokenizer.mask_token_id - 1}, but its embedding table has only "
+            f"{config.vocab_size} entries. Call `resize_token_embeddings` of SOURCE and save it, or remove the added "
+            "tokens from its tokenizer."
+        )
+    causal = load_pretrained(AutoModelForCausalLM, source, dtype="auto").eval()
     model = convert_model(causal, start_token_id, target_injection, max_length)
     model.config.num_valid_tokens = model.config.mask_token_id = tokenizer.mask_token_id
-    model.config.source_config |= read_source_facts(source)
+    model.config.eos_token_id = model.generation_config.eos_token_id = find_end_tokens(causal, tokenizer)
+    model.config.source_config |= read_source_facts(source) | read_generation_settings(causal)
     model.config.validate()
     save_model(model, tokenizer, output_dir)
     return model

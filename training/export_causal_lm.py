@@ -17,8 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from common.commands import Parser, one_line_errors
 from common.files import atomic_folder, check_empty_folder
@@ -27,8 +27,9 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import MASK, load_tokenizer
 from training.convert_causal_lm import COMMON_SETTINGS, check_predictions
 
-# Keys of `config.source_config` that are not settings of the converted model: the Hub name and licence of its source.
-SOURCE_FACTS = ("_name_or_path", "license")
+# Keys of `config.source_config` that are not settings of the converted model: the Hub name, licence and generation
+# settings of its source.
+SOURCE_FACTS = ("_name_or_path", "license", "generation_config")
 
 
 def export_config(config: AOGPTConfig) -> PreTrainedConfig:
@@ -83,21 +84,19 @@ def _infer_settings(config: AOGPTConfig) -> dict[str, Any]:
 
 def export_model(model: AOGPTForAnyOrderLM) -> PreTrainedModel:
     """
-    Return the causal language model with the weights of `model`.
+    Return the causal language model with the weights of `model`. Both models use the same memory for their weights.
 
     Raises:
         ValueError: If `model` cannot be exported, or if the predictions of the two models differ.
     """
     config = export_config(model.config)
-    config.dtype = model.dtype  # from_config sets it only in newer versions of Transformers
-    with torch.device("meta"):
-        causal = AutoModelForCausalLM.from_config(config, dtype=model.dtype)
-    causal.to_empty(device="cpu")
-    causal.init_weights()  # sets the buffers that are not saved, such as rotary frequencies
-    causal.load_state_dict(model.state_dict())
-    causal.tie_weights()
-    causal.eval()
+    causal = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].from_pretrained(
+        None, config=config, state_dict=model.state_dict(), dtype=model.dtype
+    )
+    causal.config._name_or_path = ""  # Transformers sets "None"
     check_predictions(model, causal)
+    if generation_settings := (model.config.source_config or {}).get("generation_config"):
+        causal.generation_config = GenerationConfig.from_dict(generation_settings)
     return causal
 
 
@@ -110,8 +109,10 @@ def remove_mask_token(folder: Path) -> None:
     path = folder / "tokenizer_config.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     content.pop("mask_token", None)
-    decoder = content.get("added_tokens_decoder", {})
-    content["added_tokens_decoder"] = {key: token for key, token in decoder.items() if token["content"] != MASK.content}
+    if decoder := content.get("added_tokens_decoder"):  # without it, tokenizer.json lists the added tokens
+        content["added_tokens_decoder"] = {
+            key: item for key, item in decoder.items() if item["content"] != MASK.content
+        }
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False), encoding="utf-8")
 
 

@@ -276,8 +276,8 @@ def test_lora_adapters_of_a_converted_model_are_trained_in_any_order_merged_and_
     torch.testing.assert_close(predict_left_to_right(exported, ids), after, rtol=0, atol=1e-4)
 
 
-def test_models_trained_from_scratch_with_a_known_block_can_be_exported() -> None:
-    block = {
+def test_models_trained_from_scratch_with_known_layers_can_be_exported() -> None:
+    layers = {
         "vocab_size": 16,
         "hidden_size": 16,
         "num_hidden_layers": 2,
@@ -302,21 +302,21 @@ def test_models_trained_from_scratch_with_a_known_block_can_be_exported() -> Non
         ({"qk_norm": False, "attention_bias": True, "attention_output_bias": True, "mlp_bias": True}, "llama"),
     ):
         torch.manual_seed(0)
-        model = AOGPTForAnyOrderLM(AOGPTConfig(**block | changes)).eval()
+        model = AOGPTForAnyOrderLM(AOGPTConfig(**layers | changes)).eval()
         perturb_vectors(model)
         causal, ids = export_model(model), draw_ids()
         assert causal.config.model_type == model_type
         torch.testing.assert_close(predict_left_to_right(causal, ids), model(ids).logits, rtol=0, atol=1e-4)
     for changes, message in (
         ({"start_token_id": None}, "has a learned start embedding"),
-        ({"gated_mlp": False}, "its block is not that of a Llama, Qwen2 or Qwen3"),
+        ({"gated_mlp": False}, "its layers are not those of a Llama, Qwen2 or Qwen3"),
         (
             {"target_injection": "adaln"},
             "Only decoders with `position_encoding='rotary'` and `target_injection='none'`",
         ),
     ):
         with pytest.raises(ValueError, match=message):
-            export_model(AOGPTForAnyOrderLM(AOGPTConfig(**block | changes)))
+            export_model(AOGPTForAnyOrderLM(AOGPTConfig(**layers | changes)))
 
 
 # ------------------------------------------------------------------------------------------------------------- folders
@@ -607,7 +607,7 @@ def test_a_window_is_converted_for_sequences_within_it() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("model_type", ["gemma", "phi3", "granite", "qwen3_moe", "olmo2"])
-def test_other_blocks_are_refused(model_type: str, dtype: torch.dtype) -> None:
+def test_other_layers_are_refused(model_type: str, dtype: torch.dtype) -> None:
     config = AutoConfig.for_model(**SIZES | {"model_type": model_type, "head_dim": 4, "pad_token_id": 0})
     if model_type == "granite":
         config.residual_multiplier = 0.5

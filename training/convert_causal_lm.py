@@ -7,7 +7,7 @@ Command that converts a causal language model into an any-order model with the s
         [--start_token TOKEN]
 
 SOURCE is a folder or Hub name of a Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo or GPT-2, or of another model with the
-block of a Llama. The converted model has the weights of SOURCE. (The names of the weights stay the same, except those
+layers of a Llama. The converted model has the weights of SOURCE. (The names of the weights stay the same, except those
 of a GPT-2.) Left to right, it predicts what SOURCE predicts for a text that begins with the start token. By default,
 the start token is the beginning-of-text token of SOURCE, or end-of-text if SOURCE has no beginning-of-text token. Other
 orders are learned by further training. Converted models with rotary positions can be exported again (see
@@ -16,7 +16,7 @@ orders are learned by further training. Converted models with rotary positions c
 Target injection:
 
 * `none` (default for models with rotary positions): only the rotary positions tell a row its target.
-* `adaln`: the target also modulates every block. At first, the modulations have no effect: shifts and scales are 0, and
+* `adaln`: the target also modulates every layer. At first, the modulations have no effect: shifts and scales are 0, and
   gates are 1. Such a model cannot be exported.
 * A GPT-2 has learned positions. Its target injection must therefore be `adaln` (the default), `input`, `shared` or
   `per_layer`.
@@ -83,15 +83,15 @@ UNSUPPORTED = {
     "scale_attn_weights": True,
 }
 
-# Names of the weights of a model with the block of a Llama.
+# Names of the weights of a model with the layers of a Llama.
 LLAMA_WEIGHT = re.compile(
     r"(model\.(embed_tokens|norm|layers\.\d+\.(input_layernorm|post_attention_layernorm|mlp\.(gate|up|down)_proj"
     r"|self_attn\.([qkvo]_proj|[qk]_norm)))|lm_head)\.(weight|bias)"
 )
 
-# Name of each module of a block in GPT-2, and its names in this package. In GPT-2, weights of projections are
+# Name of each module of a layer in GPT-2, and its names in this package. In GPT-2, weights of projections are
 # transposed, and one projection computes queries, keys and values.
-GPT2_BLOCK = {
+GPT2_LAYER = {
     "ln_1": ["input_layernorm"],
     "attn.c_attn": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     "attn.c_proj": ["self_attn.o_proj"],
@@ -131,7 +131,7 @@ def convert_config(
             )
     is_gpt2 = isinstance(source, GPT2Config)
     if not is_gpt2:
-        _check_block(source, names)
+        _check_layers(source, names)
     target_injection = target_injection or ("adaln" if is_gpt2 else "none")
     allowed = INJECTIONS[1:] if is_gpt2 else INJECTIONS[:2]
     if target_injection not in allowed:
@@ -166,25 +166,25 @@ def convert_config(
     return AOGPTConfig(**settings)
 
 
-def _check_block(source: PreTrainedConfig, names: set[str]) -> None:
+def _check_layers(source: PreTrainedConfig, names: set[str]) -> None:
     """Raise a `ValueError` if the weights `names`, or the settings of the source, are not those of a Llama."""
     settings = ["max_position_embeddings", "rope_parameters", *["rms_norm_eps"] * ("model.norm.weight" in names)]
     missing = [name for name in settings if not hasattr(source, name)]
     unknown = sorted(name for name in names if not LLAMA_WEIGHT.fullmatch(name))
     if missing or unknown:
-        raise _unsupported_block(source, f"missing settings: {missing}, unknown weights: {unknown[:3]}")
+        raise _unsupported_layers(source, f"missing settings: {missing}, unknown weights: {unknown[:3]}")
 
 
-def _unsupported_block(source: PreTrainedConfig, difference: str) -> ValueError:
+def _unsupported_layers(source: PreTrainedConfig, difference: str) -> ValueError:
     return ValueError(
-        f"A model of type {source.model_type!r} cannot be converted, because its block is not that of a Llama "
-        f"({difference}). Use a Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo or GPT-2, or another model with the block "
+        f"A model of type {source.model_type!r} cannot be converted, because its layers are not those of a Llama "
+        f"({difference}). Use a Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo or GPT-2, or another model with the layers "
         "of a Llama."
     )
 
 
 def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int) -> dict[str, Any]:
-    """Return the settings of a model with the block of a Llama. The `names` of its weights show which parts it has."""
+    """Return the settings of a model with the layers of a Llama. The `names` of its weights show which parts it has."""
     window = getattr(source, "sliding_window", None)
     windowed = any(kind != "full_attention" for kind in getattr(source, "layer_types", None) or [])
     if window is not None and window < max_length and (windowed or not getattr(source, "layer_types", None)):
@@ -252,7 +252,7 @@ def _load_weights(source: PreTrainedModel, config: AOGPTConfig) -> AOGPTForAnyOr
     )
     missing = sorted(name for name in report["missing_keys"] if not re.search("modulation|target_embeddings", name))
     if unknown := sorted(report["unexpected_keys"]) + missing:
-        raise _unsupported_block(source.config, f"missing or unknown weights: {unknown[:3]}")
+        raise _unsupported_layers(source.config, f"missing or unknown weights: {unknown[:3]}")
     model.config._name_or_path = ""  # Transformers sets "None"
     return model.to(source.device)
 
@@ -271,7 +271,7 @@ def _gpt2_tensors(weights: dict[str, torch.Tensor], config: AOGPTConfig) -> Iter
     for kind in ("weight", "bias"):
         yield f"model.norm.{kind}", weights[f"transformer.ln_f.{kind}"]
         for layer in range(config.num_hidden_layers):
-            for old, names in GPT2_BLOCK.items():
+            for old, names in GPT2_LAYER.items():
                 tensor = weights[f"transformer.h.{layer}.{old}.{kind}"]
                 parts = tensor.t().chunk(len(names))  # a bias has one dimension, and `t` returns it unchanged
                 for name, part in zip(names, parts, strict=True):

@@ -7,7 +7,7 @@ Command that exports an any-order model as a causal language model of Transforme
 
 MODEL is a folder or Hub name of a decoder with `target_injection="none"` and a `start_token_id`. It is either a
 converted model (`convert_causal_lm.py`), with or without further training, or a model that was trained from scratch
-with the block of a Llama, Qwen2 or Qwen3. For texts that begin with the start token, the exported model has the same
+with the layers of a Llama, Qwen2 or Qwen3. For texts that begin with the start token, the exported model has the same
 left-to-right predictions as MODEL. It does not need this package, and works with every inference engine that supports
 its architecture.
 """
@@ -58,11 +58,11 @@ def export_config(config: AOGPTConfig) -> PreTrainedConfig:
 
 
 def _infer_architecture(config: AOGPTConfig) -> str:
-    """Return the `model_type` of the Transformers model that has the same block."""
-    has_llama_block = config.gated_mlp and config.norm == "rmsnorm" and config.norm_weight and not config.lm_head_bias
+    """Return the `model_type` of the Transformers model that has the same layers."""
+    has_llama_layers = config.gated_mlp and config.norm == "rmsnorm" and config.norm_weight and not config.lm_head_bias
     biases = config.attention_bias, config.attention_output_bias, config.mlp_bias
     has_default_heads = config.head_dim * config.num_attention_heads == config.hidden_size
-    if has_llama_block and not config.no_rope_layers:
+    if has_llama_layers and not config.no_rope_layers:
         if config.qk_norm and biases in ((True, True, False), (False, False, False)):
             return "qwen3"
         if not config.qk_norm and biases == (True, False, False) and has_default_heads:
@@ -70,7 +70,7 @@ def _infer_architecture(config: AOGPTConfig) -> str:
         if not config.qk_norm and config.attention_bias == config.attention_output_bias:
             return "llama"
     raise ValueError(
-        "The model cannot be exported, because its block is not that of a Llama, Qwen2 or Qwen3. Train a model with "
+        "The model cannot be exported, because its layers are not those of a Llama, Qwen2 or Qwen3. Train a model with "
         "`gated_mlp=True`, `norm='rmsnorm'`, `norm_weight=True`, `lm_head_bias=False`, `attention_bias=False`, "
         "`attention_output_bias=False` and `mlp_bias=False`."
     )

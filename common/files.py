@@ -169,7 +169,7 @@ def read_json(path: Path, keys: Sequence[str], writer: str) -> dict[str, Any]:
 def read_yaml(path: Path, loader: Any = yaml.SafeLoader) -> Any:
     """Return the content of a YAML file. Raise a `ValueError` if it cannot be read."""
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), loader)
+        return loader(path.read_text(encoding="utf-8")).get_single_data()
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read as YAML. Correct the file. (Cause: {error})") from error
 

@@ -189,9 +189,9 @@ def test_the_check_runs_in_an_isolated_process(staged: Path, monkeypatch: pytest
     monkeypatch.delenv("HF_HUB_OFFLINE")
     monkeypatch.chdir(staged.parent)
     publish.check(Path(staged.name))
-    (_, isolated, _, folder, _), options = process.call_args.args[0], process.call_args.kwargs
+    (_, isolated, *utf8, _, folder, _), options = process.call_args.args[0], process.call_args.kwargs
     temporary = Path(options["cwd"])
-    assert isolated == "-I"
+    assert [isolated, *utf8] == ["-I", "-X", "utf8"]
     assert folder == str(staged)
     assert options["stdin"] == publish.subprocess.DEVNULL
     assert options["env"]["HF_HUB_OFFLINE"] == "1"

@@ -110,11 +110,16 @@ def test_seeds_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
     ids=["zero_shot", "generative", "speed", "convert_causal_lm", "judge", "causal_lm"],
 )
 def test_missing_weights_are_an_error(
-    load: Callable[[str], object], tiny_model: AOGPTForAnyOrderLM, tmp_path: Path, request: pytest.FixtureRequest
+    load: Callable[[str], object],
+    tiny_model: AOGPTForAnyOrderLM,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     is_causal = request.node.callspec.id in ("convert_causal_lm", "judge", "causal_lm")
-    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=13, n_positions=10, n_embd=8, n_layer=1, n_head=1))
+    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=16, n_positions=10, n_embd=8, n_layer=1, n_head=1))
     (gpt2 if is_causal else tiny_model).save_pretrained(tmp_path)
+    tiny_tokenizer.save_pretrained(tmp_path)
     lost = "transformer.h.0.mlp.c_fc.weight" if is_causal else "model.layers.1.mlp.up_proj.weight"
     remove_weight(tmp_path, lost)
     with pytest.raises(ValueError, match=rf"do not match its configuration: .*{lost}"):

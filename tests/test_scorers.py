@@ -117,7 +117,8 @@ def test_missing_weights_are_an_error(
     request: pytest.FixtureRequest,
 ) -> None:
     is_causal = request.node.callspec.id in ("convert_causal_lm", "judge", "causal_lm")
-    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=16, n_positions=10, n_embd=8, n_layer=1, n_head=1))
+    special = {"bos_token_id": 13, "eos_token_id": 13}
+    gpt2 = GPT2LMHeadModel(GPT2Config(vocab_size=16, n_positions=10, n_embd=8, n_layer=1, n_head=1, **special))
     (gpt2 if is_causal else tiny_model).save_pretrained(tmp_path)
     tiny_tokenizer.save_pretrained(tmp_path)
     lost = "transformer.h.0.mlp.c_fc.weight" if is_causal else "model.layers.1.mlp.up_proj.weight"

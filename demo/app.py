@@ -407,7 +407,9 @@ def add_sudoku(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> No
         start = gr.Button("Solve", variant="primary", elem_id="solve")
     board = gr.HTML(preview(PUZZLES[0]), elem_id="board")
     solving = gr.on([start.click, puzzle.submit], show, [puzzle, order], board, show_progress="hidden")
-    puzzle.change(preview, puzzle, board, show_progress="hidden", cancels=solving)
+    # The new puzzle is shown only after the steps of the last one have been stopped. They could otherwise replace it.
+    stopping = puzzle.change(lambda: None, cancels=solving, show_progress="hidden")
+    stopping.then(preview, puzzle, board, show_progress="hidden")
     new.click(next_puzzle, puzzle, puzzle, show_progress="hidden")
 
 

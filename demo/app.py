@@ -66,7 +66,6 @@ UNITS = {  # the cells of each row, column and box; cells are numbered line by l
         for number in range(6)
     },
 }
-SUDOKU_ORDERS = ["confidence", "margin", "entropy", "random", "left_to_right"]
 SUDOKU_WAIT = 0.2  # seconds per step
 CSS = """
 .tokens { font-family: ui-monospace, Menlo, Consolas, monospace; line-height: 1.2; display: flex; flex-wrap: wrap;
@@ -401,7 +400,7 @@ def add_sudoku(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> No
         puzzle = gr.Textbox(
             PUZZLES[0], label="Puzzle (line by line; dots are empty cells)", elem_id="puzzle", max_length=200
         )
-        order = gr.Dropdown(SUDOKU_ORDERS, value=SUDOKU_ORDERS[0], label="Order")
+        order = gr.Dropdown(ORDERS, value="confidence", label="Order")
     with gr.Row():
         new = gr.Button("New puzzle", elem_id="new")
         start = gr.Button("Solve", variant="primary", elem_id="solve")

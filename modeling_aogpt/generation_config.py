@@ -46,7 +46,13 @@ MIN_TEMPERATURE = 1e-6
 
 # Arguments of `generate` that are not fields of its configuration.
 CALL_ARGUMENTS = (
-    *("inputs", "input_ids", "attention_mask", "generator", "logits_processor", "streamer", "generation_config"),
+    "inputs",
+    "input_ids",
+    "attention_mask",
+    "generator",
+    "logits_processor",
+    "streamer",
+    "generation_config",
 )
 
 # Fields of Transformers' `GenerationConfig` that are accepted with any value, because `generate` does not use them.

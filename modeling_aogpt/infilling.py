@@ -136,7 +136,9 @@ class AnyOrderInfillingMixin:
                 segments = self._split_at_gaps(text, tokenizer)
                 candidates.append(self._list_candidates(segments, lengths, padded_length))
             except ValueError as error:
-                raise ValueError(f"Text {number} of the list: {error}" if texts is input_ids else str(error)) from error
+                if texts is not input_ids:
+                    raise
+                raise ValueError(f"Text {number} of the list: {error}") from error
             rows.append([self._insert_masks(segments, candidate, padded_length) for candidate in candidates[-1]])
         log_probs = self._score_candidates(rows)
         best = [int(values.argmax()) for values in log_probs]

@@ -266,7 +266,7 @@ Written by `{results["command"]}`.
 * The size is {config.num_hidden_layers} layers of width {config.hidden_size}, {config.max_position_embeddings}
   positions and {config.vocab_size} ids.
 * The implementations took turns in {results["repeats"]} rounds. Each measurement was a new process, and is the mean
-  over the second half of its steps ({results["counted_steps"]} of {results["steps"]}). Each line is the fastest round.
+  over the second half of its steps ({results["counted_steps"]} of {results["steps"]}). Lines show the fastest round.
 * Peak memory is that of the whole process, or of the tensors on a GPU. Weights, averages, gradients and AdamW's moments
   take {results["state_bytes"] / 1e9:.2f} GB of it.
 * *plain* (`PlainAOGPT`) has the design of the released code: it computes n + 1 rows, stores all logits in float32,

@@ -227,7 +227,7 @@ def _check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
     if given and (name in BUILT_IN or not is_whole):
         raise ValueError(
             f"{' and '.join(f'`{key}`' for key in given)} can only be set for a Hub data set, but the corpus is "
-            f"{name!r}. Remove the options. (`validation_files` sets the files to hold out.)"
+            f"{name!r}. Remove these options." + ("" if is_whole else " To hold out files, set `validation_files`.")
         )
     return name
 

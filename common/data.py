@@ -24,7 +24,7 @@ from common.corpora import (
 from common.data_arguments import DataArguments
 from common.sequences import (
     PackedRows,
-    check_full,
+    count_left_out_tokens,
     describe_work,
     encode_documents,
     pack,
@@ -155,7 +155,7 @@ def _make_sequences(
         columns = {"input_ids", "num_bytes" if split == "validation" else "labels"}.intersection(rows.column_names)
         rows = rows.select_columns(sorted(columns))
     else:
-        left_out = check_full(documents, length, split)
+        left_out = count_left_out_tokens(documents, length, split)
         rows = PackedRows(documents, length) if split == "train" else pack(documents, length)
     return rows, {
         "documents": len(documents),

@@ -94,7 +94,8 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
         ) from error
     if not isinstance(model.config, AOGPTConfig):
         del report["unexpected_keys"]
-    if wrong := {kind: sorted(map(str, keys)) for kind, keys in report.items() if keys}:
+    # Long lists are shortened: the message has the number of keys of each kind, and the first three.
+    if wrong := {f"{len(keys)} {kind}": sorted(map(str, keys))[:3] for kind, keys in report.items() if keys}:
         raise ValueError(
             f"The weights of {name_or_path} do not match its configuration: {wrong}. Copy or download the model again."
         )

@@ -19,7 +19,7 @@ from torch import distributed
 from common.hardware import num_cores
 
 TIMEOUT = timedelta(days=7)
-_patient_groups: dict[str, distributed.ProcessGroup] = {}  # by purpose, see `patient_group`
+_cpu_groups: dict[str, distributed.ProcessGroup] = {}  # keyed by purpose (see `cpu_group`)
 
 
 def start_accelerator(**options: Any) -> Accelerator:
@@ -50,11 +50,11 @@ def close_process_groups() -> None:
     collective is the one in `together`. This function ends the threads of its group before Python exits.
     """
     if distributed.is_initialized():
-        for group in _patient_groups.values():
+        for group in _cpu_groups.values():
             distributed.destroy_process_group(group)
         if distributed.get_backend() == "gloo":  # NCCL would wait for processes that have failed
             distributed.destroy_process_group()
-    _patient_groups.clear()
+    _cpu_groups.clear()
 
 
 def must_use_cpu() -> bool:
@@ -107,22 +107,22 @@ def together(accelerator: Accelerator) -> Iterator[None]:
         error = raised
     if accelerator.num_processes > 1:
         has_failed: list[bool] = [False] * accelerator.num_processes
-        distributed.all_gather_object(has_failed, error is not None, patient_group())
+        distributed.all_gather_object(has_failed, error is not None, cpu_group())
     if error is not None:
         raise error
     if accelerator.num_processes > 1 and any(has_failed):
         sys.exit(1)
 
 
-def patient_group(purpose: str = "waiting") -> distributed.ProcessGroup:
+def cpu_group(purpose: str = "waiting") -> distributed.ProcessGroup:
     """
     Return a group of all processes that communicates on the CPU (Gloo) with a time limit of seven days.
 
     Each `purpose` has a group of its own. Threads that communicate at the same time must use different groups.
     """
-    if purpose not in _patient_groups:
-        _patient_groups[purpose] = distributed.new_group(backend="gloo", timeout=TIMEOUT)
-    return _patient_groups[purpose]
+    if purpose not in _cpu_groups:
+        _cpu_groups[purpose] = distributed.new_group(backend="gloo", timeout=TIMEOUT)
+    return _cpu_groups[purpose]
 
 
 @contextmanager

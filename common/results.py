@@ -17,7 +17,7 @@ ORDER_NAMES = {"left_to_right": "left to right", "any_order": "random orders"}
 
 def read_results(folder: Path) -> dict[str, Any] | None:
     """
-    Return the content of `results.json` of a run. Return None if the run is not finished and has no such file.
+    Return the content of `results.json` of a run, or None if there is no such file because the run is not finished.
 
     Raises:
         ValueError: If the file was not written by training/pretrain.py.

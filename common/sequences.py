@@ -81,7 +81,8 @@ def describe_work(
     """Return a text with the time and disk space that tokenizing will take, estimated from a sample of documents."""
     numbers = sorted(random.Random(0).sample(range(len(texts)), min(len(texts), DOCUMENTS_TO_ESTIMATE)))
     sample, scale = list(filter(is_member, texts.select(numbers)["text"])), len(texts) / len(numbers)
-    # With workers, use one thread here: after threads were used, every process started later prints a warning.
+    # With worker processes, tokenize this sample in one thread. Otherwise, every process that is started later
+    # would print a warning.
     environment = {} if num_workers is None else {"TOKENIZERS_PARALLELISM": "false"}
     with patch_environment(**environment):
         started = time.perf_counter()
@@ -160,8 +161,8 @@ def split_context(text: str, context_marks: str) -> tuple[str, list[bool]]:
         if not is_open:
             return "".join(characters), is_context
     raise ValueError(
-        f"Each {opening!r} must be followed by a {closing!r} before the next {opening!r} (`context_marks`), but a "
-        f"document is: {text[:80]!r}. Correct the document, or choose other marks."
+        f"{opening!r} and {closing!r} (`context_marks`) must alternate, from {opening!r} to {closing!r}, but do not in "
+        f"the document {text[:80]!r}. Correct the document, or choose other marks."
     )
 
 
@@ -211,7 +212,7 @@ def full_rows(documents: Dataset, sequence_length: int) -> Iterator[dict[str, An
     return (row for row in cut(documents, sequence_length) if len(row["input_ids"]) == sequence_length)
 
 
-def check_full(documents: Dataset, sequence_length: int, split: str) -> dict[str, int]:
+def count_left_out_tokens(documents: Dataset, sequence_length: int, split: str) -> dict[str, int]:
     """
     Return `left_out_tokens`, the number of tokens after the last full sequence of packed documents.
 

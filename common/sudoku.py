@@ -118,8 +118,8 @@ def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None
         grid: The solution.
         size: Number of rows.
         rng: Random numbers for the order in which clues are removed.
-        num_clues: Number of clues. By default, clues are removed until the puzzle is minimal, that is, until it would
-            have several solutions without any one of its clues.
+        num_clues: Number of clues. By default, clues are removed until the puzzle is minimal, that is, until removing
+            any further clue would allow several solutions.
 
     Raises:
         ValueError: If the puzzle cannot have `num_clues` clues.

@@ -251,7 +251,7 @@ def read_puzzle(text: str) -> str:
     Return a puzzle without white space: 36 digits and dots (for empty cells), line by line.
 
     Raises:
-        ValueError: If `text` is no puzzle, or if two clues contradict each other.
+        ValueError: If `text` is not a puzzle, or if two clues contradict each other.
     """
     puzzle = "".join(text.split())
     if unknown := sorted(set(puzzle) - {*DIGITS, "."}):

@@ -208,7 +208,7 @@ class AnyOrderLM(TemplateLM):
     def _is_greedy(
         self, ids: torch.Tensor, is_token: torch.Tensor, is_target: torch.Tensor, generator: torch.Generator
     ) -> torch.Tensor:
-        """Return (batch,) whether all targets of a query are the likeliest ids. Only one order is evaluated."""
+        """Return a boolean tensor (batch,): whether all targets of a query are the likeliest ids, in a single order."""
         context, completion = (
             ORDERS[name](*ids.shape, generator=generator).to(ids.device)
             for name in (self.context_order, self.completion_order)

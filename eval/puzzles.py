@@ -140,7 +140,7 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 
 def solve(run: dict[str, Any], options: PuzzleArguments) -> dict[str, Any]:
-    """Solve the held-out puzzles with each decoding. Return the results, and a solved puzzle for the picture."""
+    """Solve the held-out puzzles with each decoding method. Return the results, and a solved puzzle for the picture."""
     settings, folder = run["arguments"], Path(run["run"]) / "model"
     texts = make_puzzles(settings["corpus"][0], options)
     model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
@@ -165,7 +165,7 @@ def make_puzzles(corpus: str, options: PuzzleArguments) -> list[tuple[str, str]]
 
 
 def decodings_of(arguments: dict[str, Any]) -> list[str]:
-    """Return the names of the decodings that are possible for a run with these training arguments."""
+    """Return the names of the decoding methods that are possible for a run with these training arguments."""
     if arguments["orders"] == "left_to_right":
         return [name for name, settings in DECODINGS.items() if settings.get("order") == "left_to_right"]
     is_decoder = arguments["architecture"] == "decoder"

@@ -67,7 +67,7 @@ PUBLISHED = {
         },
     },
 }
-# Numbers of parameters: from the first to below the second. AO-GPT small has 170.6 million, medium 425.8 million.
+# Ranges [from, to) of numbers of parameters. AO-GPT small has 170.6 million parameters, and medium 425.8 million.
 SMALL, MEDIUM = (100e6, 250e6), (250e6, 500e6)
 
 # Published generative perplexity of medium models under GPT-2 large (Table 1). Keys are (top-p, temperature). Values

@@ -193,7 +193,7 @@ def zero_shot(
 def _score_texts(
     scorer: Scorer, texts: Texts, precisions: dict[str, str], length: int, arguments: ScoringArguments, journal: Journal
 ) -> dict[str, dict[str, Any]]:
-    """Return the facts of each text, its number of tokens, and the results of each kind of log-likelihood."""
+    """Return, for each text, its facts (see `Texts`), its number of tokens, and the results of each `measure`."""
     batch_size = max(1, arguments.tokens_per_batch // length)
     scored: dict[str, dict[str, Any]] = {}
     for name, (rows, facts) in texts.items():
@@ -325,8 +325,8 @@ def output_paths(model_name: str, identity: str | None, arguments: ScoringArgume
     """
     Return the path of the results, and the folder for finished batches.
 
-    The name of the folder for finished batches contains a hash of the model's weights and of all arguments that affect
-    results. So does the default name of the folder of the results.
+    The name of the folder for finished batches contains a hash of the model's name, of its weights, and of all
+    arguments that affect results. So does the default name of the folder of the results.
     """
     settings = asdict(arguments) | {"model": model_name, "weights": identity}
     del settings["output_dir"], settings["tokens_per_batch"]

@@ -134,8 +134,8 @@ def read_zero_shot_measurements(path: Path, num_parameters: int, weights: str | 
     Args:
         path: The file.
         num_parameters: Number of parameters of the model to publish.
-        weights: Result of `identity_of_weights` for the model to publish. It is not compared if it is None, or if the
-            file contains none because a model on the Hub was evaluated.
+        weights: Result of `identity_of_weights` for the model to publish. It is compared with the identity in the file,
+            unless one of them is None. A file about a model on the Hub contains no identity.
 
     Raises:
         ValueError: If the file was written by another command, or if it contains results of another model.

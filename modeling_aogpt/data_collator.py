@@ -331,7 +331,8 @@ def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.Long
         )
     if len(ids) and (ids.is_floating_point() or labels.is_floating_point()):
         raise ValueError(
-            f"Feature {index} must hold integers, but `input_ids` has dtype {ids.dtype} and `labels` {labels.dtype}."
+            f"Feature {index} must hold integers, but `input_ids` has dtype {ids.dtype} and `labels` {labels.dtype}. "
+            "Convert them to integers."
         )
     return ids[mask != 0].long(), labels[mask != 0].long()
 

@@ -495,7 +495,11 @@ class CompiledBuffers(NamedTuple):
     def take(
         cls, model: PreTrainedModel, ids: torch.LongTensor, modulations: tuple[torch.Tensor, ...] | None
     ) -> "CompiledBuffers":
-        """Return the buffers of the last generation if its key is the same, else new buffers, with `modulations`."""
+        """
+        Return buffers that contain `modulations`.
+
+        They are the buffers of the model's last generation if it had the same key, and new buffers otherwise.
+        """
         dtype, devices = cache_layout(model, ids.device)
         key = (*ids.shape, dtype, *devices, torch.is_inference_mode_enabled())
         buffers = _COMPILED_BUFFERS.pop(model.model, None)

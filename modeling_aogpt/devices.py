@@ -133,9 +133,9 @@ class Linear(nn.Linear):
 
     Decoding multiplies few rows by large weights. For 8 to 63 rows, oneDNN takes 0.5 to 0.7 of MKL's time (2 cores of
     an AMD EPYC). PyTorch has no public function for this operator of oneDNN, but `torch.compile`
-    uses it too. Packed weights reduce oneDNN's time further. Relative to unpacked weights, packed float32 weights
-    take 0.5 of the time for 4 rows, 0.75 for 16 rows, 0.95 for many rows, and the same time for a single row. In
-    bfloat16, they also take 0.5 of the time for a single row.
+    uses it too. Packed weights reduce oneDNN's time further. In float32, packed weights take 50 % of the time of
+    unpacked weights for 4 rows, 75 % for 16 rows, 95 % for many rows, and 100 % for a single row. In bfloat16, they
+    also take 50 % for a single row.
     """
 
     packed_weight: torch.Tensor | None = None  # the weight in oneDNN's layout, set by `pack_weights`
@@ -164,7 +164,7 @@ def is_plain_inference(first: torch.Tensor, *others: torch.Tensor | None) -> boo
     """Return whether operations on tensors can be replaced by others that are faster on a CPU without autograd."""
     return (
         HAS_ONEDNN
-        and not torch.compiler.is_compiling()  # before the dtype, because torch.compile cannot check CPU instructions
+        and not torch.compiler.is_compiling()  # must precede `has_fast_products`, which torch.compile cannot trace
         and first.device.type == "cpu"
         and has_fast_products(first.dtype)
         and type(first) is torch.Tensor

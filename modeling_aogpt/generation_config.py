@@ -218,7 +218,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         for name in kwargs:
             is_internal = name.startswith("_")  # some versions of Transformers add such names when loading
             if name not in FIELDS and name not in TRANSFORMERS_FIELDS and not is_internal:
-                raise ValueError(f"Unknown generation setting `{name}`.{suggest(name, FIELDS)}")
+                hint = suggest(name, FIELDS) or " See AnyOrderGenerationConfig for its settings."
+                raise ValueError(f"Unknown generation setting `{name}`.{hint}")
         kwargs.pop("_from_model_config", None)
         super().__init__(**FIELDS | {name: value for name, value in kwargs.items() if value is not None})
 

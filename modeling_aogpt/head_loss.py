@@ -55,7 +55,7 @@ def head_loss(
             to all outputs.
     """
     inputs = hidden_states, head.weight, head.bias
-    if not torch.is_grad_enabled():  # `ctx.needs_input_grad` would be True, and gradients would be computed
+    if not torch.is_grad_enabled():  # `ctx.needs_input_grad` ignores `torch.no_grad`, so detach the inputs
         inputs = (None if tensor is None else tensor.detach() for tensor in inputs)
     return _HeadLoss.apply(*inputs, targets, weights, loss, num_ids or len(head.weight))
 

@@ -161,7 +161,7 @@ class AnyOrderInfillingMixin:
     def _split_at_gaps(
         self, input_ids: torch.LongTensor | str, tokenizer: PreTrainedTokenizerBase | None
     ) -> list[list[int]]:
-        """Return the list of tokens before the first gap and after each gap."""
+        """Split a text at its gaps. Return the ids of each part, of which the first and the last can be empty."""
         if isinstance(input_ids, str):
             if tokenizer is None:
                 raise ValueError("`input_ids` is a string, but `tokenizer` is missing. Pass the model's tokenizer.")

@@ -576,8 +576,8 @@ def ensemble_gain_along_orders(
     computes (M - 1)(r + 1) rows.
 
     Returns:
-        The gain (batch, n) by rank, and for each drawn rank the estimate (batch,) of its sum over ranks from this rank
-        alone. The mean of these estimates is the sum of the returned gain.
+        The gain (batch, n) by rank, and for each drawn rank an estimate (batch,) of the total gain that uses only this
+        rank. The mean of these estimates is the sum of the returned gain.
     """
     length, num_tokens = orders.shape[1], scorer.num_tokens
     num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)
@@ -609,8 +609,8 @@ def ensemble_gain_of_random_orders(
     averaged over all of them. A draw takes M n rows.
 
     Returns:
-        The gain (batch, n) by position, and for each draw the estimate (batch,) of its sum from this draw alone. The
-        mean of these estimates is the sum of the returned gain.
+        The gain (batch, n) by position, and for each draw an estimate (batch,) of the total gain that uses only this
+        draw. The mean of these estimates is the sum of the returned gain.
     """
     num_tokens, (batch_size, length) = scorer.num_tokens, scorer.input_ids.shape
     num_gaining = (num_tokens - MIN_ENSEMBLE_CONTEXT).clamp(min=0)

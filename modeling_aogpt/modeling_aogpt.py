@@ -838,7 +838,7 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
                 tokens.
             attention_mask (`torch.Tensor` of shape `(batch, cached + n)`, *optional*): 0 at padding. Padding may be
                 anywhere. A mask of shape `(batch or 1, 1, n, slots)` instead tells to which cached and new tokens each
-                token attends: it is boolean and True there, or is floating and 0 there. It must also be causal.
+                token attends: it is boolean and True there, or floating-point and 0 there. It must be causal.
             position_ids (`torch.LongTensor` of shape `(batch, n)`, *optional*): Positions of the tokens. By default,
                 positions are counted from 0 without padding.
             past_key_values (`Cache`, *optional*): A Transformers cache.
@@ -1000,8 +1000,8 @@ def split_attention_mask(
     is_boolean = attention_mask.dtype == torch.bool
     if attention_mask.dim() != 4 or not (is_boolean or attention_mask.is_floating_point()):
         raise ValueError(
-            "`attention_mask` must have shape (batch, n), or shape (batch, 1, n, slots) and a boolean or floating "
-            f"dtype, but has shape {tuple(attention_mask.shape)} and dtype {attention_mask.dtype}. Use "
+            "`attention_mask` must have shape (batch, n), or shape (batch, 1, n, slots) and a boolean or "
+            f"floating-point dtype, but has shape {tuple(attention_mask.shape)} and dtype {attention_mask.dtype}. Use "
             "attention_mask.bool() if it is 1 where a token attends to a slot."
         )
     return None, attention_mask if is_boolean else attention_mask == 0

@@ -74,7 +74,7 @@ def branch_rows(
     """
     Return one row for each rank in `branches`, in the format of [`make_rows`].
 
-    A branch is a line of ranks that are predicted one after another. Its first row contains the last token of the
+    A branch is a chain of ranks that are predicted one after another. Its first row contains the last token of the
     context. Each other row contains the token of the previous rank of the branch.
     """
     rows = torch.arange(branches.shape[1], device=branches.device)

@@ -176,7 +176,9 @@ def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None)
 
 def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.LongTensor, torch.Tensor]:
     """
-    Draw an entry for each query, and return its index (queries, 1) and a new uniform number (queries, 1).
+    Draw an index for each query by inverse transform sampling.
+
+    Return the indices (queries, 1), and new uniform numbers (queries, 1).
 
     `cumulative` (queries, entries) are cumulative sums of weights. The entry is the one in which `uniform` (queries, 1)
     times the total weight falls. The new uniform number is the relative offset within this entry.
@@ -260,9 +262,9 @@ class TokenSampler:
 
     def distributions(self, result: QueryResult, num_visible: torch.LongTensor | None = None) -> torch.Tensor:
         """
-        Return the float64 distributions (queries, vocab_size) to draw from, one for each entry of `result`.
+        Return the float64 distributions (queries, vocab_size) to draw from, one for each query of `result`.
 
-        For an entry, logits processors see the tokens of the first `num_visible` (queries,) ranks. By default, these
+        For a query, logits processors see the tokens of the first `num_visible` (queries,) ranks. By default, these
         are all unmasked ranks.
         """
         chunks = self._compute_logits(result, num_visible)

@@ -100,7 +100,7 @@ def test_dependent_defaults(config: Path) -> None:
     ],
 )
 def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, nearest: str) -> None:
-    with pytest.raises(ValueError, match=rf"Unknown key '--{key}=1' in the command line\. Did you mean '{nearest}'"):
+    with pytest.raises(ValueError, match=rf"Unknown key '--{key}=1' on the command line\. Did you mean '{nearest}'"):
         parse_arguments([str(config), f"--{key}=1"])
     with pytest.raises(ValueError, match=rf"Unknown key '{key}' in .*my_run.yaml\. Did you mean '{nearest}'"):
         parse_arguments(add_lines(config, f"{key}: 1"))
@@ -244,7 +244,7 @@ def test_architecture_is_that_of_the_initial_model(config: Path, tmp_path: Path)
         with pytest.raises(ValueError, match=f"but is {actual} in the model of .*. Remove the key"):
             parse_arguments([*start, option])
     with pytest.raises(
-        ValueError, match=r"`sequence_length` .* \(64\), but is 65\. Decrease `sequence_length`, .* model in "
+        ValueError, match=r"`sequence_length` .* \(64\), but is 65\. Decrease `sequence_length`\. The model in "
     ):
         parse_arguments([*start, "--sequence_length=65"])
     with pytest.raises(ValueError, match="`hidden_size` is 768, but"):

@@ -499,7 +499,7 @@ def test_generation_settings_are_exported_and_all_ends_of_text_are_known(source:
 
 
 def test_generation_settings_that_cannot_be_saved_are_not_exported(source: Path, tmp_path: Path) -> None:
-    """Some published models have a temperature, but do not sample."""
+    """Some published models set `temperature` together with `do_sample=False`."""
     (source / "generation_config.json").write_text(json.dumps({"do_sample": False, "temperature": 0.9}))
     convert(str(source), tmp_path / "model")
     exported = export(str(tmp_path / "model"), tmp_path / "exported")

@@ -110,7 +110,7 @@ def test_context_has_no_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["a]", "[a[b]]", "[ab", "a[b]c]"])
 def test_context_marks_are_in_pairs(text: str) -> None:
-    with pytest.raises(ValueError, match=r"Each '\[' must be followed by a '\]' before the next"):
+    with pytest.raises(ValueError, match=r"'\[' and '\]' \(`context_marks`\) must alternate"):
         split_context(text, "[]")
 
 

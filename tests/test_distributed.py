@@ -255,7 +255,7 @@ def test_versions_that_are_too_old_for_sharding_are_errors(
             check_sharding(given)
     monkeypatch.delattr(accelerator, "compile_regions_fsdp2")
     is_error = kind is DistributedType.FSDP and is_regional
-    with pytest.raises(ValueError, match=r"cannot compile the blocks.*--upgrade") if is_error else nullcontext():
+    with pytest.raises(ValueError, match=r"cannot compile the layers.*--upgrade") if is_error else nullcontext():
         check_sharding(given)
 
 

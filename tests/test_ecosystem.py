@@ -104,7 +104,7 @@ def test_every_class_compiles_without_graph_breaks(
         torch.testing.assert_close(compiled(inputs).logits, model(inputs).logits, rtol=0, atol=1e-12)
 
 
-def test_forwards_can_be_exported(
+def test_forward_passes_can_be_exported(
     any_order: AOGPTForAnyOrderLM, masked: AOGPTForMaskedLM, encoder: MDMEncoderForMaskedLM, ids: torch.LongTensor
 ) -> None:
     """The batch size is dynamic, and the orders are an input."""

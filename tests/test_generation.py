@@ -417,7 +417,7 @@ def test_the_order_of_a_generation_config_replaces_the_default() -> None:
         ([[3, 11, 9], [3, 1, 4]], {"max_new_tokens": None}, False),  # infilling: text may be padded on purpose
     ],
 )
-def test_padding_without_a_mask_is_warned_of(
+def test_padding_without_a_mask_gives_a_warning(
     prompts: list, arguments: dict, warns: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = []

@@ -240,7 +240,7 @@ def convert(**settings: object) -> AnyOrderGenerationConfig:
         ("num_step", " Did you mean `num_steps`?"),
         ("temprature", " Did you mean `temperature`?"),
         ("block_size", " Did you mean `block_length`?"),
-        ("frobnicate", ""),
+        ("frobnicate", " See AnyOrderGenerationConfig for its settings."),
     ],
 )
 def test_unknown_settings_suggest_the_nearest_known_name(make: Callable, name: str, suggestion: str) -> None:

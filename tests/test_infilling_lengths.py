@@ -21,7 +21,7 @@ def model() -> AOGPTForAnyOrderLM:
 
 
 def log_likelihood_of_visible(model: AOGPTForAnyOrderLM, row: list[int]) -> float:
-    """Return the log-likelihood of the tokens of a row that are no masks, from left to right, by full passes."""
+    """Return the log-likelihood of the tokens of a row that are not masks, from left to right, by full passes."""
     context, total = (), 0.0
     for position, token in enumerate(row):
         if token != MASK:

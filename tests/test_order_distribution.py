@@ -91,7 +91,7 @@ def test_being_left_to_right_does_not_depend_on_the_order_drawn() -> None:
 
 @pytest.mark.parametrize("orders", ["random", "shared"])
 @pytest.mark.parametrize("arguments", [{}, {"block_length": 6}, {"stride": 2}])
-def test_by_default_only_random_orders_without_blocks_are_mixed_with_left_to_right(
+def test_the_default_left_to_right_fraction_is_0_except_for_random_orders_without_blocks(
     orders: str, arguments: dict
 ) -> None:
     distribution = OrderDistribution(orders, **arguments)

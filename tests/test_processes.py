@@ -54,7 +54,7 @@ def take_turns(
 ) -> list[BaseException | None]:
     """Run `work` in all processes, and return their errors."""
     monkeypatch.setattr(processes, "distributed", Threads())
-    monkeypatch.setattr(processes, "_patient_groups", {})
+    monkeypatch.setattr(processes, "_cpu_groups", {})
 
     def run(accelerator: SimpleNamespace) -> None:
         with context(accelerator):

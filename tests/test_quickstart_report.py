@@ -103,7 +103,7 @@ def test_documents_of_fewer_than_three_words_are_an_error(
         make_report(run)
 
 
-def test_bits_per_byte_of_documents_that_fit(run: Path, arguments: DataArguments) -> None:
+def test_bits_per_byte_leave_out_documents_that_are_too_long(run: Path, arguments: DataArguments) -> None:
     report = make_report(run)
     assert report["documents"] == {"train": 40, "held_out": 14, "held_out_left_out": 1}
     bits = report["bits_per_byte"]

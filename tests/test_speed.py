@@ -357,7 +357,7 @@ def test_a_disturbance_never_makes_a_computed_time_shorter() -> None:
 
 @pytest.mark.parametrize("name", ["no-lemma", "no-cache"])
 def test_weights_are_packed_from_the_first_pass_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise, few steps would run without packed weights, and many steps mostly with them."""
+    """Otherwise, the time would not be a linear function of the number of steps, and could not be extrapolated."""
     model = AOGPTForAnyOrderLM(AOGPTConfig(**speed.SIZES["tiny"])).eval()
     passes: list[int] = []
     events: list[int] = []  # passes before the weights were packed

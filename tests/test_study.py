@@ -363,7 +363,7 @@ def test_scores_are_measured_again_after_a_new_run(tmp_path: Path, monkeypatch: 
     assert study_results.read_scores(tmp_path) == dict.fromkeys(kinds, 2.0)
 
 
-def test_infilling_predicts_every_token_once_given_half_of_the_others() -> None:
+def test_infilling_predicts_each_half_given_the_other_half() -> None:
     model, ids = random_model(), torch.randint(11, (3, 12), generator=torch.Generator().manual_seed(0))
     calls, score = [], model.conditional_log_likelihood
     model.conditional_log_likelihood = lambda ids, targets, **options: (

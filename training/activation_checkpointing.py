@@ -3,9 +3,9 @@
 """
 Activation checkpointing. To save memory, some activations are not kept, but recomputed in the backward pass.
 
-`"selective"` keeps the input of each block and the results of large matrix products and attention. It recomputes the
+`"selective"` keeps the input of each layer and the results of large matrix products and attention. It recomputes the
 results of norms, modulations, gates and activation functions. These operations are fast, but their results take more
-than half of the memory. `"full"` keeps only the input of each block. Losses and gradients are bit for bit the same as
+than half of the memory. `"full"` keeps only the input of each layer. Losses and gradients are bit for bit the same as
 with `"none"`.
 """
 
@@ -31,7 +31,7 @@ ATTENTION = tuple(
 
 
 def checkpoint_activations(model: PreTrainedModel, kind: ActivationCheckpointing) -> None:
-    """Make the blocks of `model` recompute the activations that `kind` selects (see the top of this file)."""
+    """Make the layers of `model` recompute the activations that `kind` selects (see the top of this file)."""
     if kind == "none":
         return
     arguments: dict[str, Any] = {"use_reentrant": False}

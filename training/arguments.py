@@ -33,9 +33,13 @@ OTHER_NAMES = {
     "wd": "weight_decay",
     "bs": "batch_size",
     "steps": "max_steps",
+    "epochs": "max_steps",
+    "num_train_epochs": "max_steps",
+    "fp16": "mixed_precision",
+    "bf16": "mixed_precision",
 }
 NULL = ("", "~", "null")  # ways to write null in YAML
-# Fields that only converted models have. They are not keys; a model that is loaded with `init_from` keeps its values.
+# Fields that only converted models have. They cannot be set as keys. Models loaded with `init_from` keep their values.
 CONVERTED_FIELDS = {"no_rope_layers", "source_config"}
 
 
@@ -158,7 +162,7 @@ class TrainingArguments(Options):
     activation_checkpointing: Literal["none", "selective", "full"] = option(
         "none",
         "Activations to recompute in the backward pass, to save memory. selective: those of norms, modulations, gates "
-        "and activation functions. full: all activations of a block.",
+        "and activation functions. full: all activations of a layer.",
     )
     dataloader_num_workers: int = option(
         0, "Number of processes that prepare batches. With 0, the training process prepares the batches.", least=0
@@ -220,7 +224,7 @@ def parse_keys(argv: list[str]) -> tuple[ModelArguments, DataArguments, Training
         [argv[0], *_to_options(settings), *argv[1:]], return_remaining_strings=True, look_for_args_file=False
     )
     if unknown:
-        raise ValueError(_describe_unknown_key(unknown[0], known, "the command line"))
+        raise ValueError(_describe_unknown_key(unknown[0], known, "on the command line"))
     return *parsed, _given_keys(settings, argv)
 
 
@@ -255,7 +259,7 @@ def _read_file(path: Path, known: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"{path} must contain lines of the form `key: value`, but contains {settings!r}.")
     for key, value in settings.items():
         if key not in known and key != "base":
-            raise ValueError(_describe_unknown_key(key, known, str(path)))
+            raise ValueError(_describe_unknown_key(key, known, f"in {path}"))
         if key == "rope_parameters" and isinstance(value, dict):
             settings[key] = value = json.dumps(read_yaml(path)[key])
         if not isinstance(value, str) and not (isinstance(value, list) and known.get(key) == list[str]):
@@ -273,8 +277,9 @@ def _to_options(settings: dict[str, Any]) -> Iterator[str]:
 
 def _describe_unknown_key(given: str, known: Iterable[str], place: str) -> str:
     key = given.lstrip("-").partition("=")[0].replace("-", "_")
-    nearest = OTHER_NAMES.get(key) or difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.0)[0]
-    return f"Unknown key {given!r} in {place}. Did you mean {nearest!r}? `pretrain.py --help` lists all keys."
+    close = [OTHER_NAMES[key]] if key in OTHER_NAMES else difflib.get_close_matches(key, sorted(known), n=1)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return f"Unknown key {given!r} {place}.{hint} `pretrain.py --help` lists all keys."
 
 
 def _given_keys(settings: dict[str, Any], argv: list[str]) -> set[str]:
@@ -334,7 +339,7 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
             + (
                 ", or increase `max_position_embeddings`."
                 if training.init_from is None
-                else f", because the limit is that of the model in {training.init_from}."
+                else f". The model in {training.init_from} does not support longer sequences."
             )
         )
     if training.output_dir.exists() and not training.output_dir.is_dir():

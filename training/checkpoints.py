@@ -33,7 +33,7 @@ from transformers import AutoConfig, AutoModel
 
 from common.files import atomic_file, publish_folder, remove_atomically, temporary_path, write_json
 from common.models import Model
-from common.processes import patient_group
+from common.processes import cpu_group
 from training.sharding import local_part, shard_like
 
 logger = logging.getLogger(__name__)
@@ -137,7 +137,7 @@ class CheckpointWriter:
         self.wait()
         path = self.folder / f"checkpoint-{step:08d}"
         writer = _FolderWriter(path, metadata, lambda: self.remove_older(path))
-        saving = dcp.async_save(tensors, storage_writer=writer, process_group=patient_group("checkpoints"))
+        saving = dcp.async_save(tensors, storage_writer=writer, process_group=cpu_group("checkpoints"))
         self._saving = path, saving
 
     def has_failed(self) -> bool:
@@ -156,7 +156,7 @@ class CheckpointWriter:
         """
         Remove checkpoints of steps before that of `newest`, except for the newest `keep` - 1 and milestones.
 
-        A checkpoint of the same step, but of the other kind, is also removed.
+        A checkpoint of the same step in the other format (file or folder) is also removed.
         """
         step, paths = step_of(newest), [path for path in reversed(checkpoints_in(self.folder)) if path != newest]
         older = [path for path in paths if step_of(path) < step]

@@ -167,7 +167,7 @@ def convert_config(
 
 
 def _check_layers(source: PreTrainedConfig, names: set[str]) -> None:
-    """Raise a `ValueError` if the weights `names`, or the settings of the source, are not those of a Llama."""
+    """Raise a `ValueError` unless the source has a Llama's settings, and `names` are names of a Llama's weights."""
     settings = ["max_position_embeddings", "rope_parameters", *["rms_norm_eps"] * ("model.norm.weight" in names)]
     missing = [name for name in settings if not hasattr(source, name)]
     unknown = sorted(name for name in names if not LLAMA_WEIGHT.fullmatch(name))

@@ -34,7 +34,7 @@ from training.tracking import flops_per_token
 ROOT = Path(__file__).parents[1]
 # Bytes of activations for each token, layer and unit of the width, in 16-bit precision without torch.compile. `none`
 # was measured by counting the tensors that autograd saves. `selective` counts the results of matrix products, and
-# `full` the input of a block.
+# `full` the input of a layer.
 ACTIVATION_BYTES = {"none": 96, "selective": 24, "full": 4}
 CHECKPOINT_BYTES = 16  # per parameter, in float32: weight, moving average and AdamW's two moments
 STATE_BYTES = CHECKPOINT_BYTES + 4  # the same and the gradient
@@ -152,14 +152,14 @@ def device_memory(model: Model, num_tokens: int, training: TrainingArguments, la
     config, num_parameters = model.config, model.num_parameters()
     value_bytes = 4 if (training.mixed_precision or launch["mixed_precision"]) == "no" else 2
     per_layer = ACTIVATION_BYTES[training.activation_checkpointing]
-    per_token = per_layer * config.num_hidden_layers + (ACTIVATION_BYTES["none"] - per_layer)  # of one recomputed block
+    per_token = per_layer * config.num_hidden_layers + (ACTIVATION_BYTES["none"] - per_layer)  # of one recomputed layer
     activations = num_tokens * config.hidden_size * per_token * value_bytes / 2
     logits = min(num_tokens * config.vocab_size, LOGITS_PER_CHUNK["accelerator"]) * 8
     state = num_parameters * STATE_BYTES / launch["num_shards"]
     if launch["distributed_type"] == "FSDP":
-        # The embeddings, the head and two blocks at a time are gathered, and their gradients are reduced in float32.
-        block = sum(weight.numel() for weight in model.model.layers[0].parameters())
-        gathered = num_parameters - max(config.num_hidden_layers - 2, 0) * block
+        # The embeddings, the head and two layers at a time are gathered, and their gradients are reduced in float32.
+        layer_size = sum(weight.numel() for weight in model.model.layers[0].parameters())
+        gathered = num_parameters - max(config.num_hidden_layers - 2, 0) * layer_size
         return state + max(activations + logits + gathered * (value_bytes + 4), num_parameters * value_bytes)
     copies = num_parameters * 2 if value_bytes == 2 else 0
     # The gradient of the head is summed over chunks in float32, before it is added to that of earlier passes.

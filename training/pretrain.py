@@ -262,7 +262,7 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
 
 
 def warn_of_versions(checkpoint: Checkpoint) -> None:
-    """Log a warning if a checkpoint was written with other versions of libraries."""
+    """Log a warning if a checkpoint was written with different library versions."""
     saved, current = checkpoint.metadata["versions"], versions()
     changed = [f"{name} {saved[name]}, now {current.get(name)}" for name in saved if saved[name] != current.get(name)]
     if changed:
@@ -299,7 +299,7 @@ class Pretraining:
         with torch.device("meta") if gets_weights(accelerator) else nullcontext():
             # `from_pretrained` returns a model in eval mode.
             self.model = make_model(config, training.init_from, load_weights=checkpoint is None).train()
-        if accelerator.distributed_type != DistributedType.FSDP:  # FSDP2 moves one block at a time
+        if accelerator.distributed_type != DistributedType.FSDP:  # FSDP2 moves one layer at a time
             self.model.to(accelerator.device)
         self.peak_flops = peak_flops(accelerator.device, accelerator.mixed_precision)
         checkpoint_activations(self.model, training.activation_checkpointing)

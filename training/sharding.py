@@ -27,7 +27,7 @@ def check_sharding(accelerator: Accelerator) -> None:
     is_compiled = plugin.backend != DynamoBackend.NO and plugin.use_regional_compilation
     if is_compiled and not hasattr(accelerate.accelerator, "compile_regions_fsdp2"):
         raise ValueError(
-            f"Accelerate {accelerate.__version__} cannot compile the blocks of a sharded model. Run `pip install "
+            f"Accelerate {accelerate.__version__} cannot compile the layers of a sharded model. Run `pip install "
             "--upgrade accelerate`, or turn compilation off with `--dynamo_backend no`."
         )
 

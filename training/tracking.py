@@ -47,7 +47,7 @@ def flops_per_token(config: AOGPTConfig | MDMEncoderConfig, length: int) -> floa
     """
     Return the number of floating-point operations per token of a training step.
 
-    The number includes 6 operations for each weight of the blocks and the head, and the matrix products of attention
+    The number includes 6 operations for each weight of the layers and the head, and the matrix products of attention
     (half of them for causal attention). All objectives of an encoder mask half of the tokens on average, and apply the
     head only to these. The number does not include recomputation. It does not include modulations either, because they
     can be computed once per target position instead of once per row.

@@ -127,7 +127,7 @@ def ensemble_nats(scores: torch.DoubleTensor, size: int) -> float:
 
 def measure_run(folder: Path, arguments: Arguments) -> dict[str, Any]:
     """
-    Measure a run.
+    Measure how much the predictions of a run's model depend on the orders of their contexts.
 
     Returns:
         A dictionary with the `architecture`, `num_parameters`, the `seed` of the run, and

@@ -101,8 +101,8 @@ def compare(results: dict[str, Any]) -> dict[str, Any]:
     """
     Compare each estimator with the estimator "all ranks".
 
-    For each estimator, return how many times fewer rows than "all ranks" it needs for the same standard error, the
-    standard error of this number, and the difference of the two results in standard errors.
+    For each estimator, return the factor by which it needs fewer rows than "all ranks" for the same standard error, the
+    standard error of this factor, and the difference between the two results in standard errors.
     """
     exact = results["all ranks"]
     comparison = {}

@@ -47,14 +47,14 @@ def measure_machine(config: AOGPTConfig, device: torch.device, dtype: torch.dtyp
     Measure the rates of a machine with two kinds of matrix product.
 
     The first multiplies many vectors by one weight matrix of an MLP (limited by computation). The second multiplies one
-    vector by matrices that are together as large as all blocks of the model (limited by reading memory). On an
+    vector by matrices that are together as large as all layers of the model (limited by reading memory). On an
     accelerator, the matrices are large and many products are queued, so that the time to launch kernels does not
     matter. On a CPU, packed weights are measured too, and the faster rate counts.
     """
     is_cpu = device.type == "cpu"
     num_rows, num_calls = (512, 1) if is_cpu else (2**14, 16)
     width, inner = config.hidden_size, config.intermediate_size
-    # A block counts as three matrices of the size of an MLP's matrix: two of the MLP, and the four smaller matrices of
+    # A layer counts as three matrices of the size of an MLP's matrix: two of the MLP, and the four smaller matrices of
     # attention, which together have the size of one.
     num_layers = 3 * config.num_hidden_layers
     sizes = [inner] * num_layers if is_cpu else [inner * num_layers]

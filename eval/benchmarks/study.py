@@ -81,7 +81,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Return the name of the run in messages."""
+        """Return the name of the run, as used in messages."""
         return f"{self.arm} (seed {self.seed})"
 
     @property
@@ -217,7 +217,8 @@ def train_all(runs: list[Run], jobs: int) -> list[Run]:
     """
     Train all runs that are not finished, `jobs` at the same time. Return the runs that failed.
 
-    A run that continues another run starts after that run. If that run failed, it is not trained, and counts as failed.
+    A run that continues another run starts after that run. If the earlier run failed, the later one is not trained, and
+    counts as failed too.
     """
     num_threads = max(num_cores() // jobs, 1)
     waiting = [run for run in runs if not run.is_finished]

@@ -70,7 +70,7 @@ class Arguments(Options):
         "no", "no: float32. bf16: autocast to bfloat16 (needs a GPU, or a CPU with bfloat16 instructions)."
     )
     compile: bool = option(
-        False, "Compile the whole model, as gpu.yaml and ddp.yaml of training/accelerate/ do. (FSDP2: each block.)"
+        False, "Compile the whole model, as gpu.yaml and ddp.yaml of training/accelerate/ do. (FSDP2: each layer.)"
     )
     output_dir: Path = option(Path("runs/training_speed"), "Folder for results.json and README.md.")
 
@@ -252,7 +252,7 @@ def format_table(results: dict[str, Any]) -> str:
 
 
 def format_report(results: dict[str, Any]) -> str:
-    """Return the text of README.md."""
+    """Return the report, which is written to README.md in the output folder."""
     config, speed = AOGPTConfig(**SIZES[results["size_name"]]), results["peak_flops"]
     peak = f"{speed / 1e9:,.0f} GFLOP/s" if speed else "an unknown speed"
     return f"""# Training step of AO-GPT {results["size_name"]}

@@ -35,10 +35,9 @@ def make_printable(text: str) -> str:
     return "".join(character if character.isprintable() else "�" for character in text)
 
 
-def style_axes(axes: Axes, title: str = "") -> None:
+def style_axes(axes: Axes, title: str) -> None:
     """Set the title of axes, and the grid and borders that are the same in all reports."""
-    if title:
-        axes.set_title(title, loc="left", fontsize=11)
+    axes.set_title(title, loc="left", fontsize=11)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -127,15 +127,9 @@ def load_scorer(
             "diffusion encoder or a causal language model."
         )
     model = load_pretrained(model_class or AutoModelForCausalLM, name, revision=revision, dtype=dtype).to(device).eval()
-    if model_class is None:
-        check_causal(model, name)
-    return make_scorer(model, settings)
-
-
-def make_scorer(model: PreTrainedModel, settings: EstimatorSettings | None = None) -> Scorer:
-    """Return the scorer of a loaded model."""
-    if isinstance(model, Model):
-        return AnyOrderScorer(model, settings or EstimatorSettings())
+    if model_class is not None:
+        return AnyOrderScorer(model, settings)
+    check_causal(model, name)
     return CausalScorer(model)
 
 

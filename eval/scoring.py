@@ -18,13 +18,10 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from transformers import PreTrainedModel
 
 from common.commands import progress_bar
-from eval.scorers import RANDOM_MEASURES, Batch, Scorer, make_scorer
+from eval.scorers import RANDOM_MEASURES, Batch, Scorer
 from modeling_aogpt import DataCollatorForAnyOrderLM
-
-FULL_PRECISION = {"left_to_right": "no", "any_order": "no"}
 
 
 class Journal:
@@ -88,12 +85,12 @@ class Journal:
 
 
 def score_rows(
-    model: PreTrainedModel | Scorer,
+    scorer: Scorer,
     rows: list[dict[str, Any]],
     num_orders: int,
     seed: int,
     batch_size: int,
-    precisions: Mapping[str, str] = FULL_PRECISION,
+    precisions: Mapping[str, str],
     journal: Journal | None = None,
     name: str = "",
 ) -> dict[str, np.ndarray]:
@@ -105,7 +102,7 @@ def score_rows(
     ensembles, and for the masks of an encoder) also depend on the other sequences of the batch.
 
     Args:
-        model: A model or its scorer.
+        scorer: Scorer of the model.
         rows: Sequences, as dictionaries with `input_ids`.
         num_orders: Number of random orders of each sequence.
         seed: Seed of the orders.
@@ -115,7 +112,6 @@ def score_rows(
         journal: Storage of finished batches.
         name: Name of the text in the journal.
     """
-    scorer = make_scorer(model) if isinstance(model, PreTrainedModel) else model
     journal = Journal() if journal is None else journal
     state = PartialState()
     numbers = {measure: range(num_orders if measure in RANDOM_MEASURES else 1) for measure in precisions}

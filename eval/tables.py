@@ -68,7 +68,7 @@ PUBLISHED = {
     },
 }
 # Ranges [from, to) of numbers of parameters. AO-GPT small has 170.6 million parameters, and medium 425.8 million.
-SMALL, MEDIUM = (100e6, 250e6), (250e6, 500e6)
+SIZES = {"small": (100e6, 250e6), "medium": (250e6, 500e6)}
 
 # Published generative perplexity of medium models under GPT-2 large (Table 1). Keys are (top-p, temperature). Values
 # are in the order of `GENERATIVE_STEPS`.
@@ -82,10 +82,7 @@ GENERATIVE = {
 
 def _published_size(num_parameters: int) -> str | None:
     """Return the size of the published models with which a model is compared, or None if there is no such size."""
-    for size, (least, most) in {"small": SMALL, "medium": MEDIUM}.items():
-        if least <= num_parameters < most:
-            return size
-    return None
+    return next((size for size, (least, most) in SIZES.items() if least <= num_parameters < most), None)
 
 
 def _departures(results: dict[str, Any], measure: str) -> list[str]:

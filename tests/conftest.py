@@ -19,8 +19,8 @@ from safetensors import safe_open
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, set_seed
 
-from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-from tests.references import perturb_vectors
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM
+from tests.references import perturb_vectors, seeded, with_class
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -55,6 +55,18 @@ def large_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr("modeling_aogpt.sampling.ROWS_ON_CPU", 2**16)
     monkeypatch.setattr("modeling_aogpt.sampling.ROWS_PER_HEAD_CALL", 2**16)
+
+
+@pytest.fixture
+def ids() -> torch.LongTensor:
+    """Return three sequences of `random_model`."""
+    return torch.randint(0, 11, (3, 12), generator=seeded(1))
+
+
+@pytest.fixture
+def causal(any_order: AOGPTForAnyOrderLM) -> AOGPTForCausalLM:
+    """Return a causal language model with the weights of the fixture `any_order` of the test file."""
+    return with_class(any_order, AOGPTForCausalLM)
 
 
 @pytest.fixture

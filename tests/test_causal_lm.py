@@ -7,22 +7,12 @@ import torch
 from transformers import PreTrainedTokenizerFast, StaticCache, pipeline
 
 from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM
-from tests.references import random_model, seeded, with_class
+from tests.references import random_model
 
 
 @pytest.fixture(params=["learned", "rotary"])
 def any_order(request: pytest.FixtureRequest) -> AOGPTForAnyOrderLM:
     return random_model(position_encoding=request.param)
-
-
-@pytest.fixture
-def causal(any_order: AOGPTForAnyOrderLM) -> AOGPTForCausalLM:
-    return with_class(any_order, AOGPTForCausalLM)
-
-
-@pytest.fixture
-def ids() -> torch.LongTensor:
-    return torch.randint(0, 11, (3, 12), generator=seeded(1))
 
 
 def test_logits_and_loss_are_those_of_the_left_to_right_order_shifted(

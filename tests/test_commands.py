@@ -65,7 +65,7 @@ WRONG = [
     ("eval/benchmarks/study.py text.txt", "text.txt cannot be read as YAML"),
     ("eval/benchmarks/study.py list.json", "list.json must contain the mappings `settings`, `arms` and `questions`"),
     ("eval/benchmarks/study.py", None),
-    ("eval/benchmarks/speed.py --size tiny --contenders nobody", "`contenders` must be among decoder, no-lemma"),
+    ("eval/benchmarks/speed.py --size tiny --contenders nobody", "`contenders` must be one of 'decoder', 'no-lemma'"),
     ("eval/benchmarks/speed_quality.py nowhere --output_dir out", "There is no model 'nowhere'"),
     ("eval/benchmarks/speed_quality.py --output_dir out", None),
     ("eval/benchmarks/training_speed.py --steps 0", "`steps` must be at least 1, but is 0"),

@@ -80,16 +80,6 @@ def test_a_configuration_is_unchanged_by_saving_and_loading() -> None:
             {"vocab_size": 10, "eos_token_id": 10},
             "`eos_token_id` must be an id of the vocabulary, 0 to 9, or None, but is 10",
         ),
-    ],
-)
-def test_values_that_are_not_allowed_are_errors(arguments: dict, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        AOGPTConfig(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
         ({"num_key_value_heads": 5}, r"`num_attention_heads` \(12\) must be a multiple of `num_key_value_heads` \(5\)"),
         ({"target_injection": "none"}, "`target_injection='none'` need `position_encoding='rotary'`"),
         ({"no_rope_layers": [0]}, "`no_rope_layers` .* need `position_encoding='rotary'`"),
@@ -108,7 +98,7 @@ def test_values_that_are_not_allowed_are_errors(arguments: dict, message: str) -
         ({"start_token_id": 60000}, "`start_token_id` must be an id of the vocabulary"),
     ],
 )
-def test_architectures_that_are_not_allowed_are_errors(arguments: dict, message: str) -> None:
+def test_values_that_are_not_allowed_are_errors(arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         AOGPTConfig(**arguments)
 

@@ -30,18 +30,8 @@ MASK = 11
 
 
 @pytest.fixture
-def ids() -> torch.LongTensor:
-    return torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture
 def any_order() -> AOGPTForAnyOrderLM:
     return random_model(position_encoding="rotary")
-
-
-@pytest.fixture
-def causal(any_order: AOGPTForAnyOrderLM) -> AOGPTForCausalLM:
-    return with_class(any_order, AOGPTForCausalLM)
 
 
 @pytest.fixture

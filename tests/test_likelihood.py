@@ -17,11 +17,6 @@ from modeling_aogpt.orders import left_to_right_orders, random_orders
 from tests.references import block_orders, random_encoder, random_model
 
 
-@pytest.fixture
-def ids() -> torch.LongTensor:
-    return torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(1))
-
-
 def test_log_likelihood_is_the_chain_rule_along_the_order(
     ids: torch.LongTensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

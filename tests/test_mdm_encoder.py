@@ -15,27 +15,18 @@ from transformers import AutoConfig, AutoModel, AutoModelForMaskedLM, PreTrained
 
 import modeling_aogpt
 from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt.convert_reference_checkpoint import RADD, SEDD
 from tests import references
 from tests.references import network_output, perturb_vectors, random_model
 
 FIXTURES = Path(__file__).parent / "fixtures"
 MASK = 11
 
-RADD = {
-    "target_injection": "none",
-    "position_encoding": "rotary",
-    "norm": "layernorm",
-    "qk_norm": False,
-    "attention_bias": False,
-    "attention_output_bias": False,
-    "hidden_act": "gelu_pytorch_tanh",
-}
-SEDD = RADD | {"target_injection": "sigma", "norm_bias": False}
 DECODER_FORMS = {
     f"{injection}-{encoding}": {"target_injection": injection, "position_encoding": encoding}
     for injection, encoding in itertools.product(("adaln", "input", "shared", "per_layer"), ("learned", "rotary"))
 }
-FORMS = {"radd": RADD, "sedd": SEDD} | DECODER_FORMS
+FORMS = {"radd": RADD.settings, "sedd": SEDD.settings} | DECODER_FORMS
 forms = pytest.mark.parametrize("form", FORMS)
 
 

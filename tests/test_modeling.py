@@ -52,11 +52,6 @@ variants = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: "-".
 
 
 @pytest.fixture
-def ids() -> torch.LongTensor:
-    return torch.randint(0, 11, (3, 12), generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture
 def orders() -> torch.LongTensor:
     return random_orders(3, 12, torch.Generator().manual_seed(2))
 

@@ -560,7 +560,7 @@ def test_memory_is_measured_in_another_process(tmp_path: Path) -> None:
         ({"steps": [0]}, "`steps` must be at least 1, but is 0"),
         ({"repeats": 0}, "`repeats` must be at least 1, but is 0"),
         ({"model": "mine"}, r"`size` \(tiny\) has no effect with `model` \(mine\)"),
-        ({"contenders": ["cache"]}, r"`contenders` must be among decoder, .* but contains cache\."),
+        ({"contenders": ["cache"]}, r"`contenders` must be one of 'decoder', .* but is 'cache'\."),
         ({"length": 65}, "`length` must be between 1 and 64 .* but is 65"),
         (
             {"compare": "no_such_module:function"},

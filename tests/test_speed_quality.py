@@ -143,5 +143,5 @@ def test_held_out_text_is_judged(
 
 
 def test_unknown_contenders_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"`contenders` must be among decoder, .* but contains encoder\."):
+    with pytest.raises(ValueError, match=r"`contenders` must be one of 'decoder', .* but is 'encoder'\."):
         SpeedQualityArguments(tmp_path, contenders=["decoder", "encoder"])

@@ -472,8 +472,6 @@ def training_arguments(settings: dict[str, Any]) -> TrainingArguments:
 
 def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the saved and the current value of each setting that has changed and may affect the result."""
-    defaults = to_settings(ModelArguments(), DataArguments(), TrainingArguments())
-    saved, current = defaults | saved, defaults | current  # runs of earlier versions do not have all settings
     values = {key: (saved.get(key), current.get(key)) for key in sorted(saved.keys() | current.keys())}
     return {key: (then, now) for key, (then, now) in values.items() if key not in MAY_CHANGE and then != now}
 

@@ -15,7 +15,6 @@ its architecture.
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
@@ -54,7 +53,10 @@ def export_config(config: AOGPTConfig) -> PreTrainedConfig:
         source = {name: value for name, value in config.source_config.items() if name not in SOURCE_FACTS}
         changes = {"max_position_embeddings": config.max_position_embeddings, "vocab_size": config.vocab_size}
         return AutoConfig.for_model(source.pop("model_type"), **source | changes)
-    return AutoConfig.for_model(_infer_architecture(config), **_infer_settings(config))
+    names = (*COMMON_SETTINGS, "max_position_embeddings", "head_dim", "attention_bias", "mlp_bias", "rope_parameters")
+    settings = {name: getattr(config, name) for name in (*names, "eos_token_id", "pad_token_id")}
+    settings |= {"bos_token_id": config.start_token_id, "rms_norm_eps": config.norm_eps}
+    return AutoConfig.for_model(_infer_architecture(config), **settings)
 
 
 def _infer_architecture(config: AOGPTConfig) -> str:
@@ -74,12 +76,6 @@ def _infer_architecture(config: AOGPTConfig) -> str:
         "`gated_mlp=True`, `norm='rmsnorm'`, `norm_weight=True`, `lm_head_bias=False`, `attention_bias=False`, "
         "`attention_output_bias=False` and `mlp_bias=False`."
     )
-
-
-def _infer_settings(config: AOGPTConfig) -> dict[str, Any]:
-    names = ("max_position_embeddings", "head_dim", "attention_bias", "mlp_bias", "rope_parameters")
-    same = {name: getattr(config, name) for name in (*COMMON_SETTINGS, *names, "eos_token_id", "pad_token_id")}
-    return same | {"bos_token_id": config.start_token_id, "rms_norm_eps": config.norm_eps}
 
 
 def export_model(model: AOGPTForAnyOrderLM) -> PreTrainedModel:

@@ -71,7 +71,6 @@ from training.sharding import (
     full_tensor,
     gathered,
     gets_weights,
-    is_sharded,
     keep_float32_gradients,
     shard_gradients,
 )
@@ -363,7 +362,7 @@ class Pretraining:
             "tracker_id": self.tracker_id,
             "scaler": scaler and scaler.state_dict(),
         }
-        if is_sharded(self.model):
+        if self.accelerator.distributed_type == DistributedType.FSDP:
             self.checkpoints.start_saving(self.progress.step, tensors, metadata)
             return
         with together(self.accelerator):

@@ -62,11 +62,6 @@ def gets_weights(accelerator: Accelerator) -> bool:
     return is_fsdp and accelerator.state.fsdp_plugin.cpu_ram_efficient_loading and not accelerator.is_main_process
 
 
-def is_sharded(model: nn.Module) -> bool:
-    """Return whether the weights of a model are sharded."""
-    return any(isinstance(weight, DTensor) for weight in model.parameters())
-
-
 @contextmanager
 def gathered(module: nn.Module, accelerator: Accelerator) -> Iterator[None]:
     """

@@ -21,6 +21,7 @@ from transformers.generation import CompileConfig, LogitsProcessorList, TopPLogi
 
 from common.models import Model, load_pretrained, longest_sequence
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM, decoding_state
+from modeling_aogpt.convert_reference_checkpoint import SEDD
 from modeling_aogpt.decoding_state import CachedDecodingState, QueryResult
 from modeling_aogpt.unmasking import ScheduledUnmasking
 
@@ -183,19 +184,7 @@ DECODERS: dict[str, Callable[[AOGPTForAnyOrderLM], Contender]] = {
 }
 
 # Configuration of each encoder, without the sizes (such as `hidden_size`), which are those of the decoder.
-ENCODERS: dict[str, dict[str, Any]] = {
-    "encoder": {},
-    "sedd": {
-        "target_injection": "sigma",
-        "position_encoding": "rotary",
-        "norm": "layernorm",
-        "norm_bias": False,
-        "qk_norm": False,
-        "attention_bias": False,
-        "attention_output_bias": False,
-        "hidden_act": "gelu_pytorch_tanh",
-    },
-}
+ENCODERS: dict[str, dict[str, Any]] = {"encoder": {}, "sedd": SEDD.settings}
 
 
 def make_encoder(name: str, config: AOGPTConfig) -> MDMEncoderForMaskedLM:

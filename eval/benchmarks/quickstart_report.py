@@ -34,6 +34,7 @@ from common.models import load_pretrained
 from common.reports import BLUE, ORANGE, make_printable, markdown_table, save_figure, style_axes, with_error
 from common.results import ORDER_SEED, read_finished_run
 from common.tokenization import decode
+from eval.scorers import AnyOrderScorer
 from eval.scoring import compute_metrics, score_rows
 from modeling_aogpt import AOGPTForAnyOrderLM
 
@@ -168,7 +169,8 @@ def _score_model(model: AOGPTForAnyOrderLM, data: Data) -> dict[str, float | Non
     rows = data.validation.to_list()
     num_bytes = np.array([row["num_bytes"] for row in rows])
     bits = {}
-    for order, nats in score_rows(model, rows, num_orders=1, seed=ORDER_SEED, batch_size=256).items():
+    precisions = dict.fromkeys(("left_to_right", "any_order"), "no")
+    for order, nats in score_rows(AnyOrderScorer(model), rows, 1, ORDER_SEED, 256, precisions).items():
         metrics = compute_metrics(nats, num_bytes, num_bytes)
         bits[order] = metrics["bits_per_byte"]
         bits[f"{order}_standard_error"] = metrics["bits_per_byte_standard_error"]

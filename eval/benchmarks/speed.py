@@ -31,6 +31,7 @@ from eval.benchmarks.contenders import CONTENDERS, Contender, make_compared, mak
 from eval.benchmarks.resources import count_work, measure_machine, measure_memory, synchronize
 from eval.benchmarks.speed_report import to_markdown, write_report
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.validation import check_choice
 
 SIZES = {
     "tiny": {"vocab_size": 512, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
@@ -89,11 +90,8 @@ class SpeedArguments(Options):
             raise ValueError(f"`size` ({self.size}) has no effect with `model` ({self.model}). Remove one of the two.")
         usable = [name for name in CONTENDERS if name != "plain-products" or self.device.startswith("cpu")]
         chosen = {"all": usable, "none": []}.get(self.contenders[0], self.contenders)
-        if unknown := sorted(set(chosen) - set(CONTENDERS)):
-            raise ValueError(
-                f"`contenders` must be among {', '.join(CONTENDERS)}, or be all or none, but contains "
-                f"{', '.join(unknown)}. Remove the unknown names."
-            )
+        for name in chosen:
+            check_choice("contenders", name, CONTENDERS, " (or be all or none)")
         # All others are compared with one of these two, so both are always included.
         self.contenders = list(dict.fromkeys(("decoder", "one-by-one", *chosen)))
 

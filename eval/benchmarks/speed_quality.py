@@ -36,6 +36,7 @@ from eval.judging import Judge, Sample, short_name, without_padding
 from eval.metrics.sample_entropy.diversity import unigram_entropy
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.tokenization import load_tokenizer
+from modeling_aogpt.validation import check_choice
 
 JUDGE_BATCH_SIZE = 16
 
@@ -61,11 +62,8 @@ class SpeedQualityArguments(Options):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if unknown := sorted(set(self.contenders) - set(DECODERS)):
-            raise ValueError(
-                f"`contenders` must be among {', '.join(DECODERS)}, but contains {', '.join(unknown)}. Remove the "
-                "unknown names."
-            )
+        for name in self.contenders:
+            check_choice("contenders", name, DECODERS)
 
 
 @dataclass

@@ -9,6 +9,7 @@ Flood, "Fast splittable pseudorandom number generators", 2014). SplitMix64 can c
 the numbers before it, so all orders of a batch are computed at once.
 """
 
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,7 +44,7 @@ def shift_right(values: torch.LongTensor, bits: int) -> torch.LongTensor:
 
 def make_streams(seed: int, samples: torch.LongTensor) -> torch.LongTensor:
     """Return the initial SplitMix64 state of each sample's stream, in the shape of `samples`."""
-    return mix_bits((seed * GOLDEN + 2**63) % 2**64 - 2**63 + samples)
+    return mix_bits((int(seed) * GOLDEN + 2**63) % 2**64 - 2**63 + samples)
 
 
 def draw_integers(streams: torch.LongTensor, count: int) -> torch.LongTensor:
@@ -249,6 +250,8 @@ class DataCollatorForAnyOrderLM:
                 f"`pad_token_id` must be an integer, such as tokenizer.pad_token_id, but has type "
                 f"{type(self.pad_token_id).__name__}."
             )
+        if not is_integer(self.seed):
+            raise ValueError(f"`seed` must be an integer, but is {self.seed!r}.")
         if self.pad_to_multiple_of is not None:
             check_integer("pad_to_multiple_of", self.pad_to_multiple_of)
         self._distribution = OrderDistribution(
@@ -302,7 +305,10 @@ class DataCollatorForAnyOrderLM:
         """Return the feature's `order_seed` as a signed 64-bit integer, or a random seed if the feature has none."""
         given = feature.get("order_seed")
         if given is not None:
-            return (int(given) + 2**63) % 2**64 - 2**63
+            try:
+                return (operator.index(given) + 2**63) % 2**64 - 2**63
+            except TypeError:
+                raise ValueError(f"`order_seed` must be an integer, but is {given!r}.") from None
         # `RANK` differs between processes. `worker.seed` differs between workers of a data loader, and between epochs.
         worker = torch.utils.data.get_worker_info()
         key = (int(os.environ.get("RANK", "0")), worker.seed if worker else -1)
@@ -321,8 +327,9 @@ def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.Long
             '[{"input_ids": ids} for ids in tokenizer(texts).input_ids].'
         )
     ids = torch.as_tensor(feature["input_ids"])
-    labels = torch.as_tensor(feature.get("labels", ids))
-    mask = torch.as_tensor(feature.get("attention_mask", torch.ones_like(ids)))
+    labels, mask = feature.get("labels"), feature.get("attention_mask")
+    labels = ids if labels is None else torch.as_tensor(labels)
+    mask = torch.ones_like(ids) if mask is None else torch.as_tensor(mask)
     if ids.dim() != 1 or ids.shape != labels.shape or ids.shape != mask.shape:
         raise ValueError(
             f"Feature {index} must be one sequence. Its `input_ids`, `labels` and `attention_mask` must have the same "

@@ -238,7 +238,8 @@ class AnyOrderLikelihoodMixin:
                 to all tokens that are not targets.
             orders (as in [`log_likelihood`], *optional*): Orders of all positions. Only the relative order of the
                 targets matters.
-            num_orders (`int`, defaults to 1): Number of random orders K to average over.
+            num_orders (`int`, defaults to 1): Number of random orders K (of the targets, of the context, or of both) to
+                average over.
             block_length (`int`, *optional*): As in [`log_likelihood`].
             stride (`int`, *optional*): As in [`log_likelihood`].
             context_orders (as `orders`, defaults to `"left_to_right"`): Orders of all positions. They decide in which
@@ -250,7 +251,7 @@ class AnyOrderLikelihoodMixin:
 
         Returns:
             [`LogLikelihoodOutput`], without gradients. The standard error is computed from the variation between the
-            `num_orders` orders of the targets. For a single order, it is NaN if the order of the targets or of the
+            `num_orders` orders. For a single order, it is NaN if the order of the targets or of the
             context is random, and 0 otherwise.
 
         Raises:
@@ -267,15 +268,15 @@ class AnyOrderLikelihoodMixin:
             [[False, True, False]]
         """
         check_integer("ensemble_size", ensemble_size)
-        source = make_order_source(orders, num_orders, block_length, stride)
         context_source = OrderSource(context_orders, name="context_orders")
+        is_context_random = context_source.is_random or ensemble_size > 1
+        source = make_order_source(orders, num_orders, block_length, stride, allow_repeats=is_context_random)
         is_target, is_context = prepare_targets(input_ids, targets, context, attention_mask)
         warn_if_slow(self)
         input_ids = prepare_input_ids(self, input_ids.masked_fill(~(is_target | is_context), 0), attention_mask)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
         num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
         max_targets, max_context = int(num_targets.max()), int(num_context.max())
-        is_context_random = context_source.is_random or ensemble_size > 1
         # If the order of the context is random, each order of the targets takes its own pass with a new order of the
         # context, so that the results are independent.
         orders_per_pass = 1 if is_context_random else count_orders_per_pass(max_targets, max_context, rows_per_pass)

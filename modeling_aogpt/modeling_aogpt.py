@@ -332,7 +332,8 @@ class AOGPTPreTrainedModel(PreTrainedModel):
         """
         Resize the token embedding table, as in Transformers.
 
-        New ids below the mask id become ids of text. Entries that `pad_to_multiple_of` adds do not.
+        New ids below the mask id become ids of text. Entries that `pad_to_multiple_of` adds do not. An encoder embeds
+        the mask, so after a change of `config.mask_token_id`, copy the embedding of the old mask id to the new one.
 
         Args:
             new_num_tokens (`int`, *optional*): New number of entries of the table.
@@ -345,7 +346,7 @@ class AOGPTPreTrainedModel(PreTrainedModel):
                 special token, or the mask of an encoder.
         """
         resized, mask = copy.copy(self.config), self.config.mask_token_id
-        resized.vocab_size = new_num_tokens or self.config.vocab_size
+        resized.vocab_size = self.config.vocab_size if new_num_tokens is None else new_num_tokens
         if resized.vocab_size > max(self.config.vocab_size, mask + 1):
             raise ValueError(
                 f"`new_num_tokens` ({new_num_tokens}) adds ids above the mask id (config.mask_token_id={mask}), but "
@@ -759,7 +760,8 @@ class AOGPTForMaskedLM(AOGPTWithHead):
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens, with `config.mask_token_id` at masked
                 positions.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere.
-            labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position; -100 is ignored.
+            labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position; -100 and padding
+                are ignored. An unmasked position adds 0 to the loss, but counts in the mean.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
@@ -843,7 +845,8 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
                 positions are counted from 0 without padding.
             past_key_values (`Cache`, *optional*): A Transformers cache.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, usually `input_ids`. This
-                method shifts them: `labels[b, i + 1]` is predicted at position i. -100 is ignored.
+                method shifts them: `labels[b, i + 1]` is predicted at position i. -100 is ignored. Padding
+                is not, as in Transformers, so set its labels to -100.
             use_cache (`bool`, *optional*): Whether to fill and return a cache.
             logits_to_keep (`int` or `torch.Tensor`): If an integer, compute logits only for this number of last
                 positions (0 means all positions). If a tensor, compute logits only for the positions with these

@@ -42,7 +42,14 @@ from .modeling_aogpt import (
 )
 from .orders import Orders, group_orders, token_mask, token_positions
 from .unmasking import log_linear_noise
-from .validation import check_forward_arguments, prepare_input_ids, prepare_targets, should_validate, suggest_arguments
+from .validation import (
+    check_forward_arguments,
+    check_tensor,
+    prepare_input_ids,
+    prepare_targets,
+    should_validate,
+    suggest_arguments,
+)
 
 # SEDD embeds a noise level with `NUM_SINUSOIDS` cosines and sines. The longest wavelength is nearly 2 pi `MAX_PERIOD`.
 NUM_SINUSOIDS, MAX_PERIOD = 256, 10000.0
@@ -176,6 +183,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             is_token = token_mask(input_ids, attention_mask)
             num_masked = ((input_ids == self.config.mask_token_id) & is_token).sum(dim=-1)
             return log_linear_noise(num_masked.double() / is_token.sum(dim=-1).clamp(min=1))
+        check_tensor("sigma", sigma)
         if sigma.shape != input_ids.shape[:1]:
             raise ValueError(
                 f"`sigma` must have one noise level per sequence, that is, shape ({len(input_ids)},), but has shape "
@@ -219,6 +227,8 @@ class MaskedScorer(Scorer):
         """
         scores = torch.zeros(is_masked.shape, dtype=torch.float64, device=is_masked.device)
         active = is_scored.any(dim=-1).nonzero().squeeze(1)
+        if not len(active):
+            return scores
         for selected in active.split(max(1, self.rows_per_pass // is_scored.shape[1])):
             ids, is_selected = self.input_ids[selected], is_scored[selected]
             self.num_rows += ids.numel()

@@ -224,6 +224,24 @@ def test_a_single_draw_of_a_random_context_order_has_no_standard_error(arguments
     assert output.standard_error.isnan().all()
 
 
+@pytest.mark.parametrize("arguments", [{"context_orders": "random"}, {"ensemble_size": 2}])
+def test_random_orders_of_the_context_can_be_averaged_for_a_given_order_of_the_targets(
+    arguments: dict, model: AOGPTForAnyOrderLM, ids: torch.LongTensor
+) -> None:
+    output = model.conditional_log_likelihood(
+        ids[:1], mark(([4],)), mark(([0, 2, 3],)), orders="left_to_right", num_orders=300, **arguments
+    )
+    probabilities = [
+        conditional(model, tuple((i, int(ids[0, i])) for i in context), 4, N)[ids[0, 4]]
+        for context in itertools.permutations([0, 2, 3])
+    ]
+    if "ensemble_size" in arguments:  # the mean of the order from left to right and a random one
+        probabilities = [(probabilities[0] + other) / 2 for other in probabilities]
+    exact = torch.stack(probabilities).log().mean().item()
+    assert output.log_likelihood.item() == pytest.approx(exact, abs=5 * output.standard_error.item())
+    assert 0 < output.standard_error < 0.1
+
+
 def test_the_standard_error_is_that_of_independent_draws() -> None:
     """It would be too small if several orders of the targets shared a random order of the context."""
     model = random_model()

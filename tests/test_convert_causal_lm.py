@@ -590,6 +590,11 @@ def test_the_start_token_can_be_chosen(source: Path, tmp_path: Path) -> None:
             },
             "must have a `rope_type` of",
         ),
+        (
+            "mistral",
+            {"model_type": "ministral3", "rope_parameters": YARN | {"llama_4_scaling_beta": 0.1}},
+            r"scales attention queries after the first \d+ tokens \(llama_4_scaling_beta\)",
+        ),
     ],
 )
 def test_models_that_cannot_be_converted_are_refused_by_name(family: str, changes: dict, message: str) -> None:

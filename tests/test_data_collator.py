@@ -1,5 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import numpy as np
 import pytest
 import torch
 
@@ -155,6 +156,8 @@ def test_positions_without_labels_are_the_context() -> None:
             "Feature 0 must be a mapping with `input_ids`, but has type str. Pass a list of tokenized texts",
         ),
         ({}, [{"text": "A"}], "Feature 0 must be a mapping with `input_ids`, but has text"),
+        ({}, [{"input_ids": [1], "order_seed": 0.5}], "`order_seed` must be an integer, but is 0.5"),
+        ({"seed": 0.5}, [], "`seed` must be an integer, but is 0.5"),
         ({"pad_token_id": "<pad>"}, [], "`pad_token_id` must be an integer, .* but has type str"),
         (
             {"orders": "blocks-3"},
@@ -183,6 +186,14 @@ def test_positions_without_labels_are_the_context() -> None:
 def test_values_that_are_not_allowed_are_errors(arguments: dict, samples: list[dict], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         DataCollatorForAnyOrderLM(**arguments)(samples)
+
+
+def test_features_that_are_none_are_absent() -> None:
+    names = ("labels", "attention_mask", "order_seed")
+    collator = DataCollatorForAnyOrderLM(seed=np.int64(1))
+    batch = collator([{"input_ids": [1, 2, 3]} | dict.fromkeys(names)])
+    assert batch["labels"].tolist() == [[1, 2, 3]]
+    assert "attention_mask" not in batch
 
 
 @pytest.mark.parametrize("multiple", [0, -8])

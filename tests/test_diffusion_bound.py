@@ -286,6 +286,7 @@ def test_the_log_likelihood_of_a_sequence_of_only_padding_is_zero(masking: str, 
         output = bound(ids[:2], masking=masking, attention_mask=keep, generator=seeded())
         assert output.log_likelihood[0] < 0
         assert output.log_likelihood[1] == 0
+        assert (bound(ids[:2], masking=masking, attention_mask=keep * 0).log_likelihood == 0).all()
 
 
 def test_at_least_one_token_is_masked_even_for_the_largest_uniform_number(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,6 +192,12 @@ def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int)
             f"SOURCE has a sliding window: a token attends only to the last {window} tokens. It cannot be converted "
             f"for sequences of {max_length} tokens. Set `--max_length` to {window} or less."
         )
+    original = source.rope_parameters.get("original_max_position_embeddings", max_length)
+    if source.rope_parameters.get("llama_4_scaling_beta") and max_length > original:
+        raise ValueError(
+            f"SOURCE scales attention queries after the first {original} tokens (llama_4_scaling_beta). It cannot be "
+            f"converted for sequences of {max_length} tokens. Set `--max_length` to {original} or less."
+        )
     layer = "model.layers.0."
     has_norm_weight = f"{layer}input_layernorm.weight" in names
     rope = getattr(source, "no_rope_layers", None) or []

@@ -46,7 +46,12 @@ class Parser(HfArgumentParser):
         super().__init__(*arguments, **options, allow_abbrev=False)
 
     def add_argument(self, *arguments: Any, least: Any = None, below: Any = None, **options: Any) -> Any:
-        """Add an argument. `least` and `below` are ignored: argparse does not know them, and `Options` checks them."""
+        """
+        Add an argument. In `help`, `%` is a percent sign.
+
+        `least` and `below` are ignored: argparse does not know them, and `Options` checks them.
+        """
+        options["help"] = options.get("help", "").replace("%", "%%")
         return super().add_argument(*arguments, **options)
 
     def error(self, message: str) -> NoReturn:

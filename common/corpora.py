@@ -222,6 +222,11 @@ def _check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
             f"The built-in corpus {name!r} cannot be streamed. Remove `streaming`, or set `corpus` to files or a Hub "
             "data set."
         )
+    if is_whole and arguments.sample_by != "line":
+        raise ValueError(
+            f"`sample_by` can only be set for text files, but the corpus is {name!r}. Remove `sample_by`, or set "
+            "`corpus` to files or a glob pattern, such as 'FOLDER/*.txt'."
+        )
     hub_options = ("corpus_config", "corpus_revision", "validation_split", "train_split")
     given = [key for key in hub_options if getattr(arguments, key) != getattr(CorpusArguments, key)]
     if given and (name in BUILT_IN or not is_whole):

@@ -167,11 +167,21 @@ def read_json(path: Path, keys: Sequence[str], writer: str) -> dict[str, Any]:
 
 
 def read_yaml(path: Path, loader: Any = yaml.SafeLoader) -> Any:
-    """Return the content of a YAML file. Raise a `ValueError` if it cannot be read."""
+    """Return the content of a YAML file. Raise a `ValueError` if it cannot be read, or has the same key twice."""
     try:
-        return loader(path.read_text(encoding="utf-8")).get_single_data()
+        parser = loader(path.read_text(encoding="utf-8"))
+        root = parser.get_single_node()
+        content = root and parser.construct_document(root)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read as YAML. Correct the file. (Cause: {error})") from error
+    nodes = [root]
+    for node in nodes:  # the loop appends the children of each node
+        if isinstance(node, yaml.MappingNode):
+            keys = [key.value for key, _ in node.value]
+            if repeated := [key for key in keys if keys.count(key) > 1]:
+                raise ValueError(f"{path} has the key {repeated[0]!r} twice in the same mapping. Remove one of them.")
+            nodes += [value for _, value in node.value]
+    return content
 
 
 def temporary_path(path: Path) -> Path:

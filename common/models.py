@@ -24,7 +24,7 @@ def find_model(name_or_path: str | Path) -> str:
     Return the model folder of a training run. If `name_or_path` is not the folder of a run, return it unchanged.
 
     Raises:
-        ValueError: If the run is not finished.
+        ValueError: If the run is not finished, or if `name_or_path` is a file.
     """
     folder = Path(name_or_path)
     if (folder / "config.json").exists():
@@ -35,6 +35,11 @@ def find_model(name_or_path: str | Path) -> str:
         raise ValueError(
             f"The run in {folder} is not finished, so it has no model. To make a model from its newest checkpoint, run "
             f"`python training/export_checkpoint.py {folder} OUTPUT_DIR`."
+        )
+    if folder.is_file():
+        raise ValueError(
+            f"{folder} is a file, not the folder of a model or a run. To make a model from a checkpoint, run `python "
+            f"training/export_checkpoint.py {folder} OUTPUT_DIR`."
         )
     return str(name_or_path)
 

@@ -173,12 +173,17 @@ def judge_cell(
 ) -> dict[str, Any]:
     """Return `facts` (settings and costs), with the perplexity, entropies and distinct-n of the samples."""
     entropies = [unigram_entropy(sample.ids) for sample in samples]
-    ids = [sample.ids for sample in samples]
+    ids, cell = [sample.ids for sample in samples], facts["cell"]
+    try:
+        perplexity = judge.perplexity(judge.encode(samples, tokenizer), cell["batch_size"])
+    except ValueError as error:
+        name = ", ".join(f"{key} {cell[key]}" for key in ("model", "steps", "top_p", "temperature"))
+        raise ValueError(f"The samples of {name} cannot be judged: {error}") from error
     return {
         **facts,
         "judge": judge.name,
         "judge_weights": judge.weights,
-        "perplexity": judge.perplexity(judge.encode(samples, tokenizer), facts["cell"]["batch_size"]),
+        "perplexity": perplexity,
         "entropy": sum(entropies) / len(entropies),
         "entropies": entropies,
         **{f"distinct_{n}": distinct(ids, n) for n in range(1, MAX_N + 1)},

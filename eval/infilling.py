@@ -13,6 +13,7 @@ document (or, for packed text, in each sequence), the model fills in a gap, whic
 import codecs
 import random
 import re
+import shlex
 import sys
 import unicodedata
 from bisect import bisect_left, bisect_right
@@ -30,7 +31,7 @@ from transformers import PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
 from common.data import evenly_spaced, load_data
-from common.files import write_json, write_text
+from common.files import make_folder, write_json, write_text
 from common.hardware import versions
 from common.models import Model, load_model
 from common.reports import markdown_table, with_error
@@ -387,9 +388,12 @@ def main(argv: list[str]) -> None:
             f"`max_length` ({options.max_length}) must be at least `max_gap` ({options.max_gap}), because the right "
             "length of every gap must be tried. Increase `max_length`."
         )
+    with make_folder(options.output_dir):  # first, so that a wrong folder is an error before the long measurements
+        runs = {str(folder): evaluate_run(folder, options) for folder in others.runs}
     results = {
+        "command": shlex.join(["python", "eval/infilling.py", *argv]),
         **{name: getattr(options, name) for name in ("num_documents", "max_gap", "sentences", "max_length", "seed")},
-        "runs": {str(folder): evaluate_run(folder, options) for folder in others.runs},
+        "runs": runs,
         "versions": versions(),
     }
     report = make_report(results)

@@ -42,9 +42,10 @@ class Judge:
             model = load_pretrained(AutoModelForCausalLM, name, dtype=dtype).to(device).eval()
             self.tokenizer = AutoTokenizer.from_pretrained(name)
         except (OSError, ValueError) as error:
+            cause, *_ = str(error).split("\n")  # other lines may list hundreds of model types
             raise ValueError(
                 f"The judge {name!r} cannot be loaded from the Hub or a folder. Set `judge` to a causal language model "
-                f"with a tokenizer. (Cause: {error})"
+                f"with a tokenizer. (Cause: {cause})"
             ) from error
         check_causal(model, name)
         self.name, self.weights = name, identity_of_weights(name)

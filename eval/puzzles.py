@@ -13,6 +13,7 @@ Sudoku, the chart is next to a solved puzzle, and sudoku.gif shows in which step
 
 import math
 import re
+import shlex
 import sys
 import time
 from dataclasses import dataclass
@@ -29,7 +30,7 @@ from transformers import PreTrainedTokenizerBase
 from common import sudoku
 from common.commands import Options, Parser, one_line_errors, option
 from common.corpora import TEST_PUZZLES
-from common.files import write_json, write_text
+from common.files import make_folder, write_json, write_text
 from common.hardware import versions
 from common.models import Model, load_model
 from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_animation, save_figure, style_axes
@@ -339,7 +340,9 @@ def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Pa
     for number, (recipe, summary) in enumerate(results["summary"].items()):
         color = COLORS[number % len(COLORS)]
         for name, values in summary.items():
-            row, (low, high) = names.index(name) - 0.425 + (number + 0.5) * height, values["interval"]
+            recipes = [recipe for recipe, others in results["summary"].items() if name in others]
+            row = names.index(name) + height * (recipes.index(recipe) - (len(recipes) - 1) / 2)
+            low, high = values["interval"]
             chart.barh(row, values["solved"], height=0.9 * height, color=color)
             chart.plot([low, high], [row, row], color=INK, linewidth=1)
             if len(values["seeds"]) > 1:
@@ -351,12 +354,13 @@ def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Pa
     chart.invert_yaxis()
     chart.set_xlim(0, 1.15)
     chart.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    chart.set_xlabel("solved puzzles (line: 95 % interval; dots: seeds)")
     chart.legend(frameon=False, fontsize=8, loc="lower right")
     style_axes(chart, f"Solved puzzles ({results['puzzles']}), by decoding order")
     if shown is not None:
         board = figure.add_subplot(grid[1])
         draw_board(board, shown, last_step=max(shown["steps"]))
-        board.set_title("The order that the model chose", loc="left", fontsize=11)
+        board.set_title("The order that the model chose\n(small numbers: steps)", loc="left", fontsize=11)
     save_figure(figure, path)
 
 
@@ -410,14 +414,17 @@ def main(argv: list[str]) -> None:
             "the command once for each corpus."
         )
     recipes = group_by_recipe(runs)
-    for run in runs:
-        run |= solve(run, options)
+    with make_folder(options.output_dir):  # first, so that a wrong folder is an error before the long measurements
+        for run in runs:
+            run |= solve(run, options)
     task = next(task for task in TASKS if puzzles.startswith(task))
     results = {
+        "command": shlex.join(["python", "eval/puzzles.py", *argv]),
         "task": task,
         "puzzles": puzzles,
         "num_puzzles": options.num_puzzles,
         "num_clues": options.num_clues,
+        "seed": options.seed,
         "mean_missing": fmean(text.count("_") for text, _ in make_puzzles(puzzles, options)),
         "num_threads": torch.get_num_threads(),
         "summary": {name: summarize(group, options.num_puzzles) for name, group in recipes.items()},

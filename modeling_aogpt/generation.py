@@ -25,7 +25,15 @@ from .decoding_state import DecodingState, raise_not_finite
 from .devices import draw_uniform, to_device, warn_if_slow
 from .generation_config import AnyOrderGenerationConfig
 from .orders import OrderSource, block_indices, group_orders, index_by_position, token_mask, token_positions
-from .sampling import UNSUPPORTED_PROCESSORS, TokenSampler, is_any_of, make_processors, make_warpers, reads_prefix
+from .sampling import (
+    ROW_PROCESSORS,
+    UNSUPPORTED_PROCESSORS,
+    TokenSampler,
+    is_any_of,
+    make_processors,
+    make_warpers,
+    reads_prefix,
+)
 from .speculative import ModelDrafts, PromptLookupDrafts, SpeculativeSampler
 from .unmasking import (
     SCORE_UNMASKING,
@@ -116,13 +124,13 @@ class AnyOrderGenerationMixin(GenerationMixin):
     def generate(
         self,
         inputs: torch.LongTensor | None = None,
+        generation_config: GenerationConfig | None = None,
         *,
         input_ids: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         generator: torch.Generator | None = None,
         logits_processor: LogitsProcessorList | None = None,
         streamer: BaseStreamer | None = None,
-        generation_config: GenerationConfig | None = None,
         **kwargs: object,
     ) -> torch.LongTensor | AnyOrderGenerationOutput:
         """
@@ -136,22 +144,22 @@ class AnyOrderGenerationMixin(GenerationMixin):
             inputs (`torch.LongTensor` of shape `(batch, l)`, *optional*): Tokens, with `config.mask_token_id` at the
                 positions to fill in. Without `inputs`, whole sequences are generated. The argument can also be passed
                 as `input_ids`.
+            generation_config (`GenerationConfig`, *optional*): Settings to use instead of the model's own
+                `generation_config`.
             input_ids (`torch.LongTensor` of shape `(batch, l)`, *optional*): The same as `inputs`.
             attention_mask (`torch.Tensor` of shape `(batch, l)`, *optional*): 0 at padding. Padding may be anywhere. It
                 is not filled in, not attended to, and not counted in positions.
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
             logits_processor (`LogitsProcessorList`, *optional*): Processors of logits (queries, vocab_size) with one
                 row for each predicted position, applied before temperature and truncation. If tokens are generated from
-                left to right, one at a time, and no given token is to the right of a mask, processors get the text
-                before the token, without padding. In other cases, they get the whole sequence (queries, n), with the
-                mask id at masked positions and at padding. Processors of Transformers that depend on the end or the
-                length of the text always get the text before the token. They work only from left to right, one token at
-                a time.
+                left to right, one at a time and without refinement, and no given token of the batch is to the right of
+                a mask, processors get the text before the token, without padding. In other cases, they get the whole
+                sequence (queries, n), with the mask id at masked positions and at padding. Processors of Transformers
+                that depend on the end or the length of the text always get the text before the token. They work only
+                from left to right, one token at a time.
             streamer (`BaseStreamer`, *optional*): Streamer that receives each token when all tokens to its left are
                 known. A streamer with `put_draft`, like Transformers' `TextDiffusionStreamer`, also receives the rest
                 of the text after every step.
-            generation_config (`GenerationConfig`, *optional*): Settings to use instead of the model's own
-                `generation_config`.
             kwargs: Fields of [`AnyOrderGenerationConfig`], which override `generation_config`. `order` may also be a
                 tensor (batch * num_return_sequences, n) with one order for each returned sequence: a permutation of its
                 columns, in which padding counts. Given tokens are moved to the front of each order, and padding to its
@@ -255,8 +263,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
             raise TypeError(f"`logits_processor` must be a list, but has type {type(logits_processor).__name__}.")
         processors = make_processors(config)
         processors.extend(logits_processor or [])
-        has_prefix = config.is_left_to_right and config.unmasks_one_by_one
-        check_processors(processors, has_prefix)
+        has_prefix = config.is_left_to_right and config.unmasks_one_by_one and not config.refine_rounds
+        is_single = has_prefix and len(state.ids) == 1 and config.strategy == "parallel"
+        check_processors(processors, has_prefix, is_single)
         sampler = TokenSampler(
             state,
             processors,
@@ -445,8 +454,13 @@ def sort_given_tokens(orders: torch.LongTensor, is_given: torch.BoolTensor) -> t
     return group_orders(orders, torch.where(is_given, columns, len(columns)))
 
 
-def check_processors(processors: LogitsProcessorList, has_prefix: bool) -> None:
-    """Raise a `ValueError` if a processor runs the model, or needs the text before each token without `has_prefix`."""
+def check_processors(processors: LogitsProcessorList, has_prefix: bool, is_single: bool) -> None:
+    """
+    Raise a `ValueError` if a processor cannot be used.
+
+    `has_prefix` tells whether processors can get the text before each token. `is_single` tells whether they also get
+    only one row per call, because there is a single sequence and no speculative decoding.
+    """
     for processor in processors:
         name = type(processor).__name__
         if is_any_of(processor, UNSUPPORTED_PROCESSORS):
@@ -457,8 +471,14 @@ def check_processors(processors: LogitsProcessorList, has_prefix: bool) -> None:
         if reads_prefix(processor) and not has_prefix:
             raise ValueError(
                 f"{name} needs the text before each token, which is known only if tokens are generated left to right, "
-                "one at a time. Set `order='left_to_right'` without `num_steps`, `unmasking` and `stride`, or remove "
-                f"the processor{PREFIX_SETTINGS.get(name, '')}."
+                "one at a time. Set `order='left_to_right'` without `num_steps`, `unmasking`, `stride` and "
+                f"`refine_rounds`, or remove the processor{PREFIX_SETTINGS.get(name, '')}."
+            )
+        if is_any_of(processor, ROW_PROCESSORS) and not is_single:
+            raise ValueError(
+                f"{name} needs one row of logits for each sequence in every call, but `generate` calls processors with "
+                "one row for each predicted position. Generate one sequence per call, left to right and one token at a "
+                "time, or load the model with AutoModelForCausalLM."
             )
 
 

@@ -14,7 +14,7 @@ from .orders import ORDER_NAMES, check_blocks
 from .sampling import TOP_P_RULES
 from .speculative import DRAFTS
 from .unmasking import ADAPTIVE_UNMASKING, CERTAINTY_MEASURES, SCHEDULES, SCORE_UNMASKING, UNMASKING
-from .validation import check_choice, check_flag, check_integer, check_positive, is_number, suggest
+from .validation import check_choice, check_flag, check_integer, check_positive, is_integer, is_number, suggest
 
 CHOICES = {
     "schedule": SCHEDULES,
@@ -128,8 +128,9 @@ class AnyOrderGenerationConfig(GenerationConfig):
             likeliest token.
         repetition_penalty (`float`, defaults to 1.0): Factor by which tokens that the text already contains are
             penalized, as in Transformers. 1 means no penalty. It works in any order.
-        no_repeat_ngram_size (`int`, defaults to 0): Size of n-grams that must not occur twice. 0 means no such limit.
-            Other values need generation from left to right.
+        no_repeat_ngram_size (`int`, defaults to 0): Size of n-grams that must not occur twice, counted in the text up
+            to each generated token. 0 means no such limit. Other values need generation from left to right, without
+            refinement.
         bad_words_ids (`list[list[int]]`, *optional*): Sequences of tokens that must not be generated. Sequences of
             several tokens need generation from left to right. An end-of-text token can be one of the sequences. (In
             Transformers, it would be ignored.)
@@ -361,6 +362,10 @@ class AnyOrderGenerationConfig(GenerationConfig):
             raise ValueError(f"`min_p` must be from 0 to 1, but is {self.min_p!r}.")
         if self.stop_at_eos is not None and not isinstance(self.stop_at_eos, bool):
             raise ValueError(f"`stop_at_eos` must be True, False or None, but is {self.stop_at_eos!r}.")
+        if self.suppress_tokens is not None and not (
+            isinstance(self.suppress_tokens, list | tuple) and all(map(is_integer, self.suppress_tokens))
+        ):
+            raise ValueError(f"`suppress_tokens` must be a list of token ids, but is {self.suppress_tokens!r}.")
         if not (is_number(self.top_p) and 0 < self.top_p <= 1):
             raise ValueError(f"`top_p` must be above 0 and at most 1, but is {self.top_p!r}.")
         if not (is_number(self.entropy_bound) and 0 <= self.entropy_bound < float("inf")):

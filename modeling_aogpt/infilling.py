@@ -24,7 +24,9 @@ from .validation import check_integer, check_mask_token, check_tensor, is_intege
 # Largest number of candidates. A candidate contains one length for each gap of a text.
 MAX_CANDIDATES = 4096
 # Arguments of `generate` that would change the text or the output of `infill`.
-UNUSABLE_ARGUMENTS = frozenset({"inputs", "max_length", "max_new_tokens", "output_history", "return_dict_in_generate"})
+UNUSABLE_ARGUMENTS = frozenset(
+    {"inputs", "max_length", "max_new_tokens", "output_history", "return_dict_in_generate", "stop_at_eos"}
+)
 
 
 @dataclass
@@ -125,6 +127,11 @@ class AnyOrderInfillingMixin:
                     "`attention_mask` marks padding, but `infill` needs one text without padding. Remove the padding "
                     "and `attention_mask`. (`padded_length` adds padding after the text.)"
                 )
+            if isinstance(input_ids, torch.Tensor) and attention_mask.numel() != input_ids.numel():
+                raise ValueError(
+                    "`attention_mask` must have one value for each token, but `input_ids` has shape "
+                    f"{tuple(input_ids.shape)} and `attention_mask` {tuple(attention_mask.shape)}. Remove the mask."
+                )
         texts = input_ids if isinstance(input_ids, list) else [input_ids]
         if not texts:
             raise ValueError("`input_ids` is an empty list. Pass at least one text.")
@@ -213,11 +220,11 @@ class AnyOrderInfillingMixin:
                 "text, set `padded_length`, or pass one length for the last gap."
             )
         if padded_length is not None:
-            check_integer("padded_length", padded_length)
+            check_integer("padded_length", padded_length, most=self.config.max_position_embeddings)
             if self.config.eos_token_id is None:
                 raise ValueError("`padded_length` needs `config.eos_token_id`. Set that id, or remove `padded_length`.")
         most = min(self.config.max_position_embeddings, padded_length or self.config.max_position_embeddings)
-        candidates = combine_lengths(per_gap, most - num_tokens)
+        candidates = list(dict.fromkeys(combine_lengths(per_gap, most - num_tokens)))
         if not candidates:
             raise ValueError(
                 f"The text has {num_tokens} tokens, and may have at most {most} with its gaps, so none of the "
@@ -256,7 +263,7 @@ class AnyOrderInfillingMixin:
         self, rows: list[torch.LongTensor], generator: torch.Generator | None, **kwargs: object
     ) -> list[torch.LongTensor]:
         """Fill in the masks of each row (n,), and return samples (num_return_sequences, n) of each row."""
-        kwargs |= {"max_length": None, "max_new_tokens": None, "return_dict_in_generate": False}
+        kwargs |= {"max_length": None, "max_new_tokens": None, "return_dict_in_generate": False, "stop_at_eos": False}
         if len({len(row) for row in rows}) > 1:
             kwargs["attention_mask"] = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
         sequences = self.generate(pad_sequence(rows, batch_first=True), generator=generator, **kwargs)

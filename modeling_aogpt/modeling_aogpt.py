@@ -700,7 +700,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position (not shifted).
                 -100 and padding are ignored.
             skip_logits (`bool`, defaults to `False`): Return the loss without the logits. This saves most of the
-                memory of training. It has no effect without `labels`.
+                memory of training. The loss then allows only one backward pass. It has no effect without `labels`.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:

@@ -58,6 +58,17 @@ PREFIX_PROCESSORS = frozenset(
     }
 )
 
+# Logits processors of Transformers that need exactly one row for each sequence in every call, because they take the
+# number of a row as the number of its sequence.
+ROW_PROCESSORS = frozenset(
+    {
+        "EncoderNoRepeatNGramLogitsProcessor",
+        "EncoderRepetitionPenaltyLogitsProcessor",
+        "PrefixConstrainedLogitsProcessor",
+        "SynthIDTextWatermarkLogitsProcessor",
+    }
+)
+
 # Logits processors of Transformers that run the model themselves, token by token with a cache of their own.
 UNSUPPORTED_PROCESSORS = frozenset({"UnbatchedClassifierFreeGuidanceLogitsProcessor"})
 

@@ -38,7 +38,10 @@ def config(tmp_path: Path) -> Path:
 
 
 def add_lines(config: Path, *lines: str) -> list[str]:
-    config.write_text(config.read_text() + "\n".join(lines))
+    """Add lines to a YAML file, where they replace lines with the same keys. Return the arguments of the command."""
+    keys = {line.split(":")[0] for line in lines}
+    others = [line for line in config.read_text().splitlines() if line.split(":")[0] not in keys]
+    config.write_text("\n".join([*others, *lines]))
     return [str(config)]
 
 
@@ -219,6 +222,17 @@ def test_help_describes_the_keys_of_the_architecture() -> None:
     assert "as in Transformers" in helps["rope_parameters"]
 
 
+def test_help_is_printed(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        parse_arguments(["--help"])
+    assert "Defaults to 30 % of max_steps" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_repeated_key_is_an_error(config: Path) -> None:
+    with pytest.raises(ValueError, match=r"has the key 'seed' twice in the same mapping\. Remove one of them"):
+        parse_arguments(add_lines(config, "seed: 1", "seed: 2"))
+
+
 @pytest.mark.parametrize("text", ["{rope_theta: 500}", """'{"rope_theta": 500}'"""])
 def test_rotary_frequencies_are_a_mapping_or_json(config: Path, text: str) -> None:
     model, _, _ = parse_arguments(add_lines(config, "position_encoding: rotary", f"rope_parameters: {text}"))
@@ -324,7 +338,7 @@ def test_accumulation_steps_make_up_the_batch(
 def test_a_batch_that_cannot_be_divided_is_an_error(batch_size: int, per_device: int | None, processes: int) -> None:
     training = TrainingArguments(batch_size=batch_size, per_device_batch_size=per_device)
     with pytest.raises(
-        ValueError, match=rf"`batch_size` must be a multiple .* processes \({processes}\) .* but is {batch_size}\."
+        ValueError, match=rf"`batch_size` must be a multiple .* processes \({processes}\).* but is {batch_size}\."
     ):
         accumulation_steps(training, processes)
 

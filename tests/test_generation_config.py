@@ -72,6 +72,7 @@ def test_plain_generation_configs_set_defaults() -> None:
     assert output.orders.tolist() == [[0, 1, 2, 3]]
     assert model.generate(max_new_tokens=6).shape == (1, 6)
     assert model.generate(generation_config=GenerationConfig(max_length=3)).shape == (1, 3)
+    assert model.generate(None, GenerationConfig(max_length=3)).shape == (1, 3)  # as in Transformers
 
 
 def test_none_in_a_call_restores_the_default() -> None:
@@ -346,6 +347,8 @@ def test_special_token_arguments_of_transformers_are_accepted() -> None:
         ({"top_p": 0.0}, "`top_p` must be above 0 and at most 1, but is 0.0"),
         ({"top_p": 1.1}, "`top_p` must be above 0 and at most 1, but is 1.1"),
         ({"schedule": "square"}, "`schedule` must be one of 'linear', 'cosine', but is 'square'"),
+        ({"suppress_tokens": 3}, "`suppress_tokens` must be a list of token ids, but is 3"),
+        ({"suppress_tokens": [1.5]}, "`suppress_tokens` must be a list of token ids, but is [1.5]"),
         ({"unmasking": "all"}, "`unmasking` must be one of 'bernoulli', 'fixed_count', 'entropy_bound', 'threshold'"),
         (
             {"order": "upwards"},

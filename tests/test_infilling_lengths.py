@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast, SequenceBiasLogitsProcessor
 
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.infilling import combine_lengths
@@ -152,6 +152,9 @@ def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> N
         ([MASK, 3, MASK], {"lengths": [[1], [2, 3]]}, "^The text ends with a gap"),
         ([MASK, 3], {"lengths": 5}, "`lengths` must be numbers of tokens, or a list of them .*, but is 5"),
         ([MASK, 3], {"attention_mask": torch.tensor([[0, 1]])}, "`attention_mask` marks padding, but `infill` needs"),
+        ([MASK, 3], {"attention_mask": torch.ones(3, 3)}, r"has shape \(2,\) and `attention_mask` \(3, 3\)"),
+        ([MASK, 3], {"padded_length": 13}, "`padded_length` must be an integer from 1 to 12, but is 13"),
+        ([MASK, 3], {"stop_at_eos": True}, "^`infill` does not accept the argument `stop_at_eos` of `generate`"),
         ([MASK, 3], {"inputs": torch.tensor([[MASK]])}, "does not accept the argument `inputs`"),
         ([MASK, 3], {"seed": 1}, "`generate` takes no `seed`"),
         ([MASK, 3], {"max_length": 4}, "^`infill` does not accept the argument `max_length` of `generate`"),
@@ -162,6 +165,19 @@ def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> N
 def test_wrong_arguments_are_errors(model: AOGPTForAnyOrderLM, ids: list, arguments: dict, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         model.infill(torch.tensor(ids), **arguments)
+
+
+def test_repeated_lengths_count_once(model: AOGPTForAnyOrderLM) -> None:
+    once, twice = (model.infill(torch.tensor([3, MASK, 4]), lengths=lengths) for lengths in ([1, 2], [1, 2, 2]))
+    assert once.candidates.tolist() == twice.candidates.tolist()
+    assert torch.equal(once.log_probs, twice.log_probs)
+
+
+def test_a_gap_at_the_end_does_not_stop_at_end_of_text() -> None:
+    """Otherwise, padding would make the gap shorter than its length."""
+    model, likes_end = random_model(eos_token_id=EOS, pad_token_id=5), SequenceBiasLogitsProcessor([[[EOS], 20.0]])
+    arguments = {"order": "left_to_right", "do_sample": False, "logits_processor": [likes_end]}
+    assert model.infill(torch.tensor([3, MASK]), lengths=[3], **arguments).sequences.tolist() == [[3, EOS, EOS, EOS]]
 
 
 def test_a_gap_at_the_end_may_have_one_length(model: AOGPTForAnyOrderLM) -> None:

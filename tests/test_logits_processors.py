@@ -6,6 +6,7 @@ import pytest
 import torch
 from transformers import (
     EncoderNoRepeatNGramLogitsProcessor,
+    EncoderRepetitionPenaltyLogitsProcessor,
     ExponentialDecayLengthPenalty,
     ForcedBOSTokenLogitsProcessor,
     ForcedEOSTokenLogitsProcessor,
@@ -144,7 +145,6 @@ EOS = 4
 # Settings and processors that need the text before a token, for a prompt of two tokens.
 PREFIX_PROCESSORS = {
     "n-grams": NoRepeatNGramLogitsProcessor(1),
-    "encoder n-grams": EncoderNoRepeatNGramLogitsProcessor(1, torch.tensor([[5, 6]])),
     "min length": MinLengthLogitsProcessor(6, EOS),
     "min new tokens": MinNewTokensLengthLogitsProcessor(2, 3, EOS),
     "bad words": NoBadWordsLogitsProcessor([[5, 6], [4, 1]], eos_token_id=[EOS]),
@@ -153,7 +153,12 @@ PREFIX_PROCESSORS = {
     "forced bos": ForcedBOSTokenLogitsProcessor(5),
     "length penalty": ExponentialDecayLengthPenalty((1, 3.0), EOS, 2),
     "begin": SuppressTokensAtBeginLogitsProcessor([*range(9)], 2),
-    "allowed tokens": PrefixConstrainedLogitsProcessor(lambda batch, ids: [len(ids), len(ids) + 1], 1),
+}
+# The same for processors that need one row for each sequence.
+ROW_PROCESSORS = {
+    "encoder n-grams": EncoderNoRepeatNGramLogitsProcessor(1, torch.tensor([[5, 6]])),
+    "encoder penalty": EncoderRepetitionPenaltyLogitsProcessor(2.0, torch.tensor([[5, 6]])),
+    "allowed tokens": PrefixConstrainedLogitsProcessor(lambda batch, ids: [len(ids), len(ids) + 1 + batch], 1),
 }
 PREFIX_SETTINGS = {
     "n-grams": {"no_repeat_ngram_size": 2},
@@ -206,6 +211,18 @@ def test_left_to_right_processors_work_as_in_transformers(name: str, strategy: d
     assert name == "forced bos" or not torch.equal(found, plain)  # it applies to texts of one token only
 
 
+@pytest.mark.parametrize("name", ROW_PROCESSORS)
+def test_processors_of_rows_work_only_for_a_single_sequence(name: str) -> None:
+    model, inputs = biased_model(), torch.tensor([[5, 6]])
+    arguments = {"max_new_tokens": 5, "logits_processor": [ROW_PROCESSORS[name]]}
+    found = model.generate(inputs, do_sample=False, **arguments)
+    expected = with_class(model, AOGPTForCausalLM).generate(inputs, do_sample=False, **arguments)
+    assert found.tolist() == expected.tolist()
+    for several in ({"num_return_sequences": 2}, {"strategy": "speculative"}):
+        with pytest.raises(ValueError, match="needs one row of logits for each sequence"):
+            model.generate(inputs, **arguments, **several)
+
+
 @pytest.mark.parametrize("name", PREFIX_SETTINGS)
 def test_settings_of_processors_work_as_in_transformers(name: str) -> None:
     model, settings = biased_model(), PREFIX_SETTINGS[name]
@@ -220,7 +237,10 @@ def test_settings_of_processors_work_as_in_transformers(name: str) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"order": "random"}, {"num_steps": 3, "order": "left_to_right"}, {"order": "margin"}, {"block_length": 3}],
+    [
+        *({"order": "random"}, {"num_steps": 3, "order": "left_to_right"}, {"order": "margin"}, {"block_length": 3}),
+        {"order": "left_to_right", "refine_rounds": 1, "refine_length": 1},
+    ],
 )
 @pytest.mark.parametrize("name", PREFIX_PROCESSORS)
 def test_processors_of_prefixes_are_refused_in_other_orders(name: str, settings: dict) -> None:

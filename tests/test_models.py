@@ -81,6 +81,8 @@ def test_the_model_of_a_run_is_found(folder: Path) -> None:
     _, data, training = parse_arguments([str(folder.parent / "run.yaml"), f"--init_from={folder.parent}"])
     assert training.init_from == data.tokenizer == str(folder)
     assert find_model("openai-community/gpt2") == "openai-community/gpt2"
+    with pytest.raises(ValueError, match=r"is a file, .* run `python training/export_checkpoint.py .*run\.yaml OUTPUT"):
+        find_model(folder.parent / "run.yaml")
     (folder / "model").mkdir()
     assert find_model(folder) == str(folder)
 

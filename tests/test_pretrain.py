@@ -429,6 +429,12 @@ def test_a_finished_run_without_checkpoints_is_not_started_again(config: Path, f
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
 
 
+def test_a_folder_with_a_model_of_another_run_is_not_overwritten(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    with pytest.raises(SystemExit, match=r"has a folder `model`, but .* Choose another `output_dir`"):
+        train(config, tmp_path)
+
+
 def test_an_extended_run_is_not_finished_while_it_is_published(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,7 @@ def _describe_fields(config_class: type) -> dict[str, str]:
     entries = re.findall(
         r"^ {4}(\w+)(?: \(.*?\))?: (.*?)(?=^ {4}\w|^$)", f"{getdoc(config_class)}\n\n", re.MULTILINE | re.DOTALL
     )
-    return {name: " ".join(text.split()).replace("%", "%%") for name, text in entries}
+    return {name: " ".join(text.split()) for name, text in entries}
 
 
 def _architecture_fields() -> Iterator[tuple[str, Any, Any]]:
@@ -447,14 +447,17 @@ def accumulation_steps(training: TrainingArguments, num_processes: int) -> int:
     Raises:
         ValueError: If the batch cannot be divided into passes of equal size.
     """
-    per_device = training.per_device_batch_size or max(training.batch_size // num_processes, 1)
-    if training.batch_size % (num_processes * per_device):
+    per_device = training.per_device_batch_size
+    divisor = num_processes * (per_device or 1)
+    if training.batch_size % divisor:
+        factors = f"the number of processes ({num_processes})"
+        if per_device is not None:
+            factors = f"the product of {factors} and `per_device_batch_size` ({per_device})"
         raise ValueError(
-            f"`batch_size` must be a multiple of {num_processes * per_device}, the product of the number of processes "
-            f"({num_processes}) and `per_device_batch_size` ({per_device}), but is {training.batch_size}. Change one "
-            "of the three."
+            f"`batch_size` must be a multiple of {divisor}, {factors}, but is {training.batch_size}. Change one of "
+            "them."
         )
-    return training.batch_size // (num_processes * per_device)
+    return 1 if per_device is None else training.batch_size // divisor
 
 
 def to_settings(*arguments: Any) -> dict[str, Any]:
@@ -472,6 +475,8 @@ def training_arguments(settings: dict[str, Any]) -> TrainingArguments:
 
 def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the saved and the current value of each setting that has changed and may affect the result."""
+    defaults = to_settings(ModelArguments(), DataArguments(), TrainingArguments())
+    saved, current = defaults | saved, defaults | current  # runs of earlier versions do not have all settings
     values = {key: (saved.get(key), current.get(key)) for key in sorted(saved.keys() | current.keys())}
     return {key: (then, now) for key, (then, now) in values.items() if key not in MAY_CHANGE and then != now}
 

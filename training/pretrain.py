@@ -185,6 +185,11 @@ def find_start(
                     "checkpoint from which to extend it. Restore the old value, train its model further as a new run "
                     "with `--init_from`, or choose another `output_dir`."
                 )
+            if checkpoint is None and results is None and (training.output_dir / "model").exists():
+                raise ValueError(
+                    f"{training.output_dir} has a folder `model`, but no checkpoint and no results.json. At its end, "
+                    "this run would replace the folder. Choose another `output_dir`, or move the folder."
+                )
     (checkpoint,) = broadcast_object_list([checkpoint])
     return False, checkpoint
 

@@ -24,11 +24,10 @@ from statistics import fmean
 from typing import Any
 
 import torch
-from matplotlib import colormaps
 from matplotlib.figure import Figure
 
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
-from common.files import write_json, write_text
+from common.files import make_folder, write_json, write_text
 from common.models import Model, load_model
 from common.reports import markdown_table, save_figure, style_axes
 from common.results import read_finished_run
@@ -238,16 +237,17 @@ Written by `{results["command"]}`.
 def _plot(models: dict[str, dict[str, Any]], path: Path) -> None:
     figure = Figure(figsize=(11, 4), layout="constrained")
     spread, ensembles = figure.subplots(1, 2)
-    for (name, entry), color in zip(models.items(), colormaps["tab10"].colors * len(models), strict=False):
+    for index, (name, entry) in enumerate(models.items()):
         sizes, values = zip(*entry["bits_per_byte"].items(), strict=True)
+        sizes = [1.03**index * size for size in sizes]  # error bars of two models do not cover each other
         kind = entry["architecture"]
         label = name if kind in name else f"{name} ({kind})"
         for axes, x, y in ((spread, entry["context_sizes"], entry["spreads"]), (ensembles, sizes, values)):
             means, errors = [value["mean"] for value in y], [value["half_width"] or 0.0 for value in y]
-            axes.errorbar(x, means, errors, color=color, marker="o", markersize=3.5, capsize=2, label=label)
+            axes.errorbar(x, means, errors, marker="o", markersize=3.5, capsize=2, label=label)
     spread.set(xlabel="tokens in the context", ylabel="standard deviation of log p, nats")
     style_axes(spread, "Spread over orders of the context")
-    spread.legend(frameon=False)
+    figure.legend(*spread.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     ensembles.set_xscale("log", base=2)
     ensembles.xaxis.set_major_formatter("{x:g}")
     ensembles.set(xlabel="orders of each context (M)", ylabel="bits per byte")
@@ -262,8 +262,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished training run")
     arguments, others = parser.parse(argv)
     runs = defaultdict(list)
-    for folder in others.runs:
-        runs[folder.resolve().name].append(measure_run(folder, arguments))
+    with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
+        for folder in others.runs:
+            runs[folder.resolve().name].append(measure_run(folder, arguments))
     results = {
         "command": shlex.join(["python", "eval/benchmarks/context_orders.py", *argv]),
         "models": summarize(runs),

@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from common.commands import Options, Parser, one_line_errors, option
 from common.data import load_data
-from common.files import read_json, write_json, write_text
+from common.files import make_folder, read_json, write_json, write_text
 from common.hardware import versions
 from common.models import load_pretrained
 from common.reports import markdown_table, with_error
@@ -187,7 +187,9 @@ def main(argv: list[str]) -> None:
     parser.add_argument("run", type=Path, metavar="RUN", help="Folder of a finished run.")
     arguments, others = parser.parse(argv)
     command = shlex.join(["python", "eval/benchmarks/likelihood_estimators.py", *argv])
-    results, folder = {"command": command} | measure_run(others.run, arguments), arguments.output_dir
+    folder = arguments.output_dir
+    with make_folder(folder):  # first, so that a wrong folder is an error before the long measurements
+        results = {"command": command} | measure_run(others.run, arguments)
     write_json(folder / f"{others.run.resolve().name}-{results['length']}.json", results)
     write_text(folder / "report.md", format_report(folder))
     print(format_report(folder))

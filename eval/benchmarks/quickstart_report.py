@@ -29,7 +29,7 @@ from transformers import PreTrainedTokenizerBase
 
 from common.commands import Parser, one_line_errors, option
 from common.data import Data, load_data
-from common.files import write_json, write_text
+from common.files import make_folder, write_json, write_text
 from common.models import load_pretrained
 from common.reports import BLUE, ORANGE, make_printable, markdown_table, save_figure, style_axes, with_error
 from common.results import ORDER_SEED, read_finished_run
@@ -303,7 +303,8 @@ def main(argv: list[str]) -> None:
     folder = arguments.output_dir or others.run
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
-    report = make_report(others.run)
+    with make_folder(folder):  # first, so that a wrong folder is an error before the long measurements
+        report = make_report(others.run)
     draw_report(report, folder / "quickstart.png")
     write_text(folder / "quickstart.md", to_markdown(report))
     write_json(folder / "report.json", report)

@@ -13,7 +13,7 @@ def unigram_entropy(tokens: Sequence[Hashable]) -> float:
     return -math.fsum(frequency * math.log(frequency) for frequency in frequencies) + 0.0  # turns -0.0 into 0.0
 
 
-def distinct(samples: Sequence[Sequence[Hashable]], n: int) -> float:
-    """Return the number of distinct n-grams divided by the number of all n-grams, or NaN if there are no n-grams."""
+def distinct(samples: Sequence[Sequence[Hashable]], n: int) -> float | None:
+    """Return the number of distinct n-grams divided by the number of all n-grams, or None if there are no n-grams."""
     ngrams = [tuple(tokens[start : start + n]) for tokens in samples for start in range(len(tokens) - n + 1)]
-    return len(set(ngrams)) / len(ngrams) if ngrams else math.nan
+    return len(set(ngrams)) / len(ngrams) if ngrams else None

@@ -23,7 +23,7 @@ Args:
 Returns:
     mean_entropy (float): Mean entropy of the samples in nats.
     entropies (list of float): Entropy of each sample.
-    distinct_1 ... distinct_<max_n> (float): Fraction of different n-grams; NaN if all samples are shorter than n.
+    distinct_1 ... distinct_<max_n> (float): Fraction of different n-grams; None if all samples are shorter than n.
 
 Examples:
     >>> metric = evaluate.load("eval/metrics/sample_entropy")

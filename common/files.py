@@ -171,17 +171,20 @@ def read_yaml(path: Path, loader: Any = yaml.SafeLoader) -> Any:
     try:
         parser = loader(path.read_text(encoding="utf-8"))
         root = parser.get_single_node()
-        content = root and parser.construct_document(root)
+        _check_unique_keys(root, path)
+        return root and parser.construct_document(root)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read as YAML. Correct the file. (Cause: {error})") from error
+
+
+def _check_unique_keys(root: yaml.Node | None, path: Path) -> None:
     nodes = [root]
     for node in nodes:  # the loop appends the children of each node
         if isinstance(node, yaml.MappingNode):
             keys = [key.value for key, _ in node.value]
             if repeated := [key for key in keys if keys.count(key) > 1]:
                 raise ValueError(f"{path} has the key {repeated[0]!r} twice in the same mapping. Remove one of them.")
-            nodes += [value for _, value in node.value]
-    return content
+            nodes += [value for _, value in node.value if value not in nodes]
 
 
 def temporary_path(path: Path) -> Path:

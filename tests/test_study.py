@@ -46,6 +46,7 @@ QUESTION = {
 }
 
 
+TREND = {"title": "T", "size": "tokens", "questions": ["first"]}
 STUDIES = sorted((Path(__file__).parents[1] / "training" / "configs").glob("study_*.yaml"))
 
 
@@ -120,6 +121,45 @@ def test_all_arms_are_trained_with_all_seeds_and_compared(
     assert again["left-to-right"] == found["arms"]["left-to-right"] | {
         "differences": again["left-to-right"]["differences"]
     }
+
+
+def test_a_trend_compares_questions(
+    trained: list[str], tmp_path: Path, saved_figures: list[Figure], capsys: pytest.CaptureFixture
+) -> None:
+    half = {"max_steps": STEPS // 2}
+    arms = {
+        **{"reference": {"orders": "left_to_right"}, "random": {}, "rotary": {"position_encoding": "rotary"}},
+        **{"reference-half": {"orders": "left_to_right"} | half, "random-half": half},
+        **{"rotary-half": {"position_encoding": "rotary"} | half},
+    }
+    questions = {
+        name: {"title": "T", "baseline": of[1], "left_to_right": of[0], "arms": of}
+        for name, of in (("whole", list(arms)[:3]), ("half", list(arms)[3:]))
+    }
+    path = Path(write_study(tmp_path, arms, **questions))
+    trend = {"title": "Steps", "size": "tokens", "questions": ["half", "whole"]}
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | {"trends": {"steps": trend}}))
+    argv = [str(path), f"--runs_dir={tmp_path}"]
+    study.main([*argv, "--collect"])
+    assert "steps: no results yet. These questions have none: half, whole." in capsys.readouterr().out
+    study.main(argv)
+    half, whole = (
+        json.loads((tmp_path / "results" / f"{name}.json").read_text())["arms"] for name in ("half", "whole")
+    )
+    report = (tmp_path / "results" / "steps.md").read_text()
+    header, _, *rows = [line.split(" | ") for line in report.splitlines() if line.startswith("|")]
+    assert header[1:] == [
+        "reference, left to right",
+        "random, random orders",
+        "rotary, random orders",
+        "gap closed by rotary |",
+    ]
+    assert [row[2] for row in rows] == [
+        f"{of['scores']['any_order']['mean']:.3f}" for of in (half["random-half"], whole["random"])
+    ]
+    bits, closed = saved_figures[-1].axes
+    assert list(bits.lines[0].get_xdata()) == [STEPS * 12 * 4 / 1e6, STEPS * 12 * 8 / 1e6]
+    assert closed.lines[0].get_ydata()[1] == whole["rotary"]["gap_closed"]["mean"]
 
 
 def test_a_run_that_continues_an_earlier_state_is_an_error(trained: list[str], tmp_path: Path) -> None:
@@ -294,6 +334,10 @@ def test_arms_of_the_studies_are_valid(path: Path, tmp_path: Path) -> None:
         ({"questions": {"first": {"title": "T", "baseline": "one", "measure": "x"}}}, "`measure` must be one of"),
         ({"questions": {"first": {"title": "T", "baseline": "none"}}}, "names the arm 'none'"),
         ({"questions": {"first": {"title": "T", "baseline": "one", "arms": ["two"]}}}, "names the arm 'one'"),
+        ({"trends": {"all": {"title": "T"}}}, "It must have `title`, `size` and `questions`"),
+        ({"trends": {"all": TREND | {"size": "x"}}}, "`size` must be one of 'tokens', 'num_parameters', but is 'x'"),
+        ({"trends": {"all": TREND | {"questions": ["no"]}}}, "`questions` must be one of 'first', but is 'no'"),
+        ({"trends": {"all": TREND}}, "The question 'first' of the trend 'all' needs `left_to_right`"),
         ({"settings": {"learning_rat": "1"}}, "Did you mean 'learning_rate'"),
         ({"arms": {"one": {}, "two": {"init_from": "one", "learning_rat": "1"}}}, "Did you mean 'learning_rate'"),
     ],

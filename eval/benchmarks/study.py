@@ -29,7 +29,15 @@ from common.commands import Options, Parser, one_line_errors, option, progress_b
 from common.files import read_yaml, write_text
 from common.hardware import num_cores
 from common.results import read_results
-from eval.benchmarks.study_results import MEASURES, Question, read_model, write_results
+from eval.benchmarks.study_results import (
+    MEASURES,
+    SIZES,
+    Question,
+    Trend,
+    read_model,
+    write_results,
+    write_trend,
+)
 from modeling_aogpt.validation import check_choice
 from training.arguments import changed_settings, check_same_run, parse_arguments, parse_keys, to_settings
 
@@ -51,6 +59,7 @@ class Study:
         arms: Settings of each arm. If `init_from` is the name of another arm, the arm continues the run of that arm.
         seeds: Seeds of the runs.
         questions: Comparisons of arms, by name.
+        trends: Comparisons of questions, by name.
     """
 
     name: str
@@ -58,6 +67,7 @@ class Study:
     arms: dict[str, dict[str, Any]]
     seeds: list[int]
     questions: dict[str, Question]
+    trends: dict[str, Trend]
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,11 +167,13 @@ def read_study(path: Path) -> Study:
     """
     # The base loader keeps all values as text. training/pretrain.py converts the text of each setting itself.
     content = read_yaml(path, yaml.BaseLoader)
-    expected = {"settings": dict, "arms": dict, "seeds": list, "questions": dict}
+    expected = {"settings": dict, "arms": dict, "seeds": list, "questions": dict, "trends": dict}
+    if isinstance(content, dict):
+        content = {"trends": {}} | content
     if not isinstance(content, dict) or {key: type(value) for key, value in content.items()} != expected:
         raise ValueError(
-            f"{path} must contain the mappings `settings`, `arms` and `questions` and the list `seeds`, and nothing "
-            f"else. {SEE_DOCS}"
+            f"{path} must contain the mappings `settings`, `arms` and `questions` and the list `seeds`. It may contain "
+            f"the mapping `trends`, and nothing else. {SEE_DOCS}"
         )
     arms = {name: settings or {} for name, settings in content["arms"].items()}
     if chosen := {"seed", "output_dir"} & set().union(content["settings"], *arms.values()):
@@ -170,7 +182,8 @@ def read_study(path: Path) -> Study:
             "study sets these keys itself. Remove them, and list the seeds in `seeds`, at the top level."
         )
     questions = {name: _read_question(name, entry, list(arms)) for name, entry in content["questions"].items()}
-    return Study(path.stem, content["settings"], arms, [int(seed) for seed in content["seeds"]], questions)
+    trends = {name: _read_trend(name, entry, questions) for name, entry in content["trends"].items()}
+    return Study(path.stem, content["settings"], arms, [int(seed) for seed in content["seeds"]], questions, trends)
 
 
 def _read_question(name: str, entry: dict[str, Any], arms: list[str]) -> Question:
@@ -188,6 +201,22 @@ def _read_question(name: str, entry: dict[str, Any], arms: list[str]) -> Questio
                 f"study. Its `baseline` and `left_to_right` must be among its `arms` ({', '.join(question.arms)})."
             )
     return question
+
+
+def _read_trend(name: str, entry: dict[str, Any], questions: dict[str, Question]) -> Trend:
+    if entry.keys() != {item.name for item in fields(Trend)}:
+        raise ValueError(
+            f"The trend {name!r} has the keys {', '.join(entry)}. It must have `title`, `size` and `questions`."
+        )
+    trend = Trend(**entry)
+    check_choice("size", trend.size, SIZES)
+    for question in trend.questions:
+        check_choice("questions", question, questions)
+        if questions[question].left_to_right is None:
+            raise ValueError(f"The question {question!r} of the trend {name!r} needs `left_to_right`. Add it.")
+    if len({len(questions[question].arms) for question in trend.questions}) > 1:
+        raise ValueError(f"All questions of the trend {name!r} must have the same number of arms. Change their `arms`.")
+    return trend
 
 
 def list_runs(study: Study, runs_dir: Path) -> list[Run]:
@@ -260,8 +289,13 @@ def _next_run(waiting: list[Run], running: dict[Run, subprocess.Popen]) -> Run |
 
 
 def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> None:
-    """Write the results of each question, for the seeds with which all arms of the question are finished."""
+    """
+    Write the results of questions and trends.
+
+    A question's results are those of the seeds with which all its arms are finished.
+    """
     finished = {(run.arm, run.seed): [part.folder for part in run.chain] for run in runs if run.is_finished}
+    written = []
     for name, question in study.questions.items():
         seeds = [seed for seed in study.seeds if all((arm, seed) in finished for arm in question.arms)]
         if not seeds:
@@ -279,7 +313,14 @@ def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> No
             "seeds": seeds,
         }
         write_results(question, models, details, output_dir / name)
+        written.append(name)
         print(f"Written: {output_dir / name}.md, .png and .json (seeds: {', '.join(map(str, seeds))}).")
+    for name, trend in study.trends.items():
+        if missing := [question for question in trend.questions if question not in written]:
+            print(f"{name}: no results yet. These questions have none: {', '.join(missing)}.")
+            continue
+        write_trend(trend, study.questions, command, output_dir / name)
+        print(f"Written: {output_dir / name}.md and .png.")
 
 
 @one_line_errors()

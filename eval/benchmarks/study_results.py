@@ -32,6 +32,7 @@ from training.report import use_log_axis
 
 # Kinds of bits per byte: key in the JSON files, and name in reports.
 MEASURES = {**ORDER_NAMES, "infilling": "a random half, given the other", "own_orders": "training orders"}
+SIZES = {"tokens": "million training tokens", "num_parameters": "million parameters"}  # values of `Trend.size`
 UNIGRAM = "token frequencies"  # name of the unigram model in reports
 # 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom. For more degrees of freedom, the last
 # one is used, which makes the intervals slightly too wide.
@@ -60,6 +61,23 @@ class Question:
     arms: list[str] = field(default_factory=list)
     left_to_right: str | None = None
     measure: str = "any_order"
+
+
+@dataclass(frozen=True)
+class Trend:
+    """
+    How the results of several questions depend on the size of the models, or on the number of training tokens.
+
+    Attributes:
+        title: Title of the report.
+        size: Key of `SIZES`.
+        questions: Names of the questions. All have `left_to_right`, and the same number of arms. The first arms of all
+            questions belong together, and so do the second arms, and so on.
+    """
+
+    title: str
+    size: str
+    questions: list[str]
 
 
 @dataclass(frozen=True)
@@ -410,6 +428,64 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
         f"Written by `{results['command']}`.",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def write_trend(trend: Trend, questions: dict[str, Question], command: str, path: Path) -> None:
+    """
+    Write the table (.md) and the figure (.png) of a trend, from the JSON files of its questions.
+
+    Args:
+        trend: The trend.
+        questions: All questions of the study, by name.
+        command: The command that writes the files.
+        path: Path of the files without a suffix. The JSON files are in the same folder.
+    """
+    compared = [read_json(path.with_name(f"{name}.json"), ("arms",), command)["arms"] for name in trend.questions]
+    scores, closed = {}, {}
+    for names in zip(*(questions[name].arms for name in trend.questions), strict=True):
+        arm, entries = min(names, key=len), [arms[name] for arms, name in zip(compared, names, strict=True)]
+        sizes = [entry[trend.size] / 1e6 for entry in entries]
+        is_reference = names[0] == questions[trend.questions[0]].left_to_right
+        kind = "left_to_right" if is_reference else "any_order"
+        scores[f"{arm}, {ORDER_NAMES[kind]}"] = [entry["scores"][kind] for entry in entries]
+        if "gap_closed" in entries[0]:
+            closed[arm] = [entry["gap_closed"] for entry in entries]
+    _plot_trend(SIZES[trend.size], sizes, scores, closed, path.with_suffix(".png"))
+    header = [SIZES[trend.size], *scores, *(f"gap closed by {arm}" for arm in closed)]
+    columns = [
+        [f"{size:.2f}" for size in sizes],
+        *([format_estimate(value) for value in values] for values in scores.values()),
+        *([format_estimate(value, 100, "%") for value in values] for values in closed.values()),
+    ]
+    reports = ", ".join(f"[{name}]({name}.md)" for name in trend.questions)
+    parts = [
+        f"# {trend.title}",
+        f"![Bits per byte, and the part of the gap that is closed]({path.name}.png)",
+        markdown_table(header, list(zip(*columns, strict=True)), "r" * len(header)),
+        "Values are bits per byte of held-out text, and the part of the any-order gap that an arm closes. After ± is half "
+        f"the width of the 95 % confidence interval over seeds. Each row is from one of these reports: {reports}.",
+        f"Written by `{command}`.",
+    ]
+    write_text(path.with_suffix(".md"), "\n\n".join(parts) + "\n")
+
+
+def _plot_trend(
+    unit: str, sizes: list[float], scores: dict[str, list[Any]], closed: dict[str, list[Any]], path: Path
+) -> None:
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    for axes, lines in zip(figure.subplots(1, 2), (scores, closed), strict=True):
+        for label, values in lines.items():
+            means, errors = [value["mean"] for value in values], [value["half_width"] or 0.0 for value in values]
+            axes.errorbar(sizes, means, errors, marker="o", markersize=4, capsize=3, label=label)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sizes, [f"{size:.2g}" for size in sizes])
+        axes.set_xlabel(unit)
+        axes.legend(frameon=False, fontsize=8)
+    style_axes(figure.axes[0], "Bits per byte of held-out text")
+    style_axes(figure.axes[1], "Part of the any-order gap that is closed")
+    figure.axes[1].yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    figure.axes[1].set_ylim(0, 1)
+    save_figure(figure, path)
 
 
 def format_estimate(value: dict[str, Any] | None, factor: int = 1, unit: str = "") -> str:

@@ -462,8 +462,8 @@ def write_trend(trend: Trend, questions: dict[str, Question], command: str, path
         f"# {trend.title}",
         f"![Bits per byte, and the part of the gap that is closed]({path.name}.png)",
         markdown_table(header, list(zip(*columns, strict=True)), "r" * len(header)),
-        "Values are bits per byte of held-out text, and the part of the any-order gap that an arm closes. After ± is half "
-        f"the width of the 95 % confidence interval over seeds. Each row is from one of these reports: {reports}.",
+        "Values are bits per byte of held-out text, and the part of the any-order gap that an arm closes. After ± is "
+        f"half the width of the 95 % confidence interval over seeds. Each row is from one of these reports: {reports}.",
         f"Written by `{command}`.",
     ]
     write_text(path.with_suffix(".md"), "\n\n".join(parts) + "\n")

@@ -275,7 +275,7 @@ def read_puzzle(text: str) -> str:
 
 
 def find_repeats(cells: Sequence[str | None]) -> Iterator[tuple[str, int]]:
-    """Yield pairs (unit, cell): the name of a row, column or box, and a cell in it whose digit it repeats."""
+    """Yield pairs (unit, cell): the name of a row, column or box, and a cell in it whose digit is not unique in it."""
     for unit, members in UNITS.items():
         digits = [cells[cell] for cell in members]
         yield from ((unit, cell) for cell in members if cells[cell] in DIGITS and digits.count(cells[cell]) > 1)

@@ -8,8 +8,7 @@ Generative perplexity of any-order models for several numbers of steps, values o
 The judge is the causal language model that computes the perplexity of the samples. It does not score the first token
 of a sample. A cell is one combination of model, number of steps, top-p and temperature. The command writes to DIR:
 samples/ (a file of JSON lines for each cell), results.json, table.md (in the layout of the paper's Table 1) and
-frontier.png. If the command is run again with the same DIR, it reuses the samples in DIR. --judge may then be
-different.
+frontier.png. If the command is run again with the same DIR, even with another --judge, it reuses the samples in DIR.
 """
 
 import itertools

@@ -5,9 +5,9 @@ The command line of the lm-evaluation-harness, with the additional model type `a
 
     python eval/harness.py run --model aogpt --model_args pretrained=MODEL,context_order=random --tasks TASK [...]
 
-Tasks ask for the log-probability of a completion given a context. If a context contains the model's mask token, the
-completion is scored at the position of the mask, given the text on both sides. A task of the usual format can therefore
-evaluate infilling. For left-to-right scores, the model type `hf` of the harness can also be used: `--model hf
+Tasks are scored by the log-probability of a completion given a context. If a context contains the model's mask token,
+the completion is scored at the position of the mask, given the text on both sides. A task of the usual format can
+therefore evaluate infilling. For left-to-right scores, the model type `hf` of the harness can also be used: `--model hf
 --model_args pretrained=MODEL,trust_remote_code=True`.
 """
 

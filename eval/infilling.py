@@ -117,8 +117,8 @@ def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int, m
     """
     Draw gaps in `count` evenly spaced documents of at least two tokens, or in all of them if there are fewer.
 
-    In each document, at least one token remains. Unless `may_be_last`, there is a token after each gap. (Only
-    end-of-text could tell the length of a gap at the end.)
+    In each document, at least one token remains. Unless `may_be_last`, there is a token after each gap. (Without
+    padding, nothing determines the length of a gap at the end.)
     """
     rng, gaps = random.Random(seed), []
     usable = [ids for ids in documents if len(ids) > 1]
@@ -253,9 +253,10 @@ def evaluate(
     """
     Return, for each method, the fraction of exact matches, ROUGE-L and, for gaps of known length, bits per byte.
 
-    For methods that choose the length, the result has the fraction of right lengths, also that of always choosing the
-    most frequent length. A match is exact if the tokens stand for the same bytes as the removed tokens, even if they
-    are other tokens. Fractions have 95 % confidence intervals, and other values have standard errors.
+    For methods that choose the length, the result has the fraction of right lengths instead of bits per byte. If there
+    are such methods, the result also contains this fraction for "most frequent length", which always chooses the most
+    frequent length. A match is exact if the tokens stand for the same bytes as the removed tokens, even if they are
+    other tokens. Fractions have 95 % confidence intervals, and other values have standard errors.
     """
     rouge = make_rouge()
     end_of_text = tokenizer.eos_token_id

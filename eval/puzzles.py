@@ -118,7 +118,9 @@ class PuzzleArguments(Options):
 
     num_puzzles: int = option(500, "Number of puzzles.", least=1)
     num_clues: int | None = option(
-        None, "Number of clues in Sudoku. By default, removing any clue would allow several solutions.", least=1
+        None,
+        "Number of clues in Sudoku. By default, puzzles are minimal: each clue is needed for a unique solution.",
+        least=1,
     )
     seed: int = option(0, "Seed of random orders and sampled tokens.")
     output_dir: Path = option(Path("runs/puzzles"), "Folder for results.json, the report and pictures.")
@@ -241,7 +243,7 @@ def likeliest(
 
 
 def passes_per_puzzle(output: AnyOrderGenerationOutput) -> float:
-    """Return the mean number of passes of a puzzle. It takes part in the passes of a step if the step changes it."""
+    """Return the mean number of passes of a puzzle. A puzzle takes part in the passes of the steps that change it."""
     num_steps = (output.history[1:] != output.history[:-1]).any(dim=2).sum(dim=0).double().mean().item()
     return num_steps * output.num_forward_passes / (len(output.history) - 1)
 
@@ -272,7 +274,7 @@ def group_by_recipe(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]
 
 
 def summarize(runs: list[dict[str, Any]], num_puzzles: int) -> dict[str, dict[str, Any]]:
-    """Return, for each decoding, means over the runs, the fraction that each run solved, and the interval."""
+    """Return, for each decoding, means over the runs, the fraction solved by each run, and the confidence interval."""
     summary = {}
     for name in runs[0]["decodings"]:
         measured = [run["decodings"][name] for run in runs]

@@ -81,7 +81,7 @@ def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> str:
 def draw(
     output: AnyOrderGenerationOutput, tokenizer: PreTrainedTokenizerBase, caption: str, seconds: float, path: Path
 ) -> None:
-    """Write the steps to an animated GIF that repeats. The colours go from blue (early) to orange (late)."""
+    """Write the steps to an animated GIF that repeats. Colors go from blue (first step) to orange (last step)."""
     num_steps, num_lines = int(output.unmasking_steps.max()) + 1, len(output.sequences)
     style = {"family": "DejaVu Sans Mono", "fontsize": FONT_SIZE, "va": "center_baseline", "parse_math": False}
     figure = Figure(facecolor="white", dpi=DOTS_PER_INCH)

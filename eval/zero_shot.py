@@ -58,7 +58,9 @@ TEXT_FILES = "text files"
 class ScoringArguments(Options):
     """Options of eval/zero_shot.py."""
 
-    text_file: list[str] = option([], "Text, JSONL or Parquet files (also compressed: .xz or .gz), or glob patterns.")
+    text_file: list[str] = option(
+        [], "Text, JSONL or Parquet files, which may be compressed (.xz, .gz, .bz2, .zst), or glob patterns."
+    )
     text_column: str = option("text", "Column of the documents in JSONL and Parquet files.")
     sample_by: SampleBy = option(
         "line", "Part of a plain text file that is one document; `document` means a whole file."

@@ -183,12 +183,12 @@ def _check_card(card: ModelCard, metadata: ModelCardData) -> None:
             "Some metadata of the card are lost or merged when the written card is parsed again. Give results on "
             "different data sets a different `dataset_id` or `dataset_config`."
         )
-    gaps = re.findall(
+    unfilled = re.findall(
         r"\{\{.*?\}\}|\{%.*?%\}|\{(?:mask|size|source|source_license)\}|\[More Information Needed\]", card.text
     )
-    if gaps:
+    if unfilled:
         raise ValueError(
-            f"The card still has unfilled placeholders: {', '.join(sorted(set(gaps)))}. Fill them in in the YAML file."
+            f"The card has unfilled placeholders: {', '.join(sorted(set(unfilled)))}. Replace them in the YAML file."
         )
 
 

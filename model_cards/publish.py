@@ -6,8 +6,9 @@ Command that prepares the files of a Hub repository for a model, checks them, an
     python model_cards/publish.py RUN_OR_MODEL REPO_ID [--card NAME] [--output_dir DIR] [--push]
 
 RUN_OR_MODEL is a finished run (such as runs/quickstart) or a model folder. For the check, a process that has only torch
-and transformers loads the model through every Auto class, and generates text. Without --push, the network is not used.
-Without --output_dir, the prepared files are deleted at the end. Uploads use the token of `hf auth login`.
+and transformers loads the model through every Auto class, and generates text. Without --push, the network is used only
+to load a --tokenizer from the Hub. Without --output_dir, the prepared files are deleted at the end. Uploads use the
+token of `hf auth login`.
 """
 
 import os
@@ -46,7 +47,7 @@ MAX_SHARD_SIZE = "2GB"  # Transformers' default is 50GB
 
 @dataclass
 class PublishArguments:
-    """Options of the command."""
+    """Options of model_cards/publish.py."""
 
     card: str | None = option(
         None,
@@ -138,7 +139,7 @@ def load_local(folder: Path) -> Model:
 @torch.no_grad()
 def check(folder: Path) -> None:
     """
-    Test a prepared folder in a process that can import only torch and transformers, and that prints the outcomes.
+    Test a prepared folder in a process that can import only torch and transformers. The process prints the outcomes.
 
     Raises:
         ValueError: If a check failed. The message contains the error output of the process.

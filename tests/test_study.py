@@ -47,6 +47,7 @@ QUESTION = {
 
 
 TREND = {"title": "T", "size": "tokens", "questions": ["first"]}
+GAP = {"title": "T", "baseline": "one", "left_to_right": "one"}
 STUDIES = sorted((Path(__file__).parents[1] / "training" / "configs").glob("study_*.yaml"))
 
 
@@ -168,7 +169,7 @@ def test_a_run_that_continues_an_earlier_state_is_an_error(trained: list[str], t
     study.main([path, f"--runs_dir={tmp_path}"])
     later = (tmp_path / "seed-0" / "second-half" / "results.json").stat().st_mtime + 1
     os.utime(tmp_path / "seed-0" / "first-half" / "results.json", (later, later))
-    with pytest.raises(SystemExit, match=r"second-half continues .*first-half, which was trained further since\. Rem"):
+    with pytest.raises(SystemExit, match=r"second-half continues an earlier state of .*first-half, which was later"):
         study.main([path, f"--runs_dir={tmp_path}"])
 
 
@@ -338,6 +339,11 @@ def test_arms_of_the_studies_are_valid(path: Path, tmp_path: Path) -> None:
         ({"trends": {"all": TREND | {"size": "x"}}}, "`size` must be one of 'tokens', 'num_parameters', but is 'x'"),
         ({"trends": {"all": TREND | {"questions": ["no"]}}}, "`questions` must be one of 'first', but is 'no'"),
         ({"trends": {"all": TREND}}, "The question 'first' of the trend 'all' needs `left_to_right`"),
+        (
+            {"questions": {"first": GAP, "second": GAP | {"arms": ["one"]}}}
+            | {"trends": {"all": TREND | {"questions": ["first", "second"]}}},
+            r"must have the same number of arms, but do not \(first: 2, second: 1\)",
+        ),
         ({"settings": {"learning_rat": "1"}}, "Did you mean 'learning_rate'"),
         ({"arms": {"one": {}, "two": {"init_from": "one", "learning_rat": "1"}}}, "Did you mean 'learning_rate'"),
     ],

@@ -43,7 +43,7 @@ class Contender:
         num_ids: Number of allowed ids: it may generate the ids from 0 to `num_ids` - 1.
         num_parameters: Number of parameters, if known.
         takes_steps: Whether it generates in a given number of steps. Otherwise, it chooses the number of steps itself.
-        is_linear: Whether its time is, nearly, a linear function of the number of steps.
+        is_linear: Whether its time is approximately linear in the number of steps.
         max_batch_size: Largest number of sequences that it can generate at once.
     """
 
@@ -308,8 +308,8 @@ def make_contenders(
     """
     Return contenders, by name, with the device and dtype of a decoder.
 
-    Encoders have random weights and the sizes of the decoder. So have causal language models that are given by their
-    model type, such as gpt2, and not by a folder or Hub name.
+    Encoders have random weights and the sizes of the decoder. This is also true of causal language models whose name is
+    a model type, such as gpt2.
 
     Args:
         names: Names in `CONTENDERS`, and folders, Hub names or model types of causal language models.

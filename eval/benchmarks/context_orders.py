@@ -239,7 +239,7 @@ def _plot(models: dict[str, dict[str, Any]], path: Path) -> None:
     spread, ensembles = figure.subplots(1, 2)
     for index, (name, entry) in enumerate(models.items()):
         sizes, values = zip(*entry["bits_per_byte"].items(), strict=True)
-        sizes = [1.03**index * size for size in sizes]  # error bars of two models do not cover each other
+        sizes = [1.03**index * size for size in sizes]  # so that the error bars of two models do not overlap
         kind = entry["architecture"]
         label = name if kind in name else f"{name} ({kind})"
         for axes, x, y in ((spread, entry["context_sizes"], entry["spreads"]), (ensembles, sizes, values)):

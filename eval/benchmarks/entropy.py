@@ -114,7 +114,9 @@ def main(argv: list[str]) -> None:
         arm: {
             "first_excess": [values[0] for values in of_seeds],
             "last_excess": [values[-1] for values in of_seeds],
-            "steps_needed": {size: [steps_needed(values, size) for values in of_seeds] for size in DISTANCES},
+            "steps_needed": {
+                distance: [steps_needed(values, distance) for values in of_seeds] for distance in DISTANCES
+            },
         }
         for arm, of_seeds in excess.items()
     }

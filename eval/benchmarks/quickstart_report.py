@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Report on a small model of Unicode character names: bits per byte compared with compressors, infills and samples.
+Report on a small model of Unicode character names: infills, samples, and bits per byte compared with compressors.
 
     python eval/benchmarks/quickstart_report.py RUN [--output_dir DIR]
 
@@ -116,8 +116,8 @@ def mask_words(
     """
     Mask one or two random words in each text of at least three words. Leave out shorter texts.
 
-    Return a dictionary for each text: `original` is the text, `before` the text with an underscore for each masked
-    token, and `ids` its sequence in `sequences` with masks.
+    `sequences` contains the token ids of the texts. Return a dictionary for each text: `original` is the text, `before`
+    the text with an underscore for each masked token, and `ids` its token ids with masks.
     """
     rng, masked = random.Random(SEED), []
     for text, ids in zip(texts, sequences, strict=True):

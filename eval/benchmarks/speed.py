@@ -41,10 +41,11 @@ SIZES = {
 SIZES["tiny"]["max_position_embeddings"] = 64
 
 # If the time of a contender is linear in the number of steps, and many steps would take too long, these numbers of
-# steps are timed instead, and the time of many steps is extrapolated. The time of no-lemma is not exactly linear: in n
-# tokens and T steps, it computes n T / 2 - n / T rows, and others in proportion to T. If rows were extrapolated, they
-# would be at most 1 % too many (from 1 and 4 steps, up to 50 %). On a CPU, these contenders pack the weights in their
-# first pass (see `packed_and_patched`), because a part of the passes with packed weights would not be linear.
+# steps are timed instead, and the time of many steps is extrapolated. The time of no-lemma is not exactly linear: for n
+# tokens and T steps, it computes n T / 2 - n / T rows, plus a number of rows that is linear in T. Extrapolation from 8
+# and 32 steps overestimates the number of rows by at most 1 % (from 1 and 4 steps, it would be up to 50 %). On a CPU,
+# these contenders pack the weights in their first pass (see `packed_and_patched`). If they packed them later, the time
+# would not be linear.
 FEW_STEPS = (8, 32)
 
 Seconds = dict[tuple[str, int], list[float]]  # key: contender and number of steps; value: seconds by round
@@ -54,7 +55,7 @@ Seconds = dict[tuple[str, int], list[float]]  # key: contender and number of ste
 class SpeedArguments(Options):
     """Options of eval/benchmarks/speed.py."""
 
-    model: str | None = option(None, "Folder or Hub name of a decoder. Defaults to random weights, with the --size.")
+    model: str | None = option(None, "Folder or Hub name of a decoder. Defaults to --size with random weights.")
     size: Literal["tiny", "small", "medium"] = option(
         "small", "Model size: the paper's small and medium, or a tiny one."
     )
@@ -71,8 +72,9 @@ class SpeedArguments(Options):
     repeats: int = option(2, "Number of rounds. In each round, every contender generates once.", least=1)
     limit_seconds: float = option(
         30.0,
-        "Longer generations of contenders with time linear in the number of steps (such as no-cache) are not run if "
-        f"they have more than {FEW_STEPS[-1]} steps. Their time is extrapolated from fewer steps.",
+        "Limit for contenders whose time is linear in the number of steps (such as no-cache). With more than "
+        f"{FEW_STEPS[-1]} steps, their generations are not run if they would take longer. Their time is extrapolated "
+        "from fewer steps.",
     )
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
     device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")
@@ -92,7 +94,7 @@ class SpeedArguments(Options):
         chosen = {"all": usable, "none": []}.get(self.contenders[0], self.contenders)
         for name in chosen:
             check_choice("contenders", name, CONTENDERS, " (or be all or none)")
-        # All others are compared with one of these two, so both are always included.
+        # All other contenders are compared with one of these two, so both are always included.
         self.contenders = list(dict.fromkeys(("decoder", "one-by-one", *chosen)))
 
 
@@ -282,8 +284,8 @@ def _times(seconds: Seconds, name: str, num_steps: int | None) -> tuple[list[flo
     """
     Return the seconds of a contender in each round, those of the fastest round, and whether they are extrapolated.
 
-    Seconds are extrapolated from the `FEW_STEPS`. A round that was slow with few steps, but not with more, would then
-    seem fast, so the fastest time is extrapolated from the fastest round of each number of steps.
+    Seconds are extrapolated from the `FEW_STEPS`. If a round was slow only with the lower of these numbers, its
+    extrapolated time is too short. The fastest time is therefore extrapolated from the fastest round of each number.
     """
     measured = {count: times for (other, count), times in seconds.items() if other == name}
     if num_steps is None or num_steps in measured:

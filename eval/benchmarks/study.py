@@ -5,12 +5,13 @@ Command that runs a study: it trains models with different settings and several 
 
     python eval/benchmarks/study.py STUDY.yaml [--jobs N] [--collect] [--runs_dir DIR] [--output_dir DIR]
 
-An arm is a set of training settings that is compared with others. A question is a comparison of some arms. STUDY.yaml
-contains the settings of training/pretrain.py that all runs share, the settings of each arm, the seeds, and the
-questions. The command trains all arms with the first seed, then all arms with the second seed, and so on. Several runs
-are trained at the same time. Finished runs are not repeated, and interrupted runs are resumed. For each question, the
-command then writes a table (NAME.md), a figure (NAME.png) and all numbers (NAME.json), where NAME is the question's
-name. It uses only seeds for which all arms of the question are finished.
+An arm is a set of training settings that is compared with others. A question is a comparison of some arms. A trend is a
+comparison of questions that differ in the number of parameters or of training tokens. STUDY.yaml contains the settings
+of training/pretrain.py that all runs share, the settings of each arm, the seeds, the questions, and optionally trends.
+The command trains all arms with the first seed, then all arms with the second seed, and so on. Several runs are trained
+at the same time. Finished runs are not repeated, and interrupted runs are resumed. For each question, the command then
+writes a table (NAME.md), a figure (NAME.png) and all numbers (NAME.json), where NAME is the question's name. It uses
+only seeds for which all arms of the question are finished. For each trend, it writes a table and a figure.
 """
 
 import os
@@ -42,7 +43,7 @@ from modeling_aogpt.validation import check_choice
 from training.arguments import changed_settings, check_same_run, parse_arguments, parse_keys, to_settings
 
 PRETRAIN = Path(__file__).parents[2] / "training" / "pretrain.py"
-# Added to the seed of a run that continues another run. With the same seed, both runs would use the same data.
+# Added to the seed once for each run that a run continues. With the same seed, these runs would use the same data.
 CONTINUED = 1000
 POLL_SECONDS = 0.2
 SEE_DOCS = "See `Studies` in docs/evaluation.md."
@@ -56,7 +57,7 @@ class Study:
     Attributes:
         name: Name of the file without .yaml.
         settings: Settings of training/pretrain.py for all runs.
-        arms: Settings of each arm. If `init_from` is the name of another arm, the arm continues the run of that arm.
+        arms: Settings of each arm. If `init_from` is the name of an earlier arm, the arm continues the run of that arm.
         seeds: Seeds of the runs.
         questions: Comparisons of arms, by name.
         trends: Comparisons of questions, by name.
@@ -120,9 +121,9 @@ class Run:
         Return whether the run is finished with the current settings.
 
         Raises:
-            ValueError: If a setting is wrong, or if the folder contains a finished run with other settings (except
-                settings of the schedule, such as `max_steps`, with which training can continue), or one that continues
-                an earlier state of `start`.
+            ValueError: If a setting is wrong, if the folder contains a finished run with other settings (except
+                settings of the schedule, such as `max_steps`, with which training can continue), or if `start` was
+                trained further after this run.
         """
         if self.start is not None and not self.start.is_finished:
             parse_keys([str(self.config)])  # checks the keys before `start` is trained
@@ -134,7 +135,8 @@ class Run:
         check_same_run(results["arguments"], settings, self.folder)
         if self.start is not None and self.start.finish_time > self.finish_time:
             raise ValueError(
-                f"{self.folder} continues {self.start.folder}, which was trained further since. Remove {self.folder}."
+                f"{self.folder} continues an earlier state of {self.start.folder}, which was later trained further. "
+                f"Remove {self.folder}."
             )
         return not changed_settings(results["arguments"], settings)
 
@@ -172,8 +174,8 @@ def read_study(path: Path) -> Study:
         content = {"trends": {}} | content
     if not isinstance(content, dict) or {key: type(value) for key, value in content.items()} != expected:
         raise ValueError(
-            f"{path} must contain the mappings `settings`, `arms` and `questions` and the list `seeds`. It may contain "
-            f"the mapping `trends`, and nothing else. {SEE_DOCS}"
+            f"{path} must contain the mappings `settings`, `arms` and `questions`, the list `seeds` and, optionally, "
+            f"the mapping `trends`, but no other keys. {SEE_DOCS}"
         )
     arms = {name: settings or {} for name, settings in content["arms"].items()}
     if chosen := {"seed", "output_dir"} & set().union(content["settings"], *arms.values()):
@@ -206,7 +208,8 @@ def _read_question(name: str, entry: dict[str, Any], arms: list[str]) -> Questio
 def _read_trend(name: str, entry: dict[str, Any], questions: dict[str, Question]) -> Trend:
     if entry.keys() != {item.name for item in fields(Trend)}:
         raise ValueError(
-            f"The trend {name!r} has the keys {', '.join(entry)}. It must have `title`, `size` and `questions`."
+            f"The trend {name!r} has the keys {', '.join(entry)}. It must have `title`, `size` and `questions`, and no "
+            "others."
         )
     trend = Trend(**entry)
     check_choice("size", trend.size, SIZES)
@@ -214,8 +217,13 @@ def _read_trend(name: str, entry: dict[str, Any], questions: dict[str, Question]
         check_choice("questions", question, questions)
         if questions[question].left_to_right is None:
             raise ValueError(f"The question {question!r} of the trend {name!r} needs `left_to_right`. Add it.")
-    if len({len(questions[question].arms) for question in trend.questions}) > 1:
-        raise ValueError(f"All questions of the trend {name!r} must have the same number of arms. Change their `arms`.")
+    counts = {question: len(questions[question].arms) for question in trend.questions}
+    if len(set(counts.values())) > 1:
+        numbers = ", ".join(f"{question}: {count}" for question, count in counts.items())
+        raise ValueError(
+            f"All questions of the trend {name!r} must have the same number of arms, but do not ({numbers}). Change "
+            "their `arms`."
+        )
     return trend
 
 

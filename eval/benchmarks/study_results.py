@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Results of a study: means over seeds with confidence intervals, as JSON, as a table and as a figure."""
+"""Results of a study: means over seeds with confidence intervals, as JSON, tables and figures."""
 
 import json
 import math
@@ -32,7 +32,7 @@ from training.report import use_log_axis
 
 # Kinds of bits per byte: key in the JSON files, and name in reports.
 MEASURES = {**ORDER_NAMES, "infilling": "a random half, given the other", "own_orders": "training orders"}
-SIZES = {"tokens": "million training tokens", "num_parameters": "million parameters"}  # values of `Trend.size`
+SIZES = {"tokens": "million training tokens", "num_parameters": "million parameters"}  # `Trend.size`: name in reports
 UNIGRAM = "token frequencies"  # name of the unigram model in reports
 # 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom. For more degrees of freedom, the last
 # one is used, which makes the intervals slightly too wide.
@@ -66,13 +66,13 @@ class Question:
 @dataclass(frozen=True)
 class Trend:
     """
-    How the results of several questions depend on the size of the models, or on the number of training tokens.
+    A comparison of questions that differ in the number of parameters or of training tokens.
 
     Attributes:
         title: Title of the report.
-        size: Key of `SIZES`.
-        questions: Names of the questions. All have `left_to_right`, and the same number of arms. The first arms of all
-            questions belong together, and so do the second arms, and so on.
+        size: Key of `SIZES`: the number in which the questions differ.
+        questions: Names of the questions. All have `left_to_right`, and the same number of arms in the same order. The
+            arms with the same index in their questions are shown together, under the shortest of their names.
     """
 
     title: str
@@ -91,7 +91,7 @@ class TrainedModel:
         seconds: Training time of all runs.
         scores: Final bits per byte, for each key of `MEASURES`.
         curves: For each kind of order, the numbers of training tokens and the bits per byte at all evaluations.
-            (Encoders have no curve left to right. Their other curve is estimated with random masks.)
+            (Encoders have no left-to-right curve. Their curve for random orders is estimated with random masks.)
         facts: Facts that are the same for all models of a study: corpus, held-out text and its bits per byte under the
             token frequencies of the training text, hardware and versions.
     """
@@ -234,7 +234,7 @@ def _load_data(arguments: str) -> Data:
 
 @lru_cache(maxsize=1)
 def _count_tokens(arguments: str) -> np.ndarray | None:
-    """Return how often each id is in the training sequences, or None if these are streamed."""
+    """Return how often each id occurs in the training sequences, or None if these are streamed."""
     data = _load_data(arguments)
     if isinstance(data.train, IterableDataset):
         return None
@@ -460,17 +460,18 @@ def write_trend(trend: Trend, questions: dict[str, Question], command: str, path
     reports = ", ".join(f"[{name}]({name}.md)" for name in trend.questions)
     parts = [
         f"# {trend.title}",
-        f"![Bits per byte, and the part of the gap that is closed]({path.name}.png)",
+        f"![Bits per byte and gap closed]({path.name}.png)",
         markdown_table(header, list(zip(*columns, strict=True)), "r" * len(header)),
         "Values are bits per byte of held-out text, and the part of the any-order gap that an arm closes. After ± is "
-        f"half the width of the 95 % confidence interval over seeds. Each row is from one of these reports: {reports}.",
+        "half the width of the 95 % confidence interval over seeds. Each row is from one of these reports, which "
+        f"define the gap: {reports}.",
         f"Written by `{command}`.",
     ]
     write_text(path.with_suffix(".md"), "\n\n".join(parts) + "\n")
 
 
 def _plot_trend(
-    unit: str, sizes: list[float], scores: dict[str, list[Any]], closed: dict[str, list[Any]], path: Path
+    size_name: str, sizes: list[float], scores: dict[str, list[Any]], closed: dict[str, list[Any]], path: Path
 ) -> None:
     figure = Figure(figsize=(11, 4), layout="constrained")
     for axes, lines in zip(figure.subplots(1, 2), (scores, closed), strict=True):
@@ -479,7 +480,7 @@ def _plot_trend(
             axes.errorbar(sizes, means, errors, marker="o", markersize=4, capsize=3, label=label)
         axes.set_xscale("log", base=2)
         axes.set_xticks(sizes, [f"{size:.2g}" for size in sizes])
-        axes.set_xlabel(unit)
+        axes.set_xlabel(size_name)
         axes.legend(frameon=False, fontsize=8)
     style_axes(figure.axes[0], "Bits per byte of held-out text")
     style_axes(figure.axes[1], "Part of the any-order gap that is closed")
@@ -489,7 +490,7 @@ def _plot_trend(
 
 
 def format_estimate(value: dict[str, Any] | None, factor: int = 1, unit: str = "") -> str:
-    """Format a mean and half its confidence interval, or return an empty string if `value` is None."""
+    """Format a result of `estimate` as mean ± half-width, or return an empty string if it is None."""
     if value is None:
         return ""
     half_width = value["half_width"]

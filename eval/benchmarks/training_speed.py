@@ -70,7 +70,9 @@ class Arguments(Options):
         "no", "no: float32. bf16: autocast to bfloat16 (needs a GPU, or a CPU with bfloat16 instructions)."
     )
     compile: bool = option(
-        False, "Compile the whole model, as gpu.yaml and ddp.yaml of training/accelerate/ do. (FSDP2: each layer.)"
+        False,
+        "Compile the whole model, as gpu.yaml and ddp.yaml of training/accelerate/ do. (With FSDP2, each layer is "
+        "compiled separately.)",
     )
     output_dir: Path = option(Path("runs/training_speed"), "Folder for results.json and README.md.")
 
@@ -200,7 +202,7 @@ def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
     """
     Return the time of training steps of an implementation in this process, and the peak memory.
 
-    Only the second half of the steps is counted. The GPU is waited for after the last step.
+    Only the second half of the steps is counted. The process waits for the GPU only after the last step.
     """
     torch.manual_seed(0)
     config = AOGPTConfig(**SIZES[arguments.size])

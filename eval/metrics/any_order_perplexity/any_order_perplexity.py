@@ -12,8 +12,8 @@ from transformers import AutoModel, AutoTokenizer
 
 _DESCRIPTION = """\
 Perplexity of texts under a language model that predicts tokens in any order. It is exp(-log p(x | order) / number of
-tokens), for the left-to-right order or averaged over random orders. The mean of -log p(x | order) over random orders is
-the any-order loss, which equals the masked-diffusion bound."""
+tokens), where -log p(x | order) is that of the left-to-right order, or its mean over random orders. The mean over all
+orders is the any-order loss, which equals the masked-diffusion bound."""
 
 _KWARGS_DESCRIPTION = """
 Args:
@@ -38,7 +38,8 @@ Examples:
     >>> metric.compute(predictions=["GREEK SMALL LETTER ALPHA"], model_id="runs/quickstart/model")
 """
 
-_CITATION = "Xue et al., Any-Order GPT as Masked Diffusion Model, ICML 2025, arXiv:2506.19935"
+_CITATION = """\
+Xue et al., Any-Order GPT as Masked Diffusion Model: Decoupling Formulation and Architecture, arXiv:2506.19935"""
 
 ORDERS = ("random", "left_to_right")
 

@@ -37,7 +37,7 @@ MAX_SIZES = {
 }
 ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 
-# Number of GPT-2's tokens, and the number of embeddings in released checkpoints, which pad the table to this number.
+# Number of GPT-2's tokens, and number of entries to which the released models pad the embedding table.
 GPT2_VOCAB_SIZE, GPT2_PADDED_VOCAB_SIZE = 50257, 50304
 
 
@@ -94,7 +94,8 @@ class AOGPTConfig(PreTrainedConfig):
         hidden_act (`str`, defaults to `"gelu"`): Activation of the MLP, by its name in Transformers. `"gelu"` is the
             exact GELU, without the tanh approximation.
         initializer_range (`float`, defaults to 0.02): Standard deviation of the normal distribution from which weights
-            are initialized. The distribution is truncated at three standard deviations.
+            are initialized. The distribution is truncated at three standard deviations. For the output projections of
+            attention and MLP, the standard deviation is divided by sqrt(2 `num_hidden_layers`).
         num_valid_tokens (`int`, *optional*): Number of ids that stand for text: 0 ... `num_valid_tokens` - 1. Higher
             ids are the mask, or only pad the embedding table. They are never sampled. Defaults to 50257 if `vocab_size`
             is 50304 (GPT-2's padded table), otherwise to `vocab_size`.
@@ -276,18 +277,17 @@ class MDMEncoderConfig(AOGPTConfig):
     r"""
     Configuration of an encoder-only masked diffusion model, in which every position attends to all positions.
 
-    With the defaults, the encoder has the layers and target embeddings of AO-GPT small, but full attention. An encoder
-    and a decoder can therefore be compared. The published encoders have these settings:
+    With the defaults, the encoder has the layers and target embeddings of AO-GPT small, but full attention. The
+    published encoders have these settings:
 
     * RADD (arXiv 2406.03736): `target_injection="none", position_encoding="rotary", norm="layernorm", qk_norm=False,
       attention_bias=False, attention_output_bias=False, hidden_act="gelu_pytorch_tanh"`;
     * SEDD (arXiv 2310.16834): the settings of RADD, but with `target_injection="sigma"` and `norm_bias=False`.
 
     Args:
-        target_injection (`str`, defaults to `"adaln"`): How the model uses the position, or the noise level, besides
-            tokens. The values of [`AOGPTConfig`] are allowed. The target is then the position of the token itself.
-            `"none"`: no target (RADD). `"sigma"`: shifts, scales and gates of every layer are computed from the noise
-            level of the sequence (SEDD).
+        target_injection (`str`, defaults to `"adaln"`): How the model uses the target of a row, which is the position
+            of the row's own token. Besides the values of [`AOGPTConfig`] (`"none"` for RADD), `"sigma"` is allowed:
+            shifts, scales and gates of every layer are computed from the noise level of the sequence (SEDD).
         target_embedding_size (`int`, defaults to 128): Width of the target embedding with `target_injection="adaln"`,
             or of the noise-level embedding with `target_injection="sigma"`.
         num_valid_tokens (`int`, *optional*): Number of ids that stand for text: 0 ... `num_valid_tokens` - 1. Defaults

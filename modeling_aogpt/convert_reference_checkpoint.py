@@ -161,7 +161,7 @@ def convert(
     Args:
         source (`Path`): A released `.pt` file of AO-GPT or sigma-GPT, or a folder of SEDD or RADD. The architecture is
             recognized by the names of the tensors.
-        output_dir (`Path`): The folder to write. It must not exist, or be empty.
+        output_dir (`Path`): The folder to write. It must be empty or not exist.
         weights (`str`, *optional*): `"ema"` (moving averages of the weights) or `"live"` (weights of the last training
             step). Defaults to the weights with which the published numbers were computed: `"ema"` for AO-GPT, `"live"`
             for sigma-GPT. A folder of SEDD or RADD has only one set of weights.
@@ -186,7 +186,7 @@ def convert(
         for part in written:
             part.save_pretrained(temporary)
         for path in sorted(Path(temporary).iterdir(), key=lambda path: path.name == "config.json"):
-            os.replace(path, output_dir / path.name)  # config.json last: a folder without it cannot be loaded
+            os.replace(path, output_dir / path.name)
     return model
 
 
@@ -348,11 +348,11 @@ def make_empty_model(
     model_class: type[AOGPTWithHead], config: AOGPTConfig, architecture: ReleasedArchitecture
 ) -> tuple[AOGPTWithHead, dict[str, list[str]], dict[str, tuple[int, ...]]]:
     """
-    Return a model on the meta device, and two maps from the released name of each tensor: to its names, and its shape.
+    Return a model on the meta device, and two maps whose keys are the released names of its tensors.
 
-    The first map contains the names of the tensor in the model. A released tensor with the projections of attention
-    queries, keys and values has three of them. The maps have the order of parameters in the authors' code, and leave
-    out tensors that the model does not have.
+    The first map contains the names of each tensor in the model. A released tensor with the projections of attention
+    queries, keys and values has three names, and others have one. The second map contains the released shapes. Both
+    maps have the order of parameters in the authors' code.
     """
     with torch.device("meta"):
         model = model_class(config)

@@ -71,7 +71,7 @@ class OrderDistribution:
         stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
             stride, ..., then 1, stride + 1, ...
         left_to_right_fraction (`float`, *optional*): Probability that a sequence gets the left-to-right order instead.
-            Defaults to 0.1 for `"random"` without blocks (Finding 3 of the paper), and to 0 for other orders.
+            Defaults to 0.1 for `"random"` without blocks (Finding 3 of the paper), and to 0 otherwise.
         min_context (`int`, *optional*): Only for `"context_first"`: smallest number of positions in the subset. The
             number is drawn uniformly from `min_context` to `max_context`, both included. Defaults to 0.
         max_context (`int`, *optional*): Only for `"context_first"`: largest number of positions in the subset. The
@@ -138,8 +138,9 @@ class OrderDistribution:
         `seed` is the seed of the run, and `samples` (batch,) are the seeds of the samples, such as their indices.
         Positions from `lengths` on are padding and come last. `fractions` (batch, 1) are the probabilities of the
         left-to-right order, and default to `left_to_right_fraction`. With `"context_first"`, the context comes first,
-        from left to right. It is drawn for samples without any position in `given_context` (batch, width). Other orders
-        have no context. The order of sample b depends only on `seed` and on the values of these tensors at b.
+        from left to right. It is drawn for samples without any position in `given_context` (batch, width), unless they
+        get the left-to-right order. Other orders have no context. The order of sample b depends only on `seed` and on
+        the values of these tensors at b.
         """
         positions = torch.arange(width, device=samples.device)
         is_padding = positions >= lengths[:, None]
@@ -165,7 +166,7 @@ class OrderDistribution:
         """Draw the number (batch,) of positions that come first with `"context_first"`."""
         most = lengths - 1 if self.max_context is None else (lengths - 1).clamp(max=self.max_context)
         least = most.clamp(max=self.min_context or 0)
-        # `draw_integers` does not use the output for the initial state, so this number is independent of the orders.
+        # The orders do not use the output for a stream's initial state, so this number is independent of them.
         uniform = to_uniform(mix_bits(make_streams(seed, samples)))
         return least + (uniform * (most - least + 1)).long()
 
@@ -183,7 +184,7 @@ class OrderDistribution:
 def check_fraction(fraction: object) -> None:
     """Raise a `ValueError` unless the left-to-right fraction is a number between 0 and 1."""
     if not is_number(fraction) or not 0 <= fraction <= 1:
-        raise ValueError(f"`left_to_right_fraction` must be between 0 and 1, but is {fraction!r}.")
+        raise ValueError(f"`left_to_right_fraction` must be a number between 0 and 1, but is {fraction!r}.")
 
 
 @dataclass
@@ -198,9 +199,11 @@ class DataCollatorForAnyOrderLM:
     * `attention_mask` (optional): 0 at padding. The collator removes this padding.
     * `order_seed` (optional): an integer, such as the index of the sample. The order is then a function of `seed` and
       `order_seed`. Without an `order_seed`, the order comes from a random stream that is different in each process and
-      worker. Pass `remove_unused_columns=False` to `TrainingArguments`. Otherwise, the `Trainer` removes `order_seed`.
+      worker.
     * `left_to_right_fraction` (optional): replaces the argument of the same name for this sequence. With it, the
       fraction can change during training.
+
+    Pass `remove_unused_columns=False` to `TrainingArguments`. Otherwise, the `Trainer` removes the last two keys.
 
     The collator returns a dict with `input_ids`, `orders` and `labels` (-100 at padding), all of shape (batch, n). If a
     sequence was padded, the dict also has an `attention_mask`. Padding is on the right, and is last in each order.
@@ -221,9 +224,8 @@ class DataCollatorForAnyOrderLM:
         max_context (`int`, *optional*): See [`OrderDistribution`].
 
     Raises:
-        ValueError: If a value is not allowed. Calling the collator raises a `ValueError` if a feature has no
-            `input_ids`, or is not a single sequence of integers. It also does if a sequence must be padded, and
-            `pad_token_id` is None.
+        ValueError: If a value is not allowed. Calling the collator also raises it if a feature has no `input_ids` or is
+            not a single sequence of integers, or if a sequence must be padded but `pad_token_id` is None.
 
     Examples:
         >>> collator = DataCollatorForAnyOrderLM(pad_token_id=0)
@@ -270,7 +272,7 @@ class DataCollatorForAnyOrderLM:
         ids, labels = zip(*(_read_feature(feature, index) for index, feature in enumerate(features)), strict=True)
         lengths = [len(row) for row in ids]
         if min(lengths) == 0:
-            raise ValueError(f"Feature {lengths.index(0)} is empty. Remove empty texts from the data set.")
+            raise ValueError(f"Feature {lengths.index(0)} has no tokens. Remove empty texts from the data set.")
         multiple = self.pad_to_multiple_of or 1
         width = -(-max(lengths) // multiple) * multiple
         if min(lengths) < width and self.pad_token_id is None:

@@ -34,7 +34,7 @@ STACKS_QUERIES = hasattr(sdpa_attention, "pack_gqa")
 
 
 def rows_per_head_call(most: int, num_ids: int) -> int:
-    """Return the number of rows whose logits are in memory at once: `most`, or fewer for more ids than GPT-2 has."""
+    """Return how many rows of logits may be in memory at once: `most`, or fewer for vocabularies above GPT-2's."""
     return max(1, min(most, most * 50304 // num_ids))
 
 
@@ -161,7 +161,7 @@ def uses_onednn(hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.T
 
 
 def is_plain_inference(first: torch.Tensor, *others: torch.Tensor | None) -> bool:
-    """Return whether operations on tensors can be replaced by others that are faster on a CPU without autograd."""
+    """Return whether to use faster operations that work only on a CPU, without autograd and autocast."""
     return (
         HAS_ONEDNN
         and not torch.compiler.is_compiling()  # must precede `has_fast_products`, which torch.compile cannot trace
@@ -193,10 +193,10 @@ def avoid_single_query(
     """
     Return attention queries and a mask for which PyTorch's attention is fast on a CPU, even for a single query.
 
-    In bfloat16, PyTorch 2.13 takes 0.35 to 0.5 of the time for two queries as for one (256 to 1000 keys, 12 heads of
-    64, one core of an AMD EPYC). A single query is therefore repeated. In grouped-query attention, Transformers stacks
-    the queries of a group instead, but only if there is a mask. This takes 0.1 to 0.25 of the time. Versions of
-    Transformers that do not stack queries get them unchanged.
+    In bfloat16, PyTorch 2.13 takes for two queries 0.35 to 0.5 of the time that it takes for one (256 to 1000 keys, 12
+    heads of 64, one core of an AMD EPYC). A single query is therefore repeated. In grouped-query attention,
+    Transformers stacks the queries of a group instead, but only if there is a mask. This takes 0.1 to 0.25 of the time.
+    If the installed version of Transformers does not stack queries, grouped queries are returned unchanged.
     """
     # Check sizes last, because `torch.compile` would compile one graph for each result.
     is_slow = query.dtype == torch.bfloat16 and is_plain_inference(query, key)

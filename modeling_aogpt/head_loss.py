@@ -42,8 +42,8 @@ def head_loss(
 
     * `"cross_entropy"`: Z - logits[target];
     * `"score_entropy"`: exp(Z) / V - 1 - (logits[target] - log V). This is the score entropy divided by the true ratio
-      of probabilities (arXiv 2310.16834, section 3.2). By the ratios that the model predicts, the log-probability of
-      an id is its logit minus log V. If these probabilities sum to 1 (Z = log V), the loss is the cross-entropy.
+      of probabilities (arXiv 2310.16834, section 3.2). According to the predicted ratios, the log-probability of an id
+      is its logit minus log V. If these probabilities sum to 1 (Z = log V), the loss is the cross-entropy.
 
     Args:
         hidden_states (`torch.Tensor` of shape `(N, hidden_size)`): Inputs of the head.
@@ -129,7 +129,7 @@ def differentiate_chunk(
     needs_grad: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """
-    Return the weighted loss of a chunk of positions, and the gradient (positions, width) of the logits.
+    Return the weighted loss of a chunk of positions, and its gradient (positions, width) with respect to the logits.
 
     The gradient is divided by `unit`, and is None unless `needs_grad` is True. `logits` (positions, width) may be
     overwritten. Columns from `num_ids` on are ignored. `ids` (positions, 1) are the targets, and `scale` (positions,)

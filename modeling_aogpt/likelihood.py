@@ -4,9 +4,9 @@
 Log-likelihoods of a decoder, in any order: of whole sequences, and of some tokens given others.
 
 The ensemble over context orders (Eq. 4) is p_ens(x_i | context), the mean of p(x_i | permuted context) over M
-permutations of the context. The current order of the context is always one of them. The ensemble gain is log p_ens -
-log p, summed over ranks, where p is the probability for the current order. A context of fewer than two tokens has only
-one order, so its gain is 0.
+permutations of the context. One of them is always the current order, in which the context is read without an ensemble.
+The ensemble gain is log p_ens - log p, summed over ranks, where p is the probability for the current order. A context
+of fewer than two tokens has only one order, so its gain is 0.
 
 The ensemble gain can be computed at all ranks, or estimated from randomly drawn ranks or contexts. In both cases, log p
 for the current order is computed exactly, which takes only one row for each of the n tokens. The large variation of
@@ -121,7 +121,8 @@ class AnyOrderLikelihoodMixin:
         `config.num_valid_tokens`), as in `generate`.
 
         With `ensemble_size` M above 1, every p(x_i | context) is the mean over M orders of its context: the given order
-        and M - 1 random permutations of the context (Eq. 4). This takes about M n^2 / 2 rows per sequence and order.
+        and M - 1 random permutations of the context (Eq. 4). This takes about (M - 1) n^2 / 2 rows per sequence and
+        order.
 
         `num_ranks` R reduces the number of rows. log p(x | order) without the ensemble is then computed exactly. Only
         the ensemble gain, that is, the log-likelihood with the ensemble minus that without it, is estimated from R
@@ -129,7 +130,8 @@ class AnyOrderLikelihoodMixin:
 
         * For uniformly random orders, a draw is a random context. All other tokens are predicted given this context.
           This takes n rows for each order, and R M n rows for the draws, which serve all orders.
-        * For other orders, a draw is a random rank of the order. This takes about n + R M n / 2 rows for each order.
+        * For other orders, a draw is a random rank of the order. This takes about n + R (M - 1) n / 2 rows for each
+          order.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
@@ -154,7 +156,7 @@ class AnyOrderLikelihoodMixin:
             [`LogLikelihoodOutput`], without gradients (`forward` gives gradients). The standard error includes the
             random choice of orders, ranks and permutations of contexts. With a single random order, the standard error
             is NaN. This also holds with `num_ranks`, because random ranks or contexts do not show how log p varies
-            between orders.
+            between orders. With a single fixed order, it is NaN if there is an ensemble without `num_ranks`.
 
         Raises:
             ValueError: If an argument is not allowed, or if a result is not finite.
@@ -313,7 +315,7 @@ class AnyOrderLikelihoodMixin:
         At each of `num_times` random diffusion times, tokens are masked at random. All masked tokens are predicted
         given the unmasked tokens, which the model reads in a random order. The expectation equals that of
         [`log_likelihood`] with random orders (Eq. 7). A diffusion time takes as many rows as an order in
-        [`log_likelihood`], which has less variance.
+        [`log_likelihood`], but the variance is larger.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
@@ -472,7 +474,7 @@ class RowScorer(Scorer):
         Return the log-probability of every token of a branch given the context and the earlier tokens of the branch.
 
         `order` (copies * batch, rows) contains the position that each row predicts. It can contain several copies of
-        the batch one after another, with different orders. `branches` says what each row belongs to (see `rows.py`).
+        the batch one after another, with different orders. `branches` contains the branch of each row (see `rows.py`).
         `branches` and the float64 result have the shape of `order`. The result is 0 at context and padding.
         """
         scores = torch.zeros(order.shape, dtype=torch.float64, device=order.device)
@@ -679,7 +681,7 @@ def diffusion_bound(
     """
     Estimate the masked-diffusion bound on the log-likelihood (Eq. 1) from stratified random diffusion times.
 
-    The bound is log p(x) >= - integral over t in (0, 1] of (1/t) E[sum over masked i of -log p(x_i | x_t)], where each
+    The bound is log p(x) >= integral over t in (0, 1] of (1/t) E[sum over masked i of log p(x_i | x_t)], where each
     token is masked with probability t. One can instead mask k of n tokens, with a uniformly random number k and the
     weight n / k. For a model that does not depend on t, this has the same mean (second line of Eq. 2) and less
     variance.

@@ -215,8 +215,8 @@ class TargetModulation(nn.Module):
         """
         Return `num_vectors` tensors (batch, rows, hidden_size).
 
-        `targets` (batch, rows) are indices into `conditions` (n, target_embedding_size), the embeddings of targets. The
-        caller may pass `table`, the projection of all `conditions`, instead of `conditions`.
+        `targets` (batch, rows) are indices into `conditions` (n, target_embedding_size), which are target embeddings or
+        noise-level embeddings after SiLU. The caller may pass `table`, the projection of all `conditions`, instead.
         """
         if table is None and targets.numel() > conditions.shape[0]:
             # The batch has more rows than there are targets, so project each target only once. For 256 sequences of 16
@@ -337,8 +337,7 @@ class AOGPTPreTrainedModel(PreTrainedModel):
 
         Args:
             new_num_tokens (`int`, *optional*): New number of entries of the table.
-            pad_to_multiple_of (`int`, *optional*): Round the number of entries up to a multiple of this number. The
-                added entries are not ids of text.
+            pad_to_multiple_of (`int`, *optional*): Round the number of entries up to a multiple of this number.
             mean_resizing (`bool`): Whether to initialize new entries from the mean of the old entries.
 
         Raises:
@@ -498,8 +497,9 @@ class AOGPTModel(AOGPTStack):
             positions (`torch.LongTensor` of shape `(batch, rows)`): Position of the token, or -1 in a start row.
             target_positions (`torch.LongTensor` of shape `(batch, rows)`): Position that the row predicts.
             attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows, slots)`, *optional*): True where a row
-                attends to a slot, that is, to a cached or new row. By default, attention is causal. With
-                `past_key_values`, a mask is required, unless there is a single row that attends to all slots.
+                attends to a slot, that is, to a cached or new row. By default, attention is causal. If
+                `past_key_values` is not empty, a mask is required, unless there is a single row that attends to all
+                slots.
             past_key_values (`Cache`, *optional*): Any object with an `update` method like that of Transformers' caches.
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`]. It must cover all
                 target positions.
@@ -523,8 +523,8 @@ class AOGPTModel(AOGPTStack):
         hidden_states = self.run_layers(
             self._embed(input_ids, positions),
             target_positions,
-            # Attention queries are rotated by target - 1, and keys by the token's position. Both are increased by 1,
-            # because the start row has position -1, but the first token of a Llama has index 0.
+            # Attention queries are rotated by target - 1, and keys by the token's position. Both are increased by 1, so
+            # that the start row (position -1) has index 0, like the start token of a Llama.
             rotary_indices=(target_positions, positions + 1),
             modulations=modulations,
             kept=slice(None) if num_kept is None else slice(-num_kept, None),
@@ -644,7 +644,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         >>> model = AOGPTForAnyOrderLM(config)
         >>> input_ids, orders = torch.tensor([[5, 6, 7]]), torch.tensor([[2, 0, 1]])
         >>> output = model(input_ids, orders, labels=input_ids)
-        >>> output.logits.shape  # position 1 is last in the order: logits[0, 1] predict 6, given 7 and 5
+        >>> output.logits.shape  # position 1 is last in the order: logits[0, 1] predicts 6, given 7 and 5
         torch.Size([1, 3, 100])
     """
 
@@ -693,21 +693,22 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Whole sequences.
-            orders (`torch.LongTensor` of shape `(batch, n)`, *optional*): `orders[b, k]` is the position predicted at
-                rank k. Defaults to left to right.
+            orders (`torch.LongTensor` of shape `(batch, n)`, *optional*): `orders[b, k]` is the column of `input_ids`
+                that is predicted at rank k. Defaults to left to right.
             attention_mask (`torch.Tensor` of shape `(batch, n)`, *optional*): 0 at padding. Padding may be anywhere. It
                 does not change the logits of tokens and is not counted in positions.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, by position (not shifted).
                 -100 and padding are ignored.
             skip_logits (`bool`, defaults to `False`): Return the loss without the logits. This saves most of the
-                memory of training. The loss then allows only one backward pass. It has no effect without `labels`.
+                memory of training. The loss then allows only one backward pass. Ignored without `labels`, or if the
+                head is not a plain linear layer (for example, with LoRA).
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
             `MaskedLMOutput` with `logits` (batch, n, vocab_size) and `loss`. `logits[b, i]` predicts `input_ids[b, i]`
-            given the tokens that `orders[b]` has before position i. The loss is the mean cross-entropy of the labels in
-            nats, that is, Eq. 7 of the paper per token. Its probabilities are normalized over all `config.vocab_size`
-            ids, and those of [`log_likelihood`] over the ids of text. Hidden states, if requested, are indexed by rank.
+            given the tokens that precede it in `orders[b]`. The loss is the mean cross-entropy of the labels in nats,
+            that is, Eq. 7 of the paper per token. Its probabilities are normalized over all `config.vocab_size` ids,
+            and those of [`log_likelihood`] over the ids of text. Hidden states, if requested, are indexed by rank.
 
         Raises:
             ValueError: If an id is out of range, a sequence is too long, or an order is not a permutation.
@@ -839,15 +840,17 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
             input_ids (`torch.LongTensor` of shape `(batch, n)`): Tokens. With a cache, only the tokens after the cached
                 tokens.
             attention_mask (`torch.Tensor` of shape `(batch, cached + n)`, *optional*): 0 at padding. Padding may be
-                anywhere. A mask of shape `(batch or 1, 1, n, slots)` instead tells to which cached and new tokens each
-                token attends: it is boolean and True there, or floating-point and 0 there. It must be causal.
+                anywhere. Alternatively, a mask of shape `(batch or 1, 1, n, keys)` selects the cached and new tokens to
+                which each token attends: they are True in a boolean mask, and 0 in a floating-point mask. It must be
+                causal.
             position_ids (`torch.LongTensor` of shape `(batch, n)`, *optional*): Positions of the tokens. By default,
                 positions are counted from 0 without padding.
             past_key_values (`Cache`, *optional*): A Transformers cache.
             labels (`torch.LongTensor` of shape `(batch, n)`, *optional*): Ids to predict, usually `input_ids`. This
                 method shifts them: `labels[b, i + 1]` is predicted at position i. -100 is ignored. Padding
                 is not, as in Transformers, so set its labels to -100.
-            use_cache (`bool`, *optional*): Whether to fill and return a cache.
+            use_cache (`bool`, *optional*): Whether to create and return a cache if `past_key_values` is not given.
+                Defaults to `False`.
             logits_to_keep (`int` or `torch.Tensor`): If an integer, compute logits only for this number of last
                 positions (0 means all positions). If a tensor, compute logits only for the positions with these
                 indices.
@@ -968,10 +971,10 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
 
 def check_not_packed(position_ids: torch.LongTensor) -> None:
     """
-    Raise a `ValueError` unless positions increase by one. Otherwise, texts are packed and would attend to each other.
+    Raise a `ValueError` unless positions increase by one. Other positions mean that several texts are packed together.
 
-    The check makes the CPU wait for an accelerator. It also runs in training, where packing is common, because no other
-    check detects it.
+    Packed texts would attend to each other. The check makes the CPU wait for an accelerator. It also runs in training,
+    where packing is common, because no other check detects it.
     """
     if not torch.compiler.is_compiling() and (position_ids.diff(dim=-1) != 1).any():
         raise ValueError(
@@ -1003,15 +1006,15 @@ def split_attention_mask(
     is_boolean = attention_mask.dtype == torch.bool
     if attention_mask.dim() != 4 or not (is_boolean or attention_mask.is_floating_point()):
         raise ValueError(
-            "`attention_mask` must have shape (batch, n), or shape (batch, 1, n, slots) and a boolean or "
+            "`attention_mask` must have shape (batch, cached + n), or shape (batch, 1, n, keys) and a boolean or "
             f"floating-point dtype, but has shape {tuple(attention_mask.shape)} and dtype {attention_mask.dtype}. Use "
-            "attention_mask.bool() if it is 1 where a token attends to a slot."
+            "attention_mask.bool() if it is 1 where a token attends to a key."
         )
     return None, attention_mask if is_boolean else attention_mask == 0
 
 
 def has_padding(mask: torch.Tensor | None) -> bool:
-    """Return whether a mask (batch, n) may exclude tokens. True while compiling, because values cannot be read then."""
+    """Return whether a mask (batch, n) marks padding. While compiling, values cannot be read, so any mask counts."""
     return mask is not None and (torch.compiler.is_compiling() or not mask.all())
 
 

@@ -191,8 +191,8 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             )
         if should_validate(self, sigma) and not ((sigma > 0) & sigma.isfinite()).all():
             raise ValueError(
-                f"`sigma` must be positive and finite, but is {sigma.tolist()}. Pass -log(f), where f is the "
-                "fraction of unmasked tokens, or remove `sigma`."
+                f"`sigma` must be positive and finite, but is {sigma.tolist()}. Remove `sigma` to use the level that "
+                "matches the fraction of masked tokens."
             )
         return sigma
 

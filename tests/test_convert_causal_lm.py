@@ -640,7 +640,7 @@ def test_injections_that_do_not_fit_are_refused() -> None:
         ({"model_type": "granite", "embedding_multiplier": 12.0}, "Convert a model with `embedding_multiplier=1.0`"),
         ({"model_type": "llama", "quantization_config": {"quant_method": "fp8"}}, "`quantization_config=None`"),
         ({"model_type": "mistral", "sliding_window": 5}, "Set `--max_length` to 5 or less"),
-        ({"model_type": "llama", "vocab_size": 16}, "has ids up to 16, but its embedding table has only 16 entries"),
+        ({"model_type": "llama", "vocab_size": 16}, "has ids up to 16, but the embedding table of SOURCE has only 16"),
     ],
 )
 def test_models_are_refused_before_their_weights_are_loaded(

@@ -10,14 +10,14 @@ SOURCE is a folder or Hub name of a Llama, Mistral, Qwen2, Qwen3, SmolLM3, OLMo 
 layers of a Llama. The converted model has the weights of SOURCE. (The names of the weights stay the same, except those
 of a GPT-2.) Left to right, it predicts what SOURCE predicts for a text that begins with the start token. By default,
 the start token is the beginning-of-text token of SOURCE, or end-of-text if SOURCE has no beginning-of-text token. Other
-orders are learned by further training. Converted models with rotary positions can be exported again (see
-`export_causal_lm.py`).
+orders are learned by further training. Models that were converted with `--target_injection none` can be exported again
+(see `export_causal_lm.py`).
 
 Target injection:
 
 * `none` (default for models with rotary positions): only the rotary positions tell a row its target.
 * `adaln`: the target also modulates every layer. At first, the modulations have no effect: shifts and scales are 0, and
-  gates are 1. Such a model cannot be exported.
+  gates are 1.
 * A GPT-2 has learned positions. Its target injection must therefore be `adaln` (the default), `input`, `shared` or
   `per_layer`.
 """
@@ -186,8 +186,9 @@ def _unsupported_layers(source: PreTrainedConfig, difference: str) -> ValueError
 def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int) -> dict[str, Any]:
     """Return the settings of a model with the layers of a Llama. The `names` of its weights show which parts it has."""
     window = getattr(source, "sliding_window", None)
-    windowed = any(kind != "full_attention" for kind in getattr(source, "layer_types", None) or [])
-    if window is not None and window < max_length and (windowed or not getattr(source, "layer_types", None)):
+    layer_types = getattr(source, "layer_types", None) or []
+    uses_window = not layer_types or any(kind != "full_attention" for kind in layer_types)
+    if window is not None and window < max_length and uses_window:
         raise ValueError(
             f"SOURCE has a sliding window: a token attends only to the last {window} tokens. It cannot be converted "
             f"for sequences of {max_length} tokens. Set `--max_length` to {window} or less."
@@ -200,11 +201,11 @@ def _rotary_settings(source: PreTrainedConfig, names: set[str], max_length: int)
         )
     layer = "model.layers.0."
     has_norm_weight = f"{layer}input_layernorm.weight" in names
-    rope = getattr(source, "no_rope_layers", None) or []
+    has_rope = getattr(source, "no_rope_layers", None) or []  # despite its name, 1 marks a layer with rotary positions
     return {
         "position_encoding": "rotary",
         "rope_parameters": dict(source.rope_parameters),
-        "no_rope_layers": [index for index, has_rope in enumerate(rope) if not has_rope] or None,
+        "no_rope_layers": [index for index, is_rotary in enumerate(has_rope) if not is_rotary] or None,
         "head_dim": getattr(source, "head_dim", None),
         "gated_mlp": f"{layer}mlp.gate_proj.weight" in names,
         "attention_bias": f"{layer}self_attn.q_proj.bias" in names,
@@ -267,8 +268,9 @@ def _gpt2_tensors(weights: dict[str, torch.Tensor], config: AOGPTConfig) -> Iter
     """
     Yield the weights of a GPT-2 under the names of this package.
 
-    Here, the start token has the first position embedding, and the token at position p has the embedding p + 1. The
-    model has one embedding more than a GPT-2 for the same length. It is a copy of the last one.
+    In the any-order model, the start token has position embedding 0, and the token at position p has position embedding
+    p + 1. For the same length, the model therefore needs one more position embedding than a GPT-2. The additional one
+    is a copy of the last one.
     """
     positions = weights["transformer.wpe.weight"][: config.max_position_embeddings]
     yield "model.position_embeddings.weight", torch.cat((positions, positions[-1:]))
@@ -299,7 +301,7 @@ def _neutralize_targets(model: AOGPTForAnyOrderLM) -> None:
 
 @contextmanager
 def float32_weights(*models: PreTrainedModel) -> Iterator[None]:
-    """Context manager in which weights in 16 bits are in float32. Buffers such as rotary frequencies do not change."""
+    """Convert 16-bit weights to float32 within a `with` statement. Buffers such as rotary frequencies do not change."""
     dtypes = {weight: weight.dtype for model in models for weight in model.parameters()}
     _cast({weight: torch.promote_types(dtype, torch.float32) for weight, dtype in dtypes.items()})
     try:
@@ -431,9 +433,9 @@ def convert(
     convert_config(config, names, start_token_id, target_injection, max_length)
     if tokenizer.mask_token_id > config.vocab_size:
         raise ValueError(
-            f"The tokenizer of SOURCE has ids up to {tokenizer.mask_token_id - 1}, but its embedding table has only "
-            f"{config.vocab_size} entries. Call `resize_token_embeddings` of SOURCE and save it, or remove the added "
-            "tokens from its tokenizer."
+            f"The tokenizer of SOURCE has ids up to {tokenizer.mask_token_id - 1}, but the embedding table of SOURCE "
+            f"has only {config.vocab_size} entries. Call `resize_token_embeddings` of SOURCE and save it, or remove "
+            "the added tokens from its tokenizer."
         )
     causal = load_pretrained(AutoModelForCausalLM, source, dtype="auto").eval()
     model = convert_model(causal, start_token_id, target_injection, max_length)
@@ -454,7 +456,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument(
         "--target_injection",
         choices=INJECTIONS,
-        help="default: none for models with rotary positions, adaln for a GPT-2",
+        help="how a row gets its target position (default: none for rotary positions, adaln for a GPT-2)",
     )
     parser.add_argument("--start_token", help="token that begins every sequence (default: beginning- or end-of-text)")
     parser.add_argument("--max_length", type=int, help="length of the longest sequence (default: that of SOURCE)")

@@ -73,8 +73,8 @@ def _infer_architecture(config: AOGPTConfig) -> str:
             return "llama"
     raise ValueError(
         "The model cannot be exported, because its layers are not those of a Llama, Qwen2 or Qwen3. Train a model with "
-        "`gated_mlp=True`, `norm='rmsnorm'`, `norm_weight=True`, `lm_head_bias=False`, `attention_bias=False`, "
-        "`attention_output_bias=False` and `mlp_bias=False`."
+        "`gated_mlp=True`, `norm='rmsnorm'`, `norm_weight=True`, `no_rope_layers=None`, `lm_head_bias=False`, "
+        "`attention_bias=False`, `attention_output_bias=False` and `mlp_bias=False`."
     )
 
 

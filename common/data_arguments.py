@@ -22,7 +22,7 @@ class CorpusArguments(Options):
         ["unicode-names"],
         "Built-in corpus (`unicode-names`; `python-stdlib`; `sudoku-N`, `sudoku-N-clues` or `sudoku-N-puzzles` with "
         "N = 4, 6 or 9; `path-star-2-5`, `path-star-5-5` or `path-star-2-10`); or text, JSONL or Parquet files, or "
-        "glob patterns of such files, also compressed (.xz, .gz); or name or folder of a Hub data set.",
+        "glob patterns of such files, also compressed (such as .gz or .xz); or name or folder of a Hub data set.",
     )
     corpus_config: str | None = option(None, "Configuration of the Hub data set.")
     corpus_revision: str | None = option(None, "Revision of the Hub data set.")

@@ -36,7 +36,7 @@ class EstimatorSettings:
     Attributes:
         ensemble_size: Number M of orders of each context.
         num_ranks: Number of random contexts from which the gain of the ensemble is estimated; must be even. With 0, the
-            ensemble is computed at all ranks of an order, which takes about M n^2 / 2 rows for n tokens.
+            ensemble is computed at all ranks of an order, which takes about (M - 1) n^2 / 2 rows for n tokens.
         num_times: Number of diffusion times from which an encoder's bound is estimated; must be even.
     """
 

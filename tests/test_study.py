@@ -291,7 +291,7 @@ def test_failed_runs_are_reported_and_do_not_stop_the_others(
         study.main([path, f"--runs_dir={tmp_path / 'runs'}", "--jobs=3"])
     for seed in (0, 1):
         assert f"bad (seed {seed}), {tmp_path}/runs/seed-{seed}/bad.log" in str(error.value)
-        assert f"next (seed {seed})" in str(error.value)
+        assert f"next (seed {seed})" not in str(error.value)  # it has no log
         assert (tmp_path / "runs" / f"seed-{seed}" / "good.log").read_text() == "2\n"  # of six cores
         assert not (tmp_path / "runs" / f"seed-{seed}" / "next.log").exists()
     assert "next (seed 0) was not trained, because bad (seed 0) failed" in capsys.readouterr().err
@@ -330,12 +330,21 @@ def test_arms_of_the_studies_are_valid(path: Path, tmp_path: Path) -> None:
         ({"steps": []}, "must contain the mappings"),
         ({"settings": {"seed": "1"}}, "sets seed of training/pretrain.py"),
         ({"arms": {"one": {"output_dir": "x"}}}, "sets output_dir of training/pretrain.py"),
-        ({"questions": {"first": {"title": "T", "baseline": "one", "arm": "one"}}}, "has the keys arm, baseline"),
-        ({"questions": {"first": {"title": "T"}}}, "must have `title` and `baseline`"),
+        (
+            {"questions": {"first": {"title": "T", "baseline": "one", "arm": "one"}}},
+            "'first' is {'arm': 'one',",
+        ),
+        ({"questions": {"first": {"title": "T"}}}, "must have the keys `title` and `baseline`"),
         ({"questions": {"first": {"title": "T", "baseline": "one", "measure": "x"}}}, "`measure` must be one of"),
         ({"questions": {"first": {"title": "T", "baseline": "none"}}}, "names the arm 'none'"),
         ({"questions": {"first": {"title": "T", "baseline": "one", "arms": ["two"]}}}, "names the arm 'one'"),
-        ({"trends": {"all": {"title": "T"}}}, "It must have `title`, `size` and `questions`"),
+        ({"seeds": ["1", "1"]}, r"`seeds` in .* must be different integers, but is \[1, 1\]"),
+        ({"seeds": ["a"]}, r"must be different integers, but is \[a\]"),
+        ({"questions": {"first": None}}, "The question 'first' is 'null'"),
+        ({"trends": {"all": None}}, "The trend 'all' is 'null'"),
+        ({"trends": {"all": TREND | {"questions": []}}}, r"`questions` \(at least one\)"),
+        ({"trends": {"first": TREND}}, "has a question and a trend with the name 'first'"),
+        ({"trends": {"all": {"title": "T"}}}, "It must have only the keys `title`, `size` and `questions`"),
         ({"trends": {"all": TREND | {"size": "x"}}}, "`size` must be one of 'tokens', 'num_parameters', but is 'x'"),
         ({"trends": {"all": TREND | {"questions": ["no"]}}}, "`questions` must be one of 'first', but is 'no'"),
         ({"trends": {"all": TREND}}, "The question 'first' of the trend 'all' needs `left_to_right`"),

@@ -399,7 +399,8 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
         )
     kind, final_fraction = order_settings(training), training.final_left_to_right_fraction
     distribution = OrderDistribution(**kind, left_to_right_fraction=training.left_to_right_fraction)
-    OrderDistribution(**kind, left_to_right_fraction=final_fraction)  # checks the fraction
+    if final_fraction is not None and not 0 <= final_fraction <= 1:
+        raise ValueError(f"`final_left_to_right_fraction` must be between 0 and 1, but is {final_fraction}.")
     if training.left_to_right_steps is not None:
         if final_fraction is None:
             raise ValueError(

@@ -88,7 +88,8 @@ def draw_predictions(
     """
     ranks_of_positions = random_orders(num_sequences * num_contexts, length, generator=generator).argsort(dim=-1)
     strata = torch.arange(num_contexts).repeat(num_sequences)
-    target_ranks = ((strata + torch.rand(len(strata), generator=generator)) / num_contexts * length).long()[:, None]
+    uniform = torch.rand(len(strata), generator=generator).double()  # in float32, the sum could be rounded up
+    target_ranks = ((strata + uniform) / num_contexts * length).long()[:, None]
     return ranks_of_positions == target_ranks, ranks_of_positions < target_ranks
 
 

@@ -91,9 +91,9 @@ class SpeedArguments(Options):
         if self.model is not None and self.size != SpeedArguments.size:
             raise ValueError(f"`size` ({self.size}) has no effect with `model` ({self.model}). Remove one of the two.")
         usable = [name for name in CONTENDERS if name != "plain-products" or self.device.startswith("cpu")]
-        chosen = {"all": usable, "none": []}.get(self.contenders[0], self.contenders)
+        chosen = {("all",): usable, ("none",): []}.get(tuple(self.contenders), self.contenders)
         for name in chosen:
-            check_choice("contenders", name, CONTENDERS, " (or be all or none)")
+            check_choice("contenders", name, CONTENDERS, " (or only all or none)")
         # All other contenders are compared with one of these two, so both are always included.
         self.contenders = list(dict.fromkeys(("decoder", "one-by-one", *chosen)))
 

@@ -127,7 +127,9 @@ def compare(models: list[str], arguments: SpeedQualityArguments) -> dict[str, An
     """Generate, time and judge the sequences of all contenders. Return the report."""
     device = find_device(arguments.device)
     longest = [longest_sequence(read_any_config(name, trust_remote_code=False)) for name in models]
-    shortest = min(length for length in longest if length is not None)
+    shortest = min((length for length in longest if length is not None), default=arguments.length)
+    if shortest is None:
+        raise ValueError("No model has a longest sequence in its configuration. Set `length`.")
     length = shortest if arguments.length is None else arguments.length
     if not 1 <= length <= shortest:
         raise ValueError(f"`length` must be between 1 and {shortest} for these models, but is {length}.")

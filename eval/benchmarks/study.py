@@ -177,6 +177,11 @@ def read_study(path: Path) -> Study:
             f"{path} must contain the mappings `settings`, `arms` and `questions`, the list `seeds` and, optionally, "
             f"the mapping `trends`, but no other keys. {SEE_DOCS}"
         )
+    seeds = content["seeds"]
+    if not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
+        raise ValueError(f"`seeds` in {path} must be different integers, but is [{', '.join(seeds)}].")
+    if same := content["questions"].keys() & content["trends"].keys():
+        raise ValueError(f"{path} has a question and a trend with the name {min(same)!r}. Rename one of them.")
     arms = {name: settings or {} for name, settings in content["arms"].items()}
     if chosen := {"seed", "output_dir"} & set().union(content["settings"], *arms.values()):
         raise ValueError(
@@ -185,14 +190,14 @@ def read_study(path: Path) -> Study:
         )
     questions = {name: _read_question(name, entry, list(arms)) for name, entry in content["questions"].items()}
     trends = {name: _read_trend(name, entry, questions) for name, entry in content["trends"].items()}
-    return Study(path.stem, content["settings"], arms, [int(seed) for seed in content["seeds"]], questions, trends)
+    return Study(path.stem, content["settings"], arms, [int(seed) for seed in seeds], questions, trends)
 
 
-def _read_question(name: str, entry: dict[str, Any], arms: list[str]) -> Question:
-    if not {"title", "baseline"} <= entry.keys() <= {item.name for item in fields(Question)}:
+def _read_question(name: str, entry: dict[str, Any] | str, arms: list[str]) -> Question:
+    if isinstance(entry, str) or not {"title", "baseline"} <= entry.keys() <= {item.name for item in fields(Question)}:
         raise ValueError(
-            f"The question {name!r} has the keys {', '.join(entry)}. It must have `title` and `baseline`, and may have "
-            "`arms`, `left_to_right` and `measure`."
+            f"The question {name!r} is {entry!r}. It must have the keys `title` and `baseline`, and may have `arms`, "
+            "`left_to_right` and `measure`."
         )
     question = Question(**{"arms": arms} | entry)
     check_choice("measure", question.measure, MEASURES)
@@ -205,11 +210,11 @@ def _read_question(name: str, entry: dict[str, Any], arms: list[str]) -> Questio
     return question
 
 
-def _read_trend(name: str, entry: dict[str, Any], questions: dict[str, Question]) -> Trend:
-    if entry.keys() != {item.name for item in fields(Trend)}:
+def _read_trend(name: str, entry: dict[str, Any] | str, questions: dict[str, Question]) -> Trend:
+    if isinstance(entry, str) or entry.keys() != {item.name for item in fields(Trend)} or not entry["questions"]:
         raise ValueError(
-            f"The trend {name!r} has the keys {', '.join(entry)}. It must have `title`, `size` and `questions`, and no "
-            "others."
+            f"The trend {name!r} is {entry!r}. It must have only the keys `title`, `size` and `questions` (at least "
+            "one)."
         )
     trend = Trend(**entry)
     check_choice("size", trend.size, SIZES)
@@ -270,6 +275,7 @@ def train_all(runs: list[Run], jobs: int) -> list[Run]:
                 if run.start in failed:
                     failed.append(run)
                     bar.write(f"{run.name} was not trained, because {run.start.name} failed.", sys.stderr)
+                    bar.update()
                 else:
                     running[run] = run.train(num_threads)
             bar.set_postfix_str(", ".join(run.name for run in running), refresh=False)
@@ -350,9 +356,8 @@ def main(argv: list[str]) -> None:
     command = shlex.join(["python", "eval/benchmarks/study.py", *argv])
     collect(study, runs, arguments.output_dir or runs_dir / "results", command)
     if failed:
-        raise ValueError(
-            f"{len(failed)} runs failed. Read their logs: {', '.join(f'{run.name}, {run.log}' for run in failed)}."
-        )
+        logs = ", ".join(f"{run.name}, {run.log}" for run in failed if run.start not in failed)
+        raise ValueError(f"{len(failed)} runs failed. Read the logs: {logs}.")
 
 
 if __name__ == "__main__":

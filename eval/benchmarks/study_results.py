@@ -71,8 +71,9 @@ class Trend:
     Attributes:
         title: Title of the report.
         size: Key of `SIZES`: the number in which the questions differ.
-        questions: Names of the questions. All have `left_to_right`, and the same number of arms in the same order. The
-            arms with the same index in their questions are shown together, under the shortest of their names.
+        questions: Names of the questions. All have `left_to_right`, and the same number of arms. The arms
+            `left_to_right` of all questions are one line of the figure, and so are the arms `baseline`, the first other
+            arms, and so on. A line has the shortest name of its arms.
     """
 
     title: str
@@ -441,21 +442,25 @@ def write_trend(trend: Trend, questions: dict[str, Question], command: str, path
         path: Path of the files without a suffix. The JSON files are in the same folder.
     """
     compared = [read_json(path.with_name(f"{name}.json"), ("arms",), command)["arms"] for name in trend.questions]
-    scores, closed = {}, {}
-    for names in zip(*(questions[name].arms for name in trend.questions), strict=True):
-        arm, entries = min(names, key=len), [arms[name] for arms, name in zip(compared, names, strict=True)]
-        sizes = [entry[trend.size] / 1e6 for entry in entries]
-        is_reference = names[0] == questions[trend.questions[0]].left_to_right
-        kind = "left_to_right" if is_reference else "any_order"
-        scores[f"{arm}, {ORDER_NAMES[kind]}"] = [entry["scores"][kind] for entry in entries]
-        if "gap_closed" in entries[0]:
-            closed[arm] = [entry["gap_closed"] for entry in entries]
-    _plot_trend(SIZES[trend.size], sizes, scores, closed, path.with_suffix(".png"))
-    header = [SIZES[trend.size], *scores, *(f"gap closed by {arm}" for arm in closed)]
+    # For each line, its label and its arm in each question. The first two are `left_to_right` and `baseline`.
+    groups = zip(*(_sort_arms(questions[name]) for name in trend.questions), strict=True)
+    lines = [
+        (min(names, key=len), [arms[name] for arms, name in zip(compared, names, strict=True)]) for names in groups
+    ]
+    kinds = ["left_to_right", *["any_order"] * (len(lines) - 1)]
+    scores = [
+        (f"{label}, {ORDER_NAMES[kind]}", [(_size(entry, trend), entry["scores"][kind]) for entry in entries])
+        for kind, (label, entries) in zip(kinds, lines, strict=True)
+    ]
+    closed = [
+        (label, [(_size(entry, trend), entry["gap_closed"]) for entry in entries]) for label, entries in lines[2:]
+    ]
+    _plot_trend(trend, scores, closed, path.with_suffix(".png"))
+    header = [SIZES[trend.size], *(label for label, _ in scores), *(f"gap closed by {label}" for label, _ in closed)]
     columns = [
-        [f"{size:.2f}" for size in sizes],
-        *([format_estimate(value) for value in values] for values in scores.values()),
-        *([format_estimate(value, 100, "%") for value in values] for values in closed.values()),
+        [f"{size:.2f}" for size, _ in scores[0][1]],
+        *([format_estimate(value) for _, value in points] for _, points in scores),
+        *([format_estimate(value, 100, "%") for _, value in points] for _, points in closed),
     ]
     reports = ", ".join(f"[{name}]({name}.md)" for name in trend.questions)
     parts = [
@@ -470,22 +475,35 @@ def write_trend(trend: Trend, questions: dict[str, Question], command: str, path
     write_text(path.with_suffix(".md"), "\n\n".join(parts) + "\n")
 
 
+def _sort_arms(question: Question) -> list[str]:
+    first = [question.left_to_right, question.baseline]
+    return first + [arm for arm in question.arms if arm not in first]
+
+
+def _size(entry: dict[str, Any], trend: Trend) -> float:
+    return entry[trend.size] / 1e6
+
+
 def _plot_trend(
-    size_name: str, sizes: list[float], scores: dict[str, list[Any]], closed: dict[str, list[Any]], path: Path
+    trend: Trend,
+    scores: list[tuple[str, list[tuple[float, dict[str, Any]]]]],
+    closed: list[tuple[str, list[tuple[float, dict[str, Any]]]]],
+    path: Path,
 ) -> None:
     figure = Figure(figsize=(11, 4), layout="constrained")
     for axes, lines in zip(figure.subplots(1, 2), (scores, closed), strict=True):
-        for label, values in lines.items():
+        for label, points in lines:
+            sizes, values = zip(*points, strict=True)
             means, errors = [value["mean"] for value in values], [value["half_width"] or 0.0 for value in values]
             axes.errorbar(sizes, means, errors, marker="o", markersize=4, capsize=3, label=label)
+        ticks = [size for size, _ in scores[0][1]]
         axes.set_xscale("log", base=2)
-        axes.set_xticks(sizes, [f"{size:.2g}" for size in sizes])
-        axes.set_xlabel(size_name)
+        axes.set_xticks(ticks, [f"{size:.2g}" for size in ticks])
+        axes.set_xlabel(SIZES[trend.size])
         axes.legend(frameon=False, fontsize=8)
     style_axes(figure.axes[0], "Bits per byte of held-out text")
     style_axes(figure.axes[1], "Part of the any-order gap that is closed")
     figure.axes[1].yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    figure.axes[1].set_ylim(0, 1)
     save_figure(figure, path)
 
 

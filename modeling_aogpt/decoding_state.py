@@ -1,12 +1,12 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Decoding state: the sequences of a generation, with the two operations *query* and *commit*.
+Decoding state: the sequences of a generation, with the operations *query*, *commit*, *reorder* and *remask*.
 
 Sequences are stored by rank: rank k of a sequence is the k-th position in its order. A query runs the model to predict
-masked ranks given all unmasked tokens. A commit fills tokens in. Schedules and unmasking rules use only these two
-operations, so they work for decoders with a cache and for encoders. Speculative decoding also uses *verify*, which only
-decoders have.
+masked ranks given all unmasked tokens. A commit fills tokens in. Adaptive orders reorder masked ranks, and refinement
+re-masks generated tokens. Samplers use only these four operations, so they work for decoders with a cache and for
+encoders. Only speculative decoding also uses *verify*, which only decoders have.
 """
 
 from collections.abc import Iterator, Sequence
@@ -71,8 +71,8 @@ def leading_indices(counts: torch.LongTensor, device: torch.device) -> Indices:
     `counts` (batch,) must be on the CPU. Both index tensors have shape (sum of `counts`,) and are on `device`.
     """
     is_leading = torch.arange(int(counts.max()), device=counts.device) < counts[:, None]
-    rows, columns = is_leading.nonzero(as_tuple=True)
-    return to_device(rows, device), to_device(columns, device)
+    sequences, columns = is_leading.nonzero(as_tuple=True)
+    return to_device(sequences, device), to_device(columns, device)
 
 
 def raise_not_finite(model: PreTrainedModel) -> None:
@@ -194,8 +194,8 @@ class DecodingState:
         """
         End each sequence that has a generated end-of-text token and no masked position before it; pad the rest.
 
-        Without `in_blocks`, a sequence ends right after its first end-of-text token. Later tokens that were drawn in
-        the same step are replaced by padding. With `in_blocks`, a sequence ends with the block of this token, once the
+        Without `in_blocks`, a sequence ends right after its first end-of-text token. Tokens after it that are already
+        unmasked are replaced by padding, too. With `in_blocks`, a sequence ends with the block of this token, once the
         whole block is unmasked. The other tokens of the block are kept, because tokens before the end-of-text token may
         have been predicted from them. Only sequences selected by `may_end` (batch,) can end. `eos_token_ids` are on the
         CPU.
@@ -216,7 +216,7 @@ class DecodingState:
         self.ends = torch.where(has_ended.cpu(), self.num_context, self.ends)
 
     def finish(self) -> None:
-        """Keep or free buffers after the last step. Does nothing unless a subclass overrides it."""
+        """Keep buffers for the next generation. Called after the last step. The base class does nothing."""
 
     @property
     def num_masked(self) -> torch.LongTensor:
@@ -243,7 +243,7 @@ class DecodingState:
         Return the text (queries, n) that each query can see, by position, with the mask id everywhere else.
 
         Query q can see the first `num_visible[q]` ranks of sequence `sequences[q]`. Both arguments have shape
-        (queries,). Padding, which no query can see, keeps its columns.
+        (queries,). Padding is not removed. Its columns contain the mask id.
         """
         ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
         ids = self.ids[sequences].masked_fill(ranks >= num_visible[:, None], self.model.config.mask_token_id)
@@ -308,9 +308,9 @@ class AnyOrderCache:
 
     def update(self, keys: torch.Tensor, values: torch.Tensor, layer_idx: int) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Store the keys and values of a pass, and return those of all cache slots that it attends to.
+        Store the `keys` and `values` (batch, heads, rows, head_dim) of a pass, and return those of all visible slots.
 
-        All have the shape (batch, heads, slots, head_dim). The pass adds one slot for each of its rows.
+        The returned tensors have shape (batch, heads, num_visible, head_dim) (see [`set_slots`]).
         """
         stored = self.layers[layer_idx]
         if keys.shape[1] != stored[0].shape[1]:
@@ -444,7 +444,7 @@ class CachedDecodingState(DecodingState):
             is_needed = is_query.any(dim=0)
             num_skipped = int(is_needed.long().argmax()) if is_needed.any() else len(is_needed) - 1
             num_visible = int(ranks.max()) + 1
-        # No mask is needed for a single row that follows all cached rows, as in left-to-right decoding.
+        # No mask is needed for a single row that follows all cached rows, as in generation of one token at a time.
         sees_all_slots = ranks.shape[1] == 1 and slots is not None and bool((ranks[:, 0] <= num_context).all())
         self.num_forward_passes += 1
         self.num_rows += ranks.numel()
@@ -560,5 +560,5 @@ class EncoderDecodingState(DecodingState):
 
         sequences, columns = leading_indices(num_queries, device)
         ranks = to_device(self.num_context, device)[sequences] + columns
-        rows = to_device(is_active.cumsum(dim=0) - 1, device)  # index among the active sequences
-        return QueryResult(hidden_states[rows[sequences], self.orders[sequences, ranks]], sequences, ranks)
+        active_indices = to_device(is_active.cumsum(dim=0) - 1, device)  # index of a sequence in `active`
+        return QueryResult(hidden_states[active_indices[sequences], self.orders[sequences, ranks]], sequences, ranks)

@@ -63,8 +63,8 @@ class AnyOrderGenerationOutput(ModelOutput):
     """
     Output of `generate(..., return_dict_in_generate=True)`.
 
-    Tensors of shape (batch, n) have the columns of `sequences`, in which padding counts. Only `orders` has a column for
-    each rank, the index in the order.
+    `batch` counts all returned sequences. Tensors of shape (batch, n) are indexed by the columns of `sequences`, in
+    which padding counts. Only `orders` is indexed by rank, the index in the order.
 
     Args:
         sequences (`torch.LongTensor` of shape `(batch, n)`): The filled-in sequences.
@@ -428,7 +428,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         **kwargs: object,
     ) -> None:
         """
-        Set `generation_config` to the given config, else to that of the checkpoint, else keep the default.
+        Set `generation_config` to the given config, else to that of the model folder, else keep the default.
 
         Transformers calls this method in `from_pretrained`.
         """
@@ -459,7 +459,7 @@ def check_processors(processors: LogitsProcessorList, has_prefix: bool, is_singl
     Raise a `ValueError` if a processor cannot be used.
 
     `has_prefix` tells whether processors can get the text before each token. `is_single` tells whether they also get
-    only one row per call, because there is a single sequence and no speculative decoding.
+    only one row of logits per call, because there is a single sequence and no speculative decoding.
     """
     for processor in processors:
         name = type(processor).__name__
@@ -485,7 +485,7 @@ def check_processors(processors: LogitsProcessorList, has_prefix: bool, is_singl
 def make_unmasking_rule(
     config: AnyOrderGenerationConfig, num_tokens: int, generator: torch.Generator | None
 ) -> UnmaskingRule:
-    """Return the unmasking rule that `config` names, for a model with `num_tokens` ids that are not masks."""
+    """Return the unmasking rule that `config` names, for a model with `num_tokens` ids of text."""
     if config.unmasking == "entropy_bound":
         return EntropyBoundUnmasking(config.entropy_bound)
     if config.unmasking == "threshold":
@@ -564,8 +564,8 @@ class GenerationProgress:
     A column of the batch is final if no sequence has a masked position in this column or to its left. Each final column
     is passed to `streamer.put` once. If the streamer has a method `put_draft`, like Transformers'
     `TextDiffusionStreamer`, the remaining columns, with masks, are passed to it after every step. With refinement
-    (`will_refine`), generated columns become final only at the end. Columns at the end in which all sequences have only
-    padding after an end-of-text token are not passed to the streamer.
+    (`will_refine`), generated columns become final only at the end. Trailing columns that contain only padding after
+    end-of-text tokens are not passed to the streamer.
     """
 
     def __init__(

@@ -114,7 +114,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
             stride, ..., then 1, stride + 1, ...
         window (`int`, *optional*): Number of masked positions that a step predicts: with an adaptive order, the first
             masked positions of the text; with another order and `"entropy_bound"` or `"threshold"`, the first masked
-            positions of the order. The step can unmask only these positions. Defaults to all masked positions of the
+            positions of the order. The step can unmask only these positions. If `num_steps` requires a step to unmask
+            more positions than `window`, it predicts as many as it unmasks. Defaults to all masked positions of the
             block.
         do_sample (`bool`, defaults to `True`): Whether to draw tokens. Otherwise, the likeliest token is taken.
         temperature (`float`, defaults to 1.0): Number that divides the logits.
@@ -129,24 +130,24 @@ class AnyOrderGenerationConfig(GenerationConfig):
         repetition_penalty (`float`, defaults to 1.0): Factor by which tokens that the text already contains are
             penalized, as in Transformers. 1 means no penalty. It works in any order.
         no_repeat_ngram_size (`int`, defaults to 0): Size of n-grams that must not occur twice, counted in the text up
-            to each generated token. 0 means no such limit. Other values need generation from left to right, without
-            refinement.
+            to each generated token. 0 means no such limit. Other values need generation from left to right, one token
+            at a time, without refinement.
         bad_words_ids (`list[list[int]]`, *optional*): Sequences of tokens that must not be generated. Sequences of
-            several tokens need generation from left to right. An end-of-text token can be one of the sequences. (In
-            Transformers, it would be ignored.)
+            several tokens have the same requirements as `no_repeat_ngram_size`. An end-of-text token can be one of the
+            sequences. (In Transformers, it would be ignored.)
         suppress_tokens (`list[int]`, *optional*): Tokens that must not be generated.
         min_length (`int`, defaults to 0): Number of positions at the beginning of the text, including the prompt, at
             which no end-of-text token is generated.
         min_new_tokens (`int`, defaults to 0): Number of masked positions, counted from the left, at which no
             end-of-text token is generated.
         strategy (`str`, defaults to `"parallel"`): `"parallel"`, or `"speculative"` (only for decoders), which drafts
-            several tokens and verifies them in one pass. It samples p(x | order) exactly, as generation without
-            `num_steps` does, but takes fewer passes.
+            several tokens and verifies them in one pass. It samples p(x | order) exactly, as generation of one token at
+            a time does, but usually takes fewer passes.
         draft (`str`, defaults to `"model"`): Source of drafts for `"speculative"`: `"model"` (parallel predictions of
             the model itself) or `"prompt_lookup"` (n-grams of the unmasked text, without a forward pass).
         draft_length (`int`, defaults to 4): Largest number of tokens to draft at once. It must be at least 2.
         stop_at_eos (`bool`, *optional*): Whether to end a sequence at the first generated end-of-text token and replace
-            the rest by padding. With `block_length` and another order than left to right, the sequence ends with the
+            the rest by padding. With `block_length` and an order other than left to right, the sequence ends with the
             block of this token. `True` requires `order="left_to_right"` or `block_length`, and no refinement. If these
             requirements are met and an end-of-text id is known, the default is `True` for sequences that continue a
             prompt or are generated as a whole, and `False` if given tokens are to the right of a mask.
@@ -261,7 +262,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     @property
     def is_left_to_right(self) -> bool:
-        """Return whether positions are filled in from left to right, with or without contiguous blocks."""
+        """Return whether the order is left to right, with or without contiguous blocks."""
         return isinstance(self.order, str) and self.order == "left_to_right" and self.stride is None
 
     @property
@@ -443,11 +444,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
         """Raise a `ValueError` for an argument of a call that has no effect without another argument."""
         has_steps, is_speculative = self.num_steps is not None, self.strategy == "speculative"
         for name, has_effect, needed in (
-            (
-                "eos_token_id",
-                self.uses_eos,
-                "a left-to-right `order`, `block_length`, `min_length` or `min_new_tokens`",
-            ),
+            ("eos_token_id", self.uses_eos, "`stop_at_eos`, `min_length` or `min_new_tokens`"),
             ("draft", is_speculative, "`strategy='speculative'`"),
             ("draft_length", is_speculative, "`strategy='speculative'`"),
             *((name, self.unmasking == name, f"`unmasking={name!r}`") for name in ADAPTIVE_UNMASKING),

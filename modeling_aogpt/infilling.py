@@ -5,7 +5,7 @@ Infilling of gaps of unknown length.
 
 `infill` compares several lengths of a gap, and fills the gap in with the most probable length. The length determines
 the positions of the tokens after the gap. For each length, the model computes the joint likelihood of the tokens around
-the gap at their positions. It does not fill in the gap, because an any-order model can leave positions out. If all
+the gap at their positions. The gap can stay masked for this, because an any-order model can leave positions out. If all
 lengths are equally likely a priori, the probability of a length, given the tokens around the gap, is proportional to
 this likelihood (Bayes' rule). The same tokens are scored for every length, apart from padding, so the scores need no
 correction for the length.
@@ -13,6 +13,7 @@ correction for the length.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -87,8 +88,8 @@ class AnyOrderInfillingMixin:
             lengths (sequence of `int`, or one such sequence for each gap, defaults to `range(1, 9)`): Numbers of tokens
                 that a gap may have.
             padded_length (`int`, *optional*): Length to which the text is padded with `config.eos_token_id`. Needed if
-                the model was trained on documents with such padding. Otherwise, the text must not end with a gap,
-                because the length of a gap is inferred from the positions of the tokens after it.
+                the model was trained on documents with such padding. Without it, a gap at the end of the text must have
+                a single length, because the length of a gap is inferred from the positions of the tokens after it.
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
             tokenizer (`PreTrainedTokenizerBase`, *optional*): Tokenizer of the model. Needed for strings.
             attention_mask (`torch.Tensor`, *optional*): Mask that tokenizers return for one text. It must be 1
@@ -117,8 +118,8 @@ class AnyOrderInfillingMixin:
         check_mask_token(self.config)
         if unusable := sorted(UNUSABLE_ARGUMENTS.intersection(kwargs)):
             raise ValueError(
-                f"`infill` does not accept the argument `{unusable[0]}` of `generate`. Remove it. (For the steps of a "
-                "generation, call `generate` with one mask for each token of the chosen `lengths`.)"
+                f"`infill` does not accept the argument `{unusable[0]}` of `generate`. Remove it, or pass it to "
+                "`generate` with inputs that have one mask for each token of the chosen `lengths`."
             )
         if attention_mask is not None:
             check_tensor("attention_mask", attention_mask)
@@ -137,7 +138,7 @@ class AnyOrderInfillingMixin:
             raise ValueError("`input_ids` is an empty list. Pass at least one text.")
         if attention_mask is not None and texts is input_ids:
             raise ValueError("`attention_mask` is for one text, but `input_ids` is a list. Remove `attention_mask`.")
-        candidates, rows = [], []
+        candidates, candidate_ids = [], []
         for number, text in enumerate(texts):
             try:
                 segments = self._split_at_gaps(text, tokenizer)
@@ -146,10 +147,12 @@ class AnyOrderInfillingMixin:
                 if texts is not input_ids:
                     raise
                 raise ValueError(f"Text {number} of the list: {error}") from error
-            rows.append([self._insert_masks(segments, candidate, padded_length) for candidate in candidates[-1]])
-        log_probs = self._score_candidates(rows)
+            candidate_ids.append(
+                [self._insert_masks(segments, candidate, padded_length) for candidate in candidates[-1]]
+            )
+        log_probs = self._score_candidates(candidate_ids)
         best = [int(values.argmax()) for values in log_probs]
-        chosen = [candidate_rows[index] for candidate_rows, index in zip(rows, best, strict=True)]
+        chosen = [ids[index] for ids, index in zip(candidate_ids, best, strict=True)]
         filled = self._fill_in(chosen, generator, **kwargs)
         outputs = [
             InfillingOutput(
@@ -209,11 +212,11 @@ class AnyOrderInfillingMixin:
             per_gap = [per_gap] * num_gaps
         if len(per_gap) != num_gaps or not all(isinstance(values, Sequence) and values for values in per_gap):
             raise ValueError(
-                f"`lengths` must be numbers of tokens, or a list of them for each of the {num_gaps} gaps, but is "
-                f"{lengths!r}."
+                f"`lengths` must be a list of numbers of tokens, or one such list for each gap (here {num_gaps}), but "
+                f"is {lengths!r}."
             )
         for length in {length for values in per_gap for length in values}:
-            check_integer("lengths", length)
+            check_integer("lengths[...]", length)
         if padded_length is None and not segments[-1] and len(set(per_gap[-1])) > 1:
             raise ValueError(
                 "The text ends with a gap, so no text after the gap shows how long it is. Append end-of-text to the "
@@ -242,14 +245,14 @@ class AnyOrderInfillingMixin:
         padding = [eos[0] if isinstance(eos, list) else eos] * ((padded_length or 0) - len(ids))
         return torch.tensor(ids + padding)
 
-    def _score_candidates(self, rows: list[list[torch.LongTensor]]) -> list[torch.Tensor]:
+    def _score_candidates(self, candidate_ids: list[list[torch.LongTensor]]) -> list[torch.Tensor]:
         """
         Return, for each text, the log-probability (candidates,) of each candidate given the text around the gaps.
 
-        `rows` contains, for each text, the tokens of each candidate, with masks in the gaps.
+        `candidate_ids` contains, for each text, the ids (n,) of each candidate, with masks in the gaps.
         """
         mask = self.config.mask_token_id
-        ids = pad_sequence([row for candidates in rows for row in candidates], batch_first=True, padding_value=mask)
+        ids = pad_sequence(list(chain.from_iterable(candidate_ids)), batch_first=True, padding_value=mask)
         is_given = ids != mask
         device = ids.device if self.device.type == "meta" else self.device
         scores = self.conditional_log_likelihood(
@@ -257,18 +260,18 @@ class AnyOrderInfillingMixin:
             targets=is_given.to(device),
             context=torch.zeros_like(is_given).to(device),
         )
-        return [values.log_softmax(dim=0) for values in scores.log_likelihood.split(list(map(len, rows)))]
+        return [values.log_softmax(dim=0) for values in scores.log_likelihood.split(list(map(len, candidate_ids)))]
 
     def _fill_in(
-        self, rows: list[torch.LongTensor], generator: torch.Generator | None, **kwargs: object
+        self, texts: list[torch.LongTensor], generator: torch.Generator | None, **kwargs: object
     ) -> list[torch.LongTensor]:
-        """Fill in the masks of each row (n,), and return samples (num_return_sequences, n) of each row."""
+        """Fill in the masks of each text (n,), and return samples (num_return_sequences, n) of each text."""
         kwargs |= {"max_length": None, "max_new_tokens": None, "return_dict_in_generate": False, "stop_at_eos": False}
-        if len({len(row) for row in rows}) > 1:
-            kwargs["attention_mask"] = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
-        sequences = self.generate(pad_sequence(rows, batch_first=True), generator=generator, **kwargs)
-        samples = sequences.unflatten(0, (len(rows), -1))
-        return [samples[number, :, : len(row)] for number, row in enumerate(rows)]
+        if len({len(text) for text in texts}) > 1:
+            kwargs["attention_mask"] = pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
+        sequences = self.generate(pad_sequence(texts, batch_first=True), generator=generator, **kwargs)
+        samples = sequences.unflatten(0, (len(texts), -1))
+        return [samples[number, :, : len(text)] for number, text in enumerate(texts)]
 
 
 def combine_lengths(lengths: list[Sequence[int]], most: int) -> list[tuple[int, ...]]:
@@ -280,11 +283,11 @@ def combine_lengths(lengths: list[Sequence[int]], most: int) -> list[tuple[int, 
     """
     combinations: list[tuple[int, ...]] = [()]
     for gap, values in enumerate(lengths):
-        free = most - sum(map(min, lengths[gap + 1 :]))  # the later gaps take at least the rest
+        free = most - sum(map(min, lengths[gap + 1 :]))  # leave room for the shortest lengths of the later gaps
         combinations = [
             (*chosen, length) for chosen in combinations for length in values if sum(chosen) + length <= free
         ]
-        if len(combinations) > MAX_CANDIDATES:  # each of them can be completed
+        if len(combinations) > MAX_CANDIDATES:  # each of them leads to at least one result
             raise ValueError(
                 f"There are more than {MAX_CANDIDATES} combinations of `lengths`. Give fewer lengths, or fill in some "
                 "gaps first."

@@ -15,7 +15,7 @@ import torch
 from .devices import draw_uniform
 from .validation import check_choice, check_integer, check_orders
 
-# What a caller may pass as orders: a tensor (batch, n), a name in ORDER_NAMES, or a function that is called as
+# Type of arguments that specify orders: a tensor (batch, n), a name in ORDER_NAMES, or a function that is called as
 # orders(batch, n, generator=generator) and returns a tensor (batch, n).
 Orders = torch.LongTensor | str | Callable[..., torch.LongTensor]
 ORDER_NAMES = ("left_to_right", "random")
@@ -78,7 +78,7 @@ def block_indices(
     positions: torch.LongTensor, block_length: int | None = None, stride: int | None = None
 ) -> torch.LongTensor:
     """
-    Return the index of the block of each position, in the shape of `positions`.
+    Return the index of the block of each position, a tensor with the shape of `positions`.
 
     With `block_length`, blocks are contiguous. With `stride`, block i contains the positions i, i + stride, i + 2
     stride, ... If neither is given, all positions are in block 0.
@@ -104,7 +104,7 @@ def token_positions(is_token: torch.BoolTensor) -> torch.LongTensor:
 
 class OrderSource:
     """
-    Source of orders: a tensor, the name of a distribution, or a function.
+    Source of orders: a tensor, a name in `ORDER_NAMES`, or a function.
 
     Args:
         orders (`torch.LongTensor` of shape `(batch, n)`, `str` or `Callable`): A tensor of orders, `"left_to_right"`,

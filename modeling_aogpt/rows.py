@@ -47,8 +47,8 @@ def query_rows(
     """
     Return the rows that predict `ranks` given a context, in the format of [`make_rows`].
 
-    The row of a rank within the context, or of the first rank after the context, contains the token of the rank before.
-    The rows of later ranks are parallel queries, and all contain the last token of the context.
+    A row that predicts a rank of the context, or the first rank after the context, contains the token of the rank
+    before. Rows that predict later ranks are parallel queries, and all contain the last token of the context.
 
     `ids` and `positions` (batch, n) are indexed by rank. `ranks` (batch, rows) are the ranks to predict, and
     `num_context` (batch,) is the number of ranks in the context.

@@ -29,8 +29,8 @@ TOP_P_RULES = ("inclusive", "exclusive")
 # always reaches p.
 NUM_TOP_P_CANDIDATES = 1024
 
-# Number of tokens in a block. A draw first chooses a block and then a token of the block, because a cumulative sum over
-# the whole vocabulary is sequential and therefore slow.
+# Number of tokens in a block of the vocabulary. A draw first chooses a block and then a token of the block, because a
+# cumulative sum over the whole vocabulary is sequential and therefore slow.
 BLOCK_SIZE = 128
 
 # Number of distributions that a CPU computes at once. With 32 distributions, allocating their memory can take four
@@ -58,8 +58,8 @@ PREFIX_PROCESSORS = frozenset(
     }
 )
 
-# Logits processors of Transformers that need exactly one row for each sequence in every call, because they take the
-# number of a row as the number of its sequence.
+# Logits processors of Transformers that need exactly one row of logits for each sequence in every call, because they
+# use the index of a row as the index of its sequence.
 ROW_PROCESSORS = frozenset(
     {
         "EncoderNoRepeatNGramLogitsProcessor",
@@ -114,7 +114,7 @@ def make_processors(config: GenerationConfig) -> LogitsProcessorList:
     if config.no_repeat_ngram_size > 0:
         processors.append(NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size))
     if config.bad_words_ids is not None:
-        # Without the ids of end-of-text, which the processor would remove from `bad_words_ids`.
+        # Do not pass `eos_token_id`. The processor would remove these ids from `bad_words_ids`.
         processors.append(NoBadWordsLogitsProcessor(config.bad_words_ids))
     if config.suppress_tokens is not None:
         processors.append(SuppressTokensLogitsProcessor(config.suppress_tokens))
@@ -275,8 +275,8 @@ class TokenSampler:
         """
         Return the float64 distributions (queries, vocab_size) to draw from, one for each query of `result`.
 
-        For a query, logits processors see the tokens of the first `num_visible` (queries,) ranks. By default, these
-        are all unmasked ranks.
+        For query q, logits processors see the tokens of the first `num_visible[q]` ranks. By default, these are all
+        unmasked ranks.
         """
         chunks = self._compute_logits(result, num_visible)
         return torch.cat([compute_probabilities(processed, self.warpers) for _, processed in chunks])

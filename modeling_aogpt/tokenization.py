@@ -1,6 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Functions that load tokenizers and add a mask token. It has the highest id, so all lower ids stand for text."""
+"""Functions that load tokenizers and add a mask token with the highest id, so that all lower ids stand for text."""
 
 import os
 
@@ -8,8 +8,8 @@ from transformers import AddedToken, AutoTokenizer, PreTrainedTokenizerBase
 
 from .configuration_aogpt import AOGPTConfig
 
-# With `lstrip`, the mask token includes the blank before it, because the token of a word also includes the blank before
-# the word. Otherwise, filling in "LETTER <|mask|> WITH" would leave two blanks after "LETTER".
+# With `lstrip`, the mask token includes the space before it, because the token of a word also includes the space before
+# the word. Otherwise, filling in "LETTER <|mask|> WITH" would leave two spaces after "LETTER".
 MASK = AddedToken("<|mask|>", lstrip=True, special=True)
 
 
@@ -57,8 +57,8 @@ def add_mask_token(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBas
     """
     Give the tokenizer the mask token `<|mask|>` with the highest id, and return the tokenizer.
 
-    If the mask token already has the highest id, the tokenizer is not changed. A mask token with a lower id, as BERT's,
-    is replaced, because a model predicts every id below its mask id.
+    If the mask token already has the highest id, the tokenizer is not changed. A mask token with a lower id, such as
+    BERT's, is replaced, because a model predicts every id below its mask id.
 
     Raises:
         ValueError: If `<|mask|>` is already a token with a lower id.

@@ -274,7 +274,7 @@ class ThresholdUnmasking(AdaptiveUnmasking):
 
 class ScoreUnmasking(UnmaskingRule):
     """
-    Rule of SEDD's samplers, which unmask positions by the predicted score s (arXiv 2310.16834).
+    Rule of SEDD's samplers, which unmask positions with probabilities given by the score s (arXiv 2310.16834).
 
     The score s_y is the predicted ratio of two probabilities at time t: that of the sequence with token y at a masked
     position, and that of the sequence with the mask there. sigma(t) is the noise level (see [`log_linear_noise`]). In a
@@ -331,13 +331,13 @@ class ScoreUnmasking(UnmaskingRule):
 
 class ParallelSampler:
     """
-    Sampler that unmasks several positions per forward pass.
+    Sampler that unmasks one or several positions per forward pass.
 
     The tokens of a step are drawn independently of each other, given all tokens that were unmasked before. `certainty`
     is a name in `CERTAINTY_MEASURES`. If it is given, the candidates with the highest certainty come first. Otherwise,
     candidates keep their order in `state`. With `certainty`, samples no longer follow the model's distribution for a
-    given order. `window` is the number of masked ranks that are candidates. It defaults to all masked ranks of the
-    block.
+    given order. `window` is the largest number of candidates, unless the rule plans to unmask more. By default, all
+    masked ranks of the block are candidates.
     """
 
     def __init__(

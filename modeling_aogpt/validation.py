@@ -283,8 +283,8 @@ def prepare_targets(
         ((is_target | is_context) & ~is_token, "is padding, so it must be 0 in both `targets` and `context`."),
     ):
         if is_wrong.any():
-            sequence, position = is_wrong.nonzero()[0].tolist()
-            raise ValueError(f"Position {position} of sequence {sequence} {problem}")
+            sequence, column = is_wrong.nonzero()[0].tolist()
+            raise ValueError(f"Column {column} of sequence {sequence} {problem}")
     if not is_target.any():
         raise ValueError("`targets` selects no position. Set it to True at the positions to score.")
     return is_target, is_context & is_target.any(dim=-1, keepdim=True)

@@ -172,9 +172,9 @@ def test_an_ensemble_does_not_permute_targets(model: AOGPTForAnyOrderLM, ids: to
         ({"targets": torch.zeros(3, N)}, "`targets` selects no position"),
         (
             {"targets": mark(([1], [2], [3])), "context": mark(([0], [2], []))},
-            "Position 2 of sequence 1 is in both `targets` and `context`",
+            "Column 2 of sequence 1 is in both `targets` and `context`",
         ),
-        ({"targets": mark(([1],) * 3), "attention_mask": ~mark(([0], [], [1]))}, "Position 1 of sequence 2 is padding"),
+        ({"targets": mark(([1],) * 3), "attention_mask": ~mark(([0], [], [1]))}, "Column 1 of sequence 2 is padding"),
         (
             {"targets": mark(([1],) * 3), "context_orders": "sideways"},
             "`context_orders` must be one of 'left_to_right', 'random', .* but is 'sideways'",

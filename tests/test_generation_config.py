@@ -396,7 +396,7 @@ def test_special_tokens_outside_the_vocabulary_are_refused(arguments: dict, mess
 @pytest.mark.parametrize(
     ("arguments", "needed"),
     [
-        ({"eos_token_id": 3}, "a left-to-right `order`, `block_length`, `min_length` or `min_new_tokens`"),
+        ({"eos_token_id": 3}, "`stop_at_eos`, `min_length` or `min_new_tokens`"),
         ({"draft": "prompt_lookup"}, "`strategy='speculative'`"),
         ({"draft_length": 8, "strategy": "parallel"}, "`strategy='speculative'`"),
         ({"entropy_bound": 0.5}, "`unmasking='entropy_bound'`"),

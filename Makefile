@@ -16,7 +16,7 @@ quickstart: $(INSTALLED)
 findings: $(INSTALLED)
 	$(BIN)/python eval/benchmarks/study.py training/configs/study_paper.yaml
 
-# Train models that solve Sudoku in any order, a left-to-right rival and an encoder, and let all solve held-out puzzles.
+# Train an any-order model, a left-to-right model and an encoder on Sudoku, and let all of them solve held-out puzzles.
 # On two CPU cores, this takes at least two hours. An interrupted run continues where it stopped.
 # `make sudoku SEEDS="0 1 2"` trains each recipe with three seeds.
 SUDOKU := runs/sudoku
@@ -39,13 +39,13 @@ BATCHES := 1 8 32
 STEPS := 16 64 256 1024
 SPEED = $(BIN)/python eval/benchmarks/speed.py --device cuda --dtype bfloat16 --size $(word 1,$(subst -, ,$(notdir $(@D)))) \
 	--batch_size $(@F) --steps $(STEPS) --limit_seconds 5 --output_dir $@.part
-# Folders of both sizes and all batch sizes, such as runs/gpu/medium-exact/8, for the ending -exact.
+# Folders of both sizes and all batch sizes for a suffix. For -exact, one of them is runs/gpu/medium-exact/8.
 folders = $(foreach size,medium small,$(addprefix $(GPU)/$(size)$(1)/,$(BATCHES)))
 
 gpu: $(addprefix $(GPU)/,tests training) $(call folders,) $(call folders,-exact) $(call folders,-eager)
 
 $(GPU)/tests: | $(INSTALLED)
-	$(BIN)/python -c "import torch; torch.cuda.init()"  # an error without a GPU, where the tests are skipped
+	$(BIN)/python -c "import torch; torch.cuda.init()"  # fail without a GPU, instead of skipping the tests
 	$(BIN)/python -m pytest tests/test_cuda.py tests/test_status.py
 	mkdir -p $@
 

@@ -47,7 +47,7 @@ class Parser(HfArgumentParser):
 
     def add_argument(self, *arguments: Any, least: Any = None, below: Any = None, **options: Any) -> Any:
         """
-        Add an argument. In `help`, `%` is a percent sign.
+        Add an argument. A `%` in `help` needs no escaping.
 
         `least` and `below` are ignored: argparse does not know them, and `Options` checks them.
         """

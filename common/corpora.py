@@ -40,7 +40,8 @@ TEXT_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", ".csv", ".tsv
 # Prefixes of names that the corpus `unicode-names` excludes. After the prefix, such a name has only a code point or a
 # transliteration. Other families of numbered characters are not listed, because all names with a digit are excluded.
 UNNUMBERED_FAMILIES = ("CJK COMPATIBILITY IDEOGRAPH", "CUNEIFORM SIGN", "HANGUL SYLLABLE")
-EXCLUDED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages"}  # of the standard library
+# Folders that the corpus `python-stdlib` excludes: tests and installed packages.
+EXCLUDED_FOLDERS = {"test", "tests", "idle_test", "site-packages", "dist-packages"}
 
 
 # ------------------------------------------------------------------------------------------------- built-in corpora
@@ -60,7 +61,7 @@ def unicode_names() -> Iterator[tuple[str, str]]:
 
 
 def python_stdlib() -> Iterator[tuple[str, str]]:
-    """Yield pairs (path, text) for the files of this Python's standard library, without its tests."""
+    """Yield pairs (path, text) for the source files of this Python's standard library, without its tests."""
     root = Path(sysconfig.get_path("stdlib"))
     for path in sorted(root.rglob("*.py")):
         relative = path.relative_to(root)
@@ -169,7 +170,7 @@ def load_corpus(arguments: CorpusArguments) -> dict[str, Split]:
         if arguments.validation_files:
             loaded["validation"] = load_files(arguments.validation_files, **options)
     rows = {split: keep_text(dataset, arguments.text_column) for split, dataset in loaded.items()}
-    _check_number(arguments, sum(map(len, rows.values())))
+    _check_num_documents(arguments, sum(map(len, rows.values())))
     if "validation" in rows:
         return {split: Split(dataset) for split, dataset in rows.items()}
     return {
@@ -180,7 +181,7 @@ def load_corpus(arguments: CorpusArguments) -> dict[str, Split]:
     }
 
 
-def _check_number(arguments: CorpusArguments, found: int) -> None:
+def _check_num_documents(arguments: CorpusArguments, found: int) -> None:
     if arguments.corpus_documents not in (None, found):
         raise ValueError(
             f"{arguments.name} must have {arguments.corpus_documents:,} documents (`corpus_documents`), but has "
@@ -289,8 +290,8 @@ def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, 
     name, train, validation = arguments.corpus[0], arguments.train_split, arguments.validation_split
     try:
         builder = load_dataset_builder(name, arguments.corpus_config, revision=arguments.corpus_revision)
-        partial = _partial_folders(builder.config.data_files or {})
-        if not partial:
+        partial_folders = _partial_folders(builder.config.data_files or {})
+        if not partial_folders:
             info = builder.info
             if info.download_size and info.dataset_size and not streaming:  # only some data sets state their sizes
                 sizes = info.download_size / 1e9, info.dataset_size / 1e9
@@ -307,11 +308,11 @@ def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, 
             f"{name!r} is neither a built-in corpus ({', '.join(sorted(BUILT_IN))}) nor a file, and cannot be loaded "
             f"as a Hub data set. Check `corpus` and `corpus_revision`. (Cause: {error})"
         ) from error
-    if partial:
+    if partial_folders:
         raise ValueError(
-            f"The data set {name!r} is incomplete: its files are in {', '.join(partial)}, where the Hub stores only "
-            "the first part of a large data set. Set `corpus_revision` to a revision with the whole data set, such as "
-            "a commit of its main branch."
+            f"The data set {name!r} is incomplete: its files are in {', '.join(partial_folders)}, where the Hub stores "
+            "only the first part of a large data set. Set `corpus_revision` to a revision with the whole data set, "
+            "such as a commit of its main branch."
         )
     if validation is None and "validation" in available and train != "validation":
         validation = "validation"
@@ -378,9 +379,9 @@ def load_files(
         return load_dataset(builders[0], data_files=data_files, split="train", streaming=streaming, **options)
     except Exception as error:  # each builder raises its own errors for damaged files and wrong encodings
         reason = error.__cause__ or error
+        content = "parquet" if builders == ["parquet"] else f"{builders[0]} in UTF-8"
         raise ValueError(
-            f"{' '.join(patterns)} cannot be read as {builders[0]} in UTF-8. Check the content of the files. "
-            f"(Cause: {reason})"
+            f"{' '.join(patterns)} cannot be read as {content}. Check the content of the files. (Cause: {reason})"
         ) from error
 
 
@@ -389,7 +390,7 @@ def load_files(
 
 def describe_sources(arguments: CorpusArguments) -> list[dict[str, Any]]:
     """
-    Return what identifies the text of a corpus.
+    Return descriptions that identify the text of a corpus.
 
     For files, and for a data set in a folder, this is the name, size and SHA-256 of every file; for a data set of the
     Hub, its name and commit; and for a built-in corpus, its name and the version of Python.

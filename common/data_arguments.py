@@ -42,7 +42,7 @@ class CorpusArguments(Options):
         least=0,
         below=1,
     )
-    text_column: str = option("text", "Column with the documents; must be text for plain text.")
+    text_column: str = option("text", "Column with the documents. In plain text files, it is `text`.")
     sample_by: SampleBy = option(
         "line", "Part of a plain text file that is one document; `document` means a whole file."
     )

@@ -38,7 +38,11 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Do the same as `atomic_file` for a folder. An old folder at `path` is replaced when the new one is complete."""
+    """
+    Yield a temporary folder next to `path`. If the block ends without an error, rename the folder to `path`.
+
+    An old folder at `path` is removed only when the new one is complete.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_path(path)
     shutil.rmtree(temporary, ignore_errors=True)  # a process that was killed may have left it
@@ -174,12 +178,12 @@ def read_yaml(path: Path, loader: Any = yaml.SafeLoader) -> Any:
         _check_unique_keys(root, path)
         return root and parser.construct_document(root)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read as YAML. Correct the file. (Cause: {error})") from error
+        raise ValueError(f"{path} cannot be read as YAML. Check its path and content. (Cause: {error})") from error
 
 
 def _check_unique_keys(root: yaml.Node | None, path: Path) -> None:
     nodes = [root]
-    for node in nodes:  # the loop appends the children of each node
+    for node in nodes:  # the loop appends the values of each mapping
         if isinstance(node, yaml.MappingNode):
             keys = [key.value for key, _ in node.value]
             if repeated := [key for key in keys if keys.count(key) > 1]:

@@ -44,10 +44,10 @@ def start_accelerator(**options: Any) -> Accelerator:
 
 def close_process_groups() -> None:
     """
-    Close the process groups of torch.distributed.
+    Close the process groups of torch.distributed, which ends their Gloo threads.
 
-    If a Gloo thread freed the tensors of the last collective while Python exits, it would abort the process. The last
-    collective is the one in `together`. This function ends the threads of its group before Python exits.
+    Otherwise, a thread could free the tensors of the last collective (that of `together`) while Python exits. This
+    would abort the process.
     """
     if distributed.is_initialized():
         for group in _cpu_groups.values():

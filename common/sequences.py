@@ -240,7 +240,7 @@ def pack(documents: Dataset, sequence_length: int) -> Dataset:
 
 class PackedRows:
     """
-    Sequences of packed documents: views of the joined ids, which stay in the memory-mapped files of the documents.
+    Sequences of packed documents, which are read from the memory-mapped files of the documents when they are accessed.
 
     Args:
         documents: Documents with the column `input_ids`.

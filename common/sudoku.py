@@ -4,8 +4,8 @@
 Sudoku of 4 x 4, 6 x 6 and 9 x 9 cells: an exact solver, grids, and puzzles with a unique solution.
 
 A grid is a list of the digits of all cells, line by line, where 0 stands for an empty cell. In text, an empty cell is a
-dot. Two grids are in the same class if one can be made from the other by exchanging digits. A class is represented by
-its grid whose first line is 1, 2, 3, ... All random choices depend only on seeds.
+dot. Two grids are in the same class if one can be made from the other by permuting the digits. A class is represented
+by its grid whose first line is 1, 2, 3, ... All random choices depend only on seeds.
 """
 
 from collections.abc import Iterator
@@ -122,7 +122,8 @@ def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None
             any further clue would allow several solutions.
 
     Raises:
-        ValueError: If the puzzle cannot have `num_clues` clues.
+        ValueError: If `num_clues` is more than the number of cells, or less than the number of clues of the minimal
+            puzzle.
     """
     puzzle, remaining = list(grid), len(grid)
     for cell in rng.sample(range(len(grid)), len(grid)):
@@ -135,8 +136,8 @@ def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None
             puzzle[cell] = grid[cell]
     if num_clues not in (None, remaining):
         raise ValueError(
-            f"`num_clues` is {num_clues}, but a puzzle of {to_text(grid)} must have {remaining} to {len(grid)} clues. "
-            "With fewer, it would have several solutions. Set another `num_clues`."
+            f"`num_clues` is {num_clues}, but this puzzle of {to_text(grid)} must have {remaining} to {len(grid)} "
+            "clues. With fewer, it would have several solutions. Set another `num_clues`."
         )
     return puzzle
 
@@ -145,7 +146,7 @@ def training_texts(size: int, form: Form) -> Iterator[tuple[str, str]]:
     """
     Yield pairs (key, text) for `GRIDS_PER_CLASS` random grids of each training class.
 
-    The grids of a class can be made from each other by exchanging digits. They have the same key.
+    All grids of a class have the same key.
 
     Args:
         size: Number of rows.

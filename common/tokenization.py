@@ -84,7 +84,8 @@ def to_bytes(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> bytes:
     """
     Return the UTF-8 bytes of the text of tokens. Unlike decoding, this also works for tokens that split a character.
 
-    The tokenizer must be lossless: byte-level BPE or SentencePiece. A special token stands for its name.
+    The tokenizer must be lossless: byte-level BPE or SentencePiece. Special tokens become their names, such as
+    `<|endoftext|>`.
     """
     is_byte_level = "ByteLevel" in str(tokenizer.backend_tokenizer.decoder)
     added_ids, parts = tokenizer.added_tokens_decoder.keys(), []

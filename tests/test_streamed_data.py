@@ -238,7 +238,7 @@ def test_a_split_of_empty_documents_is_an_error(
 def test_a_corpus_that_is_held_out_completely_is_an_error(arguments: DataArguments) -> None:
     arguments.validation_documents = 1000
     data = load_data(arguments)
-    with pytest.raises(ValueError, match="All documents are held out"):
+    with pytest.raises(ValueError, match="All training documents are empty or held out"):
         next(read(data, range(1)))
 
 

@@ -167,7 +167,7 @@ class TrainingArguments(Options):
     dataloader_num_workers: int = option(
         0, "Number of processes that prepare batches. With 0, the training process prepares the batches.", least=0
     )
-    logging_steps: int = option(10, "Number of steps over which each point of the loss curve is a mean.", least=1)
+    logging_steps: int = option(10, "Number of steps whose mean loss is one point of the loss curve.", least=1)
     eval_steps: int = option(500, "Number of steps between evaluations; the last step is always evaluated.", least=1)
     eval_sequences: int | None = option(None, "Number of held-out sequences to evaluate on; defaults to all.", least=1)
     eval_batch_size: int = option(256, "Number of sequences per forward pass and process in evaluations.", least=1)
@@ -176,7 +176,9 @@ class TrainingArguments(Options):
     keep_every: int | None = option(
         None, "Number of steps between checkpoints that are always kept, in addition to save_total_limit.", least=1
     )
-    num_samples: int = option(4, "Number of texts to generate in each evaluation, for samples/.", least=0)
+    num_samples: int = option(
+        4, "Number of texts to generate in each evaluation. They are written to output_dir/samples.", least=0
+    )
     tracker: Literal["tensorboard", "wandb", "trackio", "none"] = option(
         "tensorboard", "Experiment tracker; TensorBoard writes to output_dir."
     )
@@ -209,7 +211,11 @@ def parse_arguments(argv: list[str]) -> tuple[ModelArguments, DataArguments, Tra
 
 
 def parse_keys(argv: list[str]) -> tuple[ModelArguments, DataArguments, TrainingArguments, set[str]]:
-    """Parse each key by itself, without the model of `init_from`. The set has the given keys."""
+    """
+    Parse `CONFIG.yaml [--key value ...]`, and return the arguments and the set of the given keys.
+
+    Each value is checked by itself. The model of `init_from` is not read.
+    """
     parser = Parser((ModelArguments, DataArguments, TrainingArguments))
     parser.add_argument("config", type=Path, help="YAML file of keys and values, such as configs/quickstart.yaml")
     known = {item.name: item.type for kind in parser.dataclass_types for item in fields(kind)}
@@ -289,7 +295,7 @@ def _given_keys(settings: dict[str, Any], argv: list[str]) -> set[str]:
 
 
 def _copy_architecture(model: ModelArguments, init_from: str, given_keys: set[str]) -> None:
-    """Copy the architecture of a checkpoint. Raise a `ValueError` if the value of a given key differs from it."""
+    """Copy the architecture of the model `init_from`. Raise a `ValueError` if a given key has another value."""
     config = read_config(init_from)
     for item in fields(model):
         given, actual = getattr(model, item.name), getattr(config, item.name, item.default)
@@ -420,8 +426,8 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
     draws_orders = distribution != OrderDistribution(left_to_right_fraction=0.0) or final_fraction is not None
     if objective != "any_order" and draws_orders:
         raise ValueError(
-            f"`objective={objective}` draws masked positions and no orders. Remove `orders`, `block_length`, `stride`, "
-            "`min_context`, `max_context`, `left_to_right_fraction` and `final_left_to_right_fraction`."
+            f"`objective={objective}` masks random positions, so settings of orders have no effect. Remove `orders`, "
+            "`block_length`, `stride`, `left_to_right_fraction` and `final_left_to_right_fraction`."
         )
 
 

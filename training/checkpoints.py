@@ -46,8 +46,8 @@ class StopRequest:
     """
     Context manager that records SIGTERM (from a scheduler) or SIGINT (Ctrl-C), so that a run can stop between steps.
 
-    A second SIGINT interrupts the run immediately. Further SIGTERMs do not, because a scheduler and a launcher may both
-    send SIGTERM, and the second one may arrive while the checkpoint is being written.
+    After the first signal, SIGINT interrupts the run immediately. Further SIGTERMs do not, because a scheduler and a
+    launcher may both send SIGTERM, and the second one may arrive while the checkpoint is being written.
     """
 
     def __init__(self) -> None:
@@ -103,9 +103,9 @@ class CheckpointWriter:
     """
     Writer of the checkpoints of a run.
 
-    A checkpoint becomes visible when it is complete. Then all checkpoints are removed, except for the newest `keep`
-    checkpoints and those that `is_milestone` selects. If a checkpoint cannot be written, for instance because the disk
-    is full, older checkpoints are kept.
+    A checkpoint becomes visible when it is complete. Older checkpoints are then removed, except for the newest
+    `keep` - 1 and those that `is_milestone` selects. If a checkpoint cannot be written, for instance because the disk
+    is full, all older checkpoints are kept.
     """
 
     folder: Path

@@ -5,8 +5,8 @@ Command that estimates the time, memory and disk space of a run, without a GPU a
 
     python training/dry_run.py CONFIG.yaml [--key value ...] [--launch training/accelerate/ddp.yaml] [--gpu H100]
 
-CONFIG.yaml and `--key value` are as for training/pretrain.py. The command fails if memory or disk are too small. It
-loads the tokenizer of the run, but not the corpus.
+CONFIG.yaml and `--key value` are as for training/pretrain.py. The command fails if the memory or the disk is too
+small. It loads the tokenizer of the run, but not the corpus.
 """
 
 import sys
@@ -32,9 +32,9 @@ from training.schedules import first_decay_step
 from training.tracking import flops_per_token
 
 ROOT = Path(__file__).parents[1]
-# Bytes of activations for each token, layer and unit of the width, in 16-bit precision without torch.compile. `none`
-# was measured by counting the tensors that autograd saves. `selective` counts the results of matrix products, and
-# `full` the input of a layer.
+# Bytes of activations for each token, layer and hidden unit, in 16-bit precision without torch.compile. `none` was
+# measured by counting the tensors that autograd saves. `selective` counts the results of matrix products, and `full`
+# the input of a layer.
 ACTIVATION_BYTES = {"none": 96, "selective": 24, "full": 4}
 CHECKPOINT_BYTES = 16  # per parameter, in float32: weight, moving average and AdamW's two moments
 STATE_BYTES = CHECKPOINT_BYTES + 4  # the same and the gradient
@@ -46,7 +46,7 @@ class Arguments(Options):
 
     launch: Path = option(ROOT / "training" / "accelerate" / "ddp.yaml", "Launch file of Accelerate.")
     num_processes: int | None = option(None, "Number of GPUs; defaults to that of the launch file.", least=1)
-    gpu: str = option("H100 80GB", f"Part of the name of the GPU, one of: {', '.join(PEAK_FLOPS)}.")
+    gpu: str = option("H100 80GB", f"Name of the GPU, or a part of it. Known GPUs: {', '.join(PEAK_FLOPS)}.")
     gpu_memory: float = option(80.0, "Memory of each GPU, in GB.", least=0)
     mfu: float = option(0.4, "Assumed model FLOPs utilization.", least=1e-3, below=1)
 
@@ -161,7 +161,7 @@ def device_memory(model: Model, num_tokens: int, training: TrainingArguments, la
         layer_size = sum(weight.numel() for weight in model.model.layers[0].parameters())
         gathered = num_parameters - max(config.num_hidden_layers - 2, 0) * layer_size
         return state + max(activations + logits + gathered * (value_bytes + 4), num_parameters * value_bytes)
-    copies = num_parameters * 2 if value_bytes == 2 else 0
+    copies = num_parameters * 2 if value_bytes == 2 else 0  # the weights in 16 bits, which autocast caches
     # The gradient of the head is summed over chunks in float32, before it is added to that of earlier passes.
     head_gradient = config.hidden_size * config.vocab_size * (value_bytes + 4)
     buckets = 4 * num_parameters if launch["num_processes"] > 1 else 0  # DDP's gradient buckets

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Command that trains an AO-GPT or an encoder-only masked diffusion model, from scratch or from a checkpoint.
+Command that trains an AO-GPT or an encoder-only masked diffusion model, from scratch or from another model.
 
     accelerate launch training/pretrain.py training/configs/quickstart.yaml [--key value ...]
 
@@ -252,16 +252,16 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
     """
     if init_from is None:
         return AutoModel.from_config(config)
-    checkpoint = read_config(init_from)
+    initial_config = read_config(init_from)
     for name in ("num_valid_tokens", "mask_token_id"):
-        given, expected = getattr(config, name), getattr(checkpoint, name)
+        given, expected = getattr(config, name), getattr(initial_config, name)
         if given != expected:
             raise ValueError(
                 f"The tokenizer has {name}={given}, but the model of {init_from} has {name}={expected}. Set "
                 "`tokenizer` to the tokenizer with which the model was trained."
             )
     if not load_weights or torch.get_default_device().type == "meta":
-        return AutoModel.from_config(checkpoint, dtype=torch.float32)
+        return AutoModel.from_config(initial_config, dtype=torch.float32)
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
 
 

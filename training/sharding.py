@@ -69,20 +69,20 @@ def gathered(module: nn.Module, accelerator: Accelerator) -> Iterator[None]:
 
     Processes can then make different forward passes. The weights of a module that is not sharded are not changed.
     """
-    root, *blocks = [part for part in module.modules() if isinstance(part, FSDPModule)] or [None]
+    root, *layers = [part for part in module.modules() if isinstance(part, FSDPModule)] or [None]
     if root is None:
         yield
         return
     root.set_reshard_after_forward(False)
-    for part in (root, *blocks):
+    for part in (root, *layers):
         part.unshard()
     try:
         yield
     finally:
-        for part in (root, *blocks):
+        for part in (root, *layers):
             part.reshard()
-        for block in blocks:
-            block.set_reshard_after_forward(accelerator.state.fsdp_plugin.reshard_after_forward, recurse=False)
+        for layer in layers:
+            layer.set_reshard_after_forward(accelerator.state.fsdp_plugin.reshard_after_forward, recurse=False)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -95,10 +95,10 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def shard_like(tensor: torch.Tensor, model: torch.Tensor) -> torch.Tensor:
-    """Return a copy of the complete tensor `tensor`, with the device and the sharding of the tensor `model`."""
-    tensor = tensor.to(local_part(model).device, copy=True)
-    if not isinstance(model, DTensor) or tensor.dim() != model.dim():  # AdamW's step is a scalar without shards
+def shard_like(tensor: torch.Tensor, template: torch.Tensor) -> torch.Tensor:
+    """Return a copy of the complete tensor `tensor`, with the device and the sharding of `template`."""
+    tensor = tensor.to(local_part(template).device, copy=True)
+    if not isinstance(template, DTensor) or tensor.dim() != template.dim():  # AdamW's step is a scalar without shards
         return tensor
     # src_data_rank=None avoids communication: every process has the complete tensor, and keeps its shard.
-    return distribute_tensor(tensor, model.device_mesh, model.placements, src_data_rank=None)
+    return distribute_tensor(tensor, template.device_mesh, template.placements, src_data_rank=None)

@@ -26,7 +26,13 @@ class StepStatus:
             self._copied.record()
 
     def read(self) -> tuple[float, float, int, bool]:
-        """Wait for the step. Return mean loss, gradient norm, signal (or 0) and failed write of any process."""
+        """
+        Wait for the step, and return its status over all processes.
+
+        Returns:
+            The mean loss; the gradient norm; the stop signal that any process received, or 0; and whether any process
+            could not write its last checkpoint.
+        """
         if self._copied is not None:
             self._copied.synchronize()
         losses, norms, signals, failures = self._values.cpu().unbind(1)

@@ -4,9 +4,9 @@
 Training data that is read, tokenized and packed during training.
 
 Every epoch reads the files in a new random order. The documents of all files and epochs are joined and cut into
-sequences, so no tokens are lost at the end of a file or epoch. A window is `window_size` consecutive sequences, which
-are shuffled together. A sample is a training sequence of a run, and has a number. It depends only on the corpus, the
-seed and this number. A `Position` is a place in the corpus from which to start reading.
+sequences, so no tokens are lost at the end of a file or epoch. A shuffle window, or window, consists of `window_size`
+consecutive sequences, which are shuffled together. A sample is a training sequence of a run, and has a number. It
+depends only on the corpus, the seed and this number.
 """
 
 from collections import deque
@@ -30,12 +30,12 @@ DOCUMENTS_PER_BATCH = 256  # the tokenizer encodes a batch in parallel
 @dataclass(frozen=True)
 class Position:
     """
-    Position in the stream at which a window begins. A window consists of sequences that are shuffled together.
+    Position in the stream at which a shuffle window begins.
 
     Checkpoints contain the position of the current window. Its meaning does not depend on the version of `datasets`.
     """
 
-    window: int = 0  # number of the window
+    window: int = 0  # index of the window in the run
     epoch: int = 0
     shard: int = 0  # index of the file in the order of the epoch
     batch: int = 0  # index of the batch of `DOCUMENTS_PER_BATCH` documents in the file
@@ -58,7 +58,7 @@ class Stream:
         Yield (position, ids) of each batch of documents from `start` on, without end. The ids are those of `encode`.
 
         Raises:
-            ValueError: If all documents of an epoch are held out.
+            ValueError: If all documents of an epoch are empty or held out.
         """
         first_shard, first_batch, num_shards = start.shard, start.batch, self.shards.num_shards
         for epoch in count(start.epoch):
@@ -74,7 +74,7 @@ class Stream:
             first_shard = 0
             if is_empty:
                 raise ValueError(
-                    "All documents are held out, so none are left for training. Decrease `validation_documents`, or "
+                    "All training documents are empty or held out for validation. Decrease `validation_documents`, or "
                     "add documents."
                 )
 

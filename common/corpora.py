@@ -28,6 +28,7 @@ from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builde
 
 from common import path_star, sudoku
 from common.data_arguments import CorpusArguments, SampleBy
+from common.files import hash_file
 from modeling_aogpt.validation import check_choice
 
 logger = logging.getLogger(__name__)
@@ -156,8 +157,6 @@ class Split:
 
 def load_corpus(arguments: CorpusArguments) -> dict[str, Split]:
     """Load the splits `train` and `validation`."""
-    if not arguments.corpus:
-        raise ValueError(f"`corpus` is empty. Set `corpus` to one of {sorted(BUILT_IN)}, files, or a Hub data set.")
     check_choice("sample_by", arguments.sample_by, get_args(SampleBy))
     name = _check_corpus(arguments)
     if name in BUILT_IN:
@@ -213,6 +212,8 @@ def stream_corpus(arguments: CorpusArguments) -> dict[str, IterableDataset]:
 
 def _check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
     """Return the first name in `corpus`. Raise a `ValueError` if the options of the corpus contradict each other."""
+    if not arguments.corpus:
+        raise ValueError(f"`corpus` is empty. Set `corpus` to one of {sorted(BUILT_IN)}, files, or a Hub data set.")
     name = arguments.corpus[0]
     is_whole = name in BUILT_IN or is_hub_name(name)
     others = [*arguments.corpus[1:], *([] if is_streamed else arguments.validation_files)]
@@ -372,6 +373,10 @@ def load_files(
         raise ValueError(f"{' '.join(patterns)} mixes kinds of files ({', '.join(builders)}). Use files of one kind.")
     if empty := [file for file in files if os.path.getsize(file) == 0]:
         raise ValueError(f"{empty[0]} is empty. Use files that contain text.")
+    if builders != ["text"] and sample_by != "line":
+        raise ValueError(
+            f"`sample_by` can only be set for plain text, but {files[0]} is read as {builders[0]}. Remove `sample_by`."
+        )
     options = {"sample_by": sample_by} if builders == ["text"] else {}
     options["num_proc"] = None if streaming else num_proc
     try:
@@ -415,12 +420,3 @@ def _describe_files(patterns: Sequence[str]) -> list[dict[str, Any]]:
         {"name": os.path.basename(file), "bytes": os.path.getsize(file), "sha256": hash_file(file)}
         for file in find_files(patterns)
     ]
-
-
-def hash_file(file: str) -> str:
-    """Return the SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with open(file, "rb") as opened:
-        while block := opened.read(2**24):
-            digest.update(block)
-    return digest.hexdigest()

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files and folders that are written atomically, and JSON files that are checked when read."""
 
+import hashlib
 import json
 import logging
 import os
@@ -170,6 +171,15 @@ def read_json(path: Path, keys: Sequence[str], writer: str) -> dict[str, Any]:
     return content
 
 
+def hash_file(file: str) -> str:
+    """Return the SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with open(file, "rb") as opened:
+        while block := opened.read(2**24):
+            digest.update(block)
+    return digest.hexdigest()
+
+
 def read_yaml(path: Path, loader: Any = yaml.SafeLoader) -> Any:
     """Return the content of a YAML file. Raise a `ValueError` if it cannot be read, or has the same key twice."""
     try:
@@ -189,6 +199,8 @@ def _check_unique_keys(root: yaml.Node | None, path: Path) -> None:
             if repeated := [key for key in keys if keys.count(key) > 1]:
                 raise ValueError(f"{path} has the key {repeated[0]!r} twice in the same mapping. Remove one of them.")
             nodes += [value for _, value in node.value if value not in nodes]
+        elif isinstance(node, yaml.SequenceNode):
+            nodes += [value for value in node.value if value not in nodes]
 
 
 def temporary_path(path: Path) -> Path:

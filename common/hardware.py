@@ -75,8 +75,13 @@ def versions() -> dict[str, str]:
 
 
 def check_precision(device: torch.device, mixed_precision: str) -> None:
-    """Raise a `ValueError` for bf16 on a CPU without bfloat16 instructions. Emulation is up to 100 times slower."""
-    if device.type == "cpu" and mixed_precision == "bf16" and not torch.cpu._is_avx512_bf16_supported():
+    """
+    Raise a `ValueError` for bf16 on an x86 CPU without bfloat16 instructions. Emulation is up to 100 times slower.
+
+    Other kinds of CPUs are not checked.
+    """
+    is_x86 = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
+    if is_x86 and mixed_precision == "bf16" and not torch.cpu._is_avx512_bf16_supported():
         raise ValueError(
             "`mixed_precision` is bf16, but this CPU has no bfloat16 instructions. Train in float32: "
             "--mixed_precision no."

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from transformers import AutoConfig, AutoModel, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import cached_file, extract_commit_hash
 
-from common.files import atomic_folder
+from common.files import atomic_folder, hash_file
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
 
 Model = AOGPTForAnyOrderLM | MDMEncoderForMaskedLM
@@ -130,7 +130,8 @@ def identity_of_weights(name: str) -> str | None:
     """
     Return an identifier of a model's weights: the commit on the Hub or, for a folder, a hash of the tensors.
 
-    The hash does not depend on how the tensors are divided into files. The result is None for an unknown name.
+    The hash of safetensors files does not depend on how the tensors are divided into files. The result is None for an
+    unknown name.
     """
     if not Path(name).is_dir():
         try:
@@ -139,6 +140,7 @@ def identity_of_weights(name: str) -> str | None:
             return None
     try:
         digests = sorted(digest for file in Path(name).glob("*.safetensors") for digest in _digests_of_tensors(file))
+        digests = digests or sorted((file.name, hash_file(file)) for file in Path(name).glob("*.bin"))
     except (OSError, SafetensorError) as error:
         raise ValueError(
             f"The weights of {name} are missing or damaged. Copy or download the model again. (Cause: {error})"

@@ -355,9 +355,10 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 f"but is {eos!r}."
             )
         pad = ids[0] if pad is None else pad
-        if pad >= self.config.vocab_size:
+        if pad >= self.config.vocab_size or pad == self.config.mask_token_id:
             raise ValueError(
-                f"`pad_token_id` must be an id of the vocabulary, 0 to {self.config.vocab_size - 1}, but is {pad}."
+                f"`pad_token_id` must be an id of the vocabulary, 0 to {self.config.vocab_size - 1}, and not the mask "
+                f"id, but is {pad}."
             )
         return torch.tensor(ids, device="cpu"), pad
 
@@ -416,7 +417,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             raise ValueError(
                 f"The sequences would have {length} tokens, {length - num_columns} of them new, but this model takes "
                 f"at most {max_positions} (config.max_position_embeddings). Request at most "
-                f"{max_positions - num_columns} new tokens."
+                f"{max_positions - num_columns} new tokens, or shorten the inputs."
             )
 
     def adjust_generation_fn(
@@ -478,7 +479,7 @@ def check_processors(processors: LogitsProcessorList, has_prefix: bool, is_singl
             raise ValueError(
                 f"{name} needs one row of logits for each sequence in every call, but `generate` calls processors with "
                 "one row for each predicted position. Generate one sequence per call, left to right and one token at a "
-                "time, or load the model with AutoModelForCausalLM."
+                "time with `strategy='parallel'`, or load the model with AutoModelForCausalLM."
             )
 
 

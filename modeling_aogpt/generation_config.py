@@ -262,8 +262,13 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     @property
     def is_left_to_right(self) -> bool:
-        """Return whether the order is left to right, with or without contiguous blocks."""
-        return isinstance(self.order, str) and self.order == "left_to_right" and self.stride is None
+        """
+        Return whether positions are filled in from left to right, with or without contiguous blocks.
+
+        With `unmasking="threshold"`, a position may be filled in before a position to its left.
+        """
+        is_plain = self.stride is None and self.unmasking != "threshold"
+        return isinstance(self.order, str) and self.order == "left_to_right" and is_plain
 
     @property
     def unmasks_one_by_one(self) -> bool:

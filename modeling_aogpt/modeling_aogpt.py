@@ -536,7 +536,7 @@ class AOGPTModel(AOGPTStack):
 
 
 class AOGPTWithHead(AOGPTPreTrainedModel):
-    """Base class of models with a language-model head. All subclasses for decoders load the same checkpoints."""
+    """Base class of models with a language-model head. All subclasses for decoders load the same model folders."""
 
     model_class: type[AOGPTStack] = AOGPTModel
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
@@ -557,7 +557,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
             if name not in ANY_ORDER_METHODS or self.model_class is not AOGPTModel:
                 raise
             raise AttributeError(
-                f"{type(self).__name__} has no `{name}`. Load the checkpoint with AutoModel, which makes an "
+                f"{type(self).__name__} has no `{name}`. Load the model folder with AutoModel, which makes an "
                 "AOGPTForAnyOrderLM."
             ) from error
 

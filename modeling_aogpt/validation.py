@@ -105,7 +105,7 @@ def check_batch(name: str, ids: torch.Tensor) -> None:
     check_tensor(name, ids)
     if ids.dim() != 2 or ids.shape[0] == 0:
         raise ValueError(f"`{name}` must have shape (batch, n) with batch >= 1, but has shape {tuple(ids.shape)}.")
-    if ids.is_floating_point():
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
         raise ValueError(f"`{name}` must hold integers, but has dtype {ids.dtype}. Use {name}.long().")
 
 

@@ -203,6 +203,7 @@ def test_wrong_arguments_are_errors(lines: Path, tmp_path: Path) -> None:
         ("'unicode-names' cannot be combined with .*one.txt", ["unicode-names", paths["one.txt"]], {}),
         ("neither a built-in corpus", ["unicode-name"], {}),
         ("`sample_by` must be one of 'line', .*, but is 'word'", ["unicode-names"], {"sample_by": "word"}),
+        ("`sample_by` can only be set for plain text", [paths["one.jsonl"]], {"sample_by": "paragraph"}),
         ("`sample_by` can only be set for text files", ["unicode-names"], {"sample_by": "document"}),
         ("`validation_fraction` must be below 1, but is 1", ["unicode-names"], {"validation_fraction": 1}),
         ("`corpus` is empty", [], {}),

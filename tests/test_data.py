@@ -15,9 +15,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from common.commands import Parser
-from common.corpora import describe_sources, first_texts, hash_file, load_corpus
+from common.corpora import describe_sources, first_texts, load_corpus
 from common.data import Data, load_data
 from common.data_arguments import DataArguments
+from common.files import hash_file
 from common.sequences import PackedRows, split_context
 from common.tokenization import train_tokenizer
 

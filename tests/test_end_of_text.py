@@ -112,7 +112,15 @@ def test_sequences_end_by_default_if_eos_is_known(arguments: dict) -> None:
     assert (model.generate(eos_token_id=EOS, **arguments)[0, end:] == PAD).all()
 
 
-@pytest.mark.parametrize("arguments", [{}, {"order": "confidence"}, {"stride": 3, "order": "left_to_right"}])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"order": "confidence"},
+        {"stride": 3, "order": "left_to_right"},
+        {"unmasking": "threshold", "threshold": 0.2, "order": "left_to_right"},
+    ],
+)
 def test_orders_that_do_not_grow_from_the_left_never_end_early(arguments: dict) -> None:
     assert model_with_eos(100).generate(**arguments).tolist() == [[EOS] * 12]
 

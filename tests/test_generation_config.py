@@ -384,7 +384,7 @@ def test_invalid_values_are_refused(arguments: dict, message: str) -> None:
         ({"eos_token_id": []}, "`eos_token_id` must be one or several ids of text, 0 to 10"),
         (
             {"pad_token_id": 11, "eos_token_id": 3},
-            "`pad_token_id` must be an id of the vocabulary, 0 to 10, but is 11",
+            "`pad_token_id` must be an id of the vocabulary, 0 to 10, and not the mask id, but is 11",
         ),
     ],
 )

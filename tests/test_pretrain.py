@@ -530,6 +530,25 @@ def test_losses_and_evaluations_are_sent_to_the_tracker(
     assert list((tmp_path / "tensorboard").glob("events.*"))
 
 
+def test_gradient_norms_are_logged_for_their_own_steps(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before an evaluation, the results of two steps are read together. Saving every step reads each one alone."""
+    norms: dict[str, dict[int, float]] = {"1": {}, "8": {}}
+    for save_steps, of_run in norms.items():
+
+        def record(self: Accelerator, values: dict, step: int, of_run: dict = of_run) -> None:
+            of_run[step] = values.get("train/gradient_norm", of_run.get(step))
+
+        monkeypatch.setattr(
+            Accelerator,
+            "log",
+            lambda self, values, step, of_run=of_run: of_run.update({step: values.get("train/gradient_norm")}),
+        )
+        train(config, tmp_path / save_steps, f"--save_steps={save_steps}", "--logging_steps=1")
+    assert norms["1"] == norms["8"]
+
+
 def test_mixed_precision_and_evaluation_of_some_rows(
     config: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

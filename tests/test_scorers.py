@@ -149,6 +149,11 @@ def test_identity_of_weights_does_not_depend_on_shards(tiny_model: AOGPTForAnyOr
         assert identity_of_weights(str(file.parent)) != whole
     save_file({"scale": torch.tensor(2.0), "flag": torch.tensor(True), "half": torch.ones(3).bfloat16()}, file)
     assert identity_of_weights(str(file.parent)) != whole
+    old_format = [tmp_path / str(number) / "pytorch_model.bin" for number in range(2)]
+    for number, path in enumerate(old_format):
+        path.parent.mkdir()
+        path.write_bytes(bytes([number]))
+    assert len({identity_of_weights(str(path.parent)) for path in old_format}) == 2
     file.write_bytes(b"no weights")
     with pytest.raises(ValueError, match=r"weights of .* are missing or damaged"):
         identity_of_weights(str(file.parent))

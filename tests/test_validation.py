@@ -87,6 +87,7 @@ def test_a_value_that_is_not_a_tensor_is_an_error(value: object) -> None:
     [
         (torch.zeros(0, 3).long(), r"`ids` must have shape \(batch, n\) with batch >= 1, but has shape \(0, 3\)"),
         (torch.zeros(3).long(), r"but has shape \(3,\)"),
+        (torch.ones(1, 3).bool(), r"`ids` must hold integers, but has dtype torch\.bool"),
         (torch.zeros(1, 3), r"`ids` must hold integers, but has dtype torch\.float32\. Use ids\.long\(\)"),
     ],
 )

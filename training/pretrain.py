@@ -296,7 +296,7 @@ class Pretraining:
         self.training, self.data, self.settings, self.accelerator = training, data, settings, accelerator
         self.progress = TrainingProgress()
         self.logged = TrainingProgress()  # progress at the time of the last call of `log`
-        self.gradient_norm = math.nan  # gradient norm of the last step, before clipping
+        self.gradient_norms: dict[int, float] = {}  # by step, before clipping; only of steps that may still be logged
         self.tracker_id = secrets.token_hex(8)  # identifies the run in the tracker
         set_seed(training.seed)
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
@@ -425,6 +425,7 @@ class Pretraining:
         for step in range(first, len(losses)):
             if (step + 1) % training.logging_steps == 0 or step + 1 == training.max_steps:
                 self.log(step)
+        self.gradient_norms.clear()
         if losses:
             speed = f"{self.usage()['tokens_per_second']:,.0f} tokens/s"
             bar.set_postfix_str(f"loss {losses[-1]:.3f}, {speed}", refresh=False)
@@ -492,23 +493,24 @@ class Pretraining:
             OSError: If the last checkpoint could not be written in the background.
         """
         training, step = self.training, status.step
-        mean_loss, self.gradient_norm, stop_signal, write_failed = status.read()
+        mean_loss, gradient_norm, stop_signal, write_failed = status.read()
         if write_failed:
             self.checkpoints.wait()  # raises the error, unless only other processes know it
             raise OSError(
                 f"Another process could not write a checkpoint in {training.output_dir}. Older checkpoints are intact. "
                 "Free disk space or correct the folder's permissions, and run the same command again."
             )
-        if not math.isfinite(mean_loss) or (self.accelerator.scaler is None and not math.isfinite(self.gradient_norm)):
+        if not math.isfinite(mean_loss) or (self.accelerator.scaler is None and not math.isfinite(gradient_norm)):
             samples = range(step * training.batch_size, (step + 1) * training.batch_size)
             rows = training_samples(self.data, training.seed).row_numbers(list(samples))
             raise FloatingPointError(
                 f"Loss and gradient must be finite, but at step {step}, the loss is {mean_loss} and the norm of its "
-                f"gradient is {self.gradient_norm}. Decrease `learning_rate`, or increase `warmup_steps`. All "
+                f"gradient is {gradient_norm}. Decrease `learning_rate`, or increase `warmup_steps`. All "
                 f"checkpoints in {training.output_dir} are from earlier steps. The batch contains samples {samples[0]} "
                 f"to {samples[-1]}, which are the training sequences with the indices {rows}."
             )
         self.progress.losses.append(mean_loss)
+        self.gradient_norms[step] = gradient_norm
         return stop_signal
 
     def usage(self, since: TrainingProgress | None = None) -> dict[str, float]:
@@ -536,7 +538,7 @@ class Pretraining:
         window = self.progress.losses[step // self.training.logging_steps * self.training.logging_steps : step + 1]
         values = {
             "train/loss": sum(window) / len(window),
-            "train/gradient_norm": self.gradient_norm,
+            "train/gradient_norm": self.gradient_norms[step],
             "train/learning_rate": learning_rate_at(step, self.training),
         }
         if self.progress.step > self.logged.step:

@@ -84,9 +84,7 @@ def test_an_attention_mask_that_could_be_misread_is_an_error(
     causal: AOGPTForCausalLM, ids: torch.LongTensor, shape: tuple[int, ...]
 ) -> None:
     """An integer mask of 4 dimensions could be boolean (0 is masked) or additive (0 is not masked)."""
-    message = (
-        r"a boolean or floating dtype, but has shape \(1, .*12, 12\) and dtype torch\.int64\. Use attention_mask\.bool"
-    )
+    message = r"floating-point dtype, but has shape \(1, .*12, 12\) and dtype torch\.int64\. Use attention_mask\.bool"
     with pytest.raises(ValueError, match=message):
         causal(ids, attention_mask=torch.ones(shape, dtype=torch.long).tril())
 

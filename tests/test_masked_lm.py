@@ -81,7 +81,7 @@ def test_methods_of_other_views_are_named() -> None:
     for view_class, missing in ((AOGPTForMaskedLM, names), (AOGPTForCausalLM, names - {"generate"})):
         view = view_class(random_model().config)
         for name in missing:
-            message = f"{view_class.__name__} has no `{name}`. Load the checkpoint with AutoModel"
+            message = f"{view_class.__name__} has no `{name}`. Load the model folder with AutoModel"
             with pytest.raises(AttributeError, match=message):
                 getattr(view, name)
         with pytest.raises(AttributeError, match="has no attribute 'no_such_thing'"):

@@ -20,7 +20,7 @@ from common import models
 from common.models import identity_of_weights
 from eval.scorers import CausalScorer, EstimatorSettings, load_scorer
 from eval.scoring import Journal, compute_metrics, ratio_with_error, score_rows, wilson_interval
-from eval.tables import PUBLISHED
+from eval.tables import PUBLISHED, SIZES
 from eval.zero_shot import ScoringArguments, choose_length, format_report, main, output_paths, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
 
@@ -277,7 +277,7 @@ def test_clean_protocol_drops_nothing_and_rounds_nothing(folder: str, data_dir: 
 def test_table_contains_the_published_rows(
     folder: str, data_dir: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eval.tables.SMALL", (0, 1e9))
+    monkeypatch.setitem(SIZES, "small", (0, 1e9))
     monkeypatch.chdir(tmp_path)
     main([folder, "--datasets", "ptb", "--data-dir", data_dir, "--protocol", "clean"])
     (output,) = Path("runs/zero_shot").glob("*/*")  # the default folder; no unfinished batches are left

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast, SequenceBiasLogitsProcessor
+from transformers import PreTrainedTokenizerFast
 
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.infilling import combine_lengths
@@ -175,9 +175,9 @@ def test_repeated_lengths_count_once(model: AOGPTForAnyOrderLM) -> None:
 
 def test_a_gap_at_the_end_does_not_stop_at_end_of_text() -> None:
     """Otherwise, padding would make the gap shorter than its length."""
-    model, likes_end = random_model(eos_token_id=EOS, pad_token_id=5), SequenceBiasLogitsProcessor([[[EOS], 20.0]])
-    arguments = {"order": "left_to_right", "do_sample": False, "logits_processor": [likes_end]}
-    assert model.infill(torch.tensor([3, MASK]), lengths=[3], **arguments).sequences.tolist() == [[3, EOS, EOS, EOS]]
+    arguments = {"lengths": [3], "order": "left_to_right", "suppress_tokens": list(range(EOS + 1, MASK))}
+    output = random_model(eos_token_id=EOS, pad_token_id=5).infill(torch.tensor([3, MASK]), **arguments)
+    assert output.sequences.tolist() == [[3, EOS, EOS, EOS]]
 
 
 def test_a_gap_at_the_end_may_have_one_length(model: AOGPTForAnyOrderLM) -> None:

@@ -193,14 +193,14 @@ def read_yaml(path: Path, loader: Any = yaml.SafeLoader) -> Any:
 
 def _check_unique_keys(root: yaml.Node | None, path: Path) -> None:
     nodes = [root]
-    for node in nodes:  # the loop appends the values of each mapping
+    for node in nodes:  # the loop appends the children of each node
+        children = node.value if isinstance(node, yaml.SequenceNode) else []
         if isinstance(node, yaml.MappingNode):
             keys = [key.value for key, _ in node.value]
             if repeated := [key for key in keys if keys.count(key) > 1]:
                 raise ValueError(f"{path} has the key {repeated[0]!r} twice in the same mapping. Remove one of them.")
-            nodes += [value for _, value in node.value if value not in nodes]
-        elif isinstance(node, yaml.SequenceNode):
-            nodes += [value for value in node.value if value not in nodes]
+            children = [value for _, value in node.value]
+        nodes += [child for child in children if child not in nodes]
 
 
 def temporary_path(path: Path) -> Path:

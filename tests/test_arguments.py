@@ -231,6 +231,8 @@ def test_help_is_printed(capsys: pytest.CaptureFixture) -> None:
 def test_a_repeated_key_is_an_error(config: Path) -> None:
     with pytest.raises(ValueError, match=r"has the key 'seed' twice in the same mapping\. Remove one of them"):
         parse_arguments(add_lines(config, "seed: 1", "seed: 2"))
+    with pytest.raises(ValueError, match="has the key 'a' twice"):
+        parse_arguments(add_lines(config, "seed: [{a: 1, a: 2}]"))
 
 
 @pytest.mark.parametrize("text", ["{rope_theta: 500}", """'{"rope_theta": 500}'"""])

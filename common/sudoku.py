@@ -110,6 +110,29 @@ def relabel(grid: tuple[int, ...], size: int, rng: Random) -> Grid:
     return [names[digit - 1] for digit in grid]
 
 
+def representative_of(grid: Grid, size: int) -> tuple[int, ...]:
+    """Return the representative of the class of a grid."""
+    names = {digit: name for name, digit in enumerate(grid[:size], start=1)}
+    return tuple(names[digit] for digit in grid)
+
+
+def rearrange(size: int, rng: Random) -> list[int]:
+    """
+    Return a random permutation of the cells that makes a grid from every grid.
+
+    Lines of the same boxes change places, and rows and columns of boxes change places. A puzzle that is rearranged in
+    the same way as its solution has no other solution, and is minimal if it was minimal before.
+    """
+
+    def lines(width: int) -> list[int]:
+        starts = rng.sample(range(0, size, width), size // width)
+        return [start + offset for start in starts for offset in rng.sample(range(width), width)]
+
+    height, width = BOXES[size]
+    rows, columns = lines(height), lines(width)
+    return [row * size + column for row in rows for column in columns]
+
+
 def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None) -> Grid:
     """
     Remove clues from `grid` in random order, and return a puzzle whose only solution is `grid`.
@@ -146,32 +169,43 @@ def training_texts(size: int, form: Form) -> Iterator[tuple[str, str]]:
     """
     Yield pairs (key, text) for `GRIDS_PER_CLASS` random grids of each training class.
 
-    All grids of a class have the same key.
+    All grids of a class have the same key. A minimal puzzle is made for each class, which takes most of the time. With
+    puzzles, the texts are therefore random rearrangements of this puzzle. They belong to other training classes.
 
     Args:
         size: Number of rows.
-        form: `"grid"`: a text is a grid. `"clues"`: in every second text, the clues of a puzzle are in brackets, which
-            mark the context, such as `1[2]34[1]...`; the other texts are plain grids. `"puzzle"`: a text is
-            `[PUZZLE=]GRID`. A puzzle contains the clues of a minimal puzzle, and a random number of the other cells, so
-            its solution is unique. The grids of a class have the same minimal puzzle, up to the digits.
+        form: `"grid"`: a text is a grid. `"clues"`: a text is a grid in which the clues of a minimal puzzle are in
+            brackets, which mark the context, such as `1[2]34[1]...`. `"puzzle"`: a text is `[PUZZLE=]GRID`. A puzzle
+            contains the clues of a minimal puzzle, and a random number of the other cells.
     """
     training_classes = [representative for representative in classes(size) if not is_test_class(representative)]
     for representative in progress_bar(training_classes, desc="Making puzzles", disable=form == "grid"):
         key = to_text(list(representative))
         rng = Random(f"train {key}")
-        grids = [relabel(representative, size, rng) for _ in range(GRIDS_PER_CLASS)]
         if form == "grid":
-            yield from ((key, to_text(grid)) for grid in grids)
-            continue
-        minimal = make_puzzle(list(representative), size, rng)
-        missing = [cell for cell, digit in enumerate(minimal) if not digit]
-        for number, grid in enumerate(grids):
-            empty = set(rng.sample(missing, rng.randint(1, len(missing))))
-            if form == "puzzle":
-                puzzle = [0 if cell in empty else digit for cell, digit in enumerate(grid)]
-                yield key, f"[{to_text(puzzle)}=]{to_text(grid)}"
-            else:
-                yield key, _mark_clues(grid, empty) if number % 2 else to_text(grid)
+            yield from ((key, to_text(relabel(representative, size, rng))) for _ in range(GRIDS_PER_CLASS))
+        else:
+            minimal = make_puzzle(list(representative), size, rng)
+            for _ in range(GRIDS_PER_CLASS):
+                yield _rearranged_text(representative, minimal, size, form, rng)
+
+
+def _rearranged_text(
+    representative: tuple[int, ...], minimal: Grid, size: int, form: Form, rng: Random
+) -> tuple[str, str]:
+    """Return (key, text) for a random rearrangement of a minimal puzzle that belongs to a training class."""
+    while True:
+        cells = rearrange(size, rng)
+        image = representative_of([representative[cell] for cell in cells], size)
+        if not is_test_class(image):
+            break
+    key, grid = to_text(list(image)), relabel(image, size, rng)
+    missing = [number for number, cell in enumerate(cells) if not minimal[cell]]
+    if form == "clues":
+        return key, _mark_clues(grid, set(missing))
+    empty = set(rng.sample(missing, rng.randint(1, len(missing))))
+    puzzle = [0 if number in empty else digit for number, digit in enumerate(grid)]
+    return key, f"[{to_text(puzzle)}=]{to_text(grid)}"
 
 
 def _mark_clues(grid: Grid, empty: set[int]) -> str:

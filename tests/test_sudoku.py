@@ -120,14 +120,42 @@ def test_splits_have_no_class_in_common(corpus: str) -> None:
     assert len(set.union(*classes, test)) == 12
 
 
-def test_training_puzzles_have_a_unique_solution() -> None:
-    texts = {form: [text for _, text in sudoku.training_texts(4, form)] for form in ("grid", "clues", "puzzle")}
-    pairs = {form: list(map(clues_of, texts[form])) for form in ("clues", "puzzle")}
-    assert pairs["clues"][1::2] == pairs["puzzle"][1::2]
-    assert texts["clues"][::2] == texts["grid"][::2]  # without brackets
-    assert [grid for _, grid in pairs["puzzle"]] == texts["grid"]
-    for puzzle, grid in pairs["puzzle"]:
-        cells = [0 if cell == "." else int(cell) for cell in puzzle]
-        assert list(map(sudoku.to_text, sudoku.solve(cells, 4))) == [grid]
-    # From the fewest clues of a puzzle to all cells but one.
-    assert {16 - puzzle.count(".") for puzzle, _ in pairs["puzzle"]} == set(range(4, 16))
+def cells_of(puzzle: str) -> list[int]:
+    return [0 if cell == "." else int(cell) for cell in puzzle]
+
+
+@pytest.mark.parametrize("form", ["clues", "puzzle"])
+def test_training_puzzles_have_a_unique_solution(form: sudoku.Form) -> None:
+    pairs = [clues_of(text) for _, text in sudoku.training_texts(4, form)]
+    for puzzle, grid in pairs:
+        assert list(map(sudoku.to_text, sudoku.solve(cells_of(puzzle), 4))) == [grid]
+    counts = {16 - puzzle.count(".") for puzzle, _ in pairs}
+    # Minimal puzzles, or those with a random number of further cells, up to all cells but one.
+    assert counts <= {4, 5, 6} if form == "clues" else counts == set(range(4, 16))
+
+
+def test_training_puzzles_with_brackets_are_minimal() -> None:
+    for _, text in sudoku.training_texts(4, "clues"):
+        puzzle = cells_of(clues_of(text)[0])
+        for cell, clue in enumerate(puzzle):
+            assert not clue or not sudoku.has_unique_solution([*puzzle[:cell], 0, *puzzle[cell + 1 :]], 4)
+
+
+@pytest.mark.parametrize("form", ["grid", "clues", "puzzle"])
+def test_keys_are_the_training_classes_of_the_texts(form: sudoku.Form) -> None:
+    training = {sudoku.to_text(list(grid)) for grid in sudoku.classes(4) if not sudoku.is_test_class(grid)}
+    pairs = list(sudoku.training_texts(4, form))
+    assert {key for key, _ in pairs} == training
+    assert all(key == class_of(clues_of(text)[1] if form != "grid" else text) for key, text in pairs)
+
+
+@pytest.mark.parametrize("size", [4, 6, 9])
+def test_rearranged_grids_are_grids(size: int) -> None:
+    grid, rng = next(sudoku.solve([0] * size**2, size, Random(0))), Random(1)
+    images = [[grid[cell] for cell in sudoku.rearrange(size, rng)] for _ in range(30)]
+    assert all(is_valid(image, size) for image in images)
+    assert len(set(map(tuple, images))) > 20
+    assert all(
+        sudoku.to_text(list(sudoku.representative_of(image, size))) == class_of(sudoku.to_text(image))
+        for image in images
+    )

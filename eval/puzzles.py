@@ -68,9 +68,9 @@ INK = "#22262a"
 COLORS = (BLUE, GREEN, ORANGE, RED, GREY)  # colors of the recipes
 # Descriptions of the puzzles for the report. A key is the start of the names of the corpora.
 TASKS = {
-    "sudoku": "Sudoku puzzles ({clues}), each with a unique solution. No solution can be\n"
-    "made from a training grid by exchanging digits. Other symmetries are not excluded: if two rows of a box are\n"
-    "exchanged, most held-out grids of 6 x 6 cells become training grids up to the digits",
+    "sudoku": "Sudoku puzzles ({clues}), each with a unique solution. No solution is a\n"
+    "training grid with other names of the digits. Other symmetries are not excluded: if two rows of a box are\n"
+    "exchanged, most held-out grids of 6 x 6 cells become such a training grid",
     "path-star": "[path-star graphs](https://arxiv.org/abs/2403.06963). A text lists the edges\n"
     "of a graph, then the first and the last node of a path, then all nodes of this path, which are missing. The\n"
     "training texts do not contain these graphs",

@@ -268,7 +268,7 @@ def first_texts(stream: IterableDataset, split: str, arguments: CorpusArguments,
 
 
 def no_text_error(split: str, arguments: CorpusArguments, is_hashed: bool = False) -> ValueError:
-    """Return the error that a split has no text. With `is_hashed`, a hash decides which documents are in the split."""
+    """Return the error for a split without text. With `is_hashed`, hashes decide which documents are in the split."""
     files = arguments.validation_files if split == "validation" else []
     hint = f", or change `validation_fraction` ({arguments.validation_fraction})" if is_hashed else ""
     return ValueError(

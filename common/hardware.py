@@ -47,7 +47,7 @@ def device_name(device: torch.device) -> str:
     """Return the name of a GPU or, for other devices, of the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    cpu_info = Path("/proc/cpuinfo")  # platform.processor() has no names on Linux
+    cpu_info = Path("/proc/cpuinfo")  # on Linux, platform.processor() gives no model name
     lines = cpu_info.read_text(encoding="utf-8").splitlines() if cpu_info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()

@@ -256,7 +256,7 @@ class PackedRows:
         self._ends = np.cumsum([len(part) for part in self._parts], dtype=np.int64)
 
     def __reduce__(self) -> tuple[type["PackedRows"], tuple[Dataset, int]]:
-        return PackedRows, (self.documents, self.sequence_length)  # pickled for workers, which map the files again
+        return PackedRows, (self.documents, self.sequence_length)  # workers memory-map the files again
 
     def __len__(self) -> int:
         return int(self._ends[-1]) // self.sequence_length

@@ -216,7 +216,7 @@ def _mark_clues(grid: Grid, empty: set[int]) -> str:
 
 def held_out_puzzles(size: int, count: int, num_clues: int | None = None) -> list[tuple[Grid, Grid]]:
     """
-    Return `count` pairs (puzzle, solution) of test classes, which no corpus contains.
+    Return `count` pairs (puzzle, solution). The solutions are from test classes, which no corpus contains.
 
     The same arguments always give the same pairs. The classes are in random order. A class is used for a second puzzle
     only when all classes have been used.

@@ -50,10 +50,10 @@ SCRIPTS_WITHOUT_BLANKS = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "THAI", 
 
 SUMMARY = """# Infilling
 
-In held-out documents (for packed text: sequences), the model fills in gaps, one in each. A gap is {gap}.
-The documents are evenly spaced in the held-out text. The model chooses the likeliest tokens, and starts at the position
-of which it is most certain. "Only the text before" means that it fills in the gap from left to right, without the text
-after it.
+The model fills in one gap in each of several documents (for packed text: sequences), which are evenly spaced in the
+held-out text. A gap is {gap}.
+Each step fills in the position of which the model is most certain, with the likeliest token. "Only the text before"
+means that it fills in the gap from left to right, without the text after it.
 
 If the length of the gap is not given, it is chosen from 1 to {max_length}. "Length by the text around the gap" is
 the length that gives the text around the gap the highest likelihood, as in `infill`. "Length by the filled gap" means
@@ -68,7 +68,7 @@ ROUGE-L is the F1 score between the words of the filled and of the original gap.
 completed with the text around it. Words are sequences of Unicode letters, combining marks and digits, in lower case. In
 scripts without blanks between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese), each character is a word.
 
-Intervals in brackets are 95 % confidence intervals (Wilson) over the gaps. After ± is the standard error over the gaps.
+Intervals in brackets are 95 % confidence intervals (Wilson) over the gaps. Values after ± are standard errors.
 
 {table}
 """

@@ -147,7 +147,7 @@ def solve(run: dict[str, Any], options: PuzzleArguments) -> dict[str, Any]:
     settings, folder = run["arguments"], Path(run["run"]) / "model"
     texts = make_puzzles(settings["corpus"][0], options)
     model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
-    has_prompt = "=" in texts[0][0]  # the solution follows the puzzle
+    has_prompt = "=" in texts[0][0]  # PROMPT=SOLUTION
     inputs, solutions = encode(texts, tokenizer, None if has_prompt else settings["sequence_length"])
     measured, shown = {}, None
     for name in decodings_of(settings):

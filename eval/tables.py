@@ -148,9 +148,9 @@ def _format_cell(scored: dict[str, Any] | None, measure: str) -> str:
 
 def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -> str:
     """
-    Return Table 1 with `results` in bold.
+    Return a table of generative perplexities like the paper's Table 1, with the models of `results` in bold.
 
-    Published results are shown above them if GPT-2 large is the judge, and `average` is `"mean"`. A cell has the form
+    If GPT-2 large is the judge and `average` is `"mean"`, published results are shown above them. A cell has the form
     "generative perplexity ± standard error / mean unigram entropy of the samples in nats". `average` is `"mean"` for
     the mean perplexity of the samples, as published. It is `"pooled"` for the perplexity over all tokens, on which a
     few bad samples have less effect.

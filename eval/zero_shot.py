@@ -319,7 +319,7 @@ def format_report(results: dict[str, Any]) -> str:
         for measure, metrics in scored["measures"].items()
     ]
     header = ("text", "documents", "tokens", "dropped", "log-likelihood", "sequences", "perplexity", "bits per byte")
-    table = f"{markdown_table(header, rows, 'lrrrlrrr')}\n\nAfter ± is the standard error over sequences."
+    table = f"{markdown_table(header, rows, 'lrrrlrrr')}\n\nValues after ± are standard errors over sequences."
     return f"{table}\n\n{zero_shot_table([results])}" if results["arguments"]["datasets"] else table
 
 

@@ -137,9 +137,9 @@ class OrderDistribution:
 
         `seed` is the seed of the run, and `samples` (batch,) are the seeds of the samples, such as their indices.
         Positions from `lengths` on are padding and come last. `fractions` (batch, 1) are the probabilities of the
-        left-to-right order, and default to `left_to_right_fraction`. With `"context_first"`, the context comes first,
-        from left to right. It is drawn for samples without any position in `given_context` (batch, width), unless they
-        get the left-to-right order. Other orders have no context. The order of sample b depends only on `seed` and on
+        left-to-right order, and default to `left_to_right_fraction`. The context comes first, from left to right. It is
+        `given_context` (batch, width). For samples in which this is empty, `"context_first"` draws a context, unless
+        they get the left-to-right order. Other `orders` draw none. The order of sample b depends only on `seed` and on
         the values of these tensors at b.
         """
         positions = torch.arange(width, device=samples.device)

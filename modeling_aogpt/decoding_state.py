@@ -113,13 +113,12 @@ class DecodingState:
     ) -> None:
         self.model = model
         is_masked = ids == model.config.mask_token_id
-        # Values of shape (batch, n), indexed by rank. `orders` contains the columns of `ids`, in which padding counts.
-        # In `positions`, padding does not count.
+        # Values (batch, n), by rank. `orders` contains columns of `ids`. In `positions`, padding does not count.
         self.orders = group_orders(orders, torch.where(is_padding, 2, is_masked.long()))
         self.ids = index_by_rank(ids, self.orders)  # a masked rank may contain the mask, a draft or a re-masked token
         self.positions = index_by_rank(token_positions(~is_padding), self.orders)
         self.blocks = index_by_rank(blocks, self.orders)
-        self.unmasking_steps = torch.full_like(ids, -1)  # step that filled the rank in; -1 if none
+        self.unmasking_steps = torch.full_like(ids, -1)  # step that filled in the rank; -1 if none
         self.token_logprobs = torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
         # Numbers of ranks, (batch,) on the CPU. Ranks from `num_context` to `ends` - 1 are masked. `ends` is lower than
         # `num_tokens` in sequences that have ended with an end-of-text token.

@@ -198,14 +198,14 @@ def avoid_single_query(
     Transformers stacks the queries of a group instead, but only if there is a mask. This takes 0.1 to 0.25 of the time.
     If the installed version of Transformers does not stack queries, grouped queries are returned unchanged.
     """
-    # Check sizes last, because `torch.compile` would compile one graph for each result.
+    # Check sizes last: each outcome of a size check makes `torch.compile` compile another graph.
     is_slow = query.dtype == torch.bfloat16 and is_plain_inference(query, key)
     if not (is_slow and query.shape[2] == 1 and key.shape[2] >= MIN_KEYS_TO_REPEAT):
         return query, attention_mask
     is_grouped = query.shape[1] != key.shape[1]
     if is_grouped and not STACKS_QUERIES:
         return query, attention_mask
-    if attention_mask is None:  # without a mask, the repeated queries would be causal
+    if attention_mask is None:  # without a mask, their attention would be causal
         attention_mask = torch.ones(1, 1, 1, key.shape[2], dtype=torch.bool)
     return (query if is_grouped else query.repeat(1, 1, 2, 1)), attention_mask
 

@@ -79,7 +79,7 @@ class PromptLookupDrafts:
         state, device = self.state, self.state.ids.device
         width, batch_size = int(max_drafts.max()), len(max_drafts)
         context = to_device(state.num_context, device)
-        # Masked positions have the value -1, which never matches. Later drafts treat earlier drafts as unmasked tokens.
+        # Masked positions are -1, which never matches. Each draft is added to `text`, so later drafts can match it.
         is_unmasked = state.ranks_between(torch.zeros_like(state.num_context), state.num_context)
         text = index_by_position(state.ids.masked_fill(~is_unmasked, -1), state.orders)
         tokens = torch.zeros(batch_size, width, dtype=torch.long, device=device)
@@ -149,9 +149,9 @@ class SpeculativeSampler:
 
     def run(self, first_step: int, after_step: Callable[[], None]) -> int:
         """
-        Unmask all masked positions, starting at step `first_step`, and return the index of the step after the last one.
+        Run rounds until no position is masked, and return the index of the step after the last one.
 
-        A step is a round. `after_step` is called after each round.
+        Each round is a step, starting with step `first_step`. `after_step` is called after each round.
         """
         step = first_step
         while self.state.num_masked.any():

@@ -196,7 +196,7 @@ class ScheduledUnmasking(UnmaskingRule):
         self._initial_num_masked: int | None = None
 
     def steps(self, state: DecodingState) -> Iterator[tuple[int, torch.LongTensor]]:
-        """Yield the steps of the schedule."""
+        """Yield each step, and the number (batch,) of ranks that the schedule assigns to it."""
         num_masked = int(state.num_masked.max())
         self._initial_num_masked = self._initial_num_masked or num_masked
         if self.num_steps is None:

@@ -161,7 +161,7 @@ def test_command_prints_and_writes_the_metrics(
     assert text_results(json.loads(output.read_text()))["any_order"]["perplexity_standard_error"] is None
     printed = capsys.readouterr().out.splitlines()
     assert "±" not in printed[3]
-    assert printed[5] == "After ± is the standard error over sequences."
+    assert printed[5] == "Values after ± are standard errors over sequences."
     assert list(output.parent.iterdir()) == [output]  # no unfinished batches are left
 
 

@@ -154,10 +154,10 @@ class TrainingArguments(Options):
     )
     ema_decay: float = option(0.9999, "Decay of the moving average of the weights.", least=0, below=1)
     mixed_precision: Literal["no", "bf16", "fp16"] | None = option(
-        None, "Precision of training passes; defaults to the setting of `accelerate launch`, or to no."
+        None, "Precision of training passes. Defaults to that of `accelerate launch`, or else to no (float32)."
     )
     dynamo_backend: Literal["no", "eager", "aot_eager", "inductor"] | None = option(
-        None, "Backend of torch.compile; defaults to the setting of `accelerate launch`, or to no."
+        None, "Backend of torch.compile. Defaults to that of `accelerate launch`, or else to no (eager mode)."
     )
     activation_checkpointing: Literal["none", "selective", "full"] = option(
         "none",

@@ -30,7 +30,7 @@ SAMPLE_SEED = 20250624  # the same in every evaluation, so that texts differ bet
 @torch.no_grad()
 def evaluate(model: Model, rows: Dataset, training: TrainingArguments, accelerator: Accelerator) -> dict[str, Any]:
     """
-    Compute the bits per byte of `eval_sequences` evenly spaced sequences. The processes divide the sequences.
+    Compute the bits per byte of `eval_sequences` evenly spaced sequences, which are divided among the processes.
 
     Returns:
         A dictionary with the bits per byte `left_to_right` (decoders only) and `any_order`, and the number of

@@ -105,7 +105,7 @@ def remove_mask_token(folder: Path) -> None:
     path = folder / "tokenizer_config.json"
     content = json.loads(path.read_text(encoding="utf-8"))
     content.pop("mask_token", None)
-    if decoder := content.get("added_tokens_decoder"):  # without it, tokenizer.json lists the added tokens
+    if decoder := content.get("added_tokens_decoder"):  # absent if only tokenizer.json lists the added tokens
         content["added_tokens_decoder"] = {
             key: item for key, item in decoder.items() if item["content"] != MASK.content
         }

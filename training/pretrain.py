@@ -182,7 +182,7 @@ def find_start(
             if checkpoint is None and changed:
                 raise ValueError(
                     f"The run in {training.output_dir} is finished with {_format_saved(changed)}, but has no "
-                    "checkpoint from which to extend it. Restore the old value, train its model further as a new run "
+                    "checkpoint from which to extend it. Restore the old value, start a new run from its model "
                     "with `--init_from`, or choose another `output_dir`."
                 )
             if checkpoint is None and results is None and (training.output_dir / "model").exists():
@@ -233,7 +233,7 @@ def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Ch
     elif too_late:
         raise ValueError(
             f"The run in {training.output_dir} cannot continue with `max_steps={training.max_steps}`: "
-            f"{'; '.join(too_late)}. Restore the old value, or train its model further as a new run, with "
+            f"{'; '.join(too_late)}. Restore the old value, or start a new run from its model, with "
             "`--init_from` and another `--output_dir`. Runs with `learning_rate_schedule=warmup_stable_decay` can "
             "be extended from the checkpoint before their decay, if `left_to_right_steps` stays the same."
         )

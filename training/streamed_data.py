@@ -55,7 +55,7 @@ class Stream:
 
     def batches(self, seed: int, start: Position) -> Iterator[tuple[Position, list[int]]]:
         """
-        Yield (position, ids) of each batch of documents from `start` on, without end. The ids are those of `encode`.
+        Yield the position and the ids (see `encode`) of each batch of documents from `start` on, in endless epochs.
 
         Raises:
             ValueError: If all documents of an epoch are empty or held out.

@@ -117,7 +117,7 @@ def packed_and_patched(target: object, attribute: str, value: object) -> Iterato
 
 
 class WithoutCache(CachedDecodingState):
-    """Decoding state without a cache: every pass computes all rows of the context again."""
+    """Decoding state without a cache: every pass recomputes all rows of the context."""
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
         """Predict the next `num_queries[b]` masked ranks of sequence b, each given all unmasked tokens of b."""

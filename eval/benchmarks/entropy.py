@@ -46,7 +46,7 @@ class Arguments(Options):
 
 def draw_markov_chain(generator: torch.Generator) -> torch.DoubleTensor:
     """Return the probabilities (16,) of `SEQUENCES` in a Markov chain whose transition probabilities are random."""
-    ones = torch.rand(3, generator=generator, dtype=torch.float64)  # p(1) at the first position, after 0 and after 1
+    ones = torch.rand(3, generator=generator, dtype=torch.float64)  # p(bit = 1): first bit, after a 0, after a 1
     previous = pad(SEQUENCES[:, :-1] + 1, (1, 0))
     return torch.where(SEQUENCES == 1, ones[previous], 1 - ones[previous]).prod(dim=-1)
 

@@ -54,8 +54,8 @@ def measure_machine(config: AOGPTConfig, device: torch.device, dtype: torch.dtyp
     is_cpu = device.type == "cpu"
     num_rows, num_calls = (512, 1) if is_cpu else (2**14, 16)
     width, inner = config.hidden_size, config.intermediate_size
-    # A layer counts as three matrices of the size of an MLP's matrix: two of the MLP, and the four smaller matrices of
-    # attention, which together have the size of one.
+    # A layer is as large as three MLP matrices: the two of its MLP, and the four of attention, which together have the
+    # size of one.
     num_layers = 3 * config.num_hidden_layers
     sizes = [inner] * num_layers if is_cpu else [inner * num_layers]
     options: dict[str, Any] = {"bias": False, "device": device, "dtype": dtype}
@@ -145,7 +145,7 @@ def run_in_new_process(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def measure_memory(config: AOGPTConfig, lengths: list[int], device: str, dtype: torch.dtype) -> list[dict[str, Any]]:
     """
-    Return the memory of a generation of one sequence for each length. Each measurement runs in a new process.
+    Return, for each length, the bytes needed to generate one sequence. Each measurement runs in a new process.
 
     `cache_bytes` is the size of the keys and values, and `modulation_bytes` the size of the modulation table.
     `peak_bytes` is the largest increase of the memory of the process (on CUDA: of allocated memory) during generation.
@@ -163,7 +163,7 @@ def measure_memory(config: AOGPTConfig, lengths: list[int], device: str, dtype: 
 def measure_decoder(
     sizes: dict[str, Any], length: int, device_name: str, dtype: torch.dtype, threads: int
 ) -> dict[str, int]:
-    """Return the memory of a generation of one sequence with a decoder (see `measure_memory`)."""
+    """Return the bytes that a decoder needs to generate one sequence (see `measure_memory`)."""
     model = _make_decoder(sizes, length, device_name, dtype, threads)
     model.generate(max_length=min(length, 2))  # so that libraries that are loaded once per process are not counted
     held = {}

@@ -187,7 +187,7 @@ def time_contenders(
     failed: set[str] = set()
 
     def attempt(name: str, function: Callable[..., Any], *values: Any) -> Any:
-        """Return the result of a function that calls a contender, or None if the contender runs out of memory."""
+        """Return `function(*values)`, or None if the contender runs out of GPU memory, now or in an earlier call."""
         if name in failed:
             return None
         try:

@@ -16,7 +16,7 @@ from common.reports import BLUE, GREEN, GREY, MARKERS, ORANGE, RED, markdown_tab
 
 RANDOM_WEIGHTS = (
     "All weights are random. This does not change the time of a pass, but it changes how many drafts are accepted, so "
-    "speculative decoding and prompt lookup take other times with trained models. "
+    "the times of speculative decoding and prompt lookup are different with trained models. "
 )
 
 

@@ -204,8 +204,8 @@ def _read_question(name: str, entry: dict[str, Any] | str, arms: list[str]) -> Q
     for arm in (*question.arms, question.baseline, question.left_to_right or question.baseline):
         if arm not in arms or arm not in question.arms:
             raise ValueError(
-                f"The question {name!r} names the arm {arm!r}, which it cannot use. Its `arms` must be arms of the "
-                f"study. Its `baseline` and `left_to_right` must be among its `arms` ({', '.join(question.arms)})."
+                f"The question {name!r} cannot use the arm {arm!r}. Its `arms` must be arms of the study. Its "
+                f"`baseline` and `left_to_right` must be among its `arms` ({', '.join(question.arms)})."
             )
     return question
 

@@ -37,8 +37,8 @@ UNIGRAM = "token frequencies"  # name of the unigram model in reports
 # 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom. For more degrees of freedom, the last
 # one is used, which makes the intervals slightly too wide.
 T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
-# Number of held-out sequences for which halves are drawn together. It does not depend on `eval_batch_size`, so that all
-# arms predict the same tokens. (`conditional_log_likelihood` limits the rows of a forward pass.)
+# Number of sequences per call of `infilling_nats`, which draws the halves. It is the same for all arms, so that they
+# predict the same tokens. (`conditional_log_likelihood` limits the rows of a forward pass.)
 INFILLING_SEQUENCES = 256
 
 
@@ -397,7 +397,8 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
             "Its bits per byte are the same in all orders."
         )
     settings = (
-        f"* {arm}: " + ", ".join(f"`{key}: {value}`" for key, value in results["settings_of_arms"][arm].items())
+        f"* {arm}: "
+        + (", ".join(f"`{key}: {value}`" for key, value in results["settings_of_arms"][arm].items()) or "none")
         for arm in arms
     )
     spread = (
@@ -420,11 +421,11 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
                 "halves, and each half is predicted in random order, given the other. A decoder reads the other half "
                 "from left to right.",
                 f"* *{MEASURES['own_orders'].capitalize()}*: the held-out text in orders like those in which the arm "
-                "was trained. If all sequences had the same order, it is this order. If some sequences were left to "
-                "right, this is the mean over both kinds of orders, weighted as at the end of the training.",
+                "was trained. If some training sequences were left to right, this is the mean over left-to-right and "
+                "other sequences, weighted as at the end of the training.",
             ]
         ),
-        "The arms have these settings, in addition to the settings of all arms:",
+        "Settings of each arm, in addition to those that all arms share:",
         "\n".join(settings),
         f"Written by `{results['command']}`.",
     ]

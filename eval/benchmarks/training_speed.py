@@ -200,9 +200,9 @@ def seconds_between(first: Mark, last: Mark) -> float:
 
 def measure(kind: str, arguments: Arguments) -> dict[str, Any]:
     """
-    Return the time of training steps of an implementation in this process, and the peak memory.
+    Measure the time and the peak memory of training steps of the implementation `kind`, in this process.
 
-    Only the second half of the steps is counted. The process waits for the GPU only after the last step.
+    The time is that of the second half of the steps. The process waits for the GPU only after the last step.
     """
     torch.manual_seed(0)
     config = AOGPTConfig(**SIZES[arguments.size])

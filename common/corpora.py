@@ -1,10 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Text for training and evaluation: built-in corpora, files, and Hub data sets.
+Text for training and evaluation: built-in corpora, files, and Hub datasets.
 
 A corpus is loaded as the splits `train` and `validation`. The documents of a [`Split`] are in the column `text` of a
-data set, one per row.
+dataset, one per row.
 """
 
 import glob
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 COMPRESSED = (".xz", ".gz", ".bz2", ".zst")
 BUILDERS = {".json": "json", ".jsonl": "json", ".parquet": "parquet"}  # all other files are read as text
-# A name that ends with one of these suffixes is a file, not a Hub data set.
+# A name that ends with one of these suffixes is a file, not a Hub dataset.
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".py", ".raw", ".tokens", ".csv", ".tsv")
 
 # Prefixes of names that the corpus `unicode-names` excludes. After the prefix, such a name has only a code point or a
@@ -98,7 +98,7 @@ def _load_built_in(arguments: CorpusArguments) -> dict[str, Dataset]:
 
 
 def make_dataset(documents: list[str]) -> Dataset:
-    """Return a data set of documents. It is identified by its content, so `datasets` caches what is made from it."""
+    """Return a dataset of documents. It is identified by its content, so `datasets` caches what is made from it."""
     return Dataset.from_generator(_make_rows, gen_kwargs={"documents": documents})
 
 
@@ -135,11 +135,11 @@ class Split:
     """
     Documents of a split.
 
-    `rows` may be the whole corpus, of which `is_member` selects the documents of the split. Writing them to a data set
+    `rows` may be the whole corpus, of which `is_member` selects the documents of the split. Writing them to a dataset
     of their own would read a large corpus once more, so `encode_documents` selects and tokenizes in one pass.
 
     Args:
-        rows: Data set with the column `text`.
+        rows: Dataset with the column `text`.
         is_member: Function of the text of a row. By default, all rows with text are in the split.
     """
 
@@ -189,7 +189,7 @@ def _check_num_documents(arguments: CorpusArguments, found: int) -> None:
 
 
 def stream_corpus(arguments: CorpusArguments) -> dict[str, IterableDataset]:
-    """Return streams of the split `train` and, for a Hub data set with a validation split, of `validation`."""
+    """Return streams of the split `train` and, for a Hub dataset with a validation split, of `validation`."""
     name = _check_corpus(arguments, is_streamed=True)
     if is_hub_name(name):
         splits = _load_hub(arguments, streaming=True)
@@ -213,7 +213,7 @@ def stream_corpus(arguments: CorpusArguments) -> dict[str, IterableDataset]:
 def _check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
     """Return the first name in `corpus`. Raise a `ValueError` if the options of the corpus contradict each other."""
     if not arguments.corpus:
-        raise ValueError(f"`corpus` is empty. Set `corpus` to one of {sorted(BUILT_IN)}, files, or a Hub data set.")
+        raise ValueError(f"`corpus` is empty. Set `corpus` to one of {sorted(BUILT_IN)}, files, or a Hub dataset.")
     name = arguments.corpus[0]
     is_whole = name in BUILT_IN or is_hub_name(name)
     others = [*arguments.corpus[1:], *([] if is_streamed else arguments.validation_files)]
@@ -222,7 +222,7 @@ def _check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
     if name in BUILT_IN and is_streamed:
         raise ValueError(
             f"The built-in corpus {name!r} cannot be streamed. Remove `streaming`, or set `corpus` to files or a Hub "
-            "data set."
+            "dataset."
         )
     if is_whole and arguments.sample_by != "line":
         raise ValueError(
@@ -233,14 +233,14 @@ def _check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
     given = [key for key in hub_options if getattr(arguments, key) != getattr(CorpusArguments, key)]
     if given and (name in BUILT_IN or not is_whole):
         raise ValueError(
-            f"{' and '.join(f'`{key}`' for key in given)} can only be set for a Hub data set, but the corpus is "
+            f"{' and '.join(f'`{key}`' for key in given)} can only be set for a Hub dataset, but the corpus is "
             f"{name!r}. Remove these options." + ("" if is_whole else " To hold out files, set `validation_files`.")
         )
     return name
 
 
 def keep_text(dataset: Dataset, text_column: str) -> Dataset:
-    """Return a data set that has only the documents, in the column `text`."""
+    """Return a dataset that has only the documents, in the column `text`."""
     _check_column(text_column, dataset.column_names)
     if getattr(dataset.features[text_column], "dtype", None) not in ("string", "large_string"):
         raise _not_text(text_column, dataset.features[text_column])
@@ -276,11 +276,11 @@ def no_text_error(split: str, arguments: CorpusArguments, is_hashed: bool = Fals
     )
 
 
-# ---------------------------------------------------------------------------------------------------- Hub data sets
+# ----------------------------------------------------------------------------------------------------- Hub datasets
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether `name` looks like the name or folder of a Hub data set, not like a file or a glob pattern."""
+    """Return whether `name` looks like the name or folder of a Hub dataset, not like a file or a glob pattern."""
     if os.path.isdir(name):
         return True
     is_file = os.path.exists(name) or glob.has_magic(name) or name.startswith((".", "/", "~")) or name.count("/") > 1
@@ -294,7 +294,7 @@ def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, 
         partial_folders = _partial_folders(builder.config.data_files or {})
         if not partial_folders:
             info = builder.info
-            if info.download_size and info.dataset_size and not streaming:  # only some data sets state their sizes
+            if info.download_size and info.dataset_size and not streaming:  # only some datasets state their sizes
                 sizes = info.download_size / 1e9, info.dataset_size / 1e9
                 logger.info("%s: %.1f GB to download and %.1f GB of documents, unless they are cached.", name, *sizes)
             available = load_dataset(
@@ -307,12 +307,12 @@ def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, 
     except Exception as error:  # the library raises many kinds of errors
         raise ValueError(
             f"{name!r} is neither a built-in corpus ({', '.join(sorted(BUILT_IN))}) nor a file, and cannot be loaded "
-            f"as a Hub data set. Check `corpus` and `corpus_revision`. (Cause: {error})"
+            f"as a Hub dataset. Check `corpus` and `corpus_revision`. (Cause: {error})"
         ) from error
     if partial_folders:
         raise ValueError(
-            f"The data set {name!r} is incomplete: its files are in {', '.join(partial_folders)}, where the Hub stores "
-            "only the first part of a large data set. Set `corpus_revision` to a revision with the whole data set, "
+            f"The dataset {name!r} is incomplete: its files are in {', '.join(partial_folders)}, where the Hub stores "
+            "only the first part of a large dataset. Set `corpus_revision` to a revision with the whole dataset, "
             "such as a commit of its main branch."
         )
     if validation is None and "validation" in available and train != "validation":
@@ -321,13 +321,13 @@ def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, 
     for split in names.values():
         if split not in available:
             raise ValueError(
-                f"The data set {name!r} has no split {split!r}. Choose one of its splits: {', '.join(available)}."
+                f"The dataset {name!r} has no split {split!r}. Choose one of its splits: {', '.join(available)}."
             )
     return {split: available[name] for split, name in names.items()}
 
 
 def _partial_folders(data_files: dict[str, list[str]]) -> list[str]:
-    """Return the names of folders, such as partial-train, in which the Hub stores only a part of a data set."""
+    """Return the names of folders, such as partial-train, in which the Hub stores only a part of a dataset."""
     folders = {os.path.basename(os.path.dirname(str(file))) for files in data_files.values() for file in files}
     return sorted(folder for folder in folders if folder.startswith("partial-"))
 
@@ -397,7 +397,7 @@ def describe_sources(arguments: CorpusArguments) -> list[dict[str, Any]]:
     """
     Return descriptions that identify the text of a corpus.
 
-    For files, and for a data set in a folder, this is the name, size and SHA-256 of every file; for a data set of the
+    For files, and for a dataset in a folder, this is the name, size and SHA-256 of every file; for a dataset of the
     Hub, its name and commit; and for a built-in corpus, its name and the version of Python.
     """
     name = arguments.corpus[0]

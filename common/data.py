@@ -110,7 +110,7 @@ def _open_stream(arguments: DataArguments) -> Data:
     streams = stream_corpus(arguments)
     excluded: frozenset[bytes] = frozenset()
     if arguments.validation_files:
-        streams = {"train": streams["train"]}  # the validation split of the data set is not read
+        streams = {"train": streams["train"]}  # the validation split of the dataset is not read
         held_out = keep_text(load_files(arguments.validation_files, arguments.sample_by), arguments.text_column)
     else:
         split = "validation" if "validation" in streams else "train"

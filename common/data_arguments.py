@@ -22,17 +22,17 @@ class CorpusArguments(Options):
         ["unicode-names"],
         "Built-in corpus (`unicode-names`; `python-stdlib`; `sudoku-N`, `sudoku-N-clues` or `sudoku-N-puzzles` with "
         "N = 4, 6 or 9; `path-star-2-5`, `path-star-5-5` or `path-star-2-10`); or text, JSONL or Parquet files, or "
-        "glob patterns of such files, also compressed (such as .gz or .xz); or name or folder of a Hub data set.",
+        "glob patterns of such files, also compressed (such as .gz or .xz); or name or folder of a Hub dataset.",
     )
-    corpus_config: str | None = option(None, "Configuration of the Hub data set.")
-    corpus_revision: str | None = option(None, "Revision of the Hub data set.")
+    corpus_config: str | None = option(None, "Configuration of the Hub dataset.")
+    corpus_revision: str | None = option(None, "Revision of the Hub dataset.")
     corpus_documents: int | None = option(
         None, "Number of documents that the corpus must have, to detect missing files; not checked with streaming."
     )
-    train_split: str = option("train", "Split of the Hub data set to train on.")
+    train_split: str = option("train", "Split of the Hub dataset to train on.")
     validation_split: str | None = option(
         None,
-        "Split of the Hub data set to hold out; defaults to `validation` if the data set has a split of this name.",
+        "Split of the Hub dataset to hold out; defaults to `validation` if the dataset has a split of this name.",
     )
     validation_files: list[str] = option([], "Files to hold out, if the corpus consists of files or is streamed.")
     validation_fraction: float = option(

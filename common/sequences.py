@@ -30,7 +30,7 @@ def encode_documents(
     is_member: Callable[[str | None], bool] | None = None,
 ) -> Dataset:
     """
-    Return a data set with the columns `input_ids`, `num_tokens` and `num_bytes` of the documents in the column `text`.
+    Return a dataset with the columns `input_ids`, `num_tokens` and `num_bytes` of the documents in the column `text`.
 
     The ids of each document end with end-of-text. They are stored in 16 bits, or in 32 bits for large vocabularies. If
     `with_token_bytes`, the column `token_bytes` is added. It lists the number of bytes of each token; the sum of these

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Benchmark data sets for zero-shot perplexity: loading, detokenization, and two protocols for cutting them into blocks.
+Benchmark datasets for zero-shot perplexity: loading, detokenization, and two protocols for cutting them into blocks.
 
 `published` is the protocol of the paper's tables. It divides the documents among 8 workers. Each worker divides its
 documents into batches of 1000. The documents of a batch, each followed by end-of-text, are joined and cut into blocks.
@@ -39,7 +39,7 @@ def _read_wikitext_line(line: str) -> str:
 @dataclass(frozen=True)
 class EvaluationSet:
     """
-    A benchmark data set.
+    A benchmark dataset.
 
     Attributes:
         title: Column title in the paper's tables.
@@ -66,7 +66,7 @@ class EvaluationSet:
         return self.local.format(split={"validation": "valid"}.get(split, split))
 
 
-# `datasets` does not run loading scripts. For data sets that have one, Parquet files that the Hub generated are read.
+# `datasets` does not run loading scripts. For datasets that have one, Parquet files that the Hub generated are read.
 WIKITEXT = "hf://datasets/Salesforce/wikitext@b08601e04326c79dfdd32d625aee71d232d685c3"
 LAMBADA = "hf://datasets/EleutherAI/lambada_openai@761609c75432cf25d076cd41b8182b7f3ceaae6e"
 PTB = "hf://datasets/ptb-text-only/ptb_text_only@6003d540889b95fc8c8403a3f04619f3b943fc8d"
@@ -121,11 +121,11 @@ EVALUATION_SETS = {
 
 def load_texts(name: str, data_dir: str | None = None, split: str | None = None) -> Dataset:
     """
-    Load a data set, and return its detokenized documents in the column `text`.
+    Load a dataset, and return its detokenized documents in the column `text`.
 
     Args:
         name: One of `EVALUATION_SETS`.
-        data_dir: Folder with local files, which may be compressed (.xz, .gz, .bz2, .zst). By default, the data set is
+        data_dir: Folder with local files, which may be compressed (.xz, .gz, .bz2, .zst). By default, the dataset is
             loaded from the Hub.
         split: `"train"`, `"validation"` or `"test"`. Defaults to the split of the published tables.
     """
@@ -161,7 +161,7 @@ def _load_hub(name: str, data_set: EvaluationSet, split: str) -> Dataset:
 
 def _load_local(name: str, data_set: EvaluationSet, split: str, data_dir: str) -> Dataset:
     if not Path(data_dir).is_dir():
-        raise ValueError(f"`data_dir` ({data_dir!r}) is not a folder. Set it to a folder with the data sets.")
+        raise ValueError(f"`data_dir` ({data_dir!r}) is not a folder. Set it to a folder with the datasets.")
     if "{split}" not in data_set.local and split != data_set.split:
         raise ValueError(
             f"With `data_dir`, {name} has only the split {data_set.split!r}, but `split` is {split!r}. Remove `split`."

@@ -202,7 +202,7 @@ def main(argv: list[str]) -> None:
         if not run["datasets"].keys() & EVALUATION_SETS.keys():
             raise ValueError(
                 f"{file} has results only for {', '.join(run['datasets'])}, but the tables show "
-                f"{', '.join(EVALUATION_SETS)}. Evaluate these data sets with eval/zero_shot.py --datasets."
+                f"{', '.join(EVALUATION_SETS)}. Evaluate these datasets with eval/zero_shot.py --datasets."
             )
     print(zero_shot_table(runs))
 

@@ -70,17 +70,17 @@ class ScoringArguments(Options):
         "packed: concatenate the documents of text files, and cut the result into sequences. documents: one document "
         "per sequence, padded with end-of-text, for models that were trained on such sequences.",
     )
-    datasets: list[str] = option([], f"Benchmark data sets to score: {', '.join(EVALUATION_SETS)}.")
+    datasets: list[str] = option([], f"Benchmark datasets to score: {', '.join(EVALUATION_SETS)}.")
     protocol: Literal["published", "clean"] = option(
-        "published", "published: cut data sets into sequences as for the paper's tables. clean: score every token once."
+        "published", "published: cut datasets into sequences as for the paper's tables. clean: score every token once."
     )
     released_subset: bool = option(
         False, "Score random orders only on the blocks that AO-GPT's released script scores (128, or all of PTB)."
     )
-    data_dir: str | None = option(None, "Folder with local files of the data sets. By default, the Hub is used.")
-    split: str | None = option(None, "Split of all data sets. Defaults to the split of the published tables.")
+    data_dir: str | None = option(None, "Folder with local files of the datasets. By default, the Hub is used.")
+    split: str | None = option(None, "Split of all datasets. Defaults to the split of the published tables.")
     sequence_length: int | None = option(
-        None, "Number of tokens in a sequence. Defaults to the model's maximum and, for data sets, is at most 1024."
+        None, "Number of tokens in a sequence. Defaults to the model's maximum and, for datasets, is at most 1024."
     )
     tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model's.")
     measures: list[str] = option(

@@ -177,11 +177,11 @@ def _check_card(card: ModelCard, metadata: ModelCardData) -> None:
     The Hub also checks the metadata before it accepts a commit.
     """
     read = ModelCard(str(card)).data
-    # Results with the same data set and configuration are merged when the card is parsed.
+    # Results with the same dataset and configuration are merged when the card is parsed.
     if read.to_dict() != metadata.to_dict() or _sort_results(read) != _sort_results(metadata):
         raise ValueError(
             "Some metadata of the card are lost or merged when the written card is parsed again. Give results on "
-            "different data sets a different `dataset_id` or `dataset_config`."
+            "different datasets a different `dataset_id` or `dataset_config`."
         )
     unfilled = re.findall(
         r"\{\{.*?\}\}|\{%.*?%\}|\{(?:mask|size|source|source_license)\}|\[More Information Needed\]", card.text

@@ -27,14 +27,14 @@ class Measurement:
     One measured value.
 
     Attributes:
-        dataset_name: Name of the data set, as shown in the card.
-        split: Split of the data set, as shown in the card.
+        dataset_name: Name of the dataset, as shown in the card.
+        split: Split of the dataset, as shown in the card.
         metric_type: `"bits_per_byte"` or `"perplexity"`.
         orders: Orders in which the text was predicted, as shown in the card.
         value: The value.
         standard_error: Standard error of the value, or None if it is unknown.
-        dataset_id: Name of the data set on the Hub, or None if the data set is not on the Hub.
-        dataset_config: Configuration of the data set on the Hub.
+        dataset_id: Name of the dataset on the Hub, or None if the dataset is not on the Hub.
+        dataset_config: Configuration of the dataset on the Hub.
     """
 
     dataset_name: str
@@ -176,14 +176,14 @@ def _describe_orders(measure: str, arguments: dict[str, Any]) -> str:
 
 
 def _name_dataset(name: str, dataset: dict[str, Any]) -> str:
-    """Return the title of a benchmark data set, or the names of the text files."""
+    """Return the title of a benchmark dataset, or the names of the text files."""
     if name in EVALUATION_SETS:
         return EVALUATION_SETS[name].title
     return ", ".join(Path(file).name for file in dataset["files"])
 
 
 def _find_on_hub(name: str) -> tuple[str | None, str | None]:
-    """Return the Hub name and configuration of a benchmark data set, or (None, None) for other text."""
+    """Return the Hub name and configuration of a benchmark dataset, or (None, None) for other text."""
     if name not in EVALUATION_SETS:
         return None, None
     owner, repository, config = EVALUATION_SETS[name].hub.removeprefix("hf://datasets/").split("/")[:3]

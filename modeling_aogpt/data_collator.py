@@ -272,7 +272,7 @@ class DataCollatorForAnyOrderLM:
         ids, labels = zip(*(_read_feature(feature, index) for index, feature in enumerate(features)), strict=True)
         lengths = [len(row) for row in ids]
         if min(lengths) == 0:
-            raise ValueError(f"Feature {lengths.index(0)} has no tokens. Remove empty texts from the data set.")
+            raise ValueError(f"Feature {lengths.index(0)} has no tokens. Remove empty texts from the dataset.")
         multiple = self.pad_to_multiple_of or 1
         width = -(-max(lengths) // multiple) * multiple
         if min(lengths) < width and self.pad_token_id is None:

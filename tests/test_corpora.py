@@ -158,7 +158,7 @@ def test_sizes_of_a_data_set_are_logged(tmp_path: Path, caplog: pytest.LogCaptur
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_the_first_part_of_a_data_set_is_an_error(tmp_path: Path, is_streamed: bool) -> None:
-    folder = tmp_path / "set" / "plain_text" / "partial-train"  # as in the Hub's conversion of large data sets
+    folder = tmp_path / "set" / "plain_text" / "partial-train"  # as in the Hub's conversion of large datasets
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"text": WORDS}), folder / "0000.parquet")
     load = stream_corpus if is_streamed else load_corpus
@@ -207,7 +207,7 @@ def test_wrong_arguments_are_errors(lines: Path, tmp_path: Path) -> None:
         ("`sample_by` can only be set for text files", ["unicode-names"], {"sample_by": "document"}),
         ("`validation_fraction` must be below 1, but is 1", ["unicode-names"], {"validation_fraction": 1}),
         ("`corpus` is empty", [], {}),
-        ("`validation_split` can only be set for a Hub data set", [paths["one.txt"]], {"validation_split": "test"}),
+        ("`validation_split` can only be set for a Hub dataset", [paths["one.txt"]], {"validation_split": "test"}),
         (
             "^`corpus_config` and `train_split` can only",
             ["unicode-names"],

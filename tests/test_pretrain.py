@@ -44,7 +44,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Yield the YAML file of a run. Data sets are cached next to it."""
+    """Yield the YAML file of a run. Datasets are cached next to it."""
     path = write_config(tmp_path_factory.mktemp("corpus"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("datasets.config.HF_DATASETS_CACHE", path.with_name("cache"))

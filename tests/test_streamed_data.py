@@ -164,7 +164,7 @@ def test_validation_files_are_held_out(arguments: DataArguments) -> None:
 
 @pytest.fixture
 def data_set(arguments: DataArguments, tmp_path: Path) -> DataArguments:
-    """Return the options of a data set in a folder, with a validation split."""
+    """Return the options of a dataset in a folder, with a validation split."""
     (tmp_path / "set").mkdir()
     for name, lines in zip(("train-0", "train-1", "validation-0"), FILES, strict=True):
         Dataset.from_dict({"body": lines, "number": range(150)}).to_parquet(tmp_path / "set" / f"{name}.parquet")
@@ -206,7 +206,7 @@ def test_data_set_with_validation_files(data_set: DataArguments, tmp_path: Path)
         ({"shuffle_window": 0}, "`shuffle_window` must be at least 1, but is 0"),
         ({"validation_documents": 0}, "`validation_documents` must be at least 1, but is 0"),
         ({"corpus": ["unicode-names"]}, "'unicode-names' cannot be streamed"),
-        ({"corpus_revision": "main"}, "^`corpus_revision` can only be set for a Hub data set"),
+        ({"corpus_revision": "main"}, "^`corpus_revision` can only be set for a Hub dataset"),
         ({"text_column": "body"}, "no column 'body'. Set `text_column` to one of: text"),
         ({"sequence_length": 9999}, r"validation split must have at least one sequence of 9999 tokens"),
     ],

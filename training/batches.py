@@ -36,7 +36,7 @@ def rows_of_samples(samples: list[int], num_rows: int, seed: int) -> list[int]:
 
 
 class Samples:
-    """Map-style data set that maps the number of a sample to the features that a data collator takes as input."""
+    """Map-style dataset that maps the number of a sample to the features that a data collator takes as input."""
 
     def __init__(self, rows: Dataset | PackedRows, seed: int) -> None:
         if isinstance(rows, PackedRows):

@@ -104,7 +104,7 @@ class Stream:
 
 class StreamedSamples:
     """
-    Data set that maps the number of a sample to the features that a data collator takes as input.
+    Dataset that maps the number of a sample to the features that a data collator takes as input.
 
     Samples must be read in increasing order. Whenever a sample of a shuffle window is taken, one sequence of the next
     shuffle window is read. At most two shuffle windows are in memory.
@@ -154,7 +154,7 @@ class StreamedSamples:
 
 
 def training_samples(data: Data, seed: int, position: dict[str, int] | None = None) -> Samples | StreamedSamples:
-    """Return the training data set of a run. `position` is a `Position` in a streamed corpus, as a dictionary."""
+    """Return the training dataset of a run. `position` is a `Position` in a streamed corpus, as a dictionary."""
     arguments = data.arguments
     if not arguments.streaming:
         return Samples(data.train, seed)

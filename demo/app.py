@@ -6,7 +6,7 @@ Demo that fills in missing tokens of a text or digits of a Sudoku step by step, 
     python demo/app.py [MODEL] [--sudoku SUDOKU_MODEL]
 
 The same file runs on a laptop and as a Space of the Hub. MODEL is a folder or a Hub repository. It defaults to
-$AOGPT_MODEL, or to runs/quickstart/model if the variable is not set. SUDOKU_MODEL is a model of 6 x 6 Sudoku, such as
+$AOGPT_MODEL, or to runs/quickstart/model if the variable is not set. SUDOKU_MODEL is a 6 x 6 Sudoku model, such as
 that of `make sudoku`. It defaults to $AOGPT_SUDOKU_MODEL. Without it, the page has no Sudoku. The demo needs gradio,
 torch and transformers. It does not need the package modeling_aogpt, because the folder of a model contains the code.
 """
@@ -446,11 +446,11 @@ def load(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
 
 
 def load_sudoku(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model of 6 x 6 Sudoku, and its tokenizer. If this fails, exit with an error message."""
+    """Load a 6 x 6 Sudoku model, and its tokenizer. If this fails, exit with an error message."""
     model, tokenizer = load(name)
     if (length := model.config.max_position_embeddings) != 37:
         sys.exit(
-            f"error: The model {name!r} is not a model of 6 x 6 Sudoku. Its sequences have {length} tokens, but must "
+            f"error: The model {name!r} is not a 6 x 6 Sudoku model. Its sequences have {length} tokens, but must "
             "have 37: the cells, line by line, and end-of-text. Train such a model with training/configs/sudoku.yaml."
         )
     return model, tokenizer
@@ -461,7 +461,7 @@ def main(argv: list[str]) -> None:
     parser = argparse.ArgumentParser(description="Fill in missing tokens of a text or a Sudoku, in a web page.")
     parser.add_argument("model", nargs="?", default=os.environ.get("AOGPT_MODEL", MODEL), help="folder or Hub name")
     parser.add_argument(
-        "--sudoku", default=os.environ.get("AOGPT_SUDOKU_MODEL"), help="folder or Hub name of a model of 6 x 6 Sudoku"
+        "--sudoku", default=os.environ.get("AOGPT_SUDOKU_MODEL"), help="folder or Hub name of a 6 x 6 Sudoku model"
     )
     options = parser.parse_args(argv)
     model, tokenizer = load(options.model)

@@ -198,7 +198,7 @@ def _make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
     config = read_config(name)
     if arguments.unmasking in SCORE_UNMASKING and config.target_injection != "sigma":
         raise ValueError(
-            f"`unmasking` ({arguments.unmasking}) needs a SEDD, but {name} predicts no score. Set `unmasking` to "
+            f"`unmasking` ({arguments.unmasking}) needs a SEDD model, but {name} predicts no score. Set `unmasking` to "
             "bernoulli or fixed_count, or use a SEDD model."
         )
     longest = config.max_position_embeddings

@@ -43,9 +43,9 @@ from modeling_aogpt.tokenization import load_tokenizer
 GREEDY = {"order": "confidence", "do_sample": False}
 BEFORE = "only the text before, known length"
 BY_FILLING = "length by the filled gap"
-# A sentence ends at the end of its line, or with one of .!? before whitespace. It includes the blanks before it.
+# A sentence ends at the end of its line, or with one of .!? before whitespace. It includes the spaces before it.
 SENTENCE = re.compile(rb"[ \t]*\S(?:[^\n]*?[.!?][\"')\]]*(?=\s)|[^\n]*)")
-# First words of the Unicode names of characters in scripts without blanks between words.
+# First words of the Unicode names of characters in scripts without spaces between words.
 SCRIPTS_WITHOUT_BLANKS = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 SUMMARY = """# Infilling
@@ -66,7 +66,7 @@ is one byte. A match is exact if the gap is filled in with the same bytes.
 
 ROUGE-L is the F1 score between the words of the filled and of the original gap. Characters that the gap cuts are
 completed with the text around it. Words are sequences of Unicode letters, combining marks and digits, in lower case. In
-scripts without blanks between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese), each character is a word.
+scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese), each character is a word.
 
 Intervals in brackets are 95 % confidence intervals (Wilson) over the gaps. Values after ± are standard errors.
 
@@ -313,7 +313,7 @@ class UnicodeWords:
     """
     A tokenizer for ROUGE.
 
-    Words are sequences of letters, combining marks and digits, in lower case. In scripts without blanks between words,
+    Words are sequences of letters, combining marks and digits, in lower case. In scripts without spaces between words,
     each character is a word. For ASCII text, the words are those of ROUGE's default tokenizer, which drops all other
     characters.
     """
@@ -323,7 +323,7 @@ class UnicodeWords:
         return "".join(map(self._separate, text.lower())).split()
 
     def _separate(self, character: str) -> str:
-        """Return the character with blanks around it if it is a word, and a blank if it does not belong to a word."""
+        """Return the character with spaces around it if it is a word, and a space if it does not belong to a word."""
         if unicodedata.category(character)[0] not in "LMN":  # letters, marks and numbers
             return " "
         is_word = unicodedata.name(character, "").startswith(SCRIPTS_WITHOUT_BLANKS)

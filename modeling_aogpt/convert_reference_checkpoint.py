@@ -138,8 +138,8 @@ SETTINGS = {
     "block_size": "max_position_embeddings",
     "vocab_size": "vocab_size",
 }
-# The same map for the config.json of encoders. `cond_dim` is the width of SEDD's noise-level embedding. A RADD also has
-# this setting, but does not use it.
+# The same map for the config.json of encoders. `cond_dim` is the width of SEDD's noise-level embedding. RADD models
+# also have this setting, but do not use it.
 ENCODER_SETTINGS = {
     "n_blocks": "num_hidden_layers",
     "n_heads": "num_attention_heads",
@@ -219,7 +219,7 @@ def load_decoder(source: Path, weights: str | None) -> AOGPTForAnyOrderLM:
 
 
 def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
-    """Load a SEDD or RADD from its released folder (see [`convert`] for the arguments)."""
+    """Load a SEDD or RADD model from its released folder (see [`convert`] for the arguments)."""
     if weights == "live":
         raise ValueError(
             f"{source} is the folder of an encoder, which has only one set of weights. Remove `weights` (--weights)."
@@ -264,8 +264,8 @@ def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitectur
     sizes, graph = (given.get(part) if isinstance(given, dict) else None for part in ("model", "graph"))
     if not isinstance(sizes, dict) or not isinstance(graph, dict) or not ENCODER_SETTINGS.keys() <= sizes.keys():
         raise ValueError(
-            f"{source}/config.json is not the configuration of a SEDD or RADD. It must have an entry `graph`, and an "
-            f"entry `model` with {', '.join(ENCODER_SETTINGS)}. To convert a Llama, Qwen or GPT-2, use "
+            f"{source}/config.json is not the configuration of a SEDD or RADD model. It must have an entry `graph` "
+            f"and an entry `model` with {', '.join(ENCODER_SETTINGS)}. To convert a Llama, Qwen or GPT-2, use "
             "training/convert_causal_lm.py."
         )
     if graph.get("type") != "absorb":

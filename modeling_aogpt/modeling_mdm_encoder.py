@@ -428,7 +428,7 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
     Encoder-only masked diffusion model. It predicts all masked positions at once, each given the unmasked tokens.
 
     The softmax of the logits is the denoiser q_{0|t}(. | x_t), the distribution of the original text given the masked
-    text. A SEDD is trained to predict the score, which is a ratio of probabilities and determines the denoiser. If
+    text. SEDD models are trained to predict the score, a ratio of probabilities that determines the denoiser. If
     noise masks each token with probability 1 - e^-sigma, this ratio is
 
         p_t(x_t with y at masked i) / p_t(x_t) = e^-sigma / (1 - e^-sigma) * q_{0|t}(x_i = y | x_t),

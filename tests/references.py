@@ -119,7 +119,7 @@ def network_output(
 
 def log_score(model: MDMEncoderForMaskedLM, input_ids: torch.LongTensor, sigma: torch.Tensor) -> torch.Tensor:
     """
-    Return the log score of a SEDD, log(p_t(x_t with y at i) / p_t(x_t)), as a tensor (batch, n, vocab_size).
+    Return the log score of a SEDD model, log(p_t(x_t with y at i) / p_t(x_t)), as a tensor (batch, n, vocab_size).
 
     For a position i and an id y, the log score is the network's output minus log(e^sigma - 1) minus log V, where V is
     the number of ids of text. It is 0 at the id that `input_ids` has at position i.

@@ -131,7 +131,7 @@ def conversion_error(source: Path, tmp_path: Path, **arguments: Any) -> str:
         ),
         (lambda given: given.update(tokens=95), "vocab_embed.embedding has shape (97, 32) instead of (96, 32)"),
         (lambda given: given.pop("tokens"), "tokens"),
-        (lambda given: given.pop("model"), "is not the configuration of a SEDD or RADD"),
+        (lambda given: given.pop("model"), "is not the configuration of a SEDD or RADD model"),
     ],
 )
 def test_settings_that_do_not_fit_are_errors(

@@ -303,7 +303,7 @@ def test_a_sudoku_model_must_have_37_positions(
     tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "load", lambda name: (tiny_model, tiny_tokenizer))
-    with pytest.raises(SystemExit, match=r"^error: The model 'text' is not a model of 6 x 6 Sudoku.* have 12 tokens"):
+    with pytest.raises(SystemExit, match=r"^error: The model 'text' is not a 6 x 6 Sudoku model.* have 12 tokens"):
         app.load_sudoku("text")
 
 

@@ -167,7 +167,7 @@ def test_the_samplers_of_sedd_are_for_sedd(
     model: str, arguments: GenerativeArguments, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     options = {"unmasking": "analytic", "steps": [3], "top_p": [], "temperature": [1.0]}
-    with pytest.raises(ValueError, match=r"`unmasking` \(analytic\) needs a SEDD, but .*model predicts no score"):
+    with pytest.raises(ValueError, match=r"`unmasking` \(analytic\) needs a SEDD model, but .*model predicts no score"):
         generative([model], replace(arguments, **options))
     sedd = random_encoder(vocab_size=17, target_injection="sigma", position_encoding="rotary").float()
     sedd.save_pretrained(tmp_path / "sedd")

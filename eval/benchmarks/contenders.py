@@ -195,7 +195,7 @@ def make_encoder(name: str, config: AOGPTConfig) -> MDMEncoderForMaskedLM:
 
 
 def sample_encoder(model: MDMEncoderForMaskedLM) -> Contender:
-    """Return a contender that generates with an encoder. A SEDD uses its own sampler; other encoders use Lemma 4.1."""
+    """Return a contender that generates with an encoder. SEDD models have their own sampler; others use Lemma 4.1."""
     if model.config.target_injection == "sigma":
         remark = "SEDD with its sampler: a step predicts all masked positions, and the score selects those it unmasks"
         return sample_any_order(model, remark, is_linear=True, unmasking="analytic")

@@ -91,26 +91,18 @@ def draw_unmasking_steps(
     num_masked = num_masked.cpu()
     length = int(num_masked.max())
     fractions = masked_fractions(num_steps, schedule)
+    ranks = torch.arange(length, device="cpu").repeat(len(num_masked), 1)
     if unmasking == "bernoulli":
         draws = draw_uniform(len(num_masked), length, generator=generator, device="cpu")
         # Draws in [1 - t_k, 1 - t_{k+1}) are mapped to step k (counted from 0).
         steps = torch.bucketize(draws, 1 - fractions[1:-1], right=True)
     else:
-        steps = torch.stack([_fixed_count_steps(int(number), fractions, length) for number in num_masked])
-    is_beyond = torch.arange(length, device=num_masked.device) >= num_masked[:, None]
-    return steps.masked_fill(is_beyond, num_steps).sort(dim=-1).values
-
-
-def _fixed_count_steps(num_masked: int, fractions: torch.Tensor, length: int) -> torch.LongTensor:
-    steps = torch.zeros(length, dtype=torch.long, device="cpu")
-    num_unmasked = 0
-    for step, fraction in enumerate(fractions[1:].tolist()):
         # Without 1e-9, a rounding error of the grid could turn an exact integer into the next lower integer.
-        target = math.floor(num_masked * (1 - fraction) + 1e-9)
-        end = min(num_masked, max(target, num_unmasked + 1))
-        steps[num_unmasked:end] = step
-        num_unmasked = end
-    return steps
+        targets = (num_masked[:, None] * (1 - fractions[1:]) + 1e-9).floor().long()
+        counts = torch.arange(1, num_steps + 1, device="cpu")  # after each step, if it unmasks a single rank
+        ends = counts + (targets - counts).clamp(min=0).cummax(dim=1).values
+        steps = torch.searchsorted(ends, ranks, right=True)
+    return steps.masked_fill(ranks >= num_masked[:, None], num_steps).sort(dim=-1).values
 
 
 # --------------------------------------------------------------------------------------------------------- certainty

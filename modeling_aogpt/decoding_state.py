@@ -127,6 +127,8 @@ class DecodingState:
         self.num_tokens = (~is_padding).sum(dim=-1).cpu()
         self.ends = self.num_tokens.clone()
         self.num_forward_passes = self.num_rows = 0
+        # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
+        self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
         columns = torch.arange(ids.shape[1], device=ids.device)
         first_masked = torch.where(is_masked & ~is_padding, columns, ids.shape[1]).amin(dim=1)
         last_given = torch.where(is_masked | is_padding, -1, columns).amax(dim=1)
@@ -342,8 +344,6 @@ class CachedDecodingState(DecodingState):
         self.num_cached = torch.zeros_like(self.num_context)
         self._is_compiled = is_compiled(model.model)
         self._is_packed = ids.device.type != "cpu"  # only CPUs need packing
-        # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
-        self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
         if self._is_compiled:
             self._compiled = CompiledBuffers.take(model, ids, self.modulations)
             self.cache, self.modulations = self._compiled.cache, self._compiled.modulations
@@ -530,10 +530,6 @@ def allow_many_graphs() -> AbstractContextManager:
 
 class EncoderDecodingState(DecodingState):
     """Decoding state of an encoder, which recomputes whole sequences for every query and has no cache."""
-
-    def __init__(self, model: PreTrainedModel, ids: torch.LongTensor, *arguments: torch.Tensor) -> None:
-        super().__init__(model, ids, *arguments)
-        self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
 
     def query(self, num_queries: torch.LongTensor, sigma: float | None = None) -> QueryResult:
         """

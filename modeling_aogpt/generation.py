@@ -529,30 +529,21 @@ def check_refine_length(state: DecodingState, length: int) -> None:
 def choose_refined_positions(
     state: DecodingState, config: AnyOrderGenerationConfig, generator: torch.Generator | None
 ) -> torch.BoolTensor:
-    """Return a boolean tensor (batch, n) that is True at the positions to re-mask in the next round."""
-    if config.refine_selection == "neighbours":
-        return draw_refined_positions(state, config.refine_length, generator)
-    is_generated = state.ranks_between(state.num_given, state.ends)
-    logprobs = index_by_position(state.token_logprobs.masked_fill(~is_generated, float("inf")), state.orders)
-    is_unlikely = logprobs.argsort(dim=1, stable=True).argsort(dim=1) < config.refine_length
-    return is_unlikely & index_by_position(is_generated, state.orders)
-
-
-def draw_refined_positions(
-    state: DecodingState, length: int, generator: torch.Generator | None = None
-) -> torch.BoolTensor:
     """
-    Return a boolean tensor (batch, n) that is True at random positions to re-mask.
+    Return a boolean tensor (batch, n) that is True at the positions to re-mask in the next round.
 
-    In each sequence, `length` neighbouring generated positions are re-masked. The first of them is drawn uniformly.
-    Given positions are skipped. The last generated position counts as a neighbour of the first, so that all
-    positions are equally likely. In a sequence without generated positions, nothing is re-masked.
+    Neighbours are generated positions. The first of them is drawn uniformly. Given positions are skipped. The last
+    generated position counts as a neighbour of the first, so that all positions are equally likely. In a sequence
+    without generated positions, nothing is re-masked.
     """
     is_generated = index_by_position(state.ranks_between(state.num_given, state.ends), state.orders)
+    if config.refine_selection == "least_likely":
+        logprobs = index_by_position(state.token_logprobs, state.orders).masked_fill(~is_generated, float("inf"))
+        return is_generated & (logprobs.argsort(dim=1, stable=True).argsort(dim=1) < config.refine_length)
     number = is_generated.long().cumsum(dim=1) - 1  # index among the generated positions, from the left
     count = is_generated.sum(dim=1, keepdim=True).clamp(min=1)
     start = (draw_uniform(len(count), 1, generator=generator, device=count.device) * count).long()
-    return is_generated & ((number - start) % count < length)
+    return is_generated & ((number - start) % count < config.refine_length)
 
 
 # ---------------------------------------------------------------------------------------------------------- progress

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from modeling_aogpt.decoding_state import CachedDecodingState
-from modeling_aogpt.generation import draw_refined_positions
+from modeling_aogpt.generation import choose_refined_positions
+from modeling_aogpt.generation_config import AnyOrderGenerationConfig
 from tests.references import (
     Enumeration,
     chi_square,
@@ -226,7 +227,7 @@ def test_all_sets_of_neighbouring_generated_positions_are_equally_likely() -> No
     ids[:, [0, 4]] = 1
     zeros = torch.zeros_like(ids)
     state = CachedDecodingState(model, ids, torch.arange(8).expand(6000, -1), zeros, zeros.bool())
-    selected = draw_refined_positions(state, 3, seeded())
+    selected = choose_refined_positions(state, AnyOrderGenerationConfig(refine_rounds=1, refine_length=3), seeded())
     generated = [1, 2, 3, 5, 6, 7]
     allowed = {tuple(sorted(generated[(start + offset) % 6] for offset in range(3))) for start in range(6)}
     drawn = [tuple(row.nonzero().flatten().tolist()) for row in selected]

@@ -26,15 +26,11 @@ from common.commands import one_line_errors, progress_bar
 from common.models import find_model, load_pretrained, read_any_config
 from eval.scoring import split_batches
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-from modeling_aogpt.orders import group_orders, index_by_rank, left_to_right_orders, random_orders
+from modeling_aogpt.orders import ORDER_NAMES, OrderSource, group_orders, index_by_rank
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, suggest
 
 ROWS_PER_HEAD_CALL = 1024
-ORDERS = {
-    "left_to_right": lambda batch_size, length, generator: left_to_right_orders(batch_size, length),
-    "random": random_orders,
-}
 HARNESS_ARGUMENTS = ("max_batch_size", "trust_remote_code")  # the harness passes these to every model
 
 
@@ -99,8 +95,8 @@ class AnyOrderLM(TemplateLM):
             if name not in HARNESS_ARGUMENTS:
                 hint = suggest(name, known) or f" Known names are {', '.join(known)}."
                 raise ValueError(f"`model_args` contains the unknown name `{name}`. Remove or correct it.{hint}")
-        check_choice("context_order", context_order, ORDERS)
-        check_choice("completion_order", completion_order, ORDERS)
+        check_choice("context_order", context_order, ORDER_NAMES)
+        check_choice("completion_order", completion_order, ORDER_NAMES)
         is_random = "random" in (context_order, completion_order)
         if num_orders < 1 or (num_orders > 1 and not is_random):
             raise ValueError(
@@ -194,7 +190,7 @@ class AnyOrderLM(TemplateLM):
             output = self.model.conditional_log_likelihood(
                 ids,
                 is_target,
-                orders=ORDERS[self.completion_order],
+                orders=self.completion_order,
                 num_orders=self.num_orders,
                 context_orders=self.context_order,
                 attention_mask=is_token.long(),
@@ -210,8 +206,7 @@ class AnyOrderLM(TemplateLM):
     ) -> torch.Tensor:
         """Return a boolean tensor (batch,): whether all targets of a query are the likeliest ids, in a single order."""
         context, completion = (
-            ORDERS[name](*ids.shape, generator=generator).to(ids.device)
-            for name in (self.context_order, self.completion_order)
+            OrderSource(name).draw(is_token, generator) for name in (self.context_order, self.completion_order)
         )
         ranks = torch.where(is_target, completion.argsort(dim=-1), context.argsort(dim=-1))
         orders = group_orders(ranks.argsort(dim=-1, stable=True), torch.where(is_token, is_target.long(), 2))

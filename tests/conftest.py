@@ -103,6 +103,14 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+@pytest.fixture
+def folder(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
+    """Return a folder with `tiny_model` and `tiny_tokenizer`."""
+    tiny_model.save_pretrained(tmp_path / "model")
+    tiny_tokenizer.save_pretrained(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
 @pytest.fixture(params=["aogpt", "sigmagpt"])
 def released_name(request: pytest.FixtureRequest) -> str:
     """Return an architecture with moving averages and golden values of the authors' code in tests/fixtures."""

@@ -1,6 +1,5 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-from pathlib import Path
 
 import pytest
 import torch
@@ -126,11 +125,9 @@ def test_beam_search_finds_the_likeliest_sequence(causal: AOGPTForCausalLM, any_
 
 
 def test_the_text_generation_pipeline_continues_a_text(
-    tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+    folder: str, tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast
 ) -> None:
-    tiny_model.save_pretrained(tmp_path)
-    tiny_tokenizer.save_pretrained(tmp_path)
-    generate = pipeline("text-generation", model=str(tmp_path))
+    generate = pipeline("text-generation", model=folder)
     text = generate("abc", max_new_tokens=4, do_sample=False, return_full_text=False)[0]["generated_text"]
     ids = tiny_model.generate(torch.tensor([[0, 1, 2]]), max_new_tokens=4, order="left_to_right", do_sample=False)
     assert text == tiny_tokenizer.decode(ids[0, 3:], skip_special_tokens=True)

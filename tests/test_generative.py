@@ -25,13 +25,6 @@ from tests.references import random_encoder
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
 
-@pytest.fixture
-def model(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
-    tiny_model.save_pretrained(tmp_path / "model")
-    tiny_tokenizer.save_pretrained(tmp_path / "model")
-    return str(tmp_path / "model")
-
-
 def save_judge(folder: Path, tokenizer: PreTrainedTokenizerFast, longest: int = 12) -> str:
     set_seed(0)
     sizes = {"n_positions": longest, "n_embd": 16, "n_layer": 1, "n_head": 2, "initializer_range": 0.5}
@@ -90,10 +83,10 @@ def test_padding_is_left_out() -> None:
     assert without_padding([13, 13], 13) == [13]
 
 
-def test_grid(model: str, arguments: GenerativeArguments, judge: str, capsys: pytest.CaptureFixture) -> None:
+def test_grid(folder: str, arguments: GenerativeArguments, judge: str, capsys: pytest.CaptureFixture) -> None:
     output = arguments.output_dir
     options = ["--steps", "4", "12", "--top_p", "1.0", "0.5", "--num_samples", "5", "--batch_size", "2"]
-    main([model, "--output_dir", str(output), *options, "--judge", judge])
+    main([folder, "--output_dir", str(output), *options, "--judge", judge])
     results = json.loads((output / "results.json").read_text())["cells"]
     assert [(cell["cell"]["top_p"], cell["cell"]["steps"]) for cell in results] == [
         (1, 4),
@@ -126,13 +119,13 @@ def test_grid(model: str, arguments: GenerativeArguments, judge: str, capsys: py
             f" / {cell['entropy']:.2f}"
             for cell in results
         ]
-        assert f"| 1.0, 1.0 | **{model}** | {row[0]} | {row[1]} |" in table
-        assert f"| 0.5, 1.0 | **{model}** | {row[2]} | {row[3]} |" in table
+        assert f"| 1.0, 1.0 | **{folder}** | {row[0]} | {row[1]} |" in table
+        assert f"| 0.5, 1.0 | **{folder}** | {row[2]} | {row[3]} |" in table
     assert Image.open(output / "frontier.png").size[0] > 800
 
 
 def test_cell_is_sampled_with_its_settings(
-    model: str, arguments: GenerativeArguments, monkeypatch: pytest.MonkeyPatch
+    folder: str, arguments: GenerativeArguments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, judges, generate = [], [], AOGPTForAnyOrderLM.generate
 
@@ -154,7 +147,7 @@ def test_cell_is_sampled_with_its_settings(
         "dtype": "bfloat16",
     }
     settings = requested | {"temperature": [0.5], "top_p": [0.9], "steps": [3], "num_samples": 3, "length": 9}
-    (found,) = generative([model], replace(arguments, **settings))
+    (found,) = generative([folder], replace(arguments, **settings))
     assert len(seen) == 2
     for options, number in zip(seen, (2, 1), strict=True):
         expected = requested | {"num_steps": 3, "max_length": 9, "num_return_sequences": number}
@@ -164,11 +157,11 @@ def test_cell_is_sampled_with_its_settings(
 
 
 def test_the_samplers_of_sedd_are_for_sedd(
-    model: str, arguments: GenerativeArguments, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+    folder: str, arguments: GenerativeArguments, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     options = {"unmasking": "analytic", "steps": [3], "top_p": [], "temperature": [1.0]}
     with pytest.raises(ValueError, match=r"`unmasking` \(analytic\) needs a SEDD model, but .*model predicts no score"):
-        generative([model], replace(arguments, **options))
+        generative([folder], replace(arguments, **options))
     sedd = random_encoder(vocab_size=17, target_injection="sigma", position_encoding="rotary").float()
     sedd.save_pretrained(tmp_path / "sedd")
     tiny_tokenizer.save_pretrained(tmp_path / "sedd")
@@ -183,7 +176,7 @@ def test_settings() -> None:
 
 
 def test_finished_cells_are_judged_but_not_sampled_again(
-    model: str,
+    folder: str,
     arguments: GenerativeArguments,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -198,17 +191,17 @@ def test_finished_cells_are_judged_but_not_sampled_again(
 
     monkeypatch.setattr(AOGPTForAnyOrderLM, "generate", counted)
     with pytest.raises(KeyboardInterrupt):
-        generative([model], arguments)
-    results = generative([model], arguments)
+        generative([folder], arguments)
+    results = generative([folder], arguments)
     assert len(calls) == 5 + 3 * 3
     other = save_judge(tmp_path / "other", train_tokenizer(["ab abc"] * 9, 258), longest=6)
-    again = generative([model], replace(arguments, judge=other))
+    again = generative([folder], replace(arguments, judge=other))
     assert len(calls) == 5 + 3 * 3
     assert [cell["entropy"] for cell in again] == [cell["entropy"] for cell in results]
     assert again[0]["perplexity"]["mean"] != results[0]["perplexity"]["mean"]
     assert again[0]["perplexity"]["truncated"] > results[0]["perplexity"]["truncated"] == 0
     with pytest.raises(ValueError, match=r"generated with another value of num_samples\. Set another `output_dir`"):
-        generative([model], replace(arguments, num_samples=6))
+        generative([folder], replace(arguments, num_samples=6))
 
 
 def test_published_rows_are_shown_for_the_same_judge() -> None:
@@ -243,42 +236,42 @@ def test_published_rows_are_shown_for_the_same_judge() -> None:
     ],
 )
 def test_bad_input_is_an_error_before_sampling(
-    model: str, arguments: GenerativeArguments, changes: dict[str, Any], message: str
+    folder: str, arguments: GenerativeArguments, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        generative([model], replace(arguments, **changes))
+        generative([folder], replace(arguments, **changes))
     assert not arguments.output_dir.exists()
 
 
-def test_models_that_cannot_be_sampled(model: str, judge: str, arguments: GenerativeArguments) -> None:
+def test_models_that_cannot_be_sampled(folder: str, judge: str, arguments: GenerativeArguments) -> None:
     with pytest.raises(ValueError, match="no model 'nowhere'"):
-        generative([model, "nowhere"], arguments)
+        generative([folder, "nowhere"], arguments)
     with pytest.raises(ValueError, match="is a model of type 'gpt2', not a model of this package"):
-        generative([model, judge], arguments)
+        generative([folder, judge], arguments)
     assert not arguments.output_dir.exists()
 
 
 def test_samples_of_other_weights_are_not_reused(
-    model: str, arguments: GenerativeArguments, tiny_model: AOGPTForAnyOrderLM
+    folder: str, arguments: GenerativeArguments, tiny_model: AOGPTForAnyOrderLM
 ) -> None:
-    (first, *_) = generative([model], arguments)
-    tiny_model.save_pretrained(model)  # the same weights
-    assert generative([model], arguments)[0] == first
+    (first, *_) = generative([folder], arguments)
+    tiny_model.save_pretrained(folder)  # the same weights
+    assert generative([folder], arguments)[0] == first
     torch.nn.init.normal_(tiny_model.lm_head.weight)
-    tiny_model.save_pretrained(model)
+    tiny_model.save_pretrained(folder)
     with pytest.raises(ValueError, match=r"generated with another value of weights\. Set another `output_dir`"):
-        generative([model], arguments)
+        generative([folder], arguments)
 
 
-def test_results_record_versions_and_hardware(model: str, arguments: GenerativeArguments) -> None:
-    (found, *_) = generative([model], replace(arguments, steps=[4], top_p=[1.0]))
+def test_results_record_versions_and_hardware(folder: str, arguments: GenerativeArguments) -> None:
+    (found, *_) = generative([folder], replace(arguments, steps=[4], top_p=[1.0]))
     assert found["versions"]["torch"] == torch.__version__
     assert found["hardware"]["num_threads"] == torch.get_num_threads()
     assert found["judge_weights"] not in (None, found["cell"]["weights"])
 
 
 def test_samples_are_generated_on_the_cpu_of_a_mac(
-    model: str, arguments: GenerativeArguments, monkeypatch: pytest.MonkeyPatch
+    folder: str, arguments: GenerativeArguments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The GPU of a Mac has no float64."""
     monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
@@ -286,14 +279,14 @@ def test_samples_are_generated_on_the_cpu_of_a_mac(
     accelerator = create_autospec(Accelerator, side_effect=InterruptedError)
     monkeypatch.setattr("common.processes.Accelerator", accelerator)
     with pytest.raises(InterruptedError):
-        generative([model], arguments)
+        generative([folder], arguments)
     accelerator.assert_called_once_with(cpu=True)
 
 
 def test_several_processes_are_refused(
-    model: str, arguments: GenerativeArguments, monkeypatch: pytest.MonkeyPatch
+    folder: str, arguments: GenerativeArguments, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("accelerate.Accelerator.num_processes", 2)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"eval/generative\.py must run in one process"):
-        generative([model], arguments)
+        generative([folder], arguments)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast
 
 from modeling_aogpt import AOGPTForAnyOrderLM
 
@@ -24,14 +23,6 @@ from tests.references import random_encoder, remove_weight  # noqa: E402
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
 END_OF_TEXT = 13
-
-
-@pytest.fixture
-def folder(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
-    tiny_tokenizer.add_special_tokens({"mask_token": "<mask>"})
-    tiny_model.save_pretrained(tmp_path / "model")
-    tiny_tokenizer.save_pretrained(tmp_path / "model")
-    return str(tmp_path / "model")
 
 
 def score(lm: AnyOrderLM, *pairs: tuple[str, str]) -> list[tuple[float, bool]]:

@@ -1,10 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-from pathlib import Path
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast, pipeline
+from transformers import pipeline
 
 from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM
 from tests.references import any_order_methods, conditional, random_model, with_class
@@ -49,12 +48,8 @@ def test_padding_anywhere_changes_no_logits_and_no_loss() -> None:
     torch.testing.assert_close(padded.loss, plain.loss, rtol=0, atol=1e-12)
 
 
-def test_the_fill_mask_pipeline_returns_the_likeliest_tokens(
-    tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
-) -> None:
-    tiny_model.save_pretrained(tmp_path)
-    tiny_tokenizer.save_pretrained(tmp_path)
-    fill = pipeline("fill-mask", model=str(tmp_path), trust_remote_code=False)
+def test_the_fill_mask_pipeline_returns_the_likeliest_tokens(folder: str) -> None:
+    fill = pipeline("fill-mask", model=folder, trust_remote_code=False)
     assert isinstance(fill.model, AOGPTForMaskedLM)
     predictions = fill("ab<mask>d", top_k=3)
     ids = torch.tensor([[0, 1, 16, 3]])

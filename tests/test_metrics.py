@@ -9,7 +9,6 @@ import evaluate
 import pytest
 import torch
 import yaml
-from transformers import PreTrainedTokenizerFast
 
 from modeling_aogpt import AOGPTForAnyOrderLM
 
@@ -24,13 +23,6 @@ def entropy(tmp_path: Path) -> evaluate.Metric:
 @pytest.fixture
 def perplexity(tmp_path: Path) -> evaluate.Metric:
     return evaluate.load(str(METRICS / "any_order_perplexity"), cache_dir=str(tmp_path / "cache"))
-
-
-@pytest.fixture
-def folder(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
-    tiny_model.save_pretrained(tmp_path / "model")
-    tiny_tokenizer.save_pretrained(tmp_path / "model")
-    return str(tmp_path / "model")
 
 
 def test_entropy_of_ids(entropy: evaluate.Metric) -> None:

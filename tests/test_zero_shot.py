@@ -32,13 +32,6 @@ END_OF_TEXT, UNKNOWN = 13, 15
 
 
 @pytest.fixture
-def folder(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
-    tiny_model.save_pretrained(tmp_path / "model")
-    tiny_tokenizer.save_pretrained(tmp_path / "model")
-    return str(tmp_path / "model")
-
-
-@pytest.fixture
 def arguments(tmp_path: Path) -> ScoringArguments:
     (tmp_path / "text.txt").write_text("\n".join(LINES) + "\n")
     return ScoringArguments([str(tmp_path / "text.txt")])

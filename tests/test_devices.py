@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Linear layers and packed weights on CPUs, the warning about slow dtypes, and the switch of cuDNN attention."""
 
+import itertools
 from collections.abc import Callable
 
 import pytest
@@ -244,9 +245,22 @@ def score(model: PreTrainedModel) -> torch.Tensor:
     return model.log_likelihood(torch.zeros(1, 4, dtype=torch.long)).log_likelihood
 
 
+def score_targets(model: PreTrainedModel) -> torch.Tensor:
+    return model.conditional_log_likelihood(torch.zeros(1, 4, dtype=torch.long), torch.ones(1, 4)).log_likelihood
+
+
+def bound_score(model: PreTrainedModel) -> torch.Tensor:
+    return model.diffusion_log_likelihood(torch.zeros(1, 4, dtype=torch.long)).log_likelihood
+
+
+methods = pytest.mark.parametrize(
+    ("make", "run"),
+    [*itertools.product([random_model, random_encoder], [generate, score, score_targets]), (random_model, bound_score)],
+)
+
+
 @pytest.mark.usefixtures("forget_warnings")
-@pytest.mark.parametrize("make", [random_model, random_encoder])
-@pytest.mark.parametrize("run", [generate, score])
+@methods
 def test_slow_bfloat16_is_warned_about_once(
     make: Callable, run: Callable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -260,8 +274,7 @@ def test_slow_bfloat16_is_warned_about_once(
 
 
 @pytest.mark.usefixtures("forget_warnings")
-@pytest.mark.parametrize("make", [random_model, random_encoder])
-@pytest.mark.parametrize("run", [generate, score])
+@methods
 @pytest.mark.parametrize(("dtype", "is_supported"), [(torch.float32, False), (torch.bfloat16, True)])
 def test_fast_dtypes_are_not_warned_about(
     make: Callable,
@@ -277,13 +290,13 @@ def test_fast_dtypes_are_not_warned_about(
 
 
 @pytest.mark.usefixtures("forget_warnings")
-@pytest.mark.parametrize("make", [random_model, random_encoder])
-def test_bfloat16_models_compute_in_bfloat16(make: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also on a CPU without bfloat16 instructions: a generation uses the weights as they are."""
+@methods
+def test_bfloat16_models_compute_in_bfloat16(make: Callable, run: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also on a CPU without bfloat16 instructions: the weights are used as they are."""
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     model, dtypes = make().bfloat16(), []
     model.lm_head.register_forward_hook(lambda module, rows, logits: dtypes.append((rows[0].dtype, logits.dtype)))
-    generate(model)
+    run(model)
     assert set(dtypes) == {(torch.bfloat16, torch.bfloat16)}
 
 

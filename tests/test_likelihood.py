@@ -9,8 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import PreTrainedModel
-from transformers.utils import logging
 
 from modeling_aogpt import LogLikelihoodOutput, likelihood
 from modeling_aogpt.orders import left_to_right_orders, random_orders
@@ -272,29 +270,6 @@ def test_bfloat16_autocast_is_close(ids: torch.LongTensor) -> None:
     assert rough.log_likelihood.dtype == torch.float64
     assert not torch.equal(rough.log_likelihood, exact.log_likelihood)
     torch.testing.assert_close(rough.log_likelihood, exact.log_likelihood, rtol=0.01, atol=0)
-
-
-@pytest.mark.parametrize("is_supported", [False, True])
-@pytest.mark.parametrize("make_model", [random_model, random_encoder])
-def test_bfloat16_is_scored_as_it_is_with_a_warning_on_cpus_without_its_instructions(
-    make_model: Callable[[], PreTrainedModel],
-    is_supported: bool,
-    ids: torch.LongTensor,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: is_supported)
-    model, dtypes, orders = make_model().bfloat16(), set(), torch.arange(12).expand_as(ids)
-    model.lm_head.register_forward_hook(lambda module, inputs, output: dtypes.add(output.dtype))
-    calls = [model.log_likelihood, partial(model.conditional_log_likelihood, targets=torch.ones_like(ids))]
-    calls += [lambda ids, **_: model.diffusion_log_likelihood(ids)] if make_model is random_model else []
-    for call in calls:
-        logging.warning_once.cache_clear()
-        caplog.clear()
-        assert call(ids, orders=orders).log_likelihood.isfinite().all()
-        assert dtypes == {torch.bfloat16}
-        warnings = [record for record in caplog.records if "has no bfloat16 instructions" in record.getMessage()]
-        assert len(warnings) == (0 if is_supported else 1)
 
 
 def test_padding_anywhere_changes_no_scores() -> None:

@@ -259,6 +259,18 @@ def test_a_checkpoint_that_cannot_be_written_in_the_background_stops_the_run_one
     assert steps == [0, 1, 2]
 
 
+def act_before_step(monkeypatch: pytest.MonkeyPatch, number: int, act: Callable[[Pretraining], object]) -> None:
+    """Let runs call `act` before the step with this number."""
+    step = Pretraining.step
+
+    def run_step(run: Pretraining, *arguments: Any) -> StepStatus:
+        if run.progress.step == number:
+            act(run)
+        return step(run, *arguments)
+
+    monkeypatch.setattr(Pretraining, "step", run_step)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_stopped_by_a_signal_is_resumed_bit_for_bit(
     config: Path,
@@ -268,15 +280,8 @@ def test_a_run_stopped_by_a_signal_is_resumed_bit_for_bit(
     caplog: pytest.LogCaptureFixture,
     number: int,
 ) -> None:
-    step = Pretraining.step
-
-    def interrupted(run: Pretraining, *arguments: Any) -> StepStatus:
-        if run.progress.step == 0:
-            os.kill(os.getpid(), number)
-        return step(run, *arguments)
-
     before = signal.getsignal(number)
-    monkeypatch.setattr(Pretraining, "step", interrupted)
+    act_before_step(monkeypatch, 0, lambda run: os.kill(os.getpid(), number))
     with caplog.at_level(logging.INFO), pytest.raises(SystemExit) as stopped:
         train(config, tmp_path)
     assert stopped.value.code == 128 + number
@@ -293,7 +298,7 @@ def test_a_run_is_resumed_from_the_newest_valid_checkpoint(
     config: Path, finished: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     for path in finished.glob("checkpoint-*"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+        shutil.copy(path, tmp_path)
     newest = tmp_path / "checkpoint-00000008.safetensors"
     newest.write_bytes(newest.read_bytes()[:-10])
     train(config, tmp_path)
@@ -334,9 +339,7 @@ def test_other_settings_are_errors_before_the_corpus_is_loaded(
     monkeypatch.setattr("training.pretrain.load_data", fail)
     with pytest.raises(SystemExit, match=r"^error: .*learning_rate: previously 0.05, now 0.01"):
         train(config, finished, "--learning_rate", "0.01")
-    (tmp_path / "checkpoint-00000006.safetensors").write_bytes(
-        (finished / "checkpoint-00000006.safetensors").read_bytes()
-    )
+    shutil.copy(finished / "checkpoint-00000006.safetensors", tmp_path)
     with pytest.raises(
         SystemExit, match=r"^error: .*checkpoint-00000006.safetensors belongs .*seed: previously 0, now 1"
     ):
@@ -350,9 +353,7 @@ def test_a_run_that_cannot_start_leaves_no_folder(config: Path, tmp_path: Path) 
 
 
 def test_another_corpus_is_an_error(config: Path, finished: Path, tmp_path: Path) -> None:
-    (tmp_path / "checkpoint-00000006.safetensors").write_bytes(
-        (finished / "checkpoint-00000006.safetensors").read_bytes()
-    )
+    shutil.copy(finished / "checkpoint-00000006.safetensors", tmp_path)
     corpus = config.with_name("words.txt")
     content = corpus.read_text()
     corpus.write_text(content + "\nbaa na")
@@ -468,7 +469,7 @@ def test_a_run_with_a_cosine_cannot_be_extended(config: Path, finished: Path) ->
 
 def test_a_resumed_run_may_save_and_evaluate_at_other_steps(config: Path, finished: Path, tmp_path: Path) -> None:
     name = "checkpoint-00000006.safetensors"
-    (tmp_path / name).write_bytes((finished / name).read_bytes())
+    shutil.copy(finished / name, tmp_path)
     train(config, tmp_path, "--save_steps=1", "--save_total_limit=3", "--logging_steps=1", "--eval_steps=7")
     for key, tensor in final_state(finished).items():
         assert torch.equal(final_state(tmp_path)[key], tensor)
@@ -577,14 +578,7 @@ def make_gradient_infinite(run: Pretraining) -> None:
 def test_a_diverged_run_stops_and_keeps_its_checkpoint(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make_infinite: Callable[[Pretraining], None]
 ) -> None:
-    step = Pretraining.step
-
-    def diverged(run: Pretraining, *arguments: Any) -> StepStatus:
-        if run.progress.step == 5:
-            make_infinite(run)
-        return step(run, *arguments)
-
-    monkeypatch.setattr(Pretraining, "step", diverged)
+    act_before_step(monkeypatch, 5, make_infinite)
     with pytest.raises(
         SystemExit, match=r"(?s)^error: .* at step 5, .* samples 60 to 71, which are .* indices \[\d+, "
     ):
@@ -598,14 +592,7 @@ def test_a_diverged_run_writes_no_later_checkpoint(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The weights of step 4 are updated before its loss is read."""
-    step = Pretraining.step
-
-    def diverged(run: Pretraining, *arguments: Any) -> StepStatus:
-        if run.progress.step == 3:
-            make_gradient_infinite(run)
-        return step(run, *arguments)
-
-    monkeypatch.setattr(Pretraining, "step", diverged)
+    act_before_step(monkeypatch, 3, make_gradient_infinite)
     with pytest.raises(SystemExit, match=r"^error: Loss and gradient must be finite, but at step 3, "):
         train(config, tmp_path, "--save_steps=5", "--eval_steps=5")
     assert list(tmp_path.glob("checkpoint-*")) == []
@@ -694,7 +681,7 @@ def test_an_encoder_is_trained_and_resumed_bit_for_bit(
     assert "left_to_right" not in evaluations[-1]
     name = "checkpoint-00000006.safetensors"
     (tmp_path / "again").mkdir()
-    (tmp_path / "again" / name).write_bytes((tmp_path / "run" / name).read_bytes())
+    shutil.copy(tmp_path / "run" / name, tmp_path / "again")
     train(config, tmp_path / "again", *options, "--per_device_batch_size=12")
     for key, tensor in final_state(tmp_path / "run").items():
         assert torch.equal(final_state(tmp_path / "again")[key], tensor), key

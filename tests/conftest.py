@@ -20,7 +20,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, set_seed
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM
-from tests.references import perturb_vectors, seeded, with_class
+from tests.references import SIZES, perturb_vectors, save_judge, seeded, with_class
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
@@ -72,15 +72,7 @@ def causal(any_order: AOGPTForAnyOrderLM) -> AOGPTForCausalLM:
 @pytest.fixture
 def tiny_config() -> AOGPTConfig:
     """Return a configuration of the released architecture with 16 ids and at most 12 positions."""
-    return AOGPTConfig(
-        vocab_size=16,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=12,
-        target_embedding_size=8,
-        initializer_range=0.5,  # so that every weight affects the logits
-    )
+    return AOGPTConfig(vocab_size=16, **SIZES | {"initializer_range": 0.5})
 
 
 @pytest.fixture
@@ -109,6 +101,12 @@ def folder(tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFa
     tiny_model.save_pretrained(tmp_path / "model")
     tiny_tokenizer.save_pretrained(tmp_path / "model")
     return str(tmp_path / "model")
+
+
+@pytest.fixture
+def judge(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
+    """Return a folder with a tiny GPT-2 and `tiny_tokenizer`."""
+    return save_judge(tmp_path / "judge", tiny_tokenizer)
 
 
 @pytest.fixture(params=["aogpt", "sigmagpt"])

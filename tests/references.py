@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import PreTrainedModel
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.orders import block_indices, group_orders, left_to_right_orders, random_orders
@@ -24,7 +24,7 @@ SIZES = {
     "num_attention_heads": 2,
     "max_position_embeddings": 12,
     "target_embedding_size": 8,
-    "initializer_range": 0.6,
+    "initializer_range": 0.6,  # so that every weight affects the logits
 }
 
 
@@ -87,6 +87,22 @@ def remove_weight(folder: Path, name: str) -> None:
     weights = load_file(folder / "model.safetensors")
     del weights[name]
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def save_judge(folder: Path, tokenizer: PreTrainedTokenizerBase, longest: int = 12) -> str:
+    """Write a tiny GPT-2 and a tokenizer to a folder, and return the folder."""
+    set_seed(0)
+    sizes = {"n_positions": longest, "n_embd": 16, "n_layer": 1, "n_head": 2, "initializer_range": 0.5}
+    ends = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id}
+    GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, **ends)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def causal_nats(judge: str, ids: list[int]) -> float:
+    """Return -log p of all ids but the first, under the GPT-2 in a folder."""
+    logits = GPT2LMHeadModel.from_pretrained(judge)(torch.tensor([ids])).logits[0, :-1]
+    return torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum").item()
 
 
 @torch.no_grad()

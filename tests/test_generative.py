@@ -12,7 +12,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from PIL import Image
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
+from transformers import PreTrainedTokenizerFast
 
 from common.tokenization import train_tokenizer
 from eval.generative import GenerativeArguments, generative, main, without_padding
@@ -20,23 +20,9 @@ from eval.judging import Judge, Sample
 from eval.tables import GENERATIVE, generative_table
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import load_tokenizer
-from tests.references import random_encoder
+from tests.references import causal_nats, random_encoder, save_judge
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
-
-
-def save_judge(folder: Path, tokenizer: PreTrainedTokenizerFast, longest: int = 12) -> str:
-    set_seed(0)
-    sizes = {"n_positions": longest, "n_embd": 16, "n_layer": 1, "n_head": 2, "initializer_range": 0.5}
-    ends = {"bos_token_id": tokenizer.eos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, **ends)).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
-
-
-@pytest.fixture
-def judge(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
-    return save_judge(tmp_path / "judge", tiny_tokenizer)
 
 
 @pytest.fixture
@@ -47,8 +33,7 @@ def arguments(judge: str, tmp_path: Path) -> GenerativeArguments:
 
 
 def perplexity(judge: str, ids: list[int]) -> float:
-    logits = GPT2LMHeadModel.from_pretrained(judge)(torch.tensor([ids])).logits[0, :-1]
-    return math.exp(torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:])).item())
+    return math.exp(causal_nats(judge, ids) / (len(ids) - 1))
 
 
 def test_perplexity_of_samples(judge: str) -> None:

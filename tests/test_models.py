@@ -12,18 +12,12 @@ from common.models import find_model, load_pretrained, read_any_config
 from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.tokenization import add_mask_token
+from tests import references
 from tests.references import remove_weight
 from training.arguments import ModelArguments, build_config, parse_arguments
 from training.pretrain import make_model
 
-SIZES = {
-    "hidden_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "max_position_embeddings": 12,
-    "target_embedding_size": 8,
-    "norm": "layernorm",
-}
+SIZES = references.SIZES | {"norm": "layernorm"}
 
 
 @pytest.fixture

@@ -13,31 +13,20 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
-from transformers import GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
+from transformers import PreTrainedTokenizerFast, set_seed
 
 from common.data_arguments import DataArguments
 from eval.benchmarks import speed_quality, study_results
 from eval.benchmarks.speed_quality import SpeedQualityArguments, compare, judge_samples, main
 from eval.judging import Judge, Sample
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
-from tests.references import random_encoder
-from tests.test_generative import save_judge
-
-
-@pytest.fixture
-def judge(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
-    return save_judge(tmp_path / "judge", tiny_tokenizer)
+from tests.references import causal_nats, random_encoder
 
 
 def save(folder: Path, model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, tokenizer: PreTrainedTokenizerFast) -> str:
     model.float().save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
-
-
-def measure_nats(judge: str, ids: list[int]) -> float:
-    logits = GPT2LMHeadModel.from_pretrained(judge)(torch.tensor([ids])).logits[0, :-1]
-    return torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum").item()
 
 
 def test_report(
@@ -97,7 +86,7 @@ def test_quality_is_that_of_the_timed_samples(
     kept = [ids if 13 not in ids[-1:] else speed_quality.without_padding(ids, 13) for ids in drawn]
     assert len(drawn) == 6
     tokens = sum(len(ids) - 1 for ids in kept)
-    assert point["perplexity"] == pytest.approx(math.exp(sum(measure_nats(judge, ids) for ids in kept) / tokens))
+    assert point["perplexity"] == pytest.approx(math.exp(sum(causal_nats(judge, ids) for ids in kept) / tokens))
     for seed in (0, 1):
         compare([folder], replace(arguments, seed=seed))
     assert drawn[:6] == drawn[6:12] != drawn[12:]
@@ -111,7 +100,7 @@ def test_standard_error_of_a_perplexity(judge: str, tiny_tokenizer: PreTrainedTo
     samples = [Sample(torch.randint(13, (length,)).tolist(), "") for length in (3, 5, 8, 12, 1) * 12]
     found = judge_samples(samples, tiny_tokenizer, Judge(judge, torch.device("cpu")))
     counts = np.array([len(sample.ids) - 1 for sample in samples])
-    nats = np.array([measure_nats(judge, sample.ids) if len(sample.ids) > 1 else 0.0 for sample in samples])
+    nats = np.array([causal_nats(judge, sample.ids) if len(sample.ids) > 1 else 0.0 for sample in samples])
     assert found["perplexity"] == pytest.approx(math.exp(nats.sum() / counts.sum()), rel=1e-5)
     redrawn = np.random.default_rng(0).integers(len(samples), size=(4000, len(samples)))
     perplexities = np.exp(nats[redrawn].sum(1) / counts[redrawn].sum(1))
@@ -136,7 +125,7 @@ def test_held_out_text_is_judged(
     study_results._load_data.cache_clear()
     arguments = SpeedQualityArguments(tmp_path, judge, [1], ["decoder"], tmp_path / "run", num_samples=3, device="cpu")
     report = compare([folder], arguments)
-    nats = sum(measure_nats(judge, [index, 2, 3, 13]) for index in (0, 2, 4))  # spread over the text, without padding
+    nats = sum(causal_nats(judge, [index, 2, 3, 13]) for index in (0, 2, 4))  # spread over the text, without padding
     assert report["reference"]["perplexity"] == pytest.approx(math.exp(nats / 9))
     speed_quality.draw(report, tmp_path / "picture.png")
     assert speed_quality.format_table(report).splitlines()[-1].startswith("| held-out text |")

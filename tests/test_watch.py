@@ -15,19 +15,15 @@ from eval.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, main
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.tokenization import load_tokenizer
 
+SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 8}
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("model")
     tokenizer = train_tokenizer((name for _, name in islice(unicode_names(), 3000)), vocab_size=400)
     torch.manual_seed(0)
-    config = AOGPTConfig(
-        **vocabulary_arguments(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=8,
-    )
+    config = AOGPTConfig(**SIZES | vocabulary_arguments(tokenizer))
     AOGPTForAnyOrderLM(config).save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path
@@ -36,13 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tokenizer = load_tokenizer(str(folder))
     vocabulary = vocabulary_arguments(tokenizer)
-    config = MDMEncoderConfig(
-        **vocabulary | {"vocab_size": vocabulary["mask_token_id"] + 1},
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=8,
-    )
+    config = MDMEncoderConfig(**SIZES | vocabulary | {"vocab_size": vocabulary["mask_token_id"] + 1})
     MDMEncoderForMaskedLM(config).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     main([str(tmp_path), "<|mask|> SIGN", "--length", "8", "--output_dir", str(tmp_path)])

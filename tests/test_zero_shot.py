@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from huggingface_hub import constants
-from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast, set_seed
+from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from common import models
 from common.models import identity_of_weights
@@ -23,6 +23,7 @@ from eval.scoring import Journal, compute_metrics, ratio_with_error, score_rows,
 from eval.tables import PUBLISHED, SIZES
 from eval.zero_shot import ScoringArguments, choose_length, format_report, main, output_paths, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
+from tests.references import causal_nats
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -168,62 +169,47 @@ def test_bf16_is_close(folder: str, arguments: ScoringArguments) -> None:
 
 
 @pytest.fixture
-def causal_folder(tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path) -> str:
-    set_seed(0)
-    sizes = {"vocab_size": 18, "n_positions": 12, "n_embd": 16, "n_layer": 1, "n_head": 2, "initializer_range": 0.5}
-    GPT2LMHeadModel(GPT2Config(**sizes, bos_token_id=13, eos_token_id=13)).save_pretrained(tmp_path / "causal")
-    tiny_tokenizer.save_pretrained(tmp_path / "causal")
-    return str(tmp_path / "causal")
-
-
-@pytest.fixture
 def data_dir(tmp_path: Path) -> str:
     (tmp_path / "data/ptb").mkdir(parents=True)
     (tmp_path / "data/ptb/ptb.test.txt").write_text("abcdefghij\n" * 20)  # 220 tokens
     return str(tmp_path / "data")
 
 
-def causal_nats(folder: str, ids: list[int]) -> float:
-    """Return -log p of all ids but the first."""
-    logits = GPT2LMHeadModel.from_pretrained(folder)(torch.tensor([ids])).logits[0, :-1]
-    return torch.nn.functional.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum").item()
-
-
-def test_causal_models_predict_every_token_of_a_text(causal_folder: str, arguments: ScoringArguments) -> None:
+def test_causal_models_predict_every_token_of_a_text(judge: str, arguments: ScoringArguments) -> None:
     ids = [id for line in LINES for id in encode(line)]
     parts = [ids[:12], ids[12:24], ids[24:]]
     # The last of the 12 ids is never an input, so end-of-text fits in front.
-    total = sum(causal_nats(causal_folder, [END_OF_TEXT, *part][:13]) for part in parts[2:])
-    model = GPT2LMHeadModel.from_pretrained(causal_folder)
+    total = sum(causal_nats(judge, [END_OF_TEXT, *part][:13]) for part in parts[2:])
+    model = GPT2LMHeadModel.from_pretrained(judge)
     for part in parts[:2]:
         logits = model(torch.tensor([[END_OF_TEXT, *part[:-1]]])).logits[0]
         total += torch.nn.functional.cross_entropy(logits, torch.tensor(part), reduction="sum").item()
-    found = text_results(zero_shot(causal_folder, arguments))
+    found = text_results(zero_shot(judge, arguments))
     assert list(found["measures"]) == ["left_to_right"]
     assert found["tokens"] == 29
     assert found["left_to_right"]["bits_per_byte"] == pytest.approx(total / 30 / math.log(2), rel=1e-5)
 
 
-def test_causal_models_are_not_scored_on_padding(causal_folder: str, arguments: ScoringArguments) -> None:
-    total = sum(causal_nats(causal_folder, [END_OF_TEXT, *encode(line)]) for line in LINES)
-    found = text_results(zero_shot(causal_folder, replace(arguments, packing="documents")))
+def test_causal_models_are_not_scored_on_padding(judge: str, arguments: ScoringArguments) -> None:
+    total = sum(causal_nats(judge, [END_OF_TEXT, *encode(line)]) for line in LINES)
+    found = text_results(zero_shot(judge, replace(arguments, packing="documents")))
     assert found["left_to_right"]["perplexity"] == pytest.approx(math.exp(total / 29), rel=1e-5)
 
 
-def test_number_of_logits_in_a_pass_is_bounded(causal_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = GPT2LMHeadModel.from_pretrained(causal_folder)
+def test_number_of_logits_in_a_pass_is_bounded(judge: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = GPT2LMHeadModel.from_pretrained(judge)
     rows = [{"input_ids": [row % 13] * 5} for row in range(7)]
     whole = score_rows(CausalScorer(model), rows, 1, 0, 7, {"left_to_right": "no"})["left_to_right"]
     seen = []
     model.register_forward_hook(lambda module, inputs, output: seen.append(output.logits.shape[:2]))
-    monkeypatch.setattr("eval.scorers.LOGITS_PER_PASS", 3 * 4 * 18)
+    monkeypatch.setattr("eval.scorers.LOGITS_PER_PASS", 3 * 4 * 17)
     parts = score_rows(CausalScorer(model), rows, 1, 0, 7, {"left_to_right": "no"})["left_to_right"]
     assert seen == [(3, 4), (3, 4), (1, 4)]
     assert parts == pytest.approx(whole, rel=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")
-def test_published_protocol(folder: str, causal_folder: str, data_dir: str) -> None:
+def test_published_protocol(folder: str, judge: str, data_dir: str) -> None:
     # 20 rows of 11 ids for 8 workers: four get 33 ids (two blocks of 12), four get 22 (one block).
     arguments = ScoringArguments(datasets=["ptb"], data_dir=data_dir)
     results = zero_shot(folder, arguments)
@@ -231,14 +217,14 @@ def test_published_protocol(folder: str, causal_folder: str, data_dir: str) -> N
     counts = {"documents": 20, "sequences": 12, "tokens": 144, "dropped_tokens": 76, "split": "test"}
     assert {key: found[key] for key in counts} == counts
     assert results["mixed_precision"] == {"left_to_right": "bf16", "any_order": "no"}
-    results = zero_shot(causal_folder, arguments)
+    results = zero_shot(judge, arguments)
     assert results["mixed_precision"] == {"left_to_right": "no"}
     causal = results["datasets"]["ptb"]
     assert causal["tokens"] == 12 * 11  # the first token of a block is not scored
     assert not any(key.startswith("bits") for key in causal["measures"]["left_to_right"])
     ids = [*range(10), END_OF_TEXT]
     blocks = [(ids * 3)[:12]] * 8 + [(ids * 3)[12:24]] * 4
-    per_token = sum(causal_nats(causal_folder, block) for block in blocks) / 132
+    per_token = sum(causal_nats(judge, block) for block in blocks) / 132
     assert causal["measures"]["left_to_right"]["perplexity"] == pytest.approx(math.exp(per_token), rel=1e-5)
 
 
@@ -507,14 +493,14 @@ def test_bad_input(
 
 
 def test_models_that_cannot_be_scored(
-    causal_folder: str, arguments: ScoringArguments, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
+    judge: str, arguments: ScoringArguments, tiny_tokenizer: PreTrainedTokenizerFast, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match="no model 'nowhere'"):
         zero_shot("nowhere", arguments)
     with pytest.raises(ValueError, match="`measures` must be among left_to_right, but contains 'any_order'"):
-        zero_shot(causal_folder, replace(arguments, measures=["any_order"]))
+        zero_shot(judge, replace(arguments, measures=["any_order"]))
     GPT2LMHeadModel(GPT2Config(vocab_size=15, n_positions=12, n_embd=8, n_layer=1, n_head=1)).save_pretrained(
         tmp_path / "small"
     )
     with pytest.raises(ValueError, match="has 16 ids, but the model has 15"):
-        zero_shot(str(tmp_path / "small"), replace(arguments, tokenizer=causal_folder))
+        zero_shot(str(tmp_path / "small"), replace(arguments, tokenizer=judge))

@@ -90,20 +90,21 @@ def test_log_probabilities_equal_full_forwards(order: str, truncation: dict) -> 
             context += ((position, ids[position].item()),)
 
 
-@pytest.mark.parametrize("draft_length", [2, 5])
-def test_never_takes_more_passes_than_tokens(draft_length: int) -> None:
+@pytest.mark.parametrize(("draft", "draft_length"), [("model", 2), ("model", 5), ("prompt_lookup", 4)])
+def test_never_takes_more_passes_than_tokens(draft: str, draft_length: int) -> None:
     model = random_model()
     for length in range(1, 13):
         output = model.generate(
             max_length=length,
             strategy="speculative",
+            draft=draft,
             draft_length=draft_length,
             generator=seeded(length),
             return_dict_in_generate=True,
         )
         assert output.num_forward_passes <= length
         assert (output.sequences < 11).all()
-        assert output.unmasking_steps.max() <= (length - 1) // 2
+        assert output.unmasking_steps.max() <= (length - 1) // (2 if draft == "model" else 1)
 
 
 def test_all_drafts_are_accepted_if_tokens_are_independent() -> None:
@@ -231,16 +232,3 @@ def test_prompt_lookup_saves_passes_for_repetitive_text() -> None:
     assert output.acceptance_rate == 1
     assert output.num_forward_passes == 2  # of 4 tokens each
     assert model.generate(prompt, **arguments).num_forward_passes == 8
-
-
-def test_prompt_lookup_never_takes_more_passes_than_tokens() -> None:
-    model = random_model()
-    for length in range(1, 13):
-        output = model.generate(
-            max_length=length,
-            strategy="speculative",
-            draft="prompt_lookup",
-            generator=seeded(),
-            return_dict_in_generate=True,
-        )
-        assert output.num_forward_passes <= length

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt import AnyOrderGenerationOutput, AOGPTForAnyOrderLM
 from tests.references import chi_square, random_model, seeded
 from tests.test_streaming import RecordingStreamer
 
@@ -24,6 +24,21 @@ def model_with_eos(extra_bias: float = 1.5) -> AOGPTForAnyOrderLM:
     return model
 
 
+def check_ends(output: AnyOrderGenerationOutput, block_length: int) -> list[int]:
+    """Check that sequences end with the block of their first EOS, and return their lengths."""
+    lengths = []
+    for ids, steps, logprobs in zip(output.sequences, output.unmasking_steps, output.token_logprobs, strict=True):
+        columns = (ids == EOS).nonzero().flatten().tolist()
+        length = (columns[0] // block_length + 1) * block_length if columns else 12
+        assert (ids[length:] == PAD).all()
+        assert (steps[length:] == -1).all()
+        assert (logprobs[length:] == 0).all()
+        assert (steps[:length] >= 0).all()
+        assert (logprobs[:length] < 0).all()
+        lengths.append(length)
+    return lengths
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -38,16 +53,7 @@ def test_tokens_after_the_first_eos_are_padding(arguments: dict) -> None:
     output = model_with_eos().generate(
         num_return_sequences=50, stop_at_eos=True, generator=seeded(), return_dict_in_generate=True, **arguments
     )
-    lengths = []
-    for ids, steps, logprobs in zip(output.sequences, output.unmasking_steps, output.token_logprobs, strict=True):
-        columns = (ids == EOS).nonzero().flatten().tolist()
-        length = columns[0] + 1 if columns else 12
-        assert (ids[length:] == PAD).all()
-        assert (steps[length:] == -1).all()
-        assert (logprobs[length:] == 0).all()
-        assert (steps[:length] >= 0).all()
-        assert (logprobs[:length] < 0).all()
-        lengths.append(length)
+    lengths = check_ends(output, block_length=1)
     assert min(lengths) < 5 < max(lengths)
 
 
@@ -59,16 +65,7 @@ def test_in_blocks_a_sequence_ends_with_the_block_of_eos(arguments: dict) -> Non
     output = model_with_eos().generate(
         num_return_sequences=50, block_length=4, generator=seeded(), return_dict_in_generate=True, **arguments
     )
-    lengths = []
-    for ids, steps, logprobs in zip(output.sequences, output.unmasking_steps, output.token_logprobs, strict=True):
-        columns = (ids == EOS).nonzero().flatten().tolist()
-        length = (columns[0] // 4 + 1) * 4 if columns else 12
-        assert (ids[length:] == PAD).all()
-        assert (steps[length:] == -1).all()
-        assert (logprobs[length:] == 0).all()
-        assert (steps[:length] >= 0).all()
-        lengths.append(length)
-    assert set(lengths) == {4, 8, 12}
+    assert set(check_ends(output, block_length=4)) == {4, 8, 12}
     assert any((ids == EOS).nonzero()[0] % 4 != 3 for ids in output.sequences if (ids == EOS).any())
 
 

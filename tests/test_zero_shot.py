@@ -436,10 +436,10 @@ def test_two_processes_give_the_results_of_one(folder: str, arguments: ScoringAr
     ("changes", "message"),
     [
         ({"text_file": ["missing.txt"]}, "no file 'missing.txt'"),
-        ({"text_file": ["{tmp_path}/empty.txt"]}, "empty.txt is empty"),
+        ({"text_file": ["empty.txt"]}, "empty.txt is empty"),
         ({"text_column": "body"}, "no column 'body'"),
         ({"tokenizer": "nowhere"}, "The tokenizer 'nowhere' cannot be loaded from the Hub or a folder"),
-        ({"tokenizer": "{tmp_path}/other"}, "has 17 ids, but the model has 16"),
+        ({"tokenizer": "other"}, "has 17 ids, but the model has 16"),
         ({"sequence_length": 13}, r"`sequence_length` must be between 1 and 12 .* but is 13"),
         ({"sequence_length": 0}, r"`sequence_length` must be between 1 and 12 .* but is 0"),
         (
@@ -465,7 +465,7 @@ def test_two_processes_give_the_results_of_one(folder: str, arguments: ScoringAr
         ({"text_file": []}, "Set either `text_file` or `datasets`"),
         ({"text_file": [], "datasets": ["webtext"]}, "`datasets` must be one of 'lambada', .* but is 'webtext'"),
         (
-            {"text_file": [], "datasets": ["ptb"], "data_dir": "{tmp_path}"},
+            {"text_file": [], "datasets": ["ptb"], "data_dir": "."},
             r"ptb\.test\.txt \(the test split of ptb\) does not exist",
         ),
     ],
@@ -475,19 +475,14 @@ def test_bad_input(
     arguments: ScoringArguments,
     tiny_tokenizer: PreTrainedTokenizerFast,
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     changes: dict[str, Any],
     message: str,
 ) -> None:
     (tmp_path / "empty.txt").touch()
     tiny_tokenizer.add_special_tokens({"mask_token": "<another>"})
     tiny_tokenizer.save_pretrained(tmp_path / "other")
-    changes = {
-        name: [item.format(tmp_path=tmp_path) for item in value] if isinstance(value, list) else value
-        for name, value in changes.items()
-    }
-    changes = {
-        name: value.format(tmp_path=tmp_path) if isinstance(value, str) else value for name, value in changes.items()
-    }
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=message):
         zero_shot(folder, replace(arguments, **changes))
 

@@ -236,6 +236,8 @@ def _check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
             f"{' and '.join(f'`{key}`' for key in given)} can only be set for a Hub dataset, but the corpus is "
             f"{name!r}. Remove these options." + ("" if is_whole else " To hold out files, set `validation_files`.")
         )
+    if not is_whole and (shared := {*find_files(arguments.corpus)} & {*find_files(arguments.validation_files)}):
+        raise ValueError(f"{min(shared)} is in both `corpus` and `validation_files`. Remove it from one of the two.")
     return name
 
 
@@ -317,6 +319,8 @@ def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, 
         )
     if validation is None and "validation" in available and train != "validation":
         validation = "validation"
+    if validation == train:
+        raise ValueError(f"`train_split` and `validation_split` are both {train!r}. Choose two different splits.")
     names = {"train": train} | ({"validation": validation} if validation else {})
     for split in names.values():
         if split not in available:

@@ -118,6 +118,12 @@ def _open_stream(arguments: DataArguments) -> Data:
         held_out = make_dataset(texts)
         if "validation" not in streams:
             excluded = frozenset(map(sha256, texts))
+    documents = (row[arguments.text_column] for row in streams["train"])
+    if not any(text and sha256(text) not in excluded for text in documents):
+        raise ValueError(
+            "All training documents are empty or held out for validation. Decrease `validation_documents` "
+            f"({arguments.validation_documents}), or add documents."
+        )
     validation, facts = _make_sequences(Split(held_out), "validation", tokenizer, arguments)
     facts = _make_facts(arguments, {"streamed_files": streams["train"].num_shards}, facts)
     return Data(arguments, streams["train"], validation, tokenizer, facts, excluded)

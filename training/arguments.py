@@ -186,7 +186,7 @@ class TrainingArguments(Options):
 
 # Keys whose values may change when a run is resumed. Up to rounding, these keys do not affect the trained weights.
 MAY_CHANGE = {
-    *("output_dir", "prepare_only", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
+    *("output_dir", "prepare_only", "corpus_documents", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
     *("activation_checkpointing", "dataloader_num_workers", "preprocessing_num_workers", "logging_steps", "eval_steps"),
     *("eval_sequences", "eval_batch_size", "save_steps", "save_total_limit", "keep_every", "num_samples", "tracker"),
 }

@@ -48,7 +48,7 @@ class Arguments(Options):
     num_processes: int | None = option(None, "Number of GPUs; defaults to that of the launch file.", least=1)
     gpu: str = option("H100 80GB", f"Name of the GPU, or a part of it. Known GPUs: {', '.join(PEAK_FLOPS)}.")
     gpu_memory: float = option(80.0, "Memory of each GPU, in GB.", least=0)
-    mfu: float = option(0.4, "Assumed model FLOPs utilization.", least=1e-3, below=1)
+    mfu: float = option(0.4, "Assumed fraction of the GPU's peak FLOPS in 16-bit precision.", least=1e-3, below=1)
 
 
 @one_line_errors()

@@ -54,29 +54,17 @@ class Stream:
     held_out: frozenset[bytes] = frozenset()  # SHA-256 of the documents to skip
 
     def batches(self, seed: int, start: Position) -> Iterator[tuple[Position, list[int]]]:
-        """
-        Yield the position and the ids (see `encode`) of each batch of documents from `start` on, in endless epochs.
-
-        Raises:
-            ValueError: If all documents of an epoch are empty or held out.
-        """
+        """Yield the position and the ids (see `encode`) of each batch of documents from `start` on, without end."""
         first_shard, first_batch, num_shards = start.shard, start.batch, self.shards.num_shards
         for epoch in count(start.epoch):
-            is_empty = not first_shard and not first_batch
             for shard in range(first_shard, num_shards):
                 documents = self.shards.shard(num_shards, int(epoch_permutation(num_shards, seed, epoch)[shard]))
                 batches = documents.with_format("arrow").iter(DOCUMENTS_PER_BATCH)
                 for batch, table in enumerate(islice(batches, first_batch, None), first_batch):
                     ids = self.encode(table[self.text_column].to_pylist())
-                    is_empty = is_empty and not ids
                     yield Position(epoch=epoch, shard=shard, batch=batch), ids
                 first_batch = 0
             first_shard = 0
-            if is_empty:
-                raise ValueError(
-                    "All training documents are empty or held out for validation. Decrease `validation_documents`, or "
-                    "add documents."
-                )
 
     def encode(self, texts: list[str | None]) -> list[int]:
         """Return the ids of joined documents, each followed by end-of-text. Skip empty and held-out documents."""

@@ -11,16 +11,16 @@ from accelerate import Accelerator
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 
 
-def logger_types(tracker: str) -> list[str]:
+def logger_types(tracker: str) -> str | None:
     """Return the argument `log_with` of `Accelerator`. Raise a `ValueError` if the tracker is not installed."""
     if tracker == "none":
-        return []
+        return None
     if find_spec(tracker) is None:
         raise ValueError(
             f"`tracker` is {tracker}, but the package {tracker} is not installed. Run `pip install {tracker}`, or set "
             "`tracker` to another tracker or to none."
         )
-    return [tracker]
+    return tracker
 
 
 def start_tracker(

@@ -153,8 +153,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
             logits_processor (`LogitsProcessorList`, *optional*): Processors of logits (queries, vocab_size) with one
                 row for each predicted position, applied before temperature and truncation. If tokens are generated from
                 left to right, one at a time and without refinement, and no given token of the batch is to the right of
-                a mask, processors get the text before the token, without padding. In other cases, they get the whole
-                sequence (queries, n), with the mask id at masked positions and at padding. Processors of Transformers
+                a mask, processors get the text before the token, without padding (for drafts of `draft="model"`, the
+                text before the first draft). In other cases, they get the whole sequence (queries, n), with the mask
+                id at masked positions and at padding. Logits are at least float32. Processors of Transformers
                 that depend on the end or the length of the text always get the text before the token. They work only
                 from left to right, one token at a time.
             streamer (`BaseStreamer`, *optional*): Streamer that receives each token when all tokens to its left are
@@ -575,7 +576,7 @@ class GenerationProgress:
             self.history.append(self.state.sequences())
         if self.streamer is not None and not self.will_refine:
             self._put_final()
-        if hasattr(self.streamer, "put_draft") and self.num_put < self.state.ids.shape[1]:
+        if hasattr(self.streamer, "put_draft") and (self.will_refine or self.state.num_masked.any()):
             self.streamer.put_draft(self.state.sequences()[:, self.num_put :].cpu())
 
     def finish(self) -> None:

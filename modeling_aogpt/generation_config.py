@@ -109,7 +109,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
             `"left_to_right"` if a prompt without masks is continued one token at a time, without blocks and refinement.
             Otherwise, it is `"confidence"` with `unmasking="threshold"`, and `"random"` with other rules.
         block_length (`int`, *optional*): Fill in contiguous blocks of this length one after another, from left to
-            right. `order` applies within each block.
+            right. `order` applies within each block. The first block starts at position 0, even if a prompt is there.
         stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2
             stride, ..., then 1, stride + 1, ...
         window (`int`, *optional*): Number of masked positions that a step predicts: with an adaptive order, the first
@@ -147,10 +147,11 @@ class AnyOrderGenerationConfig(GenerationConfig):
             the model itself) or `"prompt_lookup"` (n-grams of the unmasked text, without a forward pass).
         draft_length (`int`, defaults to 4): Largest number of tokens to draft at once. It must be at least 2.
         stop_at_eos (`bool`, *optional*): Whether to end a sequence at the first generated end-of-text token and replace
-            the rest by padding. With `block_length` and an order other than left to right, the sequence ends with the
-            block of this token. `True` requires `order="left_to_right"` or `block_length`, and no refinement. If these
-            requirements are met and an end-of-text id is known, the default is `True` for sequences that continue a
-            prompt or are generated as a whole, and `False` if given tokens are to the right of a mask.
+            the generated tokens after it by padding. With `block_length` and an order other than left to right, the
+            sequence ends with the block of this token. `True` requires `order="left_to_right"` (without `stride` and
+            `unmasking="threshold"`) or `block_length`, and no refinement. If these requirements are met and an
+            end-of-text id is known, the default is `True` for sequences that continue a prompt or are generated as a
+            whole, and `False` if given tokens are to the right of a mask.
         eos_token_id (`int` or `list[int]`, *optional*): Ids of end-of-text tokens. Defaults to those of the model.
         pad_token_id (`int`, *optional*): Id of the padding after an end-of-text token. Defaults to that of the model,
             or to the first of `eos_token_id`.
@@ -396,7 +397,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         if self.stop_at_eos and self.order is not None and not self.can_stop_at_eos:
             raise ValueError(
                 "`stop_at_eos` needs text that is generated from left to right or in blocks of `block_length`, without "
-                "refinement. Set `order='left_to_right'` or `block_length`, and remove `refine_rounds` and `stride`."
+                "refinement. Set `order='left_to_right'` (without `stride` and `unmasking='threshold'`) or "
+                "`block_length`, and remove `refine_rounds`."
             )
 
     def _check_unmasking(self) -> None:

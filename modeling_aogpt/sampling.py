@@ -294,6 +294,8 @@ class TokenSampler:
 
     def _process(self, logits: torch.Tensor, queries: QueryResult, num_visible: torch.LongTensor) -> torch.Tensor:
         state = self.state
+        if self.processors:  # as in Transformers, they never compute in bfloat16
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         for processor, gets_prefix in zip(self.processors, self.get_prefix, strict=True):
             if gets_prefix:
                 text, lengths = state.visible_prefix(queries.sequences, num_visible)
@@ -305,6 +307,9 @@ class TokenSampler:
                 num_missing = max(state.model.config.mask_token_id + 1 - logits.shape[1], 0)
                 padded = F.pad(logits, (0, num_missing), value=float("-inf"))
                 logits = processor(text, padded)[:, : logits.shape[1]]
+        if self.processors:  # they may have changed the logits of ids that are not text
+            ids = torch.arange(logits.shape[1], device=logits.device)
+            logits = logits.masked_fill(ids >= state.model.config.num_valid_tokens, float("-inf"))
         if self.eos_ban is not None:
             is_banned, eos_token_ids = self.eos_ban
             is_eos = torch.zeros(logits.shape[1], dtype=torch.bool, device=logits.device)

@@ -2,6 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Logits processors of the caller: the ids they get, and their effect on samples."""
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from transformers import (
@@ -126,6 +129,32 @@ def test_processors_of_transformers_apply() -> None:
         generator=seeded(),
     )
     assert not torch.isin(samples, torch.tensor([2, 5])).any()
+
+
+def test_processors_get_logits_of_at_least_single_precision() -> None:
+    dtypes = []
+
+    def record(input_ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor:
+        dtypes.append(scores.dtype)
+        return scores
+
+    random_model().bfloat16().generate(max_length=2, logits_processor=[record], generator=seeded())
+    assert set(dtypes) == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    "make_model",
+    [partial(random_model, vocab_size=16, num_valid_tokens=MASK), random_encoder],
+    ids=["decoder", "encoder"],
+)
+def test_processors_cannot_draw_ids_that_are_not_text(make_model: Callable) -> None:
+    samples = make_model().generate(
+        max_length=10,
+        num_return_sequences=50,
+        logits_processor=[lambda input_ids, scores: torch.zeros_like(scores)],
+        generator=seeded(),
+    )
+    assert set(samples.flatten().tolist()) == set(range(MASK))
 
 
 def test_processors_may_be_a_plain_list() -> None:

@@ -78,6 +78,10 @@ class GenerativeArguments(Options):
         super().__post_init__()
         for (top_p, temperature), steps in itertools.product(self.settings(), self.steps):
             AnyOrderGenerationConfig(num_steps=steps, top_p=top_p, temperature=temperature)  # checks the values
+        if self.top_p_rule == "exclusive" and all(top_p == 1 for top_p, _ in self.settings()):
+            raise ValueError(
+                "`top_p_rule` has no effect without a value of `top_p` below 1. Set `top_p`, or remove `top_p_rule`."
+            )
 
     def settings(self) -> list[tuple[float, float]]:
         """Return the pairs (top-p, temperature) to evaluate."""

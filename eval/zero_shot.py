@@ -45,7 +45,15 @@ from eval.protocols import (
     published_precisions,
     released_subset,
 )
-from eval.scorers import MEASURES, CausalScorer, EstimatorSettings, Scorer, load_scorer
+from eval.scorers import (
+    MEASURES,
+    RANDOM_MEASURES,
+    AnyOrderScorer,
+    CausalScorer,
+    EstimatorSettings,
+    Scorer,
+    load_scorer,
+)
 from eval.scoring import Journal, compute_metrics, score_rows
 from eval.tables import MEASURE_NAMES, zero_shot_table
 from modeling_aogpt.tokenization import load_tokenizer
@@ -153,6 +161,7 @@ def zero_shot(
     weights, revision = (identity, None) if Path(model_name).is_dir() else (None, identity)
     scorer = load_scorer(model_name, getattr(torch, arguments.dtype), accelerator.device, settings, revision)
     measures = _choose_measures(scorer, arguments.measures)
+    _check_options(scorer, arguments, measures)
     tokenizer = load_tokenizer(arguments.tokenizer or model_name)
     _check_vocabulary(scorer.model, tokenizer, arguments.tokenizer or model_name)
     length = choose_length(scorer.model, arguments)
@@ -243,6 +252,24 @@ def _choose_measures(scorer: Scorer, requested: Sequence[str]) -> list[str]:
                 f"{', '.join(scorer.measures)}, but contains {measure!r}. Remove this value."
             )
     return list(requested or scorer.default_measures)
+
+
+def _check_options(scorer: Scorer, arguments: ScoringArguments, measures: list[str]) -> None:
+    """Raise a `ValueError` if an option is set that no measure uses."""
+    is_encoder = isinstance(scorer, AnyOrderScorer) and scorer.is_encoder
+    measures_of_options = {
+        "num_orders": RANDOM_MEASURES,
+        "released_subset": ("any_order",),
+        "ensemble_size": ("ensemble",),
+        "num_ranks": ("ensemble",),
+        "num_times": ("any_order",) if is_encoder else (),
+    }
+    for name, used_by in measures_of_options.items():
+        if getattr(arguments, name) != getattr(ScoringArguments, name) and not set(used_by) & set(measures):
+            raise ValueError(
+                f"`{name}` has no effect, because this model is scored only with {', '.join(measures)}. Remove "
+                f"`{name}`, or change `measures`."
+            )
 
 
 def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:

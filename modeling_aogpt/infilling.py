@@ -190,9 +190,8 @@ class AnyOrderInfillingMixin:
             else:
                 segments[-1].append(token)
         if len(segments) == 1:
-            raise ValueError(
-                f"`input_ids` has no gap. Put the mask token (id {self.config.mask_token_id}) where text is missing."
-            )
+            mask = f"id {self.config.mask_token_id}" if tokenizer is None else tokenizer.mask_token
+            raise ValueError(f"`input_ids` has no gap. Put the mask token ({mask}) where text is missing.")
         if not all(segments[1:-1]):
             raise ValueError("`input_ids` has adjacent masks. Put one mask for each gap, whatever its length.")
         if not any(segments):

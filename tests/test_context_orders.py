@@ -119,3 +119,5 @@ def test_a_decoder_is_compared_with_an_encoder(tmp_path: Path, capsys: pytest.Ca
     main([*folders[1:], *size, "--max_ensemble=2", f"--output_dir={tmp_path}"])  # a decoder with one seed
     assert "minus encoder |" not in (tmp_path / "context_orders.md").read_text()
     assert (tmp_path / "context_orders.png").stat().st_size > 5000
+    with pytest.raises(SystemExit, match="Several runs have the name 'decoder' and the seed 0"):
+        main([folders[0], folders[0], *size, f"--output_dir={tmp_path}"])

@@ -158,6 +158,8 @@ def test_the_samplers_of_sedd_are_for_sedd(
 def test_settings() -> None:
     assert GenerativeArguments(Path("out")).settings() == [(1.0, 1.0), (0.95, 0.9), (0.95, 0.7)]
     assert GenerativeArguments(Path("out"), top_p=[0.9, 1.0], temperature=[0.5]).settings() == [(0.9, 0.5), (1.0, 0.5)]
+    with pytest.raises(ValueError, match="`top_p_rule` has no effect without a value of `top_p` below 1"):
+        GenerativeArguments(Path("out"), top_p_rule="exclusive", temperature=[0.9])
 
 
 def test_finished_cells_are_judged_but_not_sampled_again(

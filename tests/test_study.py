@@ -150,12 +150,13 @@ def test_a_trend_compares_questions(
     report = (tmp_path / "results" / "steps.md").read_text()
     header, _, *rows = [line.split(" | ") for line in report.splitlines() if line.startswith("|")]
     assert header[1:] == [
+        "seeds",
         "reference, left to right",
         "random, random orders",
         "rotary, random orders",
         "gap closed by rotary |",
     ]
-    assert [row[2] for row in rows] == [
+    assert [row[3] for row in rows] == [
         f"{of['scores']['any_order']['mean']:.3f}" for of in (half["random-half"], whole["random"])
     ]
     bits, closed = saved_figures[-1].axes
@@ -336,8 +337,8 @@ def test_arms_of_the_studies_are_valid(path: Path, tmp_path: Path) -> None:
         ),
         ({"questions": {"first": {"title": "T"}}}, "must have the keys `title` and `baseline`"),
         ({"questions": {"first": {"title": "T", "baseline": "one", "measure": "x"}}}, "`measure` must be one of"),
-        ({"questions": {"first": {"title": "T", "baseline": "none"}}}, "names the arm 'none'"),
-        ({"questions": {"first": {"title": "T", "baseline": "one", "arms": ["two"]}}}, "names the arm 'one'"),
+        ({"questions": {"first": {"title": "T", "baseline": "none"}}}, "cannot use the arm 'none'"),
+        ({"questions": {"first": {"title": "T", "baseline": "one", "arms": ["two"]}}}, "cannot use the arm 'one'"),
         ({"seeds": ["1", "1"]}, r"`seeds` in .* must be different integers, but is \[1, 1\]"),
         ({"seeds": ["a"]}, r"must be different integers, but is \[a\]"),
         ({"questions": {"first": None}}, "The question 'first' is 'null'"),

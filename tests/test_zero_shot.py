@@ -462,6 +462,9 @@ def test_two_processes_give_the_results_of_one(folder: str, arguments: ScoringAr
         ),
         ({"datasets": ["ptb"]}, "Set either `text_file` or `datasets`"),
         ({"released_subset": True}, "`released_subset` has no effect without `datasets` and `protocol='published'`"),
+        ({"measures": ["left_to_right"], "num_orders": 4}, "`num_orders` has no effect, .* only with left_to_right"),
+        ({"measures": ["any_order"], "ensemble_size": 4}, "`ensemble_size` has no effect, .* only with any_order"),
+        ({"measures": ["any_order"], "num_times": 8}, "`num_times` has no effect"),
         ({"text_file": []}, "Set either `text_file` or `datasets`"),
         ({"text_file": [], "datasets": ["webtext"]}, "`datasets` must be one of 'lambada', .* but is 'webtext'"),
         (

@@ -262,9 +262,16 @@ def main(argv: list[str]) -> None:
     parser = Parser(Arguments)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder of a finished training run")
     arguments, others = parser.parse(argv)
+    seeds = {folder: read_finished_run(folder)[0]["arguments"]["seed"] for folder in others.runs}
+    names = [(folder.resolve().name, seeds[folder]) for folder in others.runs]
+    if same := next((key for key in names if names.count(key) > 1), None):
+        raise ValueError(
+            f"Several runs have the name {same[0]!r} and the seed {same[1]}. List each run only once, and rename the "
+            "folders of other models."
+        )
     runs = defaultdict(list)
     with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
-        for folder in others.runs:
+        for folder in sorted(others.runs, key=seeds.get):
             runs[folder.resolve().name].append(measure_run(folder, arguments))
     results = {
         "command": shlex.join(["python", "eval/benchmarks/context_orders.py", *argv]),

@@ -320,10 +320,11 @@ def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> No
             arm: [read_model(finished[arm, seed]) for seed in seeds]
             for arm in progress_bar(question.arms, desc=name, unit="arm")
         }
+        trained = [part.arm for arm in question.arms for run in runs if run.arm == arm for part in run.chain]
         details = {
             "command": command,
             "settings": study.settings,
-            "settings_of_arms": {arm: study.arms[arm] for arm in question.arms},
+            "settings_of_arms": {arm: study.arms[arm] for arm in dict.fromkeys(trained)},
             "seeds": seeds,
         }
         write_results(question, models, details, output_dir / name)

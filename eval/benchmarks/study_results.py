@@ -397,9 +397,8 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
             "Its bits per byte are the same in all orders."
         )
     settings = (
-        f"* {arm}: "
-        + (", ".join(f"`{key}: {value}`" for key, value in results["settings_of_arms"][arm].items()) or "none")
-        for arm in arms
+        f"* {arm}: " + (", ".join(f"`{key}: {value}`" for key, value in of_arm.items()) or "none")
+        for arm, of_arm in results["settings_of_arms"].items()
     )
     spread = (
         f"Values are means over {num_seeds} seeds ± half the width of the 95 % confidence interval (Student's t). "
@@ -442,11 +441,12 @@ def write_trend(trend: Trend, questions: dict[str, Question], command: str, path
         command: The command that writes the files.
         path: Path of the files without a suffix. The JSON files are in the same folder.
     """
-    compared = [read_json(path.with_name(f"{name}.json"), ("arms",), command)["arms"] for name in trend.questions]
+    results = [read_json(path.with_name(f"{name}.json"), ("arms", "seeds"), command) for name in trend.questions]
     # For each line, its label and its arm in each question. The first two are `left_to_right` and `baseline`.
     groups = zip(*(_sort_arms(questions[name]) for name in trend.questions), strict=True)
     lines = [
-        (min(names, key=len), [arms[name] for arms, name in zip(compared, names, strict=True)]) for names in groups
+        (min(names, key=len), [part["arms"][name] for part, name in zip(results, names, strict=True)])
+        for names in groups
     ]
     kinds = ["left_to_right", *["any_order"] * (len(lines) - 1)]
     scores = [
@@ -457,9 +457,11 @@ def write_trend(trend: Trend, questions: dict[str, Question], command: str, path
         (label, [(_size(entry, trend), entry["gap_closed"]) for entry in entries]) for label, entries in lines[2:]
     ]
     _plot_trend(trend, scores, closed, path.with_suffix(".png"))
-    header = [SIZES[trend.size], *(label for label, _ in scores), *(f"gap closed by {label}" for label, _ in closed)]
+    labels = [*(label for label, _ in scores), *(f"gap closed by {label}" for label, _ in closed)]
+    header = [SIZES[trend.size], "seeds", *labels]
     columns = [
         [f"{size:.2f}" for size, _ in scores[0][1]],
+        [str(len(part["seeds"])) for part in results],
         *([format_estimate(value) for _, value in points] for _, points in scores),
         *([format_estimate(value, 100, "%") for _, value in points] for _, points in closed),
     ]

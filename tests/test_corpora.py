@@ -142,6 +142,8 @@ def test_validation_split_of_a_data_set(tmp_path: Path) -> None:
     assert list(load_corpus(CorpusArguments([folder], validation_split="test"))["validation"]) == ["test"]
     with pytest.raises(ValueError, match=r"no split 'dev'\. Choose one of its splits: train, validation, test"):
         load_corpus(CorpusArguments([folder], validation_split="dev"))
+    with pytest.raises(ValueError, match="`train_split` and `validation_split` are both 'train'"):
+        load_corpus(CorpusArguments([folder], validation_split="train"))
 
 
 def test_sizes_of_a_data_set_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -194,6 +196,7 @@ def test_wrong_arguments_are_errors(lines: Path, tmp_path: Path) -> None:
     cases: list[tuple[str, list[str], dict]] = [
         ("no file 'missing.txt'", ["missing.txt"], {}),
         ("no file '.*missing.txt'", [str(lines)], {"validation_files": [str(tmp_path / "missing.txt")]}),
+        ("one.txt is in both `corpus` and", [paths["one.txt"]], {"validation_files": [paths["one.txt"]]}),
         ("empty.txt is empty", [paths["empty.txt"]], {}),
         ("cannot be read as text in UTF-8", [paths["latin.txt"]], {}),
         ("cannot be read as json", [paths["broken.jsonl"]], {}),

@@ -4,6 +4,7 @@ import hashlib
 import logging
 import pickle
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,9 +94,11 @@ def test_context_has_no_labels(tmp_path: Path) -> None:
     (tmp_path / "marked.txt").write_text("\n".join(lines))
     (tmp_path / "plain.txt").write_text("\n".join(lines).replace("<", "").replace(">", ""))
     sizes = {"packing": "documents", "sequence_length": 40, "vocab_size": 261, "validation_fraction": 0.0}
-    files = {"validation_files": [str(tmp_path / "marked.txt")]}
+    for name in ("marked", "plain"):
+        shutil.copy(tmp_path / f"{name}.txt", tmp_path / f"{name}-copy.txt")
+    files = {"validation_files": [str(tmp_path / "marked-copy.txt")]}
     marked = load_data(DataArguments([str(tmp_path / "marked.txt")], **files, **sizes, context_marks="<>"))
-    files = {"validation_files": [str(tmp_path / "plain.txt")]}
+    files = {"validation_files": [str(tmp_path / "plain-copy.txt")]}
     plain = load_data(DataArguments([str(tmp_path / "plain.txt")], **files, **sizes))
     assert marked.tokenizer.get_vocab() == plain.tokenizer.get_vocab()
     assert list(marked.train["input_ids"]) == list(plain.train["input_ids"])

@@ -46,7 +46,7 @@ BY_FILLING = "length by the filled gap"
 # A sentence ends at the end of its line, or with one of .!? before whitespace. It includes the spaces before it.
 SENTENCE = re.compile(rb"[ \t]*\S(?:[^\n]*?[.!?][\"')\]]*(?=\s)|[^\n]*)")
 # First words of the Unicode names of characters in scripts without spaces between words.
-SCRIPTS_WITHOUT_BLANKS = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+SCRIPTS_WITHOUT_SPACES = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 
 SUMMARY = """# Infilling
 
@@ -326,7 +326,7 @@ class UnicodeWords:
         """Return the character with spaces around it if it is a word, and a space if it does not belong to a word."""
         if unicodedata.category(character)[0] not in "LMN":  # letters, marks and numbers
             return " "
-        is_word = unicodedata.name(character, "").startswith(SCRIPTS_WITHOUT_BLANKS)
+        is_word = unicodedata.name(character, "").startswith(SCRIPTS_WITHOUT_SPACES)
         return f" {character} " if is_word else character
 
 

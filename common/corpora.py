@@ -26,7 +26,7 @@ from typing import Any, get_args
 
 from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
 
-from common import path_star, sudoku
+from common import facts, path_star, sudoku
 from common.data_arguments import CorpusArguments, SampleBy
 from common.files import hash_file
 from modeling_aogpt.validation import check_choice
@@ -75,6 +75,7 @@ def python_stdlib() -> Iterator[tuple[str, str]]:
 BUILT_IN: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
     "unicode-names": unicode_names,
     "python-stdlib": python_stdlib,
+    "facts": facts.training_texts,
 }
 # For each corpus of puzzles, a function that returns `count` puzzles that are in neither split, as pairs of texts:
 # one with `_` for each missing character, and the same text with all characters.

@@ -34,7 +34,7 @@ from common.files import make_folder, write_json, write_text
 from common.hardware import versions
 from common.models import Model, load_model
 from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_animation, save_figure, style_axes
-from common.results import read_finished_run
+from eval.recipes import group_by_recipe, read_run, recipe_table
 from eval.scoring import wilson_interval
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.orders import random_orders
@@ -58,11 +58,6 @@ DECODINGS: dict[str, dict[str, Any]] = {
     "left to right, sampled": {"order": "left_to_right", "do_sample": True},
     "left to right, best of 16": {"order": "left_to_right", "do_sample": True, "best_of": 16},
 }
-# Settings that all runs of a recipe must have in common.
-RECIPE = (
-    *("corpus", "architecture", "hidden_size", "num_hidden_layers", "objective", "orders"),
-    *("min_context", "max_context", "max_steps", "batch_size", "learning_rate", "ema_decay"),
-)
 SHOWN = "confidence"  # the picture shows a puzzle that this decoding solved
 INK = "#22262a"
 COLORS = (BLUE, GREEN, ORANGE, RED, GREY)  # colors of the recipes
@@ -127,19 +122,6 @@ class PuzzleArguments(Options):
 
 
 # ----------------------------------------------------------------------------------------------------------- decoding
-
-
-def read_run(folder: Path) -> dict[str, Any]:
-    """Return the folder, the training arguments, and the cost of training of a finished run."""
-    results, _ = read_finished_run(folder)
-    corpus = results["arguments"]["corpus"][0]
-    if corpus not in TEST_PUZZLES:
-        raise ValueError(
-            f"A run must be trained on one of {', '.join(TEST_PUZZLES)}, but {folder} was trained on {corpus!r}. Use "
-            "another run."
-        )
-    cost = {name: results[name] for name in ("num_parameters", "steps", "tokens", "train_seconds")}
-    return {"run": str(folder), "arguments": results["arguments"], **cost}
 
 
 def solve(run: dict[str, Any], options: PuzzleArguments) -> dict[str, Any]:
@@ -248,31 +230,6 @@ def passes_per_puzzle(output: AnyOrderGenerationOutput) -> float:
     return num_steps * output.num_forward_passes / (len(output.history) - 1)
 
 
-# ------------------------------------------------------------------------------------------------------------ recipes
-
-
-def group_by_recipe(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """
-    Return the runs of each recipe. The name of a recipe is the name of its runs' folders, without `-SEED` at the end.
-
-    Raises:
-        ValueError: If runs of a recipe differ in a setting of `RECIPE`, or have the same seed.
-    """
-    recipes: dict[str, list[dict[str, Any]]] = {}
-    for run in runs:
-        recipes.setdefault(Path(run["run"]).name.removesuffix(f"-{run['arguments']['seed']}"), []).append(run)
-    for name, group in recipes.items():
-        settings = [run["arguments"] for run in group]
-        different = [key for key in RECIPE if any(other.get(key) != settings[0].get(key) for other in settings)]
-        if different or len({other["seed"] for other in settings}) < len(group):
-            raise ValueError(
-                f"The runs of {name!r} must have different seeds and the same recipe, but "
-                f"{'differ in ' + ', '.join(different) if different else 'several have the same seed'}. Rename the "
-                "folders of runs with another recipe, and list each run only once."
-            )
-    return recipes
-
-
 def summarize(runs: list[dict[str, Any]], num_puzzles: int) -> dict[str, dict[str, Any]]:
     """Return, for each decoding, means over the runs, the fraction solved by each run, and the confidence interval."""
     summary = {}
@@ -302,18 +259,6 @@ def make_report(results: dict[str, Any]) -> str:
         for recipe, summary in results["summary"].items()
         for name, values in summary.items()
     ]
-    recipes = [
-        (
-            recipe,
-            runs[0]["arguments"]["corpus"][0],
-            *(runs[0]["arguments"][key] for key in ("architecture", "orders")),
-            ", ".join(str(run["arguments"]["seed"]) for run in runs),
-            *(f"{runs[0][name]:,}" for name in ("num_parameters", "steps", "tokens")),
-            f"{fmean(run['train_seconds'] for run in runs) / 60:.0f}",
-        )
-        for recipe, runs in results["runs"].items()
-    ]
-    columns = ["recipe", "corpus", "architecture", "orders", "seeds", "parameters", "steps", "tokens", "minutes"]
     return SUMMARY.format(
         title=results["puzzles"],
         name=results["task"],
@@ -328,7 +273,7 @@ def make_report(results: dict[str, Any]) -> str:
             decodings,
             align="llrrrrr",
         ),
-        recipes=markdown_table(columns, recipes, align="llllrrrrr"),
+        recipes=recipe_table(results["runs"]),
     )
 
 
@@ -408,7 +353,7 @@ def main(argv: list[str]) -> None:
     parser = Parser(PuzzleArguments)
     parser.add_argument("runs", nargs="+", type=Path, help="Folders of finished runs on a corpus of puzzles.")
     options, others = parser.parse(argv)
-    runs = [read_run(folder) for folder in others.runs]
+    runs = [read_run(folder, list(TEST_PUZZLES)) for folder in others.runs]
     puzzles, *different = {re.sub("-(clues|puzzles)$", "", run["arguments"]["corpus"][0]) for run in runs}
     if different:
         raise ValueError(

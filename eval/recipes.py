@@ -1,0 +1,74 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Finished training runs, grouped by recipe: runs of a recipe differ only in the seed."""
+
+from collections.abc import Collection
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from common.reports import markdown_table
+from common.results import read_finished_run
+
+# Settings that all runs of a recipe must have in common.
+RECIPE = (
+    *("corpus", "architecture", "hidden_size", "num_hidden_layers", "objective", "orders"),
+    *("min_context", "max_context", "max_steps", "batch_size", "learning_rate", "ema_decay"),
+)
+
+
+def read_run(folder: Path, corpora: Collection[str]) -> dict[str, Any]:
+    """
+    Return the folder, the training arguments, and the cost of training of a finished run.
+
+    Raises:
+        ValueError: If the run is not finished, or was not trained on one of `corpora`.
+    """
+    results, _ = read_finished_run(folder)
+    corpus = results["arguments"]["corpus"][0]
+    if corpus not in corpora:
+        raise ValueError(
+            f"A run must be trained on one of {', '.join(corpora)}, but {folder} was trained on {corpus!r}. Use "
+            "another run."
+        )
+    cost = {name: results[name] for name in ("num_parameters", "steps", "tokens", "train_seconds")}
+    return {"run": str(folder), "arguments": results["arguments"], **cost}
+
+
+def group_by_recipe(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """
+    Return the runs of each recipe. The name of a recipe is the name of its runs' folders, without `-SEED` at the end.
+
+    Raises:
+        ValueError: If runs of a recipe differ in a setting of `RECIPE`, or have the same seed.
+    """
+    recipes: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        recipes.setdefault(Path(run["run"]).name.removesuffix(f"-{run['arguments']['seed']}"), []).append(run)
+    for name, group in recipes.items():
+        settings = [run["arguments"] for run in group]
+        different = [key for key in RECIPE if any(other.get(key) != settings[0].get(key) for other in settings)]
+        if different or len({other["seed"] for other in settings}) < len(group):
+            raise ValueError(
+                f"The runs of {name!r} must have different seeds and the same recipe, but "
+                f"{'differ in ' + ', '.join(different) if different else 'several have the same seed'}. Rename the "
+                "folders of runs with another recipe, and list each run only once."
+            )
+    return recipes
+
+
+def recipe_table(recipes: dict[str, list[dict[str, Any]]]) -> str:
+    """Return a Markdown table of recipes, with the number of parameters and the cost of a run (means over the runs)."""
+    rows = [
+        (
+            recipe,
+            runs[0]["arguments"]["corpus"][0],
+            *(runs[0]["arguments"][key] for key in ("architecture", "orders")),
+            ", ".join(str(run["arguments"]["seed"]) for run in runs),
+            *(f"{runs[0][name]:,}" for name in ("num_parameters", "steps", "tokens")),
+            f"{fmean(run['train_seconds'] for run in runs) / 60:.0f}",
+        )
+        for recipe, runs in recipes.items()
+    ]
+    columns = ["recipe", "corpus", "architecture", "orders", "seeds", "parameters", "steps", "tokens", "minutes"]
+    return markdown_table(columns, rows, align="llllrrrrr")

@@ -1,0 +1,189 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""
+Fraction of questions that models answer about facts they were trained on, also against the direction of the texts.
+
+    python eval/reversal.py RUN [RUN ...] [--output_dir DIR]
+
+RUN is the folder of a finished run of training/pretrain.py on the corpus `facts`. Runs that differ only in the seed
+form a recipe. Their folders must have the same name, except for `-SEED` at the end. The command writes results.json, a
+report (reversal.md) and a chart (reversal.png).
+"""
+
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from transformers import PreTrainedTokenizerBase
+
+from common import facts
+from common.commands import Options, Parser, one_line_errors, option
+from common.files import make_folder, write_json, write_text
+from common.hardware import versions
+from common.models import load_model
+from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_figure, style_axes
+from eval.recipes import group_by_recipe, read_run, recipe_table
+from eval.scoring import wilson_interval
+from modeling_aogpt.tokenization import load_tokenizer
+
+# Kinds of questions, with labels for the chart.
+KINDS = {
+    "end": "end of a training sentence",
+    "start": "start of a training sentence",
+    "other form": "end of the reversed sentence",
+}
+COLORS = (BLUE, ORANGE, GREEN, RED, GREY)  # colors of the recipes
+
+SUMMARY = """# The reversal curse
+
+A training text states a fact about one of {num_people} invented people, such as "{end}"
+For a third of the people, all texts begin with the name, for a third with the description, and for a third there are
+texts of both forms. The {num_questions} questions of a row are about the people of the first two thirds.
+
+![Answered questions](reversal.png)
+
+{answers}
+
+"Right" is the fraction of questions for which all missing tokens are right (mean over the seeds), and "seeds" is the
+range of this fraction over the seeds. The missing tokens are filled in one by one, each with the likeliest token: from
+left to right by a model that was trained left to right, otherwise in the order of confidence. "Interval" is the 95 %
+confidence interval (Wilson) over questions, for one run that answers as many questions as the mean.
+
+A model that predicts left to right does not see the text after a gap, so it cannot be asked for the start of a
+sentence. (It could compute the likelihood of the sentence with each of the {num_people} names or descriptions. This
+takes {num_people} sentences per question.)
+
+{recipes}
+"""
+
+
+@dataclass
+class ReversalArguments(Options):
+    """Options of eval/reversal.py."""
+
+    output_dir: Path = option(Path("runs/reversal"), "Folder for results.json, the report and the chart.")
+
+
+def answer(run: dict[str, Any]) -> dict[str, float]:
+    """Return the fraction of questions of each kind that the model of a run answers."""
+    folder, settings = Path(run["run"]) / "model", run["arguments"]
+    model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
+    is_left_to_right = settings["orders"] == "left_to_right"
+    right = {}
+    for kind in KINDS:
+        if not (is_left_to_right and kind == "start"):
+            inputs, solutions = encode(facts.questions(kind), tokenizer, settings["sequence_length"])
+            order = "left_to_right" if is_left_to_right else "confidence"
+            sequences = model.generate(inputs, order=order, do_sample=False)
+            right[kind] = (sequences == solutions).all(dim=1).double().mean().item()
+    return right
+
+
+def encode(
+    questions: list[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, padded_length: int
+) -> tuple[torch.LongTensor, torch.LongTensor]:
+    """Return padded ids (questions, n): with masks for the tokens that end with `_`, and of the complete texts."""
+    encoded = tokenizer(
+        [text for _, text in questions],
+        padding="max_length",
+        max_length=padded_length,
+        return_offsets_mapping=True,
+        return_tensors="pt",
+    )
+    is_missing = torch.tensor(
+        [
+            [end > start and question[end - 1] == "_" for start, end in spans]
+            for (question, _), spans in zip(questions, encoded.offset_mapping.tolist(), strict=True)
+        ]
+    )
+    return encoded.input_ids.masked_fill(is_missing, tokenizer.mask_token_id), encoded.input_ids
+
+
+def summarize(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return, for each kind of question, the mean over the runs, the fractions of all runs, and the interval."""
+    summary = {}
+    for kind in runs[0]["right"]:
+        seeds = [run["right"][kind] for run in runs]
+        interval = wilson_interval(fmean(seeds), len(facts.questions(kind)))
+        summary[kind] = {"right": fmean(seeds), "seeds": seeds, "interval": interval}
+    return summary
+
+
+def make_report(results: dict[str, Any]) -> str:
+    """Return the report in Markdown."""
+    answers = [
+        (
+            recipe,
+            KINDS[kind],
+            "{} → {}".format(*facts.questions(kind)[0]).replace("_", "\\_"),
+            f"{values['right']:.1%}",
+            f"{min(values['seeds']):.1%} to {max(values['seeds']):.1%}" if len(values["seeds"]) > 1 else "",
+            "{:.1%} to {:.1%}".format(*values["interval"]),
+        )
+        for recipe, summary in results["summary"].items()
+        for kind, values in summary.items()
+    ]
+    return SUMMARY.format(
+        num_people=facts.NUM_PEOPLE,
+        end=facts.questions("end")[0][1],
+        num_questions=len(facts.questions("end")),
+        answers=markdown_table(["recipe", "missing", "example", "right", "seeds", "interval"], answers, align="lllrrr"),
+        recipes=recipe_table(results["runs"]),
+    )
+
+
+def plot_results(summaries: dict[str, dict[str, Any]], path: Path) -> None:
+    """Draw a bar chart of the fractions of right answers."""
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    axes = figure.subplots()
+    height = 0.8 / len(summaries)
+    for number, (recipe, summary) in enumerate(summaries.items()):
+        color = COLORS[number % len(COLORS)]
+        axes.barh(0, 0, color=color, label=recipe)
+        for kind, values in summary.items():
+            row = list(KINDS).index(kind) + height * (number - (len(summaries) - 1) / 2)
+            axes.barh(row, values["right"], height=0.9 * height, color=color)
+            axes.text(values["interval"][1] + 0.01, row, f"{values['right']:.0%}", va="center", fontsize=8)
+            axes.plot(values["interval"], [row, row], color="black", linewidth=1)
+    axes.set_yticks(range(len(KINDS)), KINDS.values())
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.15)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    axes.set_xlabel("right answers (line: 95 % interval)")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+    style_axes(axes, "Filling in facts, by what is missing")
+    save_figure(figure, path)
+
+
+@one_line_errors()
+def main(argv: list[str]) -> None:
+    """Run the command."""
+    parser = Parser(ReversalArguments)
+    parser.add_argument("runs", nargs="+", type=Path, help="Folders of finished runs on the corpus `facts`.")
+    options, others = parser.parse(argv)
+    recipes = group_by_recipe([read_run(folder, ["facts"]) for folder in others.runs])
+    folder = options.output_dir
+    with make_folder(folder):  # first, so that a wrong folder is an error before the measurements
+        for run in (run for runs in recipes.values() for run in runs):
+            run["right"] = answer(run)
+            print(run["run"], ", ".join(f"{kind}: {right:.1%}" for kind, right in run["right"].items()), flush=True)
+    results = {
+        "command": shlex.join(["python", "eval/reversal.py", *argv]),
+        "summary": {name: summarize(runs) for name, runs in recipes.items()},
+        "runs": recipes,
+        "versions": versions(),
+    }
+    report = make_report(results)
+    plot_results(results["summary"], folder / "reversal.png")
+    write_json(folder / "results.json", results)
+    write_text(folder / "reversal.md", report)
+    print(report)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

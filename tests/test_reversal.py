@@ -1,0 +1,99 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from common import facts
+from common.files import read_json
+from common.tokenization import train_tokenizer
+from eval import reversal
+from eval.reversal import KINDS, answer, encode, main
+from modeling_aogpt import AOGPTForAnyOrderLM
+from tests.training_runs import train
+
+TINY = """
+corpus: facts
+packing: documents
+sequence_length: 64
+vocab_size: 300
+hidden_size: 16
+num_hidden_layers: 1
+num_attention_heads: 2
+max_steps: 2
+batch_size: 4
+warmup_steps: 0
+eval_sequences: 4
+num_samples: 0
+tracker: none
+"""
+
+
+@pytest.mark.parametrize("vocab_size", [257, 300])
+def test_missing_tokens_are_masks(vocab_size: int) -> None:
+    tokenizer = train_tokenizer([text for _, text in facts.training_texts()], vocab_size)
+    for kind in KINDS:
+        questions = facts.questions(kind)[:50]
+        inputs, solutions = encode(questions, tokenizer, 64)
+        assert inputs.shape == solutions.shape == (50, 64)
+        for (question, text), row, solution in zip(questions, inputs, solutions, strict=True):
+            assert tokenizer.decode(solution, skip_special_tokens=True) == text
+            is_missing = row == tokenizer.mask_token_id
+            assert torch.equal(row[~is_missing], solution[~is_missing])
+            hidden = tokenizer.decode(solution[is_missing]).strip()
+            assert question.replace("_" * len(hidden), hidden) == text  # neither more nor less is missing
+
+
+@pytest.mark.usefixtures("datasets_cache")
+def test_runs_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {
+        "any-0": "",
+        "any-1": "seed: 1\n",
+        "encoder": "architecture: encoder\nobjective: masked_diffusion\n",
+        "rival": "orders: left_to_right\n",
+    }
+    for name, lines in settings.items():
+        (tmp_path / f"{name}.yaml").write_text(TINY + lines)
+        train(tmp_path / f"{name}.yaml", tmp_path / name)
+    monkeypatch.setattr(reversal.facts, "questions", lambda kind, ask=facts.questions: ask(kind)[:3])
+    out = tmp_path / "results"
+    main([*(str(tmp_path / name) for name in settings), "--output_dir", str(out)])
+    summary = read_json(out / "results.json", ("summary",), "eval/reversal.py")["summary"]
+    assert {name: list(kinds) for name, kinds in summary.items()} == {
+        "any": list(KINDS),
+        "encoder": list(KINDS),
+        "rival": ["end", "other form"],  # it does not see the text after a gap
+    }
+    report = (out / "reversal.md").read_text()
+    assert all(len(line) <= 120 for line in report.splitlines() if not line.startswith("|"))
+    assert Image.open(out / "reversal.png").width > 1000
+
+
+@pytest.mark.usefixtures("datasets_cache")
+@pytest.mark.parametrize(("orders", "order"), [("random", "confidence"), ("left_to_right", "left_to_right")])
+def test_an_answer_is_right_if_all_tokens_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, orders: str, order: str
+) -> None:
+    (tmp_path / "tiny.yaml").write_text(f"{TINY}orders: {orders}\n")
+    train(tmp_path / "tiny.yaml", tmp_path / "tiny")
+    monkeypatch.setattr(reversal.facts, "questions", lambda kind, ask=facts.questions: ask(kind)[:4])
+    solutions: list[torch.LongTensor] = []
+
+    def recorded(*arguments: object) -> tuple[torch.LongTensor, torch.LongTensor]:
+        ids = encode(*arguments)
+        solutions.append(ids[1])
+        return ids
+
+    def generate(self: AOGPTForAnyOrderLM, inputs: torch.LongTensor, **settings: object) -> torch.LongTensor:
+        assert settings == {"order": order, "do_sample": False}
+        sequences = solutions[-1].clone()
+        sequences[0, (inputs[0] == self.config.mask_token_id).nonzero()[-1]] += 1  # a single wrong token
+        return sequences
+
+    monkeypatch.setattr(reversal, "encode", recorded)
+    monkeypatch.setattr(AOGPTForAnyOrderLM, "generate", generate)
+    run = {"run": str(tmp_path / "tiny"), "arguments": {"orders": orders, "sequence_length": 64}}
+    kinds = [kind for kind in KINDS if orders == "random" or kind != "start"]
+    assert answer(run) == dict.fromkeys(kinds, 0.75)

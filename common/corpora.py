@@ -206,7 +206,9 @@ def stream_corpus(arguments: CorpusArguments) -> dict[str, IterableDataset]:
         if first is None:
             raise ValueError(f"The {split} split of {arguments.name} has no documents. Add documents.")
         _check_column(arguments.text_column, list(first))
-        if not isinstance(first[arguments.text_column], str | None):
+        if stream.features is not None:
+            _check_text(arguments.text_column, stream.features[arguments.text_column])
+        elif not isinstance(first[arguments.text_column], str | None):
             raise _not_text(arguments.text_column, type(first[arguments.text_column]).__name__)
     return splits
 
@@ -245,8 +247,7 @@ def _check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
 def keep_text(dataset: Dataset, text_column: str) -> Dataset:
     """Return a dataset that has only the documents, in the column `text`."""
     _check_column(text_column, dataset.column_names)
-    if getattr(dataset.features[text_column], "dtype", None) not in ("string", "large_string"):
-        raise _not_text(text_column, dataset.features[text_column])
+    _check_text(text_column, dataset.features[text_column])
     dataset = dataset.select_columns(text_column)
     return dataset if text_column == "text" else dataset.rename_column(text_column, "text")
 
@@ -256,6 +257,11 @@ def _check_column(text_column: str, columns: list[str]) -> None:
         raise ValueError(
             f"The corpus has no column {text_column!r}. Set `text_column` to one of: {', '.join(columns)}."
         )
+
+
+def _check_text(text_column: str, feature: Any) -> None:
+    if getattr(feature, "dtype", None) not in ("string", "large_string"):
+        raise _not_text(text_column, feature)
 
 
 def _not_text(text_column: str, kind: Any) -> ValueError:
@@ -274,6 +280,8 @@ def no_text_error(split: str, arguments: CorpusArguments, is_hashed: bool = Fals
     """Return the error for a split without text. With `is_hashed`, hashes decide which documents are in the split."""
     files = arguments.validation_files if split == "validation" else []
     hint = f", or change `validation_fraction` ({arguments.validation_fraction})" if is_hashed else ""
+    if is_hashed and arguments.corpus[0] not in BUILT_IN and not is_hub_name(arguments.corpus[0]):
+        hint += ". A single document cannot be divided: hold out another file with `validation_files`"
     return ValueError(
         f"The {split} split of {' '.join(files) or arguments.name} has no documents with text. Add documents{hint}."
     )

@@ -69,6 +69,8 @@ def load_data(arguments: DataArguments) -> Data:
     corpus = load_corpus(arguments)
     train, validation = corpus["train"], corpus["validation"]
     if arguments.tokenizer is None:
+        if next(iter(train), None) is None:
+            raise no_text_error("train", arguments, train.is_hashed)
         texts = train if marks is None else (split_context(text, marks)[0] for text in train)
         tokenizer = train_tokenizer(texts, arguments.vocab_size)
     else:

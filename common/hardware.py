@@ -76,10 +76,13 @@ def versions() -> dict[str, str]:
 
 def check_precision(device: torch.device, mixed_precision: str) -> None:
     """
-    Raise a `ValueError` for bf16 on an x86 CPU without bfloat16 instructions. Emulation is up to 100 times slower.
+    Raise a `ValueError` for fp16 on a CPU, and for bf16 on an x86 CPU without bfloat16 instructions.
 
-    Other kinds of CPUs are not checked.
+    Accelerate 1.15 ignores fp16 on a CPU. Emulation of bfloat16 is up to 100 times slower. Other kinds of CPUs are not
+    checked for bf16.
     """
+    if device.type == "cpu" and mixed_precision == "fp16":
+        raise ValueError("`mixed_precision` is fp16, which needs a GPU. Train in float32: --mixed_precision no.")
     is_x86 = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
     if is_x86 and mixed_precision == "bf16" and not torch.cpu._is_avx512_bf16_supported():
         raise ValueError(

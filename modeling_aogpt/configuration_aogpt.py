@@ -35,7 +35,14 @@ MAX_SIZES = {
     "target_embedding_size": 2**16,
     "num_valid_tokens": 2**22,
 }
-ROPE_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
+# Types of rotary frequencies, and the parameters that each of them needs.
+ROPE_TYPES = {
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+}
 
 # Number of GPT-2's tokens, and number of entries to which the released models pad the embedding table.
 GPT2_VOCAB_SIZE, GPT2_PADDED_VOCAB_SIZE = 50257, 50304
@@ -261,11 +268,13 @@ class AOGPTConfig(PreTrainedConfig):
             )
         parameters = self.rope_parameters
         check_positive("rope_parameters['rope_theta']", parameters.get("rope_theta"))
-        if parameters.get("rope_type") not in ROPE_TYPES or parameters.get("partial_rotary_factor", 1.0) != 1.0:
+        if parameters.get("rope_type") not in [*ROPE_TYPES] or parameters.get("partial_rotary_factor", 1.0) != 1.0:
             raise ValueError(
                 f"`rope_parameters` must have a `rope_type` of {', '.join(map(repr, ROPE_TYPES))}, and no "
                 f"`partial_rotary_factor` other than 1, but is {parameters!r}."
             )
+        for name in ROPE_TYPES[parameters["rope_type"]]:
+            check_positive(f"rope_parameters[{name!r}]", parameters.get(name))
         layers = self.no_rope_layers or []
         if not all(isinstance(layer, int) and 0 <= layer < self.num_hidden_layers for layer in layers):
             raise ValueError(

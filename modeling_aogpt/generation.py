@@ -34,7 +34,7 @@ from .sampling import (
     make_warpers,
     reads_prefix,
 )
-from .speculative import ModelDrafts, PromptLookupDrafts, SpeculativeSampler
+from .speculative import DRAFTS, SpeculativeSampler
 from .unmasking import (
     SCORE_UNMASKING,
     EntropyBoundUnmasking,
@@ -152,12 +152,14 @@ class AnyOrderGenerationMixin(GenerationMixin):
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
             logits_processor (`LogitsProcessorList`, *optional*): Processors of logits (queries, vocab_size) with one
                 row for each predicted position, applied before temperature and truncation. If tokens are generated from
-                left to right, one at a time and without refinement, and no given token of the batch is to the right of
-                a mask, processors get the text before the token, without padding (for drafts of `draft="model"`, the
-                text before the first draft). In other cases, they get the whole sequence (queries, n), with the mask
-                id at masked positions and at padding. Logits are at least float32. Processors of Transformers
-                that depend on the end or the length of the text always get the text before the token. They work only
-                from left to right, one token at a time.
+                left to right, one at a time or with `strategy="speculative"`, without refinement, and no given token of
+                the batch is to the right of a mask, processors get the text before the token, without padding (for
+                drafts of `draft="model"`, the text before the first draft). In other cases, they get the whole sequence
+                (queries, n), with the mask id at masked positions and at padding. If the mask id is `vocab_size` or
+                higher, logits then have further columns, up to the mask id, so that they can be indexed with the
+                sequence. Logits are at least float32. Processors of Transformers that depend on the end or the length
+                of the text always get the text before the token. They raise an error if tokens are generated in another
+                way.
             streamer (`BaseStreamer`, *optional*): Streamer that receives each token when all tokens to its left are
                 known. A streamer with `put_draft`, like Transformers' `TextDiffusionStreamer`, also receives the rest
                 of the text after every step.
@@ -277,8 +279,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             eos_ban=make_eos_ban(state, config.min_length, config.min_new_tokens, eos),
         )
         if config.strategy == "speculative":
-            drafter = ModelDrafts(sampler) if config.draft == "model" else PromptLookupDrafts(sampler)
-            return SpeculativeSampler(state, sampler, drafter, config.draft_length)
+            return SpeculativeSampler(state, sampler, DRAFTS[config.draft](sampler), config.draft_length)
         certainty = config.order if config.is_adaptive else None
         rule = make_unmasking_rule(config, self.config.num_valid_tokens, generator)
         return ParallelSampler(state, rule, sampler, certainty, config.window)

@@ -106,8 +106,9 @@ class AnyOrderGenerationConfig(GenerationConfig):
             order. The adaptive orders `"confidence"`, `"margin"` and `"entropy"` predict all masked positions in each
             step and first unmask the positions with the highest confidence, the highest margin or the lowest entropy
             (see `CERTAINTY_MEASURES`). `generate` also takes a tensor (batch * num_return_sequences, n). The default is
-            `"left_to_right"` if a prompt without masks is continued one token at a time, without blocks and refinement.
-            Otherwise, it is `"confidence"` with `unmasking="threshold"`, and `"random"` with other rules.
+            `"left_to_right"` if a prompt without masks is continued one token at a time or with
+            `strategy="speculative"`, without blocks and refinement. Otherwise, it is `"confidence"` with
+            `unmasking="threshold"`, and `"random"` with other rules.
         block_length (`int`, *optional*): Fill in contiguous blocks of this length one after another, from left to
             right. `order` applies within each block. The first block starts at position 0, even if a prompt is there.
         stride (`int`, *optional*): Like `block_length`, but with strided blocks: first the positions 0, stride, 2

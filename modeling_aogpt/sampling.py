@@ -69,6 +69,9 @@ ROW_PROCESSORS = frozenset(
     }
 )
 
+# Logits processors of Transformers that keep the number of columns of the logits of their first call.
+SIZED_PROCESSORS = frozenset({"SequenceBiasLogitsProcessor"})
+
 # Logits processors of Transformers that run the model themselves, token by token with a cache of their own.
 UNSUPPORTED_PROCESSORS = frozenset({"UnbatchedClassifierFreeGuidanceLogitsProcessor"})
 
@@ -304,8 +307,8 @@ class TokenSampler:
                 text = state.visible_ids(queries.sequences, num_visible)
                 # Processors look up the scores of all ids in the text. If the mask id has no column in the logits,
                 # columns are added for the call.
-                num_missing = max(state.model.config.mask_token_id + 1 - logits.shape[1], 0)
-                padded = F.pad(logits, (0, num_missing), value=float("-inf"))
+                num_columns = 0 if is_any_of(processor, SIZED_PROCESSORS) else state.model.config.mask_token_id + 1
+                padded = F.pad(logits, (0, max(num_columns - logits.shape[1], 0)), value=float("-inf"))
                 logits = processor(text, padded)[:, : logits.shape[1]]
         if self.processors:  # they may have changed the logits of ids that are not text
             ids = torch.arange(logits.shape[1], device=logits.device)

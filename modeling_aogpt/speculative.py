@@ -20,8 +20,6 @@ from .devices import draw_uniform, to_device
 from .orders import index_by_position
 from .sampling import TokenSampler, draw_tokens
 
-DRAFTS = ("model", "prompt_lookup")
-
 # Largest number of neighbours on each side of a position that prompt lookup compares.
 LOOKUP_REACH = 3
 
@@ -122,6 +120,10 @@ def look_up(text: torch.LongTensor, targets: torch.LongTensor) -> tuple[torch.Lo
     best = (agreement * (text >= 0) * length + positions).masked_fill(text < 0, -1).argmax(dim=1, keepdim=True)
     is_found = (agreement.gather(1, best) > 0) & (text.gather(1, best) >= 0)
     return text.gather(1, best).squeeze(1), is_found.squeeze(1)
+
+
+# Sources of drafts, by their name in `generate`.
+DRAFTS = {"model": ModelDrafts, "prompt_lookup": PromptLookupDrafts}
 
 
 class SpeculativeSampler:

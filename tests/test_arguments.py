@@ -274,10 +274,31 @@ def test_rope_parameters_may_have_another_order_than_in_the_initial_model(tmp_pa
     given = json.dumps(dict(reversed(rope.items())))
     model, _, _ = parse_arguments([*start, f"--rope_parameters={given}"])
     assert build_config(model).rope_parameters == rope
-    with pytest.raises(ValueError, match=r"`rope_parameters` is \{'factor': 3\.0\}, but is \{.*Remove the key"):
+    with pytest.raises(ValueError, match=r"`rope_parameters` is \{'factor': 3\.0, .*\}, but is \{.*Remove the key"):
         parse_arguments([*start, '--rope_parameters={"factor": 3.0}'])
     with pytest.raises(ValueError, match=r"`rope_parameters` must be a mapping in JSON, but is 'linear'"):
         parse_arguments([*start, "--rope_parameters=linear"])
+    with pytest.raises(ValueError, match=r"`rope_parameters` must be a mapping in JSON, but is '5'"):
+        parse_arguments([*start, "--rope_parameters=5"])
+
+
+def test_rope_parameters_of_the_initial_model_may_be_given_without_defaults(tmp_path: Path, config: Path) -> None:
+    rope = {"rope_theta": 500}
+    AOGPTConfig(position_encoding="rotary", rope_parameters=rope).save_pretrained(tmp_path / "model")
+    given = ["--position_encoding=rotary", f"--rope_parameters={json.dumps(rope)}", f"--init_from={tmp_path / 'model'}"]
+    model, _, _ = parse_arguments([*add_lines(config, "qk_norm: true"), *given])
+    assert build_config(model).rope_parameters == {"rope_type": "default", **rope}
+
+
+def test_numbers_of_rope_parameters_may_have_exponents(config: Path) -> None:
+    lines = "position_encoding: rotary\nrope_parameters: {rope_theta: 1e6, rope_type: linear, factor: 2}"
+    model, _, _ = parse_arguments(add_lines(config, lines))
+    assert build_config(model).rope_parameters == {"rope_theta": 1e6, "rope_type": "linear", "factor": 2}
+
+
+def test_arguments_after_the_configuration_are_options(config: Path) -> None:
+    with pytest.raises(ValueError, match=r"Only options may follow .*, but 'more\.txt' does\. Write `--KEY more\.txt`"):
+        parse_arguments([str(config), "more.txt"])
 
 
 @pytest.mark.parametrize("source", ["init_from", "start_token_id"])

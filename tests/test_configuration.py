@@ -88,6 +88,14 @@ def test_a_configuration_is_unchanged_by_saving_and_loading() -> None:
             "`no_rope_layers` must be indices of layers, 0 to 11",
         ),
         (
+            {"position_encoding": "rotary", "rope_parameters": {"rope_type": "linear"}},
+            r"`rope_parameters\['factor'\]` must be a positive",
+        ),
+        (
+            {"position_encoding": "rotary", "rope_parameters": {"rope_type": "llama3", "factor": 2}},
+            r"`rope_parameters\['low_freq_factor'\]` must be a positive",
+        ),
+        (
             {"position_encoding": "rotary", "rope_parameters": {"rope_type": "longrope"}},
             "`rope_parameters` must have a `rope_type` of 'default', .*'llama3'",
         ),

@@ -334,3 +334,12 @@ def test_documents_of_a_process_may_all_be_held_out(arguments: DataArguments) ->
     shared = load_data(arguments)
     arguments.preprocessing_num_workers = None
     assert packed_rows(shared) == packed_rows(load_data(arguments))
+
+
+@pytest.mark.parametrize("fraction", [0.05, 0.9999])
+def test_a_single_document_cannot_be_divided(arguments: DataArguments, tmp_path: Path, fraction: float) -> None:
+    (tmp_path / "book.txt").write_text("so ma\n" * 9)
+    arguments.corpus, arguments.sample_by, arguments.vocab_size = [str(tmp_path / "book.txt")], "document", 258
+    arguments.validation_fraction = fraction
+    with pytest.raises(ValueError, match=r"no documents with text\. Add documents, .*A single document cannot be"):
+        load_data(arguments)

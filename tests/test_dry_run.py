@@ -120,7 +120,7 @@ def test_a_launch_file_needs_no_keys(
         (["--gpu_memory=30"], "does not fit. Memory: decrease `per_device_batch_size`"),
         (["--keep_every=1"], "does not fit. Disk: free some space"),
         (["--num_processes=7"], "`batch_size` must be a multiple of 56"),
-        (["--gpu=Abacus"], "`gpu` must be part of one of NVIDIA A100.*, but is 'Abacus'"),
+        (["--gpu=Abacus"], "`gpu` must be whole words of one of NVIDIA A100.*, but is 'Abacus'"),
         (["--launch=none.yaml"], "none.yaml"),
         (
             [f"--launch={FOLDER / 'accelerate' / 'hsdp_nodes.yaml'}", "--num_processes=4"],
@@ -138,6 +138,14 @@ def test_runs_that_do_not_fit_and_wrong_options_are_errors(
 ) -> None:
     with pytest.raises(SystemExit, match=f"^error: .*{message}"):
         estimate(tmp_path, monkeypatch, capsys, *options)
+
+
+@pytest.mark.parametrize(("given", "name"), [("H20", "H20"), ("H200", "H200"), ("NVIDIA H20", "H20")])
+def test_the_name_of_a_gpu_is_given_by_whole_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: str, name: str
+) -> None:
+    rows = estimate(tmp_path, monkeypatch, capsys, f"--gpu={given}", "--gpu_memory=99")
+    assert rows["machine"].startswith(f"8 x NVIDIA {name}, ")
 
 
 def test_architecture_of_encoders_and_of_initial_models(tmp_path: Path, tiny_model: AOGPTForAnyOrderLM) -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from common import hardware
-from common.hardware import num_cores, peak_flops, peak_memory, product_speed, versions
+from common.hardware import check_precision, num_cores, peak_flops, peak_memory, product_speed, versions
 
 
 def test_facts_about_the_machine() -> None:
@@ -53,3 +53,9 @@ def test_peak_memory_includes_freed_tensors() -> None:
     num_bytes = peak_memory(device) - resident + 500_000_000  # more than the process ever had
     torch.ones(num_bytes // 4)
     assert peak_memory(device) == pytest.approx(resident + num_bytes, rel=0.01)
+
+
+def test_float16_on_a_cpu_is_an_error() -> None:
+    with pytest.raises(ValueError, match="`mixed_precision` is fp16, which needs a GPU"):
+        check_precision(torch.device("cpu"), "fp16")
+    check_precision(torch.device("cuda"), "fp16")

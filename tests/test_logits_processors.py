@@ -119,6 +119,17 @@ def test_ids_at_padding_do_not_affect_processors(padding: int, strategy: str) ->
     assert torch.equal(generate(padded, padded != padding)[:, 2:], generate(ids))
 
 
+@pytest.mark.parametrize("make", [SequenceBiasLogitsProcessor, NoBadWordsLogitsProcessor])
+def test_a_processor_can_be_used_for_a_prompt_and_for_masked_text(make: Callable) -> None:
+    """It keeps the number of columns of its first call."""
+    processor = make({(5,): -50.0} if make is SequenceBiasLogitsProcessor else [[5]])
+    for inputs in ([[1, 2, MASK]], [[1, MASK, 2]], [[1, 2, MASK]]):
+        filled = random_model().generate(
+            torch.tensor(inputs), order="left_to_right", num_return_sequences=20, logits_processor=[processor]
+        )
+        assert not (filled == 5).any()
+
+
 def test_processors_of_transformers_apply() -> None:
     model = random_model()
     samples = model.generate(

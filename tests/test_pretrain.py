@@ -462,7 +462,7 @@ def test_a_shortened_run_publishes_its_own_last_step(config: Path, tmp_path: Pat
 
 def test_a_run_with_a_cosine_cannot_be_extended(config: Path, finished: Path) -> None:
     with pytest.raises(
-        SystemExit, match=r"^error: .*continue with `max_steps=9`: .*max_steps=8.* only in the first 3 steps.*`--i"
+        SystemExit, match=r"^error: .*continue with `max_steps=9`: .*max_steps=8.* only up to step 3.*`--i"
     ):
         train(config, finished, "--max_steps=9")
 

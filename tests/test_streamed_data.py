@@ -249,3 +249,18 @@ def test_the_rest_of_an_epoch_may_be_held_out(arguments: DataArguments) -> None:
     batches = islice(stream.batches(SEED, Position(shard=1)), 3)
     assert [bool(ids) for position, ids in batches if position.epoch == 0] == [False]
     assert stream.encode(texts) == stream.encode([texts[1 - last]]) != []
+
+
+def test_a_column_of_text_and_numbers_is_an_error(arguments: DataArguments, tmp_path: Path) -> None:
+    (tmp_path / "mixed.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in ["so ma", "bu", 5]))
+    with pytest.raises(ValueError, match=r"must hold text|cannot be read"):
+        load_data(replace(arguments, corpus=[str(tmp_path / "mixed.jsonl")]))
+
+
+def test_a_file_that_cannot_be_read_is_named(arguments: DataArguments, tmp_path: Path) -> None:
+    for name, column in (("a", "text"), ("b", "body")):
+        lines = (json.dumps({column: text}) for text in (FILES[0][7], "bu"))
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    data = load_data(replace(arguments, corpus=[str(tmp_path / "*.jsonl")], validation_documents=1))
+    with pytest.raises(OSError, match=r"^File 2 of the 2 files of the corpus cannot be read"):
+        training_samples(data, 0).__getitems__(list(range(99)))

@@ -113,10 +113,16 @@ class TrainingArguments(Options):
         None, "Predict strided blocks: positions 0, stride, 2 stride, ..., then 1, stride + 1, ...", least=1
     )
     min_context: int | None = option(
-        None, "Smallest number of context positions with orders=context_first; defaults to 0.", least=0
+        None,
+        "Smallest number of context positions with orders=context_first; defaults to 0. Has no effect on documents "
+        "with context_marks.",
+        least=0,
     )
     max_context: int | None = option(
-        None, "Largest number of context positions with orders=context_first; defaults to all but one.", least=1
+        None,
+        "Largest number of context positions with orders=context_first; defaults to all but one. Has no effect on "
+        "documents with context_marks.",
+        least=1,
     )
     left_to_right_fraction: float | None = option(
         None,
@@ -225,6 +231,8 @@ def parse_keys(argv: list[str]) -> tuple[ModelArguments, DataArguments, Training
         raise ValueError(
             f"The first argument must be a YAML file, but {given}. Usage: pretrain.py CONFIG.yaml [--key value ...]"
         )
+    if len(argv) > 1 and not argv[1].startswith("-"):  # it would become part of a list of the YAML file
+        raise ValueError(f"Only options may follow {argv[0]}, but {argv[1]!r} does. Write `--KEY {argv[1]}`.")
     settings = _read_settings(Path(argv[0]), known)
     *parsed, _, unknown = parser.parse_args_into_dataclasses(
         [argv[0], *_to_options(settings), *argv[1:]], return_remaining_strings=True, look_for_args_file=False
@@ -267,7 +275,10 @@ def _read_file(path: Path, known: dict[str, Any]) -> dict[str, Any]:
         if key not in known and key != "base":
             raise ValueError(_describe_unknown_key(key, known, f"in {path}"))
         if key == "rope_parameters" and isinstance(value, dict):
-            settings[key] = value = json.dumps(read_yaml(path)[key])
+            parsed = read_yaml(path)[key].items()
+            # In YAML 1.1, 1e6 is text, because a number needs a dot and a sign (1.0e+6).
+            numbers = {name: float(text) for name, text in parsed if re.fullmatch(r"\d+(\.\d*)?e\d+", str(text))}
+            settings[key] = value = json.dumps(dict(parsed) | numbers)
         if not isinstance(value, str) and not (isinstance(value, list) and known.get(key) == list[str]):
             raise ValueError(f"`{key}` must have a single value, but is {value!r} in {path}. Give one value.")
         if isinstance(value, str) and value.lower() in (".inf", ".nan"):
@@ -301,8 +312,12 @@ def _copy_architecture(model: ModelArguments, init_from: str, given_keys: set[st
         given, actual = getattr(model, item.name), getattr(config, item.name, item.default)
         if item.name == "architecture":
             actual = "encoder" if isinstance(config, MDMEncoderConfig) else "decoder"
-        elif item.name == "rope_parameters":
-            given = _parse_rope_parameters(given)
+        elif item.name == "rope_parameters" and (given := _parse_rope_parameters(given)) is not None:
+            given = AOGPTConfig(  # sets the defaults of the parameters that are not given
+                position_encoding="rotary",
+                max_position_embeddings=config.max_position_embeddings,
+                rope_parameters=given,
+            ).rope_parameters
         if item.name in given_keys and given != actual:
             raise ValueError(f"`{item.name}` is {given}, but is {actual} in the model of {init_from}. Remove the key.")
         setattr(model, item.name, json.dumps(actual) if isinstance(actual, dict) else actual)
@@ -311,9 +326,12 @@ def _copy_architecture(model: ModelArguments, init_from: str, given_keys: set[st
 def _parse_rope_parameters(text: str | None) -> Any:
     """Return the value of the JSON `text`, or None if it is None."""
     try:
-        return None if text is None else json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"`rope_parameters` must be a mapping in JSON, but is {text!r}. Correct the JSON.") from error
+        value = None if text is None else json.loads(text)
+    except ValueError:
+        value = text
+    if not isinstance(value, dict | None):
+        raise ValueError(f"`rope_parameters` must be a mapping in JSON, but is {text!r}. Correct the JSON.")
+    return value
 
 
 def _set_defaults(model: ModelArguments, data: DataArguments, training: TrainingArguments) -> None:

@@ -9,6 +9,7 @@ CONFIG.yaml and `--key value` are as for training/pretrain.py. The command fails
 small. It loads the tokenizer of the run, but not the corpus.
 """
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ class Arguments(Options):
 
     launch: Path = option(ROOT / "training" / "accelerate" / "ddp.yaml", "Launch file of Accelerate.")
     num_processes: int | None = option(None, "Number of GPUs; defaults to that of the launch file.", least=1)
-    gpu: str = option("H100 80GB", f"Name of the GPU, or a part of it. Known GPUs: {', '.join(PEAK_FLOPS)}.")
+    gpu: str = option("H100 80GB", f"Name of the GPU, or whole words of it. Known GPUs: {', '.join(PEAK_FLOPS)}.")
     gpu_memory: float = option(80.0, "Memory of each GPU, in GB.", least=0)
     mfu: float = option(0.4, "Assumed fraction of the GPU's peak FLOPS in 16-bit precision.", least=1e-3, below=1)
 
@@ -77,9 +78,9 @@ def estimate_run(
     """Return the estimated quantities by name, and one sentence for each resource (memory, disk) that is too small."""
     launch = read_launch(options)
     num_processes = launch["num_processes"]
-    gpus = [name for name in PEAK_FLOPS if options.gpu in name]
+    gpus = [name for name in PEAK_FLOPS if re.search(rf"\b{re.escape(options.gpu)}\b", name)]  # not H200 for H20
     if not gpus:
-        raise ValueError(f"`gpu` must be part of one of {', '.join(PEAK_FLOPS)}, but is {options.gpu!r}.")
+        raise ValueError(f"`gpu` must be whole words of one of {', '.join(PEAK_FLOPS)}, but is {options.gpu!r}.")
     with torch.device("meta"):
         model = AutoModel.from_config(config)
     passes = accumulation_steps(training, num_processes)

@@ -221,7 +221,7 @@ def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Ch
             return True
         too_late.append(
             f"{checkpoint.path.name} ({_format_saved(changed_settings(saved, settings))}) has the same learning rates "
-            f"and left-to-right fractions only in the first {num_common} steps"
+            f"and left-to-right fractions only up to step {num_common}"
         )
         return False
 

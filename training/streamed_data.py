@@ -58,13 +58,23 @@ class Stream:
         first_shard, first_batch, num_shards = start.shard, start.batch, self.shards.num_shards
         for epoch in count(start.epoch):
             for shard in range(first_shard, num_shards):
-                documents = self.shards.shard(num_shards, int(epoch_permutation(num_shards, seed, epoch)[shard]))
-                batches = documents.with_format("arrow").iter(DOCUMENTS_PER_BATCH)
-                for batch, table in enumerate(islice(batches, first_batch, None), first_batch):
+                tables = self._read_file(int(epoch_permutation(num_shards, seed, epoch)[shard]))
+                for batch, table in enumerate(islice(tables, first_batch, None), first_batch):
                     ids = self.encode(table[self.text_column].to_pylist())
                     yield Position(epoch=epoch, shard=shard, batch=batch), ids
                 first_batch = 0
             first_shard = 0
+
+    def _read_file(self, file: int) -> Iterator[Any]:
+        """Yield tables of `DOCUMENTS_PER_BATCH` documents of a file. Raise an `OSError` if it cannot be read."""
+        documents = self.shards.shard(self.shards.num_shards, file)
+        try:
+            yield from documents.with_format("arrow").iter(DOCUMENTS_PER_BATCH)
+        except Exception as error:  # each builder raises its own kinds of errors
+            raise OSError(
+                f"File {file + 1} of the {self.shards.num_shards} files of the corpus cannot be read. Correct it, and "
+                f"start a new run. (Cause: {error})"
+            ) from error
 
     def encode(self, texts: list[str | None]) -> list[int]:
         """Return the ids of joined documents, each followed by end-of-text. Skip empty and held-out documents."""

@@ -10,6 +10,7 @@ form a recipe. Their folders must have the same name, except for `-SEED` at the 
 report (reversal.md) and a chart (reversal.png).
 """
 
+import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -114,13 +115,19 @@ def summarize(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return summary
 
 
+def example(kind: str) -> str:
+    """Return the first question of a kind, with five underscores for the missing text."""
+    question, _ = facts.questions(kind)[0]
+    return re.sub("_+", "_____", question)
+
+
 def make_report(results: dict[str, Any]) -> str:
     """Return the report in Markdown."""
     answers = [
         (
             recipe,
             KINDS[kind],
-            "{} → {}".format(*facts.questions(kind)[0]).replace("_", "\\_"),
+            f"`{example(kind)}`",
             f"{values['right']:.1%}",
             f"{min(values['seeds']):.1%} to {max(values['seeds']):.1%}" if len(values["seeds"]) > 1 else "",
             "{:.1%} to {:.1%}".format(*values["interval"]),
@@ -139,18 +146,25 @@ def make_report(results: dict[str, Any]) -> str:
 
 def plot_results(summaries: dict[str, dict[str, Any]], path: Path) -> None:
     """Draw a bar chart of the fractions of right answers."""
-    figure = Figure(figsize=(8, 3), layout="constrained")
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
     axes = figure.subplots()
     height = 0.8 / len(summaries)
     for number, (recipe, summary) in enumerate(summaries.items()):
         color = COLORS[number % len(COLORS)]
         axes.barh(0, 0, color=color, label=recipe)
-        for kind, values in summary.items():
-            row = list(KINDS).index(kind) + height * (number - (len(summaries) - 1) / 2)
-            axes.barh(row, values["right"], height=0.9 * height, color=color)
-            axes.text(values["interval"][1] + 0.01, row, f"{values['right']:.0%}", va="center", fontsize=8)
-            axes.plot(values["interval"], [row, row], color="black", linewidth=1)
-    axes.set_yticks(range(len(KINDS)), KINDS.values())
+        for place, kind in enumerate(KINDS):
+            row = place + height * (number - (len(summaries) - 1) / 2)
+            if kind not in summary:
+                axes.text(
+                    0.01, row, "not possible: the model does not see the text after a gap", va="center", fontsize=8
+                )
+                continue
+            right, (low, high) = summary[kind]["right"], summary[kind]["interval"]
+            axes.barh(row, right, height=0.9 * height, color=color)
+            axes.plot([low, high], [row, row], color="black", linewidth=1)
+            axes.text(high + 0.01, row, f"{right:.0%}", va="center", fontsize=8)
+    labels = [f"{label}\n{example(kind)}" for kind, label in KINDS.items()]
+    axes.set_yticks(range(len(KINDS)), labels, fontsize=9)
     axes.invert_yaxis()
     axes.set_xlim(0, 1.15)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

@@ -200,7 +200,9 @@ class Filler:
     def from_text_before(self, gap: Gap) -> list[int]:
         """Fill in as many tokens as were removed, from left to right, without the text after the gap."""
         ids = torch.tensor([gap.ids[: gap.start] + [self.model.config.mask_token_id] * gap.length])
-        return self.model.generate(ids, order="left_to_right", do_sample=False)[0, gap.start :].tolist()
+        # Packed text continues after end-of-text, so generation must not stop there.
+        filled = self.model.generate(ids, order="left_to_right", do_sample=False, stop_at_eos=False)
+        return filled[0, gap.start :].tolist()
 
     def by_surroundings(self, gap: Gap) -> list[int]:
         """

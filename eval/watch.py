@@ -61,6 +61,8 @@ def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> str:
         raise ValueError(
             f"`length` is {arguments.length}, but the longest text has {longest} tokens. Set at least {longest}."
         )
+    if texts and not any(tokenizer.mask_token in text for text in texts):
+        raise ValueError(f"No text contains a mask. Put {tokenizer.mask_token} where a token should be filled in.")
     padding = {"padding": "max_length" if arguments.length else True, "max_length": arguments.length}
     output = model.generate(
         tokenizer(texts, **padding, return_tensors="pt").input_ids if texts else None,

@@ -312,11 +312,16 @@ def _load_all(
         yield name, (rows, {"from": arguments.data_dir or "Hub", "split": split} | facts)
 
 
+def _is_text(text: str | None) -> bool:
+    """Return False for null, which JSONL and Parquet files may contain instead of a text."""
+    return text is not None
+
+
 def _make_rows(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, packing: str, length: int, is_causal: bool
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Tokenize texts. Return sequences (`input_ids`, `num_tokens` without padding, `num_bytes`), and total counts."""
-    documents = encode_documents(texts, tokenizer, with_token_bytes=True)
+    documents = encode_documents(texts, tokenizer, with_token_bytes=True, is_member=_is_text)
     if packing == "documents":
         rows = pad(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
         if is_causal:  # causal models were not trained on the padding
@@ -324,7 +329,7 @@ def _make_rows(
     else:
         rows = cut_into_blocks(documents, length, "clean" if packing == "packed" else packing)
     return rows, {
-        "documents": len(texts),
+        "documents": len(documents),
         "sequences": len(rows),
         "bytes": sum(row["num_bytes"] for row in rows),
         "dropped_tokens": total(documents, "num_tokens") - sum(row["num_tokens"] for row in rows),

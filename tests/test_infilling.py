@@ -122,6 +122,15 @@ def test_left_to_right_does_not_see_the_text_after_the_gap(model: AOGPTForAnyOrd
     assert nats[True] == {round(expected.sum().item(), 5)}
 
 
+def test_left_to_right_continues_after_end_of_text(model: AOGPTForAnyOrderLM) -> None:
+    """In packed text, a gap can contain the end of a text and the start of the next one."""
+    filler, gap = Filler(model, None, max_length=4), Gap([3, 1, 4, 1, 5, 9], 1, 4)
+    filled = filler.from_text_before(gap)
+    model.config.eos_token_id = model.generation_config.eos_token_id = filled[1]
+    assert filled[2:] != [filled[1]] * 2
+    assert filler.from_text_before(gap) == filled
+
+
 def test_scores_of_fillings(model: AOGPTForAnyOrderLM, words: PreTrainedTokenizerFast) -> None:
     filler = Filler(model, 8, max_length=4)
     ids = torch.tensor([[3, MASK, MASK, 5, *[EOS] * 4]])

@@ -9,6 +9,7 @@ import evaluate
 import pytest
 import torch
 import yaml
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from modeling_aogpt import AOGPTForAnyOrderLM
 
@@ -54,6 +55,21 @@ def test_perplexity_of_texts(perplexity: evaluate.Metric, folder: str, tiny_mode
     assert found["perplexities"] == pytest.approx(expected, rel=1e-5)
     assert found["mean_perplexity"] == pytest.approx(sum(expected) / 3, rel=1e-5)
     assert found["pooled_perplexity"] == pytest.approx(math.exp(sum(nats) / 13), rel=1e-5)
+
+
+def test_the_tokenizer_may_also_use_remote_code(
+    perplexity: evaluate.Metric, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, Transformers asks on the terminal whether to run the code of the model, and waits 15 seconds."""
+    calls, load = [], AutoTokenizer.from_pretrained
+
+    def record(name: str, **options: object) -> PreTrainedTokenizerBase:
+        calls.append(options)
+        return load(name)
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", record)
+    perplexity.compute(predictions=["ab"], model_id=folder, trust_remote_code=True)
+    assert calls == [{"trust_remote_code": True}]
 
 
 def test_num_orders_needs_random_orders(perplexity: evaluate.Metric, folder: str) -> None:

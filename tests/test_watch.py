@@ -43,7 +43,7 @@ def test_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     ("arguments", "message"),
     [
         (["--seconds", "0"], r"error: `seconds` must be at least 0\.01, but is 0\.0"),
-        (["A SIGN"], "error: There is nothing to generate: `inputs` contains no mask"),
+        (["A SIGN"], r"error: No text contains a mask. Put <\|mask\|> where"),
         (["--num_steps", "0"], "error: `num_steps` must be an integer of at least 1, but is 0"),
     ],
 )

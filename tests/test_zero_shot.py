@@ -77,6 +77,14 @@ def test_documents_are_scored_with_their_padding(
     assert results["left_to_right"]["perplexity"] == pytest.approx(math.exp(total / 29), rel=1e-5)
 
 
+def test_null_is_not_a_document(folder: str, arguments: ScoringArguments, tmp_path: Path) -> None:
+    (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in (*LINES, None)))
+    with_null = zero_shot(folder, replace(arguments, text_file=[str(tmp_path / "text.jsonl")]))
+    expected, found = text_results(zero_shot(folder, arguments)), text_results(with_null)
+    assert found["documents"] == expected["documents"] == 5
+    assert found["left_to_right"] == expected["left_to_right"]
+
+
 def test_any_order_is_the_mean_over_orders(
     folder: str, arguments: ScoringArguments, tiny_model: AOGPTForAnyOrderLM, tmp_path: Path
 ) -> None:

@@ -269,6 +269,13 @@ def main(argv: list[str]) -> None:
             f"Several runs have the name {same[0]!r} and the seed {same[1]}. List each run only once, and rename the "
             "folders of other models."
         )
+    first, *remaining = others.runs
+    text = held_out_rows(first, arguments.num_sequences)["input_ids"]
+    if other := next((run for run in remaining if held_out_rows(run, len(text))["input_ids"] != text), None):
+        raise ValueError(
+            f"All runs must have the same held-out sequences, so that their models make the same predictions, but "
+            f"those of {other} and {first} differ. Use runs with the same corpus, tokenizer and `sequence_length`."
+        )
     runs = defaultdict(list)
     with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
         for folder in sorted(others.runs, key=seeds.get):

@@ -178,11 +178,17 @@ def read_study(path: Path) -> Study:
             f"the mapping `trends`, but no other keys. {SEE_DOCS}"
         )
     seeds = content["seeds"]
-    if not all(seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
-        raise ValueError(f"`seeds` in {path} must be different integers, but is [{', '.join(seeds)}].")
+    if not all(isinstance(seed, str) and seed.isdecimal() for seed in seeds) or len(set(map(int, seeds))) < len(seeds):
+        raise ValueError(f"`seeds` in {path} must be different integers, but is [{', '.join(map(str, seeds))}].")
     if same := content["questions"].keys() & content["trends"].keys():
         raise ValueError(f"{path} has a question and a trend with the name {min(same)!r}. Rename one of them.")
     arms = {name: settings or {} for name, settings in content["arms"].items()}
+    for name, settings in arms.items():
+        if not isinstance(settings, dict):
+            raise ValueError(
+                f"The arm {name!r} in {path} is {settings!r}. It must be a mapping of settings of "
+                "training/pretrain.py, or empty."
+            )
     if chosen := {"seed", "output_dir"} & set().union(content["settings"], *arms.values()):
         raise ValueError(
             f"{path} sets {' and '.join(sorted(chosen))} of training/pretrain.py in `settings` or `arms`, but the "
@@ -193,8 +199,9 @@ def read_study(path: Path) -> Study:
     return Study(path.stem, content["settings"], arms, [int(seed) for seed in seeds], questions, trends)
 
 
-def _read_question(name: str, entry: dict[str, Any] | str, arms: list[str]) -> Question:
-    if isinstance(entry, str) or not {"title", "baseline"} <= entry.keys() <= {item.name for item in fields(Question)}:
+def _read_question(name: str, entry: Any, arms: list[str]) -> Question:
+    known = {item.name for item in fields(Question)}
+    if not isinstance(entry, dict) or not {"title", "baseline"} <= entry.keys() <= known:
         raise ValueError(
             f"The question {name!r} is {entry!r}. It must have the keys `title` and `baseline`, and may have `arms`, "
             "`left_to_right` and `measure`."
@@ -210,8 +217,8 @@ def _read_question(name: str, entry: dict[str, Any] | str, arms: list[str]) -> Q
     return question
 
 
-def _read_trend(name: str, entry: dict[str, Any] | str, questions: dict[str, Question]) -> Trend:
-    if isinstance(entry, str) or entry.keys() != {item.name for item in fields(Trend)} or not entry["questions"]:
+def _read_trend(name: str, entry: Any, questions: dict[str, Question]) -> Trend:
+    if not isinstance(entry, dict) or entry.keys() != {item.name for item in fields(Trend)} or not entry["questions"]:
         raise ValueError(
             f"The trend {name!r} is {entry!r}. It must have only the keys `title`, `size` and `questions` (at least "
             "one)."

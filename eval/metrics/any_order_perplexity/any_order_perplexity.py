@@ -34,6 +34,7 @@ Returns:
     pooled_perplexity (float): exp of the total negative log-likelihood divided by the total number of tokens.
 
 Examples:
+    >>> import modeling_aogpt  # instead, you can pass trust_remote_code=True to `compute`
     >>> metric = evaluate.load("eval/metrics/any_order_perplexity")
     >>> metric.compute(predictions=["GREEK SMALL LETTER ALPHA"], model_id="runs/quickstart/model")
 """
@@ -74,7 +75,7 @@ class AnyOrderPerplexity(evaluate.Metric):
             raise ValueError(f"`orders` must be one of {', '.join(map(repr, ORDERS))}, but is {orders!r}.")
         device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         model = AutoModel.from_pretrained(model_id, trust_remote_code=trust_remote_code).to(device).eval()
-        tokenizer = AutoTokenizer.from_pretrained(model_id)
+        tokenizer = AutoTokenizer.from_pretrained(model_id, trust_remote_code=trust_remote_code)
         sequences = tokenizer(list(predictions), add_special_tokens=False, split_special_tokens=True)["input_ids"]
         if add_end_of_text:
             sequences = [[*ids, tokenizer.eos_token_id] for ids in sequences]

@@ -51,9 +51,10 @@ texts of both forms. The {num_questions} questions of a row are about the people
 {answers}
 
 "Right" is the fraction of questions for which all missing tokens are right (mean over the seeds), and "seeds" is the
-range of this fraction over the seeds. The missing tokens are filled in one by one, each with the likeliest token: from
-left to right by a model that was trained left to right, otherwise in the order of confidence. "Interval" is the 95 %
-confidence interval (Wilson) over questions, for one run that answers as many questions as the mean.
+range of this fraction over the seeds. The missing tokens are filled in one by one, each with the likeliest token. A
+model that was trained left to right writes the sentence from the gap to its end. Other models fill in the gap in the
+order of confidence. "Interval" is the 95 % confidence interval (Wilson) over questions, for one run that answers as
+many questions as the mean.
 
 A model that predicts left to right does not see the text after a gap, so it cannot be asked for the start of a
 sentence. (It could compute the likelihood of the sentence with each of the {num_people} names or descriptions. This
@@ -79,7 +80,10 @@ def answer(run: dict[str, Any]) -> dict[str, float]:
     for kind in KINDS:
         if not (is_left_to_right and kind == "start"):
             inputs, solutions = encode(facts.questions(kind), tokenizer, settings["sequence_length"])
-            order = "left_to_right" if is_left_to_right else "confidence"
+            order = "confidence"
+            if is_left_to_right:  # the model must not see the period and end-of-text, which follow the missing text
+                order, is_missing = "left_to_right", inputs == tokenizer.mask_token_id
+                inputs[is_missing.cummax(dim=1).values] = tokenizer.mask_token_id
             sequences = model.generate(inputs, order=order, do_sample=False)
             right[kind] = (sequences == solutions).all(dim=1).double().mean().item()
     return right

@@ -88,6 +88,9 @@ def test_an_answer_is_right_if_all_tokens_are(
 
     def generate(self: AOGPTForAnyOrderLM, inputs: torch.LongTensor, **settings: object) -> torch.LongTensor:
         assert settings == {"order": order, "do_sample": False}
+        is_masked = inputs == self.config.mask_token_id
+        after_gap = is_masked[:, -1]  # only a left-to-right model also writes what follows the gap
+        assert torch.equal(after_gap, torch.full_like(after_gap, orders == "left_to_right"))
         sequences = solutions[-1].clone()
         sequences[0, (inputs[0] == self.config.mask_token_id).nonzero()[-1]] += 1  # a single wrong token
         return sequences

@@ -45,9 +45,14 @@ def find_model(name_or_path: str | Path) -> str:
 
 
 def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfig:
-    """Return the configuration of a model in a folder or on the Hub. Raise a `ValueError` if there is no such model."""
+    """
+    Return the configuration of a model in a folder or on the Hub, without running code in it.
+
+    Raises:
+        ValueError: If there is no such model, or if it needs code of its own.
+    """
     try:
-        return AutoConfig.from_pretrained(name_or_path, **options)
+        return AutoConfig.from_pretrained(name_or_path, trust_remote_code=False, **options)
     except OSError as error:
         raise ValueError(
             f"There is no model {str(name_or_path)!r}, neither as a folder nor on the Hub. Check the name. (Cause: "
@@ -55,7 +60,8 @@ def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfi
         ) from error
     except ValueError as error:
         raise ValueError(
-            f"The configuration of {str(name_or_path)!r} cannot be used. Check its config.json. (Cause: {error})"
+            f"The configuration of {str(name_or_path)!r} cannot be used. Check its config.json. Models with code of "
+            f"their own are not supported. (Cause: {error})"
         ) from error
 
 
@@ -73,7 +79,7 @@ def read_config(name_or_path: str | Path, **options: Any) -> AOGPTConfig:
 
 def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) -> PreTrainedModel:
     """
-    Load a model, and check that its weights are complete.
+    Load a model without running code in its folder or repository, and check that its weights are complete.
 
     Args:
         model_class: Model class, or an Auto class such as `AutoModel`.
@@ -85,7 +91,9 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
             weights are not used. (A model of another package may contain a head that is not loaded.)
     """
     try:
-        model, report = model_class.from_pretrained(name_or_path, output_loading_info=True, **options)
+        model, report = model_class.from_pretrained(
+            name_or_path, output_loading_info=True, trust_remote_code=False, **options
+        )
     except (OSError, SafetensorError) as error:
         raise ValueError(
             f"The weights of {name_or_path} are missing or damaged. Copy or download the model again. (Cause: {error})"
@@ -109,8 +117,8 @@ def load_pretrained(model_class: Any, name_or_path: str | Path, **options: Any) 
 
 def load_model(name_or_path: str | Path, **options: Any) -> Model:
     """Load a decoder or encoder in evaluation mode. Code in the model folder is ignored; this package is used."""
-    read_config(name_or_path, trust_remote_code=False)
-    return load_pretrained(AutoModel, name_or_path, trust_remote_code=False, **options).eval()
+    read_config(name_or_path)
+    return load_pretrained(AutoModel, name_or_path, **options).eval()
 
 
 def save_model(model: Model, tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:

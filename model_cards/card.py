@@ -96,6 +96,9 @@ def render_card(
     title = facts.get("title", repo_id.rpartition("/")[2])
     length = min(config.max_position_embeddings, 64)
     metadata = _make_metadata(title, facts, is_decoder, measurements)
+    adds_start = config.start_token_id is not None  # a tokenizer such as Llama's would add it a second time
+    options = "add_special_tokens=False, " if adds_start else ""
+    options += f'padding="max_length", max_length={config.max_position_embeddings}, ' if pad_texts else ""
     values = {
         "title": title,
         "repo_id": repo_id,
@@ -107,7 +110,8 @@ def render_card(
         "auto_class": "AutoModel" if is_decoder else "AutoModelForMaskedLM",
         "sample_length": length,
         "sample_steps": -(-length // 4),
-        "padding": f'padding="max_length", max_length={config.max_position_embeddings}, ' if pad_texts else "",
+        "adds_start": adds_start,
+        "tokenizer_options": options,
         "text": json.dumps(facts["text"]),
         "infill": json.dumps(facts.get("infill", "{mask} " + facts["text"]).replace("{mask}", mask_token)),
         "measurements": measurements,

@@ -9,7 +9,6 @@ the CPU has instructions for it. In bfloat16, attention also avoids a slow kerne
 `torch.backends.mkldnn.flags(enabled=False)` turns all of this off. Results with and without it differ only by rounding.
 """
 
-import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -230,7 +229,8 @@ def pack_weights(model: nn.Module) -> nn.Module:
 
 def _copy_modules(module: nn.Module) -> nn.Module:
     """Return a copy of `module` and its submodules that shares parameters, buffers, hooks and configuration with it."""
-    copied = copy.copy(module)
+    copied = object.__new__(type(module))  # `copy.copy` does not support parametrized modules
+    copied.__dict__ = module.__dict__.copy()
     copied._modules = {name: None if child is None else _copy_modules(child) for name, child in module._modules.items()}
     return copied
 

@@ -18,6 +18,7 @@ from threading import Lock
 
 import torch
 from torch import nn
+from transformers import PreTrainedConfig
 from transformers.generation import BaseStreamer, GenerationConfig, GenerationMixin, LogitsProcessorList
 from transformers.utils import ModelOutput, logging
 
@@ -330,15 +331,6 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 "`model.generate(**tokenizer(...))`."
             )
 
-    def _warn_if_started(self, inputs: torch.LongTensor) -> None:
-        """Warn if a prompt begins with the start token, which the model adds itself."""
-        start = self.config.start_token_id
-        if start is not None and inputs.shape[1] > 1 and (inputs[:, 0] == start).any():
-            logger.warning_once(
-                f"A prompt begins with the start token ({start}), but the model already adds it before each sequence. "
-                "Tokenize prompts with `add_special_tokens=False`."
-            )
-
     def _resolve_eos(self, config: AnyOrderGenerationConfig) -> tuple[torch.LongTensor | None, int]:
         """Return the ids of end-of-text tokens (None if unknown or not needed) and the id of padding after them."""
         eos, pad = (self._find_token_id(name, config) for name in ("eos_token_id", "pad_token_id"))
@@ -389,7 +381,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
                 )
             if attention_mask is None and length > inputs.shape[1]:
                 self._warn_if_padded(inputs, config)
-            self._warn_if_started(inputs)
+            warn_if_started(self.config, inputs, attention_mask)
         num_columns = inputs.shape[1]
         self._check_length(length, num_columns)
         # If the model is offloaded, `self.device` can be the meta device. The inputs then stay where they are.
@@ -449,6 +441,22 @@ class AnyOrderGenerationMixin(GenerationMixin):
             except OSError as error:  # usually there is no file: keep the default from the model configuration
                 if "valid JSON" in str(error):
                     raise
+
+
+def warn_if_started(
+    config: PreTrainedConfig, prompts: torch.LongTensor, attention_mask: torch.Tensor | None = None
+) -> None:
+    """Warn if a prompt (batch, n) begins with the start token, which the model adds itself. Padding is skipped."""
+    start = config.start_token_id
+    if start is None or prompts.shape[1] < 2:
+        return
+    is_token = token_mask(prompts, attention_mask).to(prompts.device)
+    is_first = is_token & (is_token.cumsum(dim=1) == 1)
+    if (is_first & (prompts == start)).any():
+        logger.warning_once(
+            f"A prompt begins with the start token ({start}), but the model already adds it before each sequence. "
+            "Remove it from the prompt. With `add_special_tokens=False`, a tokenizer does not add it."
+        )
 
 
 def sort_given_tokens(orders: torch.LongTensor, is_given: torch.BoolTensor) -> torch.LongTensor:

@@ -31,7 +31,7 @@ from transformers.utils.output_capturing import capture_outputs
 from .configuration_aogpt import AOGPTConfig
 from .decoding_state import CachedDecodingState
 from .devices import Linear, avoid_single_query, prepare_mask, product_dtype, without_cudnn_attention
-from .generation import AnyOrderGenerationMixin
+from .generation import AnyOrderGenerationMixin, warn_if_started
 from .generation_config import AnyOrderGenerationConfig
 from .head_loss import head_loss
 from .infilling import AnyOrderInfillingMixin
@@ -332,8 +332,9 @@ class AOGPTPreTrainedModel(PreTrainedModel):
         """
         Resize the token embedding table, as in Transformers.
 
-        New ids below the mask id become ids of text. Entries that `pad_to_multiple_of` adds do not. An encoder embeds
-        the mask, so after a change of `config.mask_token_id`, copy the embedding of the old mask id to the new one.
+        With `new_num_tokens`, all ids below the mask id become ids of text. Entries that `pad_to_multiple_of` adds do
+        not. An encoder embeds the mask, so after a change of `config.mask_token_id`, copy the embedding of the old mask
+        id to the new one.
 
         Args:
             new_num_tokens (`int`, *optional*): New number of entries of the table.
@@ -349,11 +350,12 @@ class AOGPTPreTrainedModel(PreTrainedModel):
         if resized.vocab_size > max(self.config.vocab_size, mask + 1):
             raise ValueError(
                 f"`new_num_tokens` ({new_num_tokens}) adds ids above the mask id (config.mask_token_id={mask}), but "
-                "ids of text must be below the mask id. First set a higher mask id in the tokenizer and in "
-                "config.mask_token_id, or use `pad_to_multiple_of` to add entries that are not text."
+                "ids of text must be below the mask id. First add a mask token with a higher id to the tokenizer, with "
+                "`add_special_tokens({'mask_token': '<|mask_2|>'})`, and set config.mask_token_id to this id. Or use "
+                "`pad_to_multiple_of` to add entries that are not text."
             )
-        if resized.vocab_size > self.config.vocab_size:
-            resized.num_valid_tokens = min(resized.vocab_size, mask)
+        if new_num_tokens is not None:  # also if the new table is smaller, because the old one had unused entries
+            resized.num_valid_tokens = max(self.config.num_valid_tokens, min(new_num_tokens, mask))
         resized.validate()
         embeddings = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
         self.config.num_valid_tokens = resized.num_valid_tokens
@@ -701,7 +703,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
                 -100 and padding are ignored.
             skip_logits (`bool`, defaults to `False`): Return the loss without the logits. This saves most of the
                 memory of training. The loss then allows only one backward pass. Ignored without `labels`, or if the
-                head is not a plain linear layer (for example, with LoRA).
+                head is not a plain linear layer (for example, with LoRA) or is offloaded.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
@@ -717,7 +719,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         output, orders = self.forward_by_rank(input_ids, orders, attention_mask, **kwargs)
         if labels is not None:
             labels = prepare_labels(self, labels, input_ids, attention_mask)
-        if skip_logits and labels is not None and type(self.lm_head) in (nn.Linear, Linear):
+        is_plain = type(self.lm_head) in (nn.Linear, Linear) and not self.lm_head.weight.is_meta
+        if skip_logits and labels is not None and is_plain:
             labels, logits = index_by_rank(labels, orders), None
             loss = self.compute_loss_of_states(output.last_hidden_state, labels, kwargs.get("num_items_in_batch"))
         else:
@@ -811,6 +814,9 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
     It works with Transformers' tools for causal models: the standard `generate`, caches, pipelines, PEFT and evaluation
     harnesses. Every forward pass also runs the start row, before the new tokens. The start row is not stored in the
     cache, so the cache has one entry per token, as Transformers expects.
+
+    Do not set `label_smoothing_factor` of the `Trainer`. It would train the model to predict the current token, because
+    for this setting, the `Trainer` shifts labels only for classes that are part of Transformers.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -908,6 +914,8 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
     def prepare_inputs_for_generation(self, input_ids: torch.LongTensor, **kwargs: Any) -> dict[str, Any]:
         """Prepare inputs as in Transformers, and raise a `ValueError` if no position is left for the next token."""
         length, mask, cache = input_ids.shape[1], kwargs.get("attention_mask"), kwargs.get("past_key_values")
+        if kwargs.get("is_first_iteration") and (mask is None or mask.shape == input_ids.shape):
+            warn_if_started(self.config, input_ids, mask)
         if length >= self.config.max_position_embeddings:  # only then, as reading a mask makes the CPU wait
             num_cached = 0 if cache is None else int(cache.get_seq_length())
             # Several new tokens after a cache are drafts of assisted generation. The last draft may be at the last

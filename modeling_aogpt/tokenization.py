@@ -28,7 +28,7 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
             f"The folder {name_or_path} contains no tokenizer. Pass the tokenizer that the model was trained with."
         )
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name_or_path)
+        tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)
     except Exception as error:  # a damaged file can raise errors of any kind
         raise ValueError(
             f"The tokenizer {name_or_path!r} cannot be loaded from the Hub or a folder: {error}"

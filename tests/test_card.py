@@ -75,6 +75,16 @@ def test_cards_of_converted_models_name_their_source_and_its_licence() -> None:
         make_card("converted", source_config=None)
 
 
+def test_cards_of_models_with_a_start_token_add_it_only_once() -> None:
+    """The tokenizers of Llama add it to every text, and the model adds it, too."""
+    text = make_card("converted", start_token_id=3).text
+    assert "The model adds the start token (id 3) before every text." in text
+    calls = re.findall(r"= tokenizer\(.*", text)
+    assert len(calls) == 2
+    assert all("add_special_tokens=False, " in call for call in calls)
+    assert "add_special_tokens" not in make_card("default").text
+
+
 def test_cards_name_the_weights_that_the_converter_takes_by_default() -> None:
     for name, architecture, statement in (
         ("ao-gpt-small", AOGPT, "they are the moving averages of the weights (EMA)"),

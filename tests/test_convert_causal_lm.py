@@ -256,8 +256,16 @@ def test_prompts_that_repeat_the_start_token_give_a_warning(monkeypatch: pytest.
     model = convert_model(make_causal("llama"), START)
     model.generate(torch.tensor([[3, 1]]), max_new_tokens=1)
     assert not messages
-    model.generate(torch.tensor([[START, 3, 1]]), max_new_tokens=1)
-    assert "begins with the start token (13)" in messages[0]
+    padded, is_token = torch.tensor([[3, 1, 4], [START, START, 3]]), torch.tensor([[1, 1, 1], [0, 0, 1]])
+    model.generate(padded, attention_mask=is_token, max_new_tokens=1)  # the start token is often the padding, too
+    assert not messages
+    view = AOGPTForCausalLM(model.config)
+    for prompt, mask in (([START, 3, 1], [1, 1, 1]), ([START, START, 3], [0, 1, 1])):
+        for generate in (model.generate, view.generate):
+            generate(torch.tensor([prompt]), attention_mask=torch.tensor([mask]), max_new_tokens=1)
+            assert "begins with the start token (13)" in messages.pop()
+    view.generate(padded, attention_mask=is_token, max_new_tokens=3)
+    assert not messages
 
 
 def test_lora_adapters_of_a_converted_model_are_trained_in_any_order_merged_and_exported() -> None:
@@ -522,6 +530,12 @@ def test_conversion_and_export_do_not_copy_weights(dtype: torch.dtype) -> None:
         causal = converted
 
 
+def test_models_with_float64_weights_are_converted_and_exported() -> None:
+    """Transformers computes norms and rotations in float32, so the predictions differ by rounding in float32."""
+    model = convert_model(make_causal("llama").double(), START)
+    assert model.dtype == export_model(model).dtype == torch.float64
+
+
 def test_converted_models_remember_the_name_and_the_licence_of_their_source(source: Path, tmp_path: Path) -> None:
     """A path is private, so only names on the Hub are kept. The facts are not settings of the exported model."""
     (source / "README.md").write_text("---\nlicense: mit\n---\n# A model\n")
@@ -530,6 +544,9 @@ def test_converted_models_remember_the_name_and_the_licence_of_their_source(sour
     assert str(tmp_path) not in (tmp_path / "model" / "config.json").read_text()
     exported = export(str(tmp_path / "model"), tmp_path / "exported").config
     assert not hasattr(exported, "license")
+    for text in ("---\nNote: not a card: a text\n---\n", "---\n- a list\n---\n"):
+        (source / "README.md").write_text(text)
+        assert read_source_facts(str(source)) == {}
     (source / "README.md").unlink()
     assert read_source_facts(str(source)) == {}
 

@@ -154,6 +154,16 @@ def test_each_long_generation_packs_the_current_weights(monkeypatch: pytest.Monk
 
 
 @needs_onednn
+def test_layers_with_parametrizations_are_not_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model().float()
+    torch.nn.utils.parametrizations.weight_norm(model.model.layers[1].mlp.up_proj)
+    plain = model.generate(num_steps=4, generator=seeded())
+    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PACK", 1)
+    assert torch.equal(model.generate(num_steps=4, generator=seeded()), plain)
+    assert pack_weights(model).model.layers[1].mlp.down_proj.packed_weight is not None
+
+
+@needs_onednn
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_weights_are_packed_for_passes_of_one_row_only_in_bfloat16(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch

@@ -411,6 +411,8 @@ def test_weights_offloaded_to_disk_are_loaded_when_needed(
     )
     assert offloaded.device.type == "meta"
     assert torch.equal(offloaded(ids).logits, model(ids).logits)
+    losses = [each(ids, labels=ids, skip_logits=True).loss for each in (offloaded, model)]
+    torch.testing.assert_close(*losses)
     prompt = ids[:, :5]
     arguments = {"max_length": 12, "do_sample": False, "order": "left_to_right"}
     assert torch.equal(offloaded.generate(prompt, **arguments), model.generate(prompt, **arguments))
@@ -507,6 +509,16 @@ def test_added_ids_below_the_mask_become_text() -> None:
         model.lm_head.bias[17] += 100
     assert (model.generate(torch.tensor([[17, 18]])) == 17).all()
     assert model(torch.tensor([[17, 3]])).logits.isfinite().all()
+
+
+def test_added_ids_become_text_if_the_table_had_unused_entries() -> None:
+    """The tables of Qwen and GPT-2 are larger than their vocabularies."""
+    for size in (14, 20):
+        model = random_model(vocab_size=20, num_valid_tokens=11)
+        model.config.mask_token_id = 13
+        model.resize_token_embeddings(size)
+        assert vocabulary_sizes(model) == (size, 13, 13)
+        assert model(torch.tensor([[12, 3]])).logits.isfinite().all()
 
 
 def test_resizing_keeps_the_rows_of_text_and_of_the_mask_of_an_encoder() -> None:

@@ -11,7 +11,7 @@ from transformers import AutoModel, AutoModelForCausalLM, GPT2Config, GPT2LMHead
 from common.models import find_model, load_pretrained, read_any_config
 from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
-from modeling_aogpt.tokenization import add_mask_token
+from modeling_aogpt.tokenization import add_mask_token, load_tokenizer
 from tests import references
 from tests.references import remove_weight
 from training.arguments import ModelArguments, build_config, parse_arguments
@@ -129,3 +129,23 @@ def test_other_errors_in_loading_are_not_changed() -> None:
 
     with pytest.raises(RuntimeError, match="out of memory"):
         load_pretrained(Model, "model")
+
+
+def test_code_of_a_model_is_not_run_even_if_the_user_would_agree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `trust_remote_code=False`, Transformers asks the user."""
+    (tmp_path / "model").mkdir()
+    names = {
+        "AutoConfig": "code.Config",
+        "AutoTokenizer": ["code.Tokenizer", None],
+        "AutoModelForCausalLM": "code.Model",
+    }
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": "unknown", "auto_map": names}))
+    (tmp_path / "model" / "tokenizer_config.json").write_text(json.dumps({"auto_map": names}))
+    (tmp_path / "model" / "code.py").write_text(f"import os; os.mkdir({str(tmp_path / 'trace')!r})")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    for load in (read_any_config, load_tokenizer, lambda path: load_pretrained(AutoModelForCausalLM, path)):
+        with pytest.raises(ValueError, match="custom code"):
+            load(str(tmp_path / "model"))
+    assert not (tmp_path / "trace").exists()

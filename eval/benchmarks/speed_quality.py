@@ -104,7 +104,7 @@ def make_samples(sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase)
 
 def load_points(name: str, arguments: SpeedQualityArguments, length: int, device: torch.device) -> list[Point]:
     """Load a model. Return a point, without measurements, for each of its contenders and numbers of steps."""
-    config, dtype = read_any_config(name, trust_remote_code=False), getattr(torch, arguments.dtype)
+    config, dtype = read_any_config(name), getattr(torch, arguments.dtype)
     if isinstance(config, AOGPTConfig):
         model, tokenizer = load_model(name, dtype=dtype).to(device), load_tokenizer(name)
         if isinstance(config, MDMEncoderConfig):
@@ -126,7 +126,7 @@ def load_points(name: str, arguments: SpeedQualityArguments, length: int, device
 def compare(models: list[str], arguments: SpeedQualityArguments) -> dict[str, Any]:
     """Generate, time and judge the sequences of all contenders. Return the report."""
     device = find_device(arguments.device)
-    longest = [longest_sequence(read_any_config(name, trust_remote_code=False)) for name in models]
+    longest = [longest_sequence(read_any_config(name)) for name in models]
     shortest = min((length for length in longest if length is not None), default=arguments.length)
     if shortest is None:
         raise ValueError("No model has a longest sequence in its configuration. Set `length`.")

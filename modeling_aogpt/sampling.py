@@ -202,8 +202,7 @@ def _invert(cumulative: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.Long
     threshold = uniform * cumulative[:, -1:]
     index = torch.searchsorted(cumulative, threshold, right=True).clamp(max=cumulative.shape[1] - 1)
     before = cumulative.gather(1, (index - 1).clamp(min=0)).masked_fill(index == 0, 0.0)
-    fraction = (threshold - before) / (cumulative.gather(1, index) - before)
-    return index, fraction.clamp(max=1 - 2**-53)
+    return index, (threshold - before) / (cumulative.gather(1, index) - before)
 
 
 def choose_tokens(

@@ -318,6 +318,12 @@ def scenarios() -> dict[str, Scenario]:
     found["encoder: training"] = score_network, gradient_of_score
     found["encoder: masked diffusion"] = encoder, gradient_of_objective(MaskedDiffusionObjective)
     found["encoder: score entropy"] = score_network, gradient_of_objective(ScoreEntropyObjective)
+    found["decoder: infill of a text on the CPU"] = (
+        random_model(),
+        lambda model, put: put(
+            model.infill(torch.tensor([3, 1, MASK, 4, 5]), lengths=[1, 2, 4], generator=seeded()).sequences
+        ),
+    )
     found["learned positions"] = random_model(), generate["Bernoulli"]
     found["masked language model"] = (
         with_class(random_model(), AOGPTForMaskedLM),

@@ -492,3 +492,15 @@ def test_recipes_have_the_released_architectures(name: str, released: ReleasedAr
     model, _, training = parse_arguments([str(CONFIGS[0].parent / f"{name}.yaml")])
     assert released.settings.items() <= build_config(model).to_dict().items()
     assert (training.objective == "score_entropy") == (released is SEDD)
+
+
+@pytest.mark.parametrize(
+    ("key", "option"),
+    [
+        ("decay_steps", "--learning_rate_schedule=warmup_stable_decay"),
+        ("left_to_right_steps", "--final_left_to_right_fraction=0"),
+    ],
+)
+def test_defaults_of_a_run_of_one_step(config: Path, key: str, option: str) -> None:
+    training = parse_arguments([*add_lines(config, "max_steps: 1", "warmup_steps: 0"), option])[2]
+    assert getattr(training, key) == 1

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from accelerate.state import AcceleratorState, GradientState
 from transformers import GPT2Config, PreTrainedTokenizerFast
 
 import training.pretrain
 from common.commands import Options, Parser, one_line_errors, option
+from tests.training_runs import reset_accelerator
 
 ROOT = Path(__file__).parents[1]
 QUICKSTART = ROOT / "training" / "configs" / "quickstart.yaml"
@@ -44,6 +44,7 @@ WRONG = [
     ("eval/infilling.py", None),
     ("eval/puzzles.py folder", "has no results.json, so the run is not finished"),
     ("eval/puzzles.py folder --num_puzzles 0", "`num_puzzles` must be at least 1, but is 0"),
+    ("eval/reversal.py folder", "has no results.json, so the run is not finished"),
     ("eval/tables.py none.json", "none.json"),
     ("eval/tables.py list.json", "list.json has no model, .*not written by eval/zero_shot.py"),
     ("eval/watch.py nowhere", "There is no model 'nowhere'"),
@@ -159,8 +160,7 @@ def test_only_one_of_several_processes_reports_an_error(monkeypatch: pytest.Monk
 @pytest.fixture
 def _fresh_accelerator() -> None:
     """Clear Accelerate's states, which last as long as a process."""
-    AcceleratorState._reset_state(reset_partial_state=True)
-    GradientState._reset_state()
+    reset_accelerator()
 
 
 @pytest.mark.usefixtures("_fresh_accelerator")

@@ -204,6 +204,7 @@ def test_wrong_arguments_are_errors(lines: Path, tmp_path: Path) -> None:
         ("Column 'number' must hold text, but holds .*int64", [paths["one.jsonl"]], {"text_column": "number"}),
         ("mixes kinds of files", [paths["one.jsonl"], paths["one.txt"]], {}),
         ("'unicode-names' cannot be combined with .*one.txt", ["unicode-names", paths["one.txt"]], {}),
+        ("'unicode-names' cannot be combined with held.txt", ["unicode-names"], {"validation_files": ["held.txt"]}),
         ("neither a built-in corpus", ["unicode-name"], {}),
         ("`sample_by` must be one of 'line', .*, but is 'word'", ["unicode-names"], {"sample_by": "word"}),
         ("`sample_by` can only be set for plain text", [paths["one.jsonl"]], {"sample_by": "paragraph"}),

@@ -1,24 +1,27 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import hashlib
+import json
 import logging
 import pickle
 import re
 import shutil
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from datasets import Dataset, Features, Value
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from common.commands import Parser
-from common.corpora import describe_sources, first_texts, load_corpus
+from common.corpora import describe_sources, first_texts, keep_text, load_corpus
 from common.data import Data, load_data
-from common.data_arguments import DataArguments
+from common.data_arguments import CorpusArguments, DataArguments
 from common.files import hash_file
 from common.sequences import PackedRows, split_context
 from common.tokenization import train_tokenizer
@@ -343,3 +346,22 @@ def test_a_single_document_cannot_be_divided(arguments: DataArguments, tmp_path:
     arguments.validation_fraction = fraction
     with pytest.raises(ValueError, match=r"no documents with text\. Add documents, .*A single document cannot be"):
         load_data(arguments)
+
+
+def test_other_splits_of_a_dataset(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    for split in ("train", "validation", "test"):
+        lines = [json.dumps({"text": f"{split} {number}"}) for number in range(20)]
+        (tmp_path / "set" / f"{split}.jsonl").write_text("\n".join(lines))
+    folder = str(tmp_path / "set")
+    loaded = load_corpus(CorpusArguments([folder], train_split="test"))
+    assert [{text.split()[0] for text in split} for split in loaded.values()] == [{"test"}, {"validation"}]
+    loaded = load_corpus(CorpusArguments([folder], train_split="validation", validation_fraction=0.3))
+    assert sorted(chain(*loaded.values())) == sorted(f"validation {number}" for number in range(20))
+    sources = describe_sources(CorpusArguments([folder], train_split="test", validation_split="train"))
+    assert [source["name"] for source in sources] == ["test.jsonl", "train.jsonl"]
+
+
+def test_large_strings_are_text() -> None:
+    rows = Dataset.from_dict({"body": ["a"]}, features=Features({"body": Value("large_string")}))
+    assert keep_text(rows, "body")["text"][:] == ["a"]

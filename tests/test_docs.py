@@ -198,10 +198,20 @@ def test_other_commands_parse(script: str, arguments: type, positional: str | No
 # --------------------------------------------------------------------------------------------- links and other names
 
 
+def find_anchors(page: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings of a page."""
+    text = re.sub("```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    headings = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", line) for line in re.findall("^#+ (.*)$", text, re.MULTILINE)]
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_and_pictures_exist(page: str) -> None:
-    links = [link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", read_page(page)) if "://" not in link]
-    assert [link for link in links if not (PAGES[page].parent / link).exists()] == []
+    links = [link for link in re.findall(r"\]\(([^)]+)\)", read_page(page)) if "://" not in link]
+    for file, _, anchor in (link.partition("#") for link in links):
+        path = PAGES[page].parent / file if file else PAGES[page]
+        assert path.exists(), file
+        assert not anchor or anchor in find_anchors(path), f"{file}#{anchor}"
 
 
 def test_every_recipe_is_described() -> None:

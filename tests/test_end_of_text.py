@@ -178,6 +178,7 @@ def test_padding_after_the_last_eos_is_not_streamed() -> None:
     inputs = torch.tensor([[1, 11, 11, 11], [1, 11, 2, 11]])
     model.generate(inputs, order="left_to_right", stop_at_eos=True, streamer=streamer)
     assert torch.cat(streamer.final, dim=1).tolist() == [[1, EOS, PAD], [1, EOS, 2]]
+    assert streamer.drafts == []  # the first step ends both sequences, so no position is masked after it
     assert streamer.ended
 
 
@@ -258,3 +259,12 @@ def test_min_length_and_min_new_tokens_forbid_eos_at_early_positions(order: str)
     assert (filled == EOS).nonzero().flatten().tolist() == [5, 6, 7]
     with pytest.raises(ValueError, match="`min_length` and `min_new_tokens` need the id of end-of-text"):
         random_model().generate(min_length=3)
+
+
+@pytest.mark.parametrize("pad", [14, 16])
+def test_padding_is_in_the_vocabulary_and_is_not_the_mask(pad: int) -> None:
+    model = random_model(vocab_size=16, num_valid_tokens=11, mask_token_id=14)
+    arguments = {"order": "left_to_right", "stop_at_eos": True, "eos_token_id": [4, 5]}
+    assert model.generate(pad_token_id=15, **arguments).shape == (1, 12)
+    with pytest.raises(ValueError, match=f"0 to 15, and not the mask id, but is {pad}"):
+        model.generate(pad_token_id=pad, **arguments)

@@ -220,3 +220,11 @@ def test_permute_context_permutes_only_the_context() -> None:
     )
     assert counts.sum() == 300
     assert counts.min() > 25
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_short_sequences_have_no_gain_from_random_contexts(length: int, model: AOGPTForAnyOrderLM) -> None:
+    ids = torch.tensor([[3, 7, 5, 1, 2], [4, 1, 0, 0, 0]])
+    mask = torch.tensor([[1] * 5, [1] * length + [0] * (5 - length)])
+    arguments = {"orders": "random", "ensemble_size": 4, "num_ranks": 2, "generator": seeded()}
+    assert model.log_likelihood(ids, attention_mask=mask, **arguments).log_likelihood.isfinite().all()

@@ -191,7 +191,7 @@ def apply_settings(
     if "repetition_penalty" in settings and context:
         visible = torch.tensor([[token for _, token in context]])
         logits.copy_(RepetitionPenaltyLogitsProcessor(settings["repetition_penalty"])(visible, logits))
-    text = [token for _, token in sorted(context) if _ < position]
+    text = [token for place, token in sorted(context) if place < position]
     size = settings.get("no_repeat_ngram_size")
     if size and len(text) == position >= size:
         tail = text[len(text) - size + 1 :]

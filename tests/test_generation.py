@@ -413,6 +413,7 @@ def test_the_order_of_a_generation_config_replaces_the_default() -> None:
         ([[3, 1, 9], [3, 1, 4]], {}, True),
         ([[9, 3, 1], [3, 1, 4]], {}, True),
         ([[3, 9, 1], [3, 1, 4]], {}, False),
+        ([[9]], {}, False),  # a prompt of a single token
         ([[3, 9, 1], [3, 1, 4]], {"pad_token_id": 4}, True),
         ([[3, 1, 9], [3, 1, 4]], {"attention_mask": torch.tensor([[1, 1, 0], [1, 1, 1]])}, False),
         ([[3, 11, 9], [3, 1, 4]], {"max_new_tokens": None}, False),  # infilling: text may be padded on purpose

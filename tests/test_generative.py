@@ -277,3 +277,18 @@ def test_several_processes_are_refused(
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ValueError, match=r"eval/generative\.py must run in one process"):
         generative([folder], arguments)
+
+
+def test_the_mask_token_does_not_make_tokenizers_different(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(["ab abc"] * 9, 258)
+    folder = save_judge(tmp_path / "judge", tokenizer)
+    content = json.loads((tmp_path / "judge/tokenizer.json").read_text())
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "<|mask|>"]
+    (tmp_path / "judge/tokenizer.json").write_text(json.dumps(content))
+    plain = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "judge/tokenizer.json"), eos_token="<|endoftext|>")
+    plain.save_pretrained(folder)
+    judge, ids = Judge(folder, torch.device("cpu")), tokenizer.convert_tokens_to_ids(["a", "b"])
+    assert judge.encode([Sample(ids, "ab")], tokenizer) == [ids]  # not the id of "ab"
+    judge.tokenizer.eos_token = None
+    samples, other = [Sample([], "a<|endoftext|>b")], train_tokenizer(["xy xyz"] * 9, 258)
+    assert judge.encode(samples, other) == [judge.tokenizer("a\nb").input_ids]

@@ -59,3 +59,19 @@ def test_float16_on_a_cpu_is_an_error() -> None:
     with pytest.raises(ValueError, match="`mixed_precision` is fp16, which needs a GPU"):
         check_precision(torch.device("cpu"), "fp16")
     check_precision(torch.device("cuda"), "fp16")
+
+
+@pytest.mark.parametrize(("allowed", "physical", "expected"), [(4, 2, 2), (4, None, 4), (1, 8, 1)])
+def test_cores(allowed: int, physical: int | None, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: set(range(allowed)), raising=False)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: physical)
+    assert num_cores() == expected
+
+
+def test_bfloat16_is_refused_only_on_x86(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
+    monkeypatch.setattr("platform.machine", lambda: "arm64")
+    check_precision(torch.device("cpu"), "bf16")
+    monkeypatch.setattr("platform.machine", lambda: "AMD64")
+    with pytest.raises(ValueError, match="no bfloat16 instructions"):
+        check_precision(torch.device("cpu"), "bf16")

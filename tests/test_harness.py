@@ -216,3 +216,13 @@ def test_other_models_are_refused(tmp_path: Path) -> None:
 def test_generation_is_refused(folder: str) -> None:
     with pytest.raises(ValueError, match="use --model hf"):
         AnyOrderLM(folder).generate_until([])
+
+
+def test_only_ids_of_text_can_be_the_likeliest(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:
+    with torch.no_grad():
+        tiny_model.lm_head.bias[[3, 15]] = torch.tensor([100.0, 200.0])
+    tiny_model.config.num_valid_tokens = 15
+    tiny_model.save_pretrained(folder)
+    lm = AnyOrderLM(folder, batch_size="auto")
+    assert lm.batch_size == 16
+    assert score(lm, ("ab", "dd"))[0][1]

@@ -171,6 +171,7 @@ def test_repeated_lengths_count_once(model: AOGPTForAnyOrderLM) -> None:
     once, twice = (model.infill(torch.tensor([3, MASK, 4]), lengths=lengths) for lengths in ([1, 2], [1, 2, 2]))
     assert once.candidates.tolist() == twice.candidates.tolist()
     assert torch.equal(once.log_probs, twice.log_probs)
+    assert model.infill(torch.tensor([3, MASK]), lengths=[2, 2]).candidates.tolist() == [[2]]
 
 
 def test_a_gap_at_the_end_does_not_stop_at_end_of_text() -> None:
@@ -209,3 +210,7 @@ def test_a_text_is_filled_in_with_its_tokenizer(
     assert listed.texts == output.texts
     with pytest.raises(ValueError, match="`input_ids` is a string, but `tokenizer` is missing"):
         tiny_model.infill(text)
+
+
+def test_as_many_combinations_as_allowed_are_scored() -> None:
+    assert len(combine_lengths([range(1, 9)] * 4, most=32)) == 4096  # as many as are allowed

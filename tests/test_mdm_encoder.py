@@ -332,9 +332,8 @@ def test_the_fill_mask_pipeline_returns_the_likeliest_tokens(
     tiny_tokenizer.save_pretrained(tmp_path)
     fill = pipeline("fill-mask", model=str(tmp_path), trust_remote_code=False)
     assert isinstance(fill.model, MDMEncoderForMaskedLM)
-    best = fill.model(torch.tensor([[0, 1, 16, 3]])).logits[0, 2].softmax(-1).topk(3)
+    with torch.no_grad():  # as in the pipeline: with gradients, matrix products on a CPU are rounded differently
+        best = fill.model(torch.tensor([[0, 1, 16, 3]])).logits[0, 2].softmax(-1).topk(3)
     predictions = fill("ab<mask>d", top_k=3)
     assert [prediction["token"] for prediction in predictions] == best.indices.tolist()
-    assert [prediction["score"] for prediction in predictions] == pytest.approx(
-        best.values.tolist(), rel=1e-4
-    )  # float32
+    assert [prediction["score"] for prediction in predictions] == pytest.approx(best.values.tolist())

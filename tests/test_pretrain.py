@@ -538,16 +538,14 @@ def test_gradient_norms_are_logged_for_their_own_steps(
     norms: dict[str, dict[int, float]] = {"1": {}, "8": {}}
     for save_steps, of_run in norms.items():
 
-        def record(self: Accelerator, values: dict, step: int, of_run: dict = of_run) -> None:
-            of_run[step] = values.get("train/gradient_norm", of_run.get(step))
+        def record(self: Accelerator, values: dict[str, float], step: int, of_run: dict[int, float] = of_run) -> None:
+            if "train/gradient_norm" in values:
+                of_run[step] = values["train/gradient_norm"]
 
-        monkeypatch.setattr(
-            Accelerator,
-            "log",
-            lambda self, values, step, of_run=of_run: of_run.update({step: values.get("train/gradient_norm")}),
-        )
+        monkeypatch.setattr(Accelerator, "log", record)
         train(config, tmp_path / save_steps, f"--save_steps={save_steps}", "--logging_steps=1")
     assert norms["1"] == norms["8"]
+    assert list(norms["1"]) == list(range(1, STEPS + 1))
 
 
 def test_mixed_precision_and_evaluation_of_some_rows(

@@ -16,6 +16,7 @@ import torch
 from common import processes
 from common.processes import (
     check_same_everywhere,
+    close_process_groups,
     in_turn,
     must_use_cpu,
     start_accelerator,
@@ -203,3 +204,19 @@ def test_when_the_cpu_is_forced(
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: device and torch.device(device))
     monkeypatch.setenv("WORLD_SIZE", str(num_processes))
     assert must_use_cpu() is uses_cpu
+
+
+@pytest.mark.parametrize(("backend", "expected"), [("gloo", ["group", None]), ("nccl", ["group"])])
+def test_the_main_group_is_closed_only_with_gloo(
+    backend: str, expected: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[str | None] = []
+    substitute = SimpleNamespace(
+        is_initialized=lambda: True,
+        get_backend=lambda: backend,
+        destroy_process_group=lambda group=None: closed.append(group),
+    )
+    monkeypatch.setattr(processes, "distributed", substitute)
+    monkeypatch.setattr(processes, "_cpu_groups", {"waiting": "group"})
+    close_process_groups()
+    assert closed == expected

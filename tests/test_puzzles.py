@@ -209,3 +209,15 @@ def test_the_animation_shows_a_step_per_frame(tmp_path: Path) -> None:
     animate({"solution": TEXTS[0][1], "steps": [-1, 0, 1, 2] * 4}, tmp_path / "steps.gif")
     image = Image.open(tmp_path / "steps.gif")
     assert image.n_frames == 4
+
+
+def test_at_least_one_token_is_refined() -> None:
+    given, inputs, solutions = {}, torch.tensor([[9, 1, 2]]), torch.tensor([[3, 1, 2]])
+
+    def generate(inputs: torch.LongTensor, **settings: object) -> SimpleNamespace:
+        given.update(settings)
+        history = torch.stack((inputs, solutions))
+        return SimpleNamespace(sequences=solutions, history=history, num_forward_passes=1, unmasking_steps=None)
+
+    decode(SimpleNamespace(generate=generate), inputs, solutions, "confidence, refined", 7)
+    assert given["refine_length"] == 1

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from datasets import Dataset, Features, Sequence, Value, concatenate_datasets
 
-from common.sequences import PackedRows, count_token_bytes, cut, id_type
+from common.sequences import PackedRows, _label, count_token_bytes, cut, describe_work, id_type
+from common.tokenization import train_tokenizer
 
 
 @pytest.mark.parametrize(
@@ -54,3 +55,14 @@ def test_packed_rows_may_span_files_and_documents(length: int) -> None:
 def test_ids_are_stored_in_16_bits_if_they_fit() -> None:
     assert id_type(range(2**16)).dtype == "uint16"
     assert id_type(range(2**16 + 1)).dtype == "uint32"
+
+
+def test_tokens_without_text_are_not_context() -> None:
+    assert _label([5, 6, 7], [(0, 0), (0, 1), (1, 2)], [True, False]) == [5, -100, 7]
+
+
+def test_processes_share_the_estimated_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([0.0, 1200.0])
+    monkeypatch.setattr("common.sequences.time.perf_counter", lambda: next(moments))
+    tokenizer = train_tokenizer(["a"], 257)
+    assert "takes about 10.0 minutes" in describe_work(Dataset.from_dict({"text": ["a"]}), tokenizer, 2, bool)

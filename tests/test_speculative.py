@@ -153,6 +153,8 @@ def test_invalid_arguments_are_refused(arguments: dict, message: str) -> None:
         ([6, 8, 0, 6, 9, 0, 6, -1], 7, 9),  # the last of two equally good positions
         ([1, 2, 3, 0, 1, -1, 3], 5, 2),  # neighbours on both sides
         ([1, 4, 2, 3, 1, -1, 3], 5, 2),  # an equal neighbour on the right, and the last of equally good ones
+        ([1, 2, 3, 9, 7, 2, 3, 8, 1, 2, 3, -1], 11, 9),  # three equal neighbours win over two
+        ([4, 1, 2, 3, 9, 5, 1, 2, 3, 8, 4, 1, 2, 3, -1], 14, 8),  # a fourth neighbour does not count
         ([1, 2, 3, -1], 3, None),  # nothing follows 3
         ([-1, -1, -1], 1, None),
         ([1, -1, -1, 1, 2, -1, -1], 5, None),  # the token after 1 2 is masked
@@ -232,3 +234,10 @@ def test_prompt_lookup_saves_passes_for_repetitive_text() -> None:
     assert output.acceptance_rate == 1
     assert output.num_forward_passes == 2  # of 4 tokens each
     assert model.generate(prompt, **arguments).num_forward_passes == 8
+
+
+def test_finished_sequences_do_not_change_the_acceptance_rate() -> None:
+    model = random_model()
+    torch.nn.init.zeros_(model.lm_head.weight)  # the bias alone predicts, so all drafts are accepted
+    output = model.generate(ragged_inputs(), strategy="speculative", generator=seeded(), return_dict_in_generate=True)
+    assert output.acceptance_rate == 1

@@ -179,6 +179,7 @@ def test_data_set_in_a_folder(data_set: DataArguments) -> None:
     data = load_data(data_set)
     assert names_of_sources(data) == ["train-0.parquet", "train-1.parquet", "validation-0.parquet"]
     assert data.facts["validation"]["documents"] == HELD_OUT
+    assert data.held_out == frozenset()
     first = FILES[epoch_permutation(2, SEED, 0)[0]][0]
     assert data.tokenizer.decode(unshuffled_ids(data, WINDOW)).startswith(first)
 

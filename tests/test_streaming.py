@@ -86,16 +86,6 @@ def test_left_to_right_text_is_streamed_token_by_token() -> None:
     assert [part.shape[1] for part in streamer.final] == [2, 1, 1, 1]
 
 
-def test_padding_after_the_end_of_text_is_not_streamed() -> None:
-    streamer, settings = RecordingStreamer(), {"order": "left_to_right", "eos_token_id": 9, "pad_token_id": 0}
-    model = random_model(initializer_range=0.2)
-    ids = model.generate(torch.tensor([[1, 2]]), max_length=12, streamer=streamer, generator=seeded(), **settings)[0]
-    end = ids.tolist().index(9)
-    assert end < 10
-    assert torch.equal(torch.cat(streamer.final, dim=1)[0], ids[: end + 1])
-    assert all(MASK in draft[0].tolist() for _, draft in streamer.drafts)
-
-
 def test_refinement_streams_no_final_token_before_the_end() -> None:
     streamer = RecordingStreamer()
     random_model().generate(max_length=5, order="left_to_right", streamer=streamer, refine_rounds=1, refine_length=2)

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import signal
+import statistics
 import threading
 from collections import Counter
 from dataclasses import replace
@@ -456,3 +457,9 @@ def test_halves_are_drawn_for_a_fixed_number_of_sequences(
     nats = sum(study_results.infilling_nats(model, ids[first : first + 2]) for first in (0, 2, 4))
     found = study_results.measure_scores(folder)["infilling"]
     assert found == pytest.approx(nats / sum(rows["num_bytes"]) / math.log(2))
+
+
+def test_intervals_of_many_seeds() -> None:
+    for count, quantile in ((10, 2.262), (12, 2.228), (40, 2.228)):
+        values = [0.0, 1.0] * (count // 2)
+        assert estimate(values)["half_width"] == pytest.approx(quantile * statistics.stdev(values) / count**0.5)

@@ -7,8 +7,14 @@ import math
 import pytest
 import torch
 
-from modeling_aogpt.unmasking import draw_unmasking_steps, masked_fractions
-from tests.references import chi_square, seeded
+from modeling_aogpt.unmasking import (
+    Candidates,
+    EntropyBoundUnmasking,
+    ThresholdUnmasking,
+    draw_unmasking_steps,
+    masked_fractions,
+)
+from tests.references import chi_square, random_encoder, seeded
 
 
 def test_masked_fractions_fall_from_one_to_zero() -> None:
@@ -64,3 +70,28 @@ def test_bernoulli_steps_do_not_depend_on_other_sequences() -> None:
     steps = draw_unmasking_steps(torch.tensor([1, 10]).repeat(4000), 4, "linear", "bernoulli", seeded())
     counts = steps[::2, 0].bincount(minlength=4)
     assert chi_square(counts, torch.full((4,), 0.25)) < 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "values", "expected"),
+    [  # in floating-point numbers, 0.1 + 0.2 + 0.3 - 0.3 is more than 0.3
+        (EntropyBoundUnmasking(0.3), "entropy", [0.1, 0.2, 0.3, 0.4], [True, True, True, False]),
+        (ThresholdUnmasking(0.5), "confidence", [0.4, 0.5, 0.6], [False, True, True]),
+    ],
+)
+def test_values_equal_to_the_bound_are_allowed(
+    rule: EntropyBoundUnmasking | ThresholdUnmasking, name: str, values: list[float], expected: list[bool]
+) -> None:
+    measured = torch.tensor([values], dtype=torch.float64)
+    candidates = Candidates(torch.ones_like(measured, dtype=torch.bool), torch.ones(1).long(), {name: measured})
+    assert rule.select(0, candidates)[0].tolist() == expected
+
+
+def test_history_has_only_steps_that_unmask_something() -> None:
+    model = random_encoder(target_injection="sigma", position_encoding="rotary")
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+        model.lm_head.bias.fill_(-0.5)
+    arguments = {"max_length": 4, "num_steps": 12, "unmasking": "euler", "generator": seeded()}
+    output = model.generate(output_history=True, return_dict_in_generate=True, **arguments)
+    assert len(output.history) == 1 + len(output.unmasking_steps.unique()) < 1 + output.num_forward_passes

@@ -1,5 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -200,3 +202,9 @@ def test_a_sequence_without_targets_has_no_context() -> None:
     is_target, is_context = prepare_targets(ids, targets, None, torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]]))
     assert is_target.tolist() == [[False, True, False, False], [False] * 4]
     assert is_context.tolist() == [[True, False, True, False], [False] * 4]
+
+
+@pytest.mark.parametrize(("training", "is_cpu"), [(False, False), (False, True), (True, False), (True, True)])
+def test_values_on_accelerators_are_checked_except_in_training(training: bool, is_cpu: bool) -> None:
+    values = SimpleNamespace(is_meta=False, is_cpu=is_cpu)
+    assert should_validate(SimpleNamespace(training=training), values) == (is_cpu or not training)

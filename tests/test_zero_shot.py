@@ -510,3 +510,13 @@ def test_models_that_cannot_be_scored(
     )
     with pytest.raises(ValueError, match="has 16 ids, but the model has 15"):
         zero_shot(str(tmp_path / "small"), replace(arguments, tokenizer=judge))
+
+
+def test_finished_batches_of_another_text_are_not_used(
+    folder: str, arguments: ScoringArguments, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Journal, "remove", lambda self: None)  # as if stopped before the results were written
+    first = text_results(zero_shot(folder, arguments, tmp_path / "journal"))
+    Path(arguments.text_file[0]).write_text("\n".join(reversed(LINES)) + "\n")
+    other = text_results(zero_shot(folder, arguments, tmp_path / "journal"))
+    assert other["measures"] == text_results(zero_shot(folder, arguments))["measures"] != first["measures"]

@@ -51,10 +51,15 @@ def write_config(folder: Path) -> Path:
     return folder / "config.yaml"
 
 
-def train(config: Path, out: Path, *options: str) -> None:
-    """Train in this process. Accelerate's states last as long as a process, so they are cleared first."""
+def reset_accelerator() -> None:
+    """Clear Accelerate's states, which last as long as a process."""
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
+
+
+def train(config: Path, out: Path, *options: str) -> None:
+    """Train in this process."""
+    reset_accelerator()
     main([str(config), "--output_dir", str(out), *options])
 
 

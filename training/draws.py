@@ -48,7 +48,7 @@ class OrderDraws:
         training, final = self.training, self.training.final_left_to_right_fraction
         if final is not None:
             samples = _sample_numbers(features)
-            progress = (samples // training.batch_size / training.left_to_right_steps).clamp(max=1)
+            progress = samples // training.batch_size / training.left_to_right_steps
             is_final = uniform_numbers(training.seed, CHOICES, samples, 1)[:, 0] < progress
             features = [
                 {**feature, "left_to_right_fraction": final if last else training.left_to_right_fraction}
@@ -90,7 +90,7 @@ class MaskDraws:
         if self.objective == "any_order":
             batch = self.draw_orders(features)
             input_ids, length = batch["input_ids"], batch["input_ids"].shape[1]
-            num_masked = (times * length).ceil().clamp(1, length)
+            num_masked = (times * length).ceil()
             is_masked = batch["orders"].argsort(dim=-1) >= length - num_masked[:, None]
             times = num_masked / length
         else:

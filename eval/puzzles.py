@@ -39,6 +39,7 @@ from eval.scoring import wilson_interval
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.orders import random_orders
 from modeling_aogpt.tokenization import load_tokenizer
+from modeling_aogpt.validation import check_choice
 
 # Arguments of `generate`, by name. By default, one token is filled in per step, and it is the likeliest one. `best_of`
 # is not an argument of `generate`. It is the number of generated solutions, of which the likeliest counts (see
@@ -117,6 +118,9 @@ class PuzzleArguments(Options):
         "Number of clues in Sudoku. By default, puzzles are minimal: each clue is needed for a unique solution.",
         least=1,
     )
+    decodings: list[str] = option(
+        [], f"Decoding methods, from {', '.join(map(repr, DECODINGS))}; by default all that are possible for the model."
+    )
     seed: int = option(0, "Seed of random orders and sampled tokens.")
     output_dir: Path = option(Path("runs/puzzles"), "Folder for results.json, the report and pictures.")
 
@@ -133,6 +137,8 @@ def solve(run: dict[str, Any], options: PuzzleArguments) -> dict[str, Any]:
     inputs, solutions = encode(texts, tokenizer, None if has_prompt else settings["sequence_length"])
     measured, shown = {}, None
     for name in decodings_of(settings):
+        if options.decodings and name not in options.decodings:
+            continue
         measured[name], is_solved, steps = decode(model, inputs, solutions, name, options.seed)
         print(f"{run['run']} {name}: {int(is_solved.sum())} of {len(texts)} puzzles", flush=True)
         if name == SHOWN and not has_prompt and is_solved.any():
@@ -353,6 +359,8 @@ def main(argv: list[str]) -> None:
     parser = Parser(PuzzleArguments)
     parser.add_argument("runs", nargs="+", type=Path, help="Folders of finished runs on a corpus of puzzles.")
     options, others = parser.parse(argv)
+    for name in options.decodings:
+        check_choice("decodings", name, DECODINGS)
     runs = [read_run(folder, list(TEST_PUZZLES)) for folder in others.runs]
     puzzles, *different = {re.sub("-(clues|puzzles)$", "", run["arguments"]["corpus"][0]) for run in runs}
     if different:

@@ -186,6 +186,12 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     assert missing < summary["any"]["confidence, refined"]["passes_per_puzzle"] <= missing + 4 * (missing // 3)
     assert "4 held-out Sudoku puzzles (minimal: no clue can be removed), each" in (out / "sudoku.md").read_text()
     assert Image.open(out / "sudoku.png").width > 1000
+    main([str(tmp_path / "any-0"), "--num_puzzles=4", "--decodings", "left to right", "margin", f"--output_dir={out}"])
+    fewer = read_json(out / "results.json", ("summary",), "eval/puzzles.py")["summary"]["any"]
+    assert list(fewer) == ["margin", "left to right"]
+    assert fewer["margin"]["solved"] == results["runs"]["any"][0]["decodings"]["margin"]["solved"]
+    with pytest.raises(SystemExit, match=r"error: `decodings` must be one of 'confidence', .*, but is 'best'"):
+        main([str(tmp_path / "any-0"), "--decodings", "best"])
     with pytest.raises(SystemExit, match=r"error: .*rival"):
         main([str(tmp_path / "rival.yaml")])
 

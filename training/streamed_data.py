@@ -58,18 +58,18 @@ class Stream:
         first_shard, first_batch, num_shards = start.shard, start.batch, self.shards.num_shards
         for epoch in count(start.epoch):
             for shard in range(first_shard, num_shards):
-                tables = self._read_file(int(epoch_permutation(num_shards, seed, epoch)[shard]))
-                for batch, table in enumerate(islice(tables, first_batch, None), first_batch):
-                    ids = self.encode(table[self.text_column].to_pylist())
-                    yield Position(epoch=epoch, shard=shard, batch=batch), ids
+                texts = self._read_file(int(epoch_permutation(num_shards, seed, epoch)[shard]))
+                for batch, documents in enumerate(islice(texts, first_batch, None), first_batch):
+                    yield Position(epoch=epoch, shard=shard, batch=batch), self.encode(documents)
                 first_batch = 0
             first_shard = 0
 
-    def _read_file(self, file: int) -> Iterator[Any]:
-        """Yield tables of `DOCUMENTS_PER_BATCH` documents of a file. Raise an `OSError` if it cannot be read."""
-        documents = self.shards.shard(self.shards.num_shards, file)
+    def _read_file(self, file: int) -> Iterator[list[str | None]]:
+        """Yield lists of `DOCUMENTS_PER_BATCH` documents of a file. Raise an `OSError` if it cannot be read."""
+        tables = self.shards.shard(self.shards.num_shards, file).with_format("arrow")
         try:
-            yield from documents.with_format("arrow").iter(DOCUMENTS_PER_BATCH)
+            for table in tables.iter(DOCUMENTS_PER_BATCH):
+                yield table[self.text_column].to_pylist()
         except Exception as error:  # each builder raises its own kinds of errors
             raise OSError(
                 f"File {file + 1} of the {self.shards.num_shards} files of the corpus cannot be read. Correct it, and "

@@ -23,7 +23,7 @@ from eval.puzzles import (
 from eval.recipes import group_by_recipe
 from eval.scoring import wilson_interval
 from modeling_aogpt.validation import check_orders
-from tests.training_runs import train
+from tests.training_runs import train_recipes
 
 TEXTS = sudoku.held_out_texts(4, "grid", 3)
 TOKENIZER = train_tokenizer(["1234"], 257)
@@ -170,11 +170,8 @@ def test_runs_are_compared(tmp_path: Path) -> None:
         "encoder": "corpus: sudoku-4\nsequence_length: 17\narchitecture: encoder\nobjective: masked_diffusion\n",
         "rival": 'corpus: sudoku-4-puzzles\nsequence_length: 34\norders: left_to_right\ncontext_marks: "[]"\n',
     }
-    for name, lines in settings.items():
-        (tmp_path / f"{name}.yaml").write_text(TINY + lines)
-        train(tmp_path / f"{name}.yaml", tmp_path / name)
-    out = tmp_path / "results"
-    main([*(str(tmp_path / name) for name in settings), "--num_puzzles", "4", "--output_dir", str(out)])
+    runs, out = train_recipes(tmp_path, {name: TINY + lines for name, lines in settings.items()}), tmp_path / "results"
+    main([*runs, "--num_puzzles", "4", "--output_dir", str(out)])
     results = read_json(out / "results.json", ("runs",), "eval/puzzles.py")
     assert {name: len(runs) for name, runs in results["runs"].items()} == {"any": 2, "encoder": 1, "rival": 1}
     summary = results["summary"]
@@ -200,15 +197,14 @@ def test_runs_are_compared(tmp_path: Path) -> None:
 def test_path_star_graphs_are_puzzles_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(path_star, "NUM_DRAWN", 40)
     lines = 'corpus: path-star-2-5\nsequence_length: 36\ncontext_marks: "[]"\n'
-    (tmp_path / "star.yaml").write_text(TINY + lines)
-    train(tmp_path / "star.yaml", tmp_path / "star")
-    main([str(tmp_path / "star"), "--num_puzzles", "3", "--output_dir", str(tmp_path / "out")])
+    (run,) = train_recipes(tmp_path, {"star": TINY + lines})
+    main([run, "--num_puzzles", "3", "--output_dir", str(tmp_path / "out")])
     report = (tmp_path / "out" / "path-star.md").read_text()
     assert "3 held-out [path-star graphs]" in report
     assert "On average, 5.0 tokens are missing" in report
     assert Image.open(tmp_path / "out" / "path-star.png").width > 1000
     with pytest.raises(SystemExit, match="`num_clues` can only be set for Sudoku"):
-        main([str(tmp_path / "star"), "--num_clues", "3"])
+        main([run, "--num_clues", "3"])
 
 
 def test_the_animation_shows_a_step_per_frame(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from common.tokenization import train_tokenizer
 from eval import reversal
 from eval.reversal import KINDS, answer, encode, main
 from modeling_aogpt import AOGPTForAnyOrderLM
-from tests.training_runs import train
+from tests.training_runs import train_recipes
 
 TINY = """
 corpus: facts
@@ -59,11 +59,8 @@ def test_runs_are_compared(tmp_path: Path) -> None:
         "encoder": "architecture: encoder\nobjective: masked_diffusion\n",
         "rival": "orders: left_to_right\n",
     }
-    for name, lines in settings.items():
-        (tmp_path / f"{name}.yaml").write_text(TINY + lines)
-        train(tmp_path / f"{name}.yaml", tmp_path / name)
-    out = tmp_path / "results"
-    main([*(str(tmp_path / name) for name in settings), "--output_dir", str(out)])
+    runs, out = train_recipes(tmp_path, {name: TINY + lines for name, lines in settings.items()}), tmp_path / "results"
+    main([*runs, "--output_dir", str(out)])
     summary = read_json(out / "results.json", ("summary",), "eval/reversal.py")["summary"]
     assert {name: list(kinds) for name, kinds in summary.items()} == {
         "any": list(KINDS),
@@ -80,8 +77,7 @@ def test_runs_are_compared(tmp_path: Path) -> None:
 def test_an_answer_is_right_if_all_tokens_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, orders: str, order: str
 ) -> None:
-    (tmp_path / "tiny.yaml").write_text(f"{TINY}orders: {orders}\n")
-    train(tmp_path / "tiny.yaml", tmp_path / "tiny")
+    (folder,) = train_recipes(tmp_path, {"tiny": f"{TINY}orders: {orders}\n"})
     solutions: list[torch.LongTensor] = []
 
     def recorded(*arguments: object) -> tuple[torch.LongTensor, torch.LongTensor]:
@@ -100,6 +96,6 @@ def test_an_answer_is_right_if_all_tokens_are(
 
     monkeypatch.setattr(reversal, "encode", recorded)
     monkeypatch.setattr(AOGPTForAnyOrderLM, "generate", generate)
-    run = {"run": str(tmp_path / "tiny"), "arguments": {"orders": orders, "sequence_length": 64}}
+    run = {"run": folder, "arguments": {"orders": orders, "sequence_length": 64}}
     kinds = [kind for kind in KINDS if orders == "random" or kind != "start"]
     assert answer(run) == dict.fromkeys(kinds, 0.75)

@@ -63,6 +63,14 @@ def train(config: Path, out: Path, *options: str) -> None:
     main([str(config), "--output_dir", str(out), *options])
 
 
+def train_recipes(folder: Path, recipes: dict[str, str]) -> list[str]:
+    """Train a model for each recipe, given as the text of a YAML file. Return the folders of the runs."""
+    for name, text in recipes.items():
+        (folder / f"{name}.yaml").write_text(text)
+        train(folder / f"{name}.yaml", folder / name)
+    return [str(folder / name) for name in recipes]
+
+
 def final_state(out: Path) -> dict[str, torch.Tensor]:
     path = checkpoints_in(out)[-1]
     assert step_of(path) == STEPS

@@ -65,9 +65,9 @@ def read_any_config(name_or_path: str | Path, **options: Any) -> PreTrainedConfi
         ) from error
 
 
-def read_config(name_or_path: str | Path, **options: Any) -> AOGPTConfig:
+def read_config(name_or_path: str | Path) -> AOGPTConfig:
     """Return the configuration of a model of this package. Raise a `ValueError` for any other model."""
-    config = read_any_config(name_or_path, **options)
+    config = read_any_config(name_or_path)
     if not isinstance(config, AOGPTConfig):  # also the base class of MDMEncoderConfig
         raise ValueError(
             f"{name_or_path} is a model of type {config.model_type!r}, not a model of this package. Convert a causal "

@@ -33,8 +33,8 @@ from common.corpora import TEST_PUZZLES
 from common.files import make_folder, write_json, write_text
 from common.hardware import versions
 from common.models import Model, load_model
-from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_animation, save_figure, style_axes
-from eval.recipes import group_by_recipe, read_run, recipe_table
+from common.reports import markdown_table, save_animation, save_figure, style_axes
+from eval.recipes import COLORS, format_fraction, group_by_recipe, read_run, recipe_table
 from eval.scoring import wilson_interval
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.orders import random_orders
@@ -61,7 +61,6 @@ DECODINGS: dict[str, dict[str, Any]] = {
 }
 SHOWN = "confidence"  # the picture shows a puzzle that this decoding solved
 INK = "#22262a"
-COLORS = (BLUE, GREEN, ORANGE, RED, GREY)  # colors of the recipes
 # Descriptions of the puzzles for the report. A key is the start of the names of the corpora.
 TASKS = {
     "sudoku": "Sudoku puzzles ({clues}), each with a unique solution. No solution is a\n"
@@ -256,9 +255,7 @@ def make_report(results: dict[str, Any]) -> str:
         (
             recipe,
             name,
-            f"{values['solved']:.1%}",
-            f"{min(values['seeds']):.1%} to {max(values['seeds']):.1%}" if len(values["seeds"]) > 1 else "",
-            "{:.1%} to {:.1%}".format(*values["interval"]),
+            *format_fraction(values["seeds"], values["interval"]),
             f"{values['passes_per_puzzle']:.1f}",
             f"{1000 * values['seconds_per_puzzle']:.1f}",
         )

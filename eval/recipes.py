@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from common.reports import markdown_table
+from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table
 from common.results import read_finished_run
 
 # Settings that all runs of a recipe must have in common.
@@ -15,6 +15,7 @@ RECIPE = (
     *("corpus", "architecture", "hidden_size", "num_hidden_layers", "objective", "orders"),
     *("min_context", "max_context", "max_steps", "batch_size", "learning_rate", "ema_decay"),
 )
+COLORS = (BLUE, GREEN, ORANGE, RED, GREY)  # colors of the recipes in charts
 
 
 def read_run(folder: Path, corpora: Collection[str]) -> dict[str, Any]:
@@ -55,6 +56,12 @@ def group_by_recipe(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]
                 "folders of runs with another recipe, and list each run only once."
             )
     return recipes
+
+
+def format_fraction(seeds: list[float], interval: tuple[float, float]) -> tuple[str, str, str]:
+    """Return cells of a table: the mean over the seeds, their range (empty for a single seed), and the interval."""
+    seed_range = f"{min(seeds):.1%} to {max(seeds):.1%}" if len(seeds) > 1 else ""
+    return f"{fmean(seeds):.1%}", seed_range, "{:.1%} to {:.1%}".format(*interval)
 
 
 def recipe_table(recipes: dict[str, list[dict[str, Any]]]) -> str:

@@ -27,8 +27,8 @@ from common.commands import Options, Parser, one_line_errors, option
 from common.files import make_folder, write_json, write_text
 from common.hardware import versions
 from common.models import load_model
-from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table, save_figure, style_axes
-from eval.recipes import group_by_recipe, read_run, recipe_table
+from common.reports import markdown_table, save_figure, style_axes
+from eval.recipes import COLORS, format_fraction, group_by_recipe, read_run, recipe_table
 from eval.scoring import wilson_interval
 from modeling_aogpt.tokenization import load_tokenizer
 
@@ -38,7 +38,6 @@ KINDS = {
     "start": "start of a training sentence",
     "other form": "end of the reversed sentence",
 }
-COLORS = (BLUE, ORANGE, GREEN, RED, GREY)  # colors of the recipes
 
 SUMMARY = """# The reversal curse
 
@@ -72,7 +71,7 @@ class ReversalArguments(Options):
 
 
 def answer(run: dict[str, Any]) -> dict[str, float]:
-    """Return the fraction of questions of each kind that the model of a run answers."""
+    """Return, for each kind of question, the fraction that the model of a run answers correctly."""
     folder, settings = Path(run["run"]) / "model", run["arguments"]
     model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
     is_left_to_right = settings["orders"] == "left_to_right"
@@ -132,9 +131,7 @@ def make_report(results: dict[str, Any]) -> str:
             recipe,
             KINDS[kind],
             f"`{example(kind)}`",
-            f"{values['right']:.1%}",
-            f"{min(values['seeds']):.1%} to {max(values['seeds']):.1%}" if len(values["seeds"]) > 1 else "",
-            "{:.1%} to {:.1%}".format(*values["interval"]),
+            *format_fraction(values["seeds"], values["interval"]),
         )
         for recipe, summary in results["summary"].items()
         for kind, values in summary.items()

@@ -17,6 +17,7 @@ from eval.benchmarks.context_orders import (
     measure_run,
     score_context_orders,
 )
+from eval.benchmarks.study_results import held_out_rows
 from tests.references import random_encoder, random_model, seeded
 from tests.training_runs import train, write_config
 
@@ -114,7 +115,8 @@ def test_a_decoder_is_compared_with_an_encoder(tmp_path: Path, capsys: pytest.Ca
     (line,) = (line for line in report.splitlines() if line.startswith("| decoder, minus encoder |"))
     assert line.endswith(f"| {difference['mean']:.3f} ± {difference['half_width']:.3f} |  |")
     arguments = [Arguments(num_sequences=4, num_contexts=3, max_ensemble=2, seed=seed) for seed in (0, 0, 1)]
-    measured, again, other = (measure_run(Path(folders[0]), given) for given in arguments)
+    folder = Path(folders[0])
+    measured, again, other = (measure_run(folder, held_out_rows(folder, 4), given) for given in arguments)
     assert measured == again != other
     main([*folders[1:], *size, "--max_ensemble=2", f"--output_dir={tmp_path}"])  # a decoder with one seed
     assert "minus encoder |" not in (tmp_path / "context_orders.md").read_text()

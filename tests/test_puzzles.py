@@ -23,25 +23,13 @@ from eval.puzzles import (
 from eval.recipes import group_by_recipe
 from eval.scoring import wilson_interval
 from modeling_aogpt.validation import check_orders
-from tests.training_runs import train_recipes
+from tests.training_runs import TINY, train_recipes
 
 TEXTS = sudoku.held_out_texts(4, "grid", 3)
 TOKENIZER = train_tokenizer(["1234"], 257)
 MASK = TOKENIZER.mask_token_id
 
-TINY = """
-packing: documents
-vocab_size: 257
-validation_fraction: 0.3
-hidden_size: 16
-num_hidden_layers: 1
-num_attention_heads: 2
-max_steps: 2
-batch_size: 4
-warmup_steps: 0
-num_samples: 0
-tracker: none
-"""
+SETTINGS = f"{TINY}vocab_size: 257\nvalidation_fraction: 0.3\n"
 
 
 @pytest.mark.parametrize("has_puzzle", [False, True])
@@ -170,7 +158,10 @@ def test_runs_are_compared(tmp_path: Path) -> None:
         "encoder": "corpus: sudoku-4\nsequence_length: 17\narchitecture: encoder\nobjective: masked_diffusion\n",
         "rival": 'corpus: sudoku-4-puzzles\nsequence_length: 34\norders: left_to_right\ncontext_marks: "[]"\n',
     }
-    runs, out = train_recipes(tmp_path, {name: TINY + lines for name, lines in settings.items()}), tmp_path / "results"
+    runs, out = (
+        train_recipes(tmp_path, {name: SETTINGS + lines for name, lines in settings.items()}),
+        tmp_path / "results",
+    )
     main([*runs, "--num_puzzles", "4", "--output_dir", str(out)])
     results = read_json(out / "results.json", ("runs",), "eval/puzzles.py")
     assert {name: len(runs) for name, runs in results["runs"].items()} == {"any": 2, "encoder": 1, "rival": 1}
@@ -197,7 +188,7 @@ def test_runs_are_compared(tmp_path: Path) -> None:
 def test_path_star_graphs_are_puzzles_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(path_star, "NUM_DRAWN", 40)
     lines = 'corpus: path-star-2-5\nsequence_length: 36\ncontext_marks: "[]"\n'
-    (run,) = train_recipes(tmp_path, {"star": TINY + lines})
+    (run,) = train_recipes(tmp_path, {"star": SETTINGS + lines})
     main([run, "--num_puzzles", "3", "--output_dir", str(tmp_path / "out")])
     report = (tmp_path / "out" / "path-star.md").read_text()
     assert "3 held-out [path-star graphs]" in report

@@ -12,23 +12,9 @@ from common.tokenization import train_tokenizer
 from eval import reversal
 from eval.reversal import KINDS, answer, encode, main
 from modeling_aogpt import AOGPTForAnyOrderLM
-from tests.training_runs import train_recipes
+from tests.training_runs import TINY, train_recipes
 
-TINY = """
-corpus: facts
-packing: documents
-sequence_length: 64
-vocab_size: 300
-hidden_size: 16
-num_hidden_layers: 1
-num_attention_heads: 2
-max_steps: 2
-batch_size: 4
-warmup_steps: 0
-eval_sequences: 4
-num_samples: 0
-tracker: none
-"""
+SETTINGS = f"{TINY}corpus: facts\nsequence_length: 64\nvocab_size: 300\neval_sequences: 4\n"
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +45,10 @@ def test_runs_are_compared(tmp_path: Path) -> None:
         "encoder": "architecture: encoder\nobjective: masked_diffusion\n",
         "rival": "orders: left_to_right\n",
     }
-    runs, out = train_recipes(tmp_path, {name: TINY + lines for name, lines in settings.items()}), tmp_path / "results"
+    runs, out = (
+        train_recipes(tmp_path, {name: SETTINGS + lines for name, lines in settings.items()}),
+        tmp_path / "results",
+    )
     main([*runs, "--output_dir", str(out)])
     summary = read_json(out / "results.json", ("summary",), "eval/reversal.py")["summary"]
     assert {name: list(kinds) for name, kinds in summary.items()} == {
@@ -77,7 +66,7 @@ def test_runs_are_compared(tmp_path: Path) -> None:
 def test_an_answer_is_right_if_all_tokens_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, orders: str, order: str
 ) -> None:
-    (folder,) = train_recipes(tmp_path, {"tiny": f"{TINY}orders: {orders}\n"})
+    (folder,) = train_recipes(tmp_path, {"tiny": f"{SETTINGS}orders: {orders}\n"})
     solutions: list[torch.LongTensor] = []
 
     def recorded(*arguments: object) -> tuple[torch.LongTensor, torch.LongTensor]:

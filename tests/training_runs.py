@@ -41,6 +41,18 @@ logging_steps: 3
 eval_steps: 4
 save_steps: 3
 """
+# Settings of a model that is trained for two steps.
+TINY = """
+packing: documents
+hidden_size: 16
+num_hidden_layers: 1
+num_attention_heads: 2
+max_steps: 2
+batch_size: 4
+warmup_steps: 0
+num_samples: 0
+tracker: none
+"""
 
 
 def write_config(folder: Path) -> Path:

@@ -125,9 +125,14 @@ def ensemble_nats(scores: torch.DoubleTensor, size: int) -> float:
     return -(groups.logsumexp(dim=-1) - math.log(size)).mean().item()
 
 
-def measure_run(folder: Path, arguments: Arguments) -> dict[str, Any]:
+def measure_run(folder: Path, rows: dict[str, list[Any]], arguments: Arguments) -> dict[str, Any]:
     """
     Measure how much the predictions of a run's model depend on the orders of their contexts.
+
+    Args:
+        folder: Folder of the run.
+        rows: Held-out sequences (see `held_out_rows`).
+        arguments: Options of the command.
 
     Returns:
         A dictionary with the `architecture`, `num_parameters`, the `seed` of the run, and
@@ -138,7 +143,6 @@ def measure_run(folder: Path, arguments: Arguments) -> dict[str, Any]:
         * `spreads`: the standard deviation of a log-probability over orders of its context in nats, averaged over the
           predictions of each stratum. It is 0 for contexts with fewer than two tokens, which have only one order.
     """
-    rows = held_out_rows(folder, arguments.num_sequences)
     generator = torch.Generator().manual_seed(arguments.seed)
     input_ids = torch.tensor(rows["input_ids"])
     num_sequences, length = input_ids.shape
@@ -270,8 +274,8 @@ def main(argv: list[str]) -> None:
             "folders of other models."
         )
     first, *remaining = others.runs
-    text = held_out_rows(first, arguments.num_sequences)["input_ids"]
-    if other := next((run for run in remaining if held_out_rows(run, len(text))["input_ids"] != text), None):
+    rows = {folder: held_out_rows(folder, arguments.num_sequences) for folder in others.runs}
+    if other := next((run for run in remaining if rows[run]["input_ids"] != rows[first]["input_ids"]), None):
         raise ValueError(
             f"All runs must have the same held-out sequences, so that their models make the same predictions, but "
             f"those of {other} and {first} differ. Use runs with the same corpus, tokenizer and `sequence_length`."
@@ -279,7 +283,7 @@ def main(argv: list[str]) -> None:
     runs = defaultdict(list)
     with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
         for folder in sorted(others.runs, key=seeds.get):
-            runs[folder.resolve().name].append(measure_run(folder, arguments))
+            runs[folder.resolve().name].append(measure_run(folder, rows[folder], arguments))
     results = {
         "command": shlex.join(["python", "eval/benchmarks/context_orders.py", *argv]),
         "models": summarize(runs),

@@ -292,6 +292,9 @@ def test_arguments_on_the_command_line() -> None:
         ),
         ({"vocab_size": 5000}, r"`vocab_size` must be at most \d+ for this corpus, .* but is 5000"),
         ({"text_column": "body"}, "no column 'body'"),
+        ({"drop_long_documents": True}, "`drop_long_documents` has no effect with `packing=packed`"),
+        ({"shuffle_window": 9}, "`shuffle_window` has no effect without `streaming`. Set `streaming`, or remove"),
+        ({"validation_documents": 9}, "`validation_documents` has no effect without `streaming`"),
     ],
 )
 def test_wrong_arguments_are_errors(arguments: DataArguments, changes: dict[str, Any], message: str) -> None:

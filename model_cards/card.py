@@ -114,6 +114,8 @@ def render_card(
         "tokenizer_options": options,
         "text": json.dumps(facts["text"]),
         "infill": json.dumps(facts.get("infill", "{mask} " + facts["text"]).replace("{mask}", mask_token)),
+        "gap": json.dumps(f"{mask_token} {facts['text']}"),
+        "gap_options": f", padded_length={config.max_position_embeddings}" if pad_texts else "",
         "measurements": measurements,
     }
     card = ModelCard.from_template(metadata, template_path=str(HERE / "template.md"), **facts | values)

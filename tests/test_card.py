@@ -160,6 +160,7 @@ def test_snippets_run(kind: str, tiny_tokenizer: PreTrainedTokenizerFast, tmp_pa
     assert not (names["filled"] == 16).any()
     assert names["any_order"].log_likelihood.shape == (1,)
     assert ("left_to_right" in names) == (kind == "decoder")
+    assert ("model.infill(" in source) == (kind == "decoder")
 
 
 def test_measurements_of_an_evaluation(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import yaml
 from matplotlib.figure import Figure
 
 from common.data import load_data
+from common.files import lock_folder
 from common.models import load_model
 from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
 from eval.benchmarks import study, study_results
@@ -297,6 +298,16 @@ def test_failed_runs_are_reported_and_do_not_stop_the_others(
         assert (tmp_path / "runs" / f"seed-{seed}" / "good.log").read_text() == "2\n"  # of six cores
         assert not (tmp_path / "runs" / f"seed-{seed}" / "next.log").exists()
     assert "next (seed 0) was not trained, because bad (seed 0) failed" in capsys.readouterr().err
+
+
+def test_a_study_is_trained_by_one_command_at_a_time(stub: Path, tmp_path: Path) -> None:
+    path, runs_dir = write_study(tmp_path, {"one": {}}, first={"title": "T", "baseline": "one"}), tmp_path / "runs"
+    runs_dir.mkdir()
+    with lock_folder(runs_dir):
+        with pytest.raises(SystemExit, match="runs is in use by another process"):
+            study.main([path, f"--runs_dir={runs_dir}"])
+        study.main([path, f"--runs_dir={runs_dir}", "--collect"])  # it trains nothing
+    assert not list(runs_dir.glob("*/*.log"))
 
 
 def test_runs_are_stopped_with_the_command(stub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

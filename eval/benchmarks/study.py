@@ -27,7 +27,7 @@ from typing import Any
 import yaml
 
 from common.commands import Options, Parser, one_line_errors, option, progress_bar
-from common.files import read_yaml, write_text
+from common.files import lock_folder, make_folder, read_yaml, write_text
 from common.hardware import num_cores
 from common.results import read_results
 from eval.benchmarks.study_results import (
@@ -354,13 +354,16 @@ def main(argv: list[str]) -> None:
     study = read_study(others.study)
     runs_dir = arguments.runs_dir or Path("runs") / study.name
     runs = list_runs(study, runs_dir)
-    write_configs(runs)
     failed = []
-    if not arguments.collect:
-        try:
-            failed = train_all(runs, arguments.jobs or num_cores())
-        except KeyboardInterrupt:
-            sys.exit("Stopped. The same command continues the study.")
+    if arguments.collect:
+        write_configs(runs)
+    else:
+        with make_folder(runs_dir), lock_folder(runs_dir):
+            write_configs(runs)
+            try:
+                failed = train_all(runs, arguments.jobs or num_cores())
+            except KeyboardInterrupt:
+                sys.exit("Stopped. The same command continues the study.")
     command = shlex.join(["python", "eval/benchmarks/study.py", *argv])
     collect(study, runs, arguments.output_dir or runs_dir / "results", command)
     if failed:

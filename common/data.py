@@ -84,7 +84,7 @@ def load_data(arguments: DataArguments) -> Data:
 
 
 def _check(arguments: DataArguments) -> None:
-    """Raise a `ValueError` if the context marks are not allowed, or if an option has no effect."""
+    """Raise a `ValueError` if `context_marks` is wrong, or if an option is set that has no effect."""
     marks = arguments.context_marks
     if marks is not None and (arguments.packing != "documents" or len(set(marks)) != 2 or len(marks) != 2):
         raise ValueError(
@@ -96,8 +96,8 @@ def _check(arguments: DataArguments) -> None:
             "`drop_long_documents` has no effect with `packing=packed`, because long documents are cut. Set "
             "`packing=documents`, or remove `drop_long_documents`."
         )
-    for name in () if arguments.streaming else ("shuffle_window", "validation_documents"):
-        if getattr(arguments, name) != getattr(DataArguments, name):
+    for name in ("shuffle_window", "validation_documents"):
+        if not arguments.streaming and getattr(arguments, name) != getattr(DataArguments, name):
             raise ValueError(f"`{name}` has no effect without `streaming`. Set `streaming`, or remove `{name}`.")
 
 

@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -355,11 +356,10 @@ def main(argv: list[str]) -> None:
     runs_dir = arguments.runs_dir or Path("runs") / study.name
     runs = list_runs(study, runs_dir)
     failed = []
-    if arguments.collect:
+    lock = nullcontext() if arguments.collect else lock_folder(runs_dir)
+    with make_folder(runs_dir), lock:
         write_configs(runs)
-    else:
-        with make_folder(runs_dir), lock_folder(runs_dir):
-            write_configs(runs)
+        if not arguments.collect:
             try:
                 failed = train_all(runs, arguments.jobs or num_cores())
             except KeyboardInterrupt:

@@ -80,7 +80,8 @@ BUILT_IN: dict[str, Callable[[], Iterator[tuple[str, str]]]] = {
 # For each corpus of puzzles, a function that returns `count` puzzles that are in neither split, as pairs of texts:
 # one with `_` for each missing character, and the same text with all characters.
 TEST_PUZZLES: dict[str, Callable[..., list[tuple[str, str]]]] = {}
-for _size, (_suffix, _form) in product(sudoku.BOXES, (("", "grid"), ("-clues", "clues"), ("-puzzles", "puzzle"))):
+_SUDOKU_FORMS = (("", "grid"), ("-clues", "clues"), ("-puzzles", "puzzle"), ("-moves", "moves"))
+for _size, (_suffix, _form) in product(sudoku.BOXES, _SUDOKU_FORMS):
     BUILT_IN[f"sudoku-{_size}{_suffix}"] = partial(sudoku.training_texts, _size, _form)
     TEST_PUZZLES[f"sudoku-{_size}{_suffix}"] = partial(sudoku.held_out_texts, _size, _form)
 for _shape in path_star.SHAPES:

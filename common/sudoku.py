@@ -10,8 +10,9 @@ by its grid whose first line is 1, 2, 3, ... All random choices depend only on s
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import islice
+from itertools import count, islice
 from random import Random
+from string import ascii_lowercase
 from typing import Literal
 
 from common.commands import progress_bar
@@ -22,7 +23,7 @@ TEST_FRACTION = 1 / 8  # fraction of the classes that are used only for tests
 GRIDS_PER_CLASS = 8  # grids of each training class in a corpus
 
 Grid = list[int]
-Form = Literal["grid", "clues", "puzzle"]  # forms of the texts of a corpus
+Form = Literal["grid", "clues", "puzzle", "moves"]  # forms of the texts of a corpus
 
 
 @lru_cache
@@ -165,6 +166,40 @@ def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None
     return puzzle
 
 
+def solving_rounds(puzzle: Grid, solution: Grid, size: int) -> list[int]:
+    """
+    Return the round in which each cell of a puzzle is filled in, if the easiest cells come first; 0 for clues.
+
+    A round fills in all cells that the rules determine directly: no other digit is possible in the cell, or its digit
+    is possible in no other cell of its row, column or box. If there are none, it fills in one of the cells in which the
+    fewest digits are possible.
+    """
+    units = [(row, size + column, 2 * size + box) for row, column, box in _units(size)]
+    grid, rounds, every = list(puzzle), [0] * len(puzzle), (1 << size) - 1
+    for number in count(1):
+        used, possible_once, possible_twice = ([0] * 3 * size for _ in range(3))  # bits of digits, for each unit
+        for cell, digit in enumerate(grid):
+            for unit in units[cell] if digit else ():
+                used[unit] |= 1 << digit - 1
+        possible = {}  # bits of digits, for each empty cell
+        for cell, (row, column, box) in enumerate(units):
+            if not grid[cell]:
+                possible[cell] = every & ~(used[row] | used[column] | used[box])
+        if not possible:
+            return rounds
+        for cell, digits in possible.items():
+            for unit in units[cell]:
+                possible_twice[unit] |= possible_once[unit] & digits
+                possible_once[unit] |= digits
+        determined = [
+            cell
+            for cell, digits in possible.items()
+            if digits.bit_count() == 1 or any(digits & ~possible_twice[unit] for unit in units[cell])
+        ]
+        for cell in determined or [min(possible, key=lambda cell: possible[cell].bit_count())]:
+            grid[cell], rounds[cell] = solution[cell], number
+
+
 def training_texts(size: int, form: Form) -> Iterator[tuple[str, str]]:
     """
     Yield pairs (key, text) for `GRIDS_PER_CLASS` random grids of each training class.
@@ -176,7 +211,8 @@ def training_texts(size: int, form: Form) -> Iterator[tuple[str, str]]:
         size: Number of rows.
         form: `"grid"`: a text is a grid. `"clues"`: a text is a grid in which the clues of a minimal puzzle are in
             brackets, which mark the context, such as `1[2]34[1]...`. `"puzzle"`: a text is `[PUZZLE=]GRID`. A puzzle
-            contains the clues of a minimal puzzle, and a random number of the other cells.
+            contains the clues of a minimal puzzle, and a random number of the other cells. `"moves"`: a text is
+            `[PUZZLE=]MOVES`, with a minimal puzzle (see `_moves_text`).
     """
     training_classes = [representative for representative in classes(size) if not is_test_class(representative)]
     for representative in progress_bar(training_classes, desc="Making puzzles", disable=form == "grid"):
@@ -186,26 +222,46 @@ def training_texts(size: int, form: Form) -> Iterator[tuple[str, str]]:
             yield from ((key, to_text(relabel(representative, size, rng))) for _ in range(GRIDS_PER_CLASS))
         else:
             minimal = make_puzzle(list(representative), size, rng)
+            rounds = [0 if digit else 1 for digit in minimal]
+            if form == "moves":
+                rounds = solving_rounds(minimal, list(representative), size)
             for _ in range(GRIDS_PER_CLASS):
-                yield _rearranged_text(representative, minimal, size, form, rng)
+                yield _rearranged_text(representative, rounds, size, form, rng)
 
 
 def _rearranged_text(
-    representative: tuple[int, ...], minimal: Grid, size: int, form: Form, rng: Random
+    representative: tuple[int, ...], rounds: list[int], size: int, form: Form, rng: Random
 ) -> tuple[str, str]:
-    """Return (key, text) for a random rearrangement of a minimal puzzle that belongs to a training class."""
+    """
+    Return (key, text) for a random rearrangement of a minimal puzzle that belongs to a training class.
+
+    `rounds` has a number for each cell of the puzzle whose solution is `representative`: 0 for clues, and another
+    number for missing cells. For moves, these are the `solving_rounds`.
+    """
     while True:
         cells = rearrange(size, rng)
         image = representative_of([representative[cell] for cell in cells], size)
         if not is_test_class(image):
             break
     key, grid = to_text(list(image)), relabel(image, size, rng)
-    missing = [number for number, cell in enumerate(cells) if not minimal[cell]]
+    rounds = [rounds[cell] for cell in cells]
+    missing = [number for number, round_number in enumerate(rounds) if round_number]
     if form == "clues":
         return key, _mark_clues(grid, set(missing))
-    empty = set(rng.sample(missing, rng.randint(1, len(missing))))
+    empty = set(missing if form == "moves" else rng.sample(missing, rng.randint(1, len(missing))))
     puzzle = [0 if number in empty else digit for number, digit in enumerate(grid)]
-    return key, f"[{to_text(puzzle)}=]{to_text(grid)}"
+    return key, f"[{to_text(puzzle)}=]{_moves_text(grid, rounds, size) if form == 'moves' else to_text(grid)}"
+
+
+def _moves_text(grid: Grid, rounds: list[int], size: int) -> str:
+    """
+    Return the cells that are not clues, in the order of their `solving_rounds`; line by line within a round.
+
+    A cell is three characters: the letter of its row, the number of its column, and its digit. For instance, `b14` is a
+    4 in the first column of the second row.
+    """
+    cells = sorted((cell for cell, number in enumerate(rounds) if number), key=lambda cell: (rounds[cell], cell))
+    return "".join(f"{ascii_lowercase[cell // size]}{cell % size + 1}{grid[cell]}" for cell in cells)
 
 
 def _mark_clues(grid: Grid, empty: set[int]) -> str:
@@ -236,14 +292,17 @@ def held_out_texts(size: int, form: Form, count: int, num_clues: int | None = No
     """
     Return `count` pairs of texts of held-out puzzles: one with `_` for each missing digit, and the complete text.
 
-    With the form `"puzzle"`, a text is `PUZZLE=GRID`, and all digits of the grid are missing. Otherwise, a text is only
-    the grid.
+    With the forms `"puzzle"` and `"moves"`, a text is `PUZZLE=GRID` or `PUZZLE=MOVES`, and everything after `=` is
+    missing. Otherwise, a text is only the grid.
     """
     texts = []
     for puzzle, solution in held_out_puzzles(size, count, num_clues):
-        start = f"{to_text(puzzle)}=" if form == "puzzle" else ""
-        gaps = "_" * len(solution) if form == "puzzle" else to_text(puzzle).replace(".", "_")
-        texts.append((start + gaps, start + to_text(solution)))
+        if form in ("grid", "clues"):
+            texts.append((to_text(puzzle).replace(".", "_"), to_text(solution)))
+            continue
+        rounds = solving_rounds(puzzle, solution, size)
+        answer = to_text(solution) if form == "puzzle" else _moves_text(solution, rounds, size)
+        texts.append((f"{to_text(puzzle)}={'_' * len(answer)}", f"{to_text(puzzle)}={answer}"))
     return texts
 
 

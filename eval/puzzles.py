@@ -3,7 +3,7 @@
 """
 Fraction of held-out puzzles that models solve, by the order in which they fill in the missing tokens.
 
-    python eval/puzzles.py RUN [RUN ...] [--num_puzzles N] [--output_dir DIR]
+    python eval/puzzles.py RUN [RUN ...] [--num_puzzles N] [--include RESULTS] [--output_dir DIR]
 
 RUN is the folder of a finished run of training/pretrain.py, of a decoder or an encoder, on a corpus of Sudoku or of
 path-star graphs. Runs that differ only in the seed form a recipe. Their folders must have the same name, except for
@@ -30,7 +30,7 @@ from transformers import PreTrainedTokenizerBase
 from common import sudoku
 from common.commands import Options, Parser, one_line_errors, option
 from common.corpora import TEST_PUZZLES
-from common.files import make_folder, write_json, write_text
+from common.files import make_folder, read_json, write_json, write_text
 from common.hardware import versions
 from common.models import Model, load_model
 from common.reports import markdown_table, save_animation, save_figure, style_axes
@@ -61,6 +61,7 @@ DECODINGS: dict[str, dict[str, Any]] = {
 }
 SHOWN = "confidence"  # the picture shows a puzzle that this decoding solved
 INK = "#22262a"
+SAME = ("num_puzzles", "num_clues", "seed")  # options in which results must agree to be compared
 # Descriptions of the puzzles for the report. A key is the start of the names of the corpora.
 TASKS = {
     "sudoku": "Sudoku puzzles ({clues}), each with a unique solution. No solution is a\n"
@@ -97,6 +98,8 @@ They are longer if other programs use the same cores.
 
 A model that was trained left to right reads the puzzle, and then writes the solution. In Sudoku, half of its
 tokens are the puzzle. After as many tokens, it has seen half as many solutions as a model that was trained on grids.
+With the corpora `sudoku-N-moves`, it writes the missing cells in the order of a solver that fills in the easiest cells
+first. A cell is three tokens: row, column and digit. Any order of the right cells counts as solved.
 
 {recipes}
 """
@@ -121,6 +124,9 @@ class PuzzleArguments(Options):
         [], f"Decoding methods, from {', '.join(map(repr, DECODINGS))}; by default all that are possible for the model."
     )
     seed: int = option(0, "Seed of random orders and sampled tokens.")
+    include: Path | None = option(
+        None, "results.json of an earlier call, with the same puzzles and decodings. Its runs are in the report, too."
+    )
     output_dir: Path = option(Path("runs/puzzles"), "Folder for results.json, the report and pictures.")
 
 
@@ -134,16 +140,37 @@ def solve(run: dict[str, Any], options: PuzzleArguments) -> dict[str, Any]:
     model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
     has_prompt = "=" in texts[0][0]  # PROMPT=SOLUTION
     inputs, solutions = encode(texts, tokenizer, None if has_prompt else settings["sequence_length"])
+    moves_start = texts[0][0].index("=") + 1 if settings["corpus"][0].endswith("-moves") else None
     measured, shown = {}, None
-    for name in decodings_of(settings):
-        if options.decodings and name not in options.decodings:
-            continue
-        measured[name], is_solved, steps = decode(model, inputs, solutions, name, options.seed)
+    for name in decodings_of(settings, options.decodings):
+        measured[name], is_solved, steps = decode(model, inputs, solutions, name, options.seed, moves_start)
         print(f"{run['run']} {name}: {int(is_solved.sum())} of {len(texts)} puzzles", flush=True)
         if name == SHOWN and not has_prompt and is_solved.any():
             number = int(is_solved.long().argmax())
             shown = {"solution": texts[number][1], "steps": steps[number].tolist()}
     return {"decodings": measured, "shown": shown}
+
+
+def read_included(options: PuzzleArguments) -> tuple[str, list[dict[str, Any]]]:
+    """
+    Return the command and the runs of the results `options.include`.
+
+    Raises:
+        ValueError: If these are the results of other puzzles, decodings or threads, so they cannot be compared.
+    """
+    results = read_json(options.include, ("command", *SAME, "num_threads", "runs"), "eval/puzzles.py")
+    current = {name: getattr(options, name) for name in SAME} | {"num_threads": torch.get_num_threads()}
+    for name, here in current.items():
+        if results[name] != here:
+            raise ValueError(f"`{name}` is {results[name]} in {options.include}, but {here} here. Use the same value.")
+    runs = [run for runs in results["runs"].values() for run in runs]
+    for run in runs:
+        if [*run["decodings"]] != (expected := decodings_of(run["arguments"], options.decodings)):
+            raise ValueError(
+                f"{options.include} has the decodings {', '.join(run['decodings'])} of {run['run']}, but here they "
+                f"would be {', '.join(expected)}. Set `decodings` to the same names."
+            )
+    return results["command"], runs
 
 
 def make_puzzles(corpus: str, options: PuzzleArguments) -> list[tuple[str, str]]:
@@ -154,35 +181,54 @@ def make_puzzles(corpus: str, options: PuzzleArguments) -> list[tuple[str, str]]
     return TEST_PUZZLES[corpus](count=options.num_puzzles, **clues)
 
 
-def decodings_of(arguments: dict[str, Any]) -> list[str]:
-    """Return the names of the decoding methods that are possible for a run with these training arguments."""
+def decodings_of(arguments: dict[str, Any], chosen: list[str]) -> list[str]:
+    """
+    Return the names of the decoding methods that are possible for a run with these training arguments.
+
+    If `chosen` is not empty, the others are left out.
+    """
+    possible = {name: settings for name, settings in DECODINGS.items() if not chosen or name in chosen}
     if arguments["orders"] == "left_to_right":
-        return [name for name, settings in DECODINGS.items() if settings.get("order") == "left_to_right"]
+        return [name for name, settings in possible.items() if settings.get("order") == "left_to_right"]
     is_decoder = arguments["architecture"] == "decoder"
-    return [name for name, settings in DECODINGS.items() if is_decoder or "strategy" not in settings]
+    return [name for name, settings in possible.items() if is_decoder or "strategy" not in settings]
 
 
 def encode(
     texts: list[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, padded_length: int | None
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
-    """Return padded ids (puzzles, n) of texts with masks instead of `_`, and those of the same texts filled in."""
+    """
+    Return padded ids (puzzles, n) of texts with masks instead of `_`, and those of the same texts filled in.
+
+    Without `padded_length`, the longest text sets n, and padding is missing too: a model that was trained from left to
+    right writes it itself.
+    """
     solutions = tokenizer([solution for _, solution in texts])["input_ids"]
     if any(len(ids) != len(solution) for ids, (_, solution) in zip(solutions, texts, strict=True)):
         raise ValueError(
             "Each character must be one token, but the tokenizer merges several characters into one token. Train the "
             "model with `vocab_size` 257 (256 bytes and end-of-text)."
         )
-    padding = (0, (padded_length or len(solutions[0])) - len(solutions[0]))
-    is_missing = torch.tensor([[character == "_" for character in text] for text, _ in texts])
-    ids = torch.nn.functional.pad(torch.tensor(solutions), padding, value=tokenizer.eos_token_id)
-    return ids.masked_fill(torch.nn.functional.pad(is_missing, padding), tokenizer.mask_token_id), ids
+    length = padded_length or max(map(len, solutions))
+    padding = " " if padded_length else "_"
+    is_missing = torch.tensor([[character == "_" for character in text.ljust(length, padding)] for text, _ in texts])
+    ids = torch.tensor([ids + [tokenizer.eos_token_id] * (length - len(ids)) for ids in solutions])
+    return ids.masked_fill(is_missing, tokenizer.mask_token_id), ids
 
 
 def decode(
-    model: Model, inputs: torch.LongTensor, solutions: torch.LongTensor, name: str, seed: int
+    model: Model,
+    inputs: torch.LongTensor,
+    solutions: torch.LongTensor,
+    name: str,
+    seed: int,
+    moves_start: int | None = None,
 ) -> tuple[dict[str, float], torch.BoolTensor, torch.LongTensor]:
     """
     Fill in the masks of all puzzles.
+
+    A puzzle is solved if all tokens are right. If solutions are moves, which start at the position `moves_start`, the
+    moves may be in another order.
 
     Returns:
         The results of the decoding, whether each puzzle is solved (puzzles,), and the step at which each token was
@@ -199,6 +245,8 @@ def decode(
     outputs = [model.generate(inputs, generator=generator, **settings) for _ in range(best_of)]
     chosen = likeliest(model, outputs, is_masked, settings["order"], generator) if best_of > 1 else outputs[0].sequences
     seconds = time.perf_counter() - started
+    if moves_start is not None:
+        chosen, solutions = (_sort_moves(ids, moves_start) for ids in (chosen, solutions))
     is_solved = (chosen == solutions).all(dim=1)
     results = {
         "solved": is_solved.double().mean().item(),
@@ -206,6 +254,12 @@ def decode(
         "seconds_per_puzzle": round(seconds / len(inputs), 5),
     }
     return results, is_solved, outputs[0].unmasking_steps
+
+
+def _sort_moves(sequences: torch.LongTensor, start: int) -> torch.LongTensor:
+    """Return the moves (three tokens each) of each sequence (puzzles, n) as numbers, in increasing order."""
+    moves = sequences[:, start:].unflatten(1, (-1, 3))
+    return (moves[..., 0] << 40 | moves[..., 1] << 20 | moves[..., 2]).sort(dim=1).values
 
 
 def likeliest(
@@ -359,19 +413,25 @@ def main(argv: list[str]) -> None:
     for name in options.decodings:
         check_choice("decodings", name, DECODINGS)
     runs = [read_run(folder, list(TEST_PUZZLES)) for folder in others.runs]
-    puzzles, *different = {re.sub("-(clues|puzzles)$", "", run["arguments"]["corpus"][0]) for run in runs}
+    command, included = shlex.join(["python", "eval/puzzles.py", *argv]), []
+    if options.include:
+        earlier_command, included = read_included(options)
+        command = f"{earlier_command} && {command}"
+    puzzles, *different = {
+        re.sub("-(clues|puzzles|moves)$", "", run["arguments"]["corpus"][0]) for run in [*included, *runs]
+    }
     if different:
         raise ValueError(
             f"All runs must be trained on the same puzzles, but the corpora are {puzzles}, {', '.join(different)}. Run "
             "the command once for each corpus."
         )
-    recipes = group_by_recipe(runs)
+    recipes = group_by_recipe([*included, *runs])
     with make_folder(options.output_dir):  # first, so that a wrong folder is an error before the long measurements
         for run in runs:
             run |= solve(run, options)
     task = next(task for task in TASKS if puzzles.startswith(task))
     results = {
-        "command": shlex.join(["python", "eval/puzzles.py", *argv]),
+        "command": command,
         "task": task,
         "puzzles": puzzles,
         "num_puzzles": options.num_puzzles,
@@ -384,7 +444,7 @@ def main(argv: list[str]) -> None:
         "versions": versions(),
     }
     folder, report = options.output_dir, make_report(results)
-    shown = next((run["shown"] for run in runs if run["shown"]), None) if task == "sudoku" else None
+    shown = next((run["shown"] for run in [*included, *runs] if run["shown"]), None) if task == "sudoku" else None
     plot_results(results, shown, folder / f"{task}.png")
     if shown is not None:
         animate(shown, folder / "sudoku.gif")

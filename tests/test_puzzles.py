@@ -50,6 +50,29 @@ def test_missing_digits_are_masks(has_puzzle: bool) -> None:
         encode(texts, train_tokenizer(["1234"] * 20, 259), None)
 
 
+def test_moves_may_be_in_another_order() -> None:
+    texts = sudoku.held_out_texts(4, "moves", 4)
+    ids, solutions = encode(texts, TOKENIZER, None)
+    lengths = [len(solution) for _, solution in texts]
+    assert len(set(lengths)) > 1
+    for row, filled, length in zip(ids.tolist(), solutions.tolist(), lengths, strict=True):
+        assert row[17:] == [MASK] * (max(lengths) - 17)
+        assert filled[length:] == [TOKENIZER.eos_token_id] * (max(lengths) - length)
+    written = solutions.clone()
+    written[0, 17:20], written[0, 20:23] = solutions[0, 20:23], solutions[0, 17:20]  # two moves change places
+    written[1, 17], written[1, 23] = solutions[1, 23], solutions[1, 17]  # only the rows of two moves change places
+    written[2, -1] = MASK
+
+    def generate(inputs: torch.LongTensor, **_: object) -> SimpleNamespace:
+        history = torch.stack((inputs, written))
+        return SimpleNamespace(sequences=written, history=history, num_forward_passes=1, unmasking_steps=None)
+
+    _, is_solved, _ = decode(SimpleNamespace(generate=generate), ids, solutions, "left to right", 0, 17)
+    assert is_solved.tolist() == [True, False, False, True]
+    _, is_solved, _ = decode(SimpleNamespace(generate=generate), ids, solutions, "left to right", 0)
+    assert is_solved.tolist() == [False, False, False, True]
+
+
 def test_a_puzzle_is_solved_if_all_cells_are_right() -> None:
     ids, solutions = encode(TEXTS, TOKENIZER, 17)
     given = {}
@@ -77,12 +100,14 @@ def test_a_puzzle_is_solved_if_all_cells_are_right() -> None:
 
 def test_decodings_fit_the_model() -> None:
     decoder, encoder, rival = (
-        decodings_of({"architecture": architecture, "orders": orders})
+        decodings_of({"architecture": architecture, "orders": orders}, [])
         for architecture, orders in (("decoder", "context_first"), ("encoder", "random"), ("decoder", "left_to_right"))
     )
     assert decoder == list(DECODINGS)
     assert set(decoder) - set(encoder) == {"random, speculative"}
     assert rival == ["left to right", "left to right, sampled", "left to right, best of 16"]
+    settings = {"architecture": "encoder", "orders": "random"}
+    assert decodings_of(settings, ["random, speculative", "margin", "confidence"]) == ["confidence", "margin"]
 
 
 @pytest.mark.parametrize("order", ["left_to_right", "confidence"])
@@ -149,6 +174,15 @@ def test_seeds_of_a_recipe_are_one_row() -> None:
     assert "| any | sudoku-4 | decoder | random | 0, 1 | 1,000 | 5 | 100 | 2 |" in report
 
 
+def without_times(recipes: dict[str, list[dict]]) -> dict[str, dict[str, dict]]:
+    """Return the results of each run and decoding, sorted by run, without the times."""
+    return {
+        run["run"]: {name: values | {"seconds_per_puzzle": None} for name, values in run["decodings"].items()}
+        for runs in recipes.values()
+        for run in runs
+    }
+
+
 @pytest.mark.usefixtures("datasets_cache")
 def test_runs_are_compared(tmp_path: Path) -> None:
     context_first = 'corpus: sudoku-4-clues\nsequence_length: 17\norders: context_first\ncontext_marks: "[]"\n'
@@ -157,6 +191,7 @@ def test_runs_are_compared(tmp_path: Path) -> None:
         "any-1": f"{context_first}seed: 1\n",
         "encoder": "corpus: sudoku-4\nsequence_length: 17\narchitecture: encoder\nobjective: masked_diffusion\n",
         "rival": 'corpus: sudoku-4-puzzles\nsequence_length: 34\norders: left_to_right\ncontext_marks: "[]"\n',
+        "moves": 'corpus: sudoku-4-moves\nsequence_length: 54\norders: left_to_right\ncontext_marks: "[]"\n',
     }
     runs, out = (
         train_recipes(tmp_path, {name: SETTINGS + lines for name, lines in settings.items()}),
@@ -164,7 +199,8 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     )
     main([*runs, "--num_puzzles", "4", "--output_dir", str(out)])
     results = read_json(out / "results.json", ("runs",), "eval/puzzles.py")
-    assert {name: len(runs) for name, runs in results["runs"].items()} == {"any": 2, "encoder": 1, "rival": 1}
+    counts = {name: len(runs) for name, runs in results["runs"].items()}
+    assert counts == {"any": 2, "encoder": 1, "rival": 1, "moves": 1}
     summary = results["summary"]
     assert list(summary["any"]) == list(DECODINGS)
     assert list(summary["encoder"]) == [name for name in DECODINGS if "speculative" not in name]
@@ -174,6 +210,19 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     assert missing < summary["any"]["confidence, refined"]["passes_per_puzzle"] <= missing + 4 * (missing // 3)
     assert "4 held-out Sudoku puzzles (minimal: no clue can be removed), each" in (out / "sudoku.md").read_text()
     assert Image.open(out / "sudoku.png").width > 1000
+    separate = tmp_path / "separate"
+    main([*runs[1:], "--num_puzzles=4", f"--output_dir={separate}"])
+    main([runs[0], "--num_puzzles=4", f"--include={separate / 'results.json'}", f"--output_dir={separate}"])
+    together = read_json(separate / "results.json", ("command", "runs"), "eval/puzzles.py")
+    assert without_times(together["runs"]) == without_times(results["runs"])
+    assert together["command"].count("python eval/puzzles.py") == 2
+    include = f"--include={separate / 'results.json'}"
+    with pytest.raises(SystemExit, match=r"`num_puzzles` is 4 in .*, but 5 here"):
+        main([runs[0], "--num_puzzles=5", include])
+    with pytest.raises(SystemExit, match=r"has the decodings .*, but here they would be margin"):
+        main([runs[0], "--num_puzzles=4", "--decodings", "margin", include])
+    with pytest.raises(SystemExit, match="several have the same seed"):
+        main([runs[0], "--num_puzzles=4", include])
     main([str(tmp_path / "any-0"), "--num_puzzles=4", "--decodings", "left to right", "margin", f"--output_dir={out}"])
     fewer = read_json(out / "results.json", ("summary",), "eval/puzzles.py")["summary"]["any"]
     assert list(fewer) == ["margin", "left to right"]

@@ -50,9 +50,8 @@ def test_solve_finds_every_solution_once() -> None:
 
 
 def test_nine_by_nine() -> None:
-    grid = next(sudoku.solve([0] * 81, 9, Random(0)))
+    puzzle, grid = nine_by_nine()
     assert is_valid(grid, 9)
-    puzzle = sudoku.make_puzzle(grid, 9, Random(0), num_clues=40)
     assert sum(map(bool, puzzle)) == 40
     assert list(sudoku.solve(puzzle, 9)) == [grid]
 
@@ -85,6 +84,16 @@ def test_held_out_puzzles_never_change() -> None:
     assert [sudoku.to_text(grid) for grid in pairs[0]] == ["....14..3......1", "2314142331424231"]
 
 
+def make_moves(puzzle: str, moves: str) -> str:
+    """Return the grid after moves such as `b14` (second row, first column, digit 4)."""
+    size, cells = int(len(puzzle) ** 0.5), list(puzzle)
+    for row, column, digit in zip(moves[::3], moves[1::3], moves[2::3], strict=True):
+        cell = "abcdefghi".index(row) * size + int(column) - 1
+        assert cells[cell] == "."
+        cells[cell] = digit
+    return "".join(cells)
+
+
 def class_of(grid: str) -> str:
     """Name the digits of the first row 1, 2, 3, ..."""
     size = int(len(grid) ** 0.5)
@@ -92,12 +101,12 @@ def class_of(grid: str) -> str:
 
 
 def clues_of(text: str) -> tuple[str, str]:
-    """Return the puzzle and the grid of a text of the corpora `sudoku-N-clues` and `sudoku-N-puzzles`."""
+    """Return the puzzle and the grid of a text of the corpora `sudoku-N-clues`, `-puzzles` and `-moves`."""
     grid, is_context = split_context(text, "[]")
     if "=" in grid:
-        puzzle, grid = grid.split("=")
-        assert is_context == [True] * (len(puzzle) + 1) + [False] * len(grid)
-        return puzzle, grid
+        puzzle, answer = grid.split("=")
+        assert is_context == [True] * (len(puzzle) + 1) + [False] * len(answer)
+        return puzzle, answer if answer.isdecimal() else make_moves(puzzle, answer)
     return "".join(digit if given else "." for digit, given in zip(grid, is_context, strict=True)), grid
 
 
@@ -109,7 +118,7 @@ def test_held_out_grids_exclude_only_relabelled_training_grids() -> None:
     assert 0.85 < sum(grid in training for grid in exchanged) / len(test) < 0.9
 
 
-@pytest.mark.parametrize("corpus", ["sudoku-4", "sudoku-4-clues", "sudoku-4-puzzles"])
+@pytest.mark.parametrize("corpus", ["sudoku-4", "sudoku-4-clues", "sudoku-4-puzzles", "sudoku-4-moves"])
 @pytest.mark.usefixtures("datasets_cache")
 def test_splits_have_no_class_in_common(corpus: str) -> None:
     splits = load_corpus(CorpusArguments([corpus], validation_fraction=0.3))
@@ -124,29 +133,80 @@ def cells_of(puzzle: str) -> list[int]:
     return [0 if cell == "." else int(cell) for cell in puzzle]
 
 
-@pytest.mark.parametrize("form", ["clues", "puzzle"])
+@pytest.mark.parametrize("form", ["clues", "puzzle", "moves"])
 def test_training_puzzles_have_a_unique_solution(form: sudoku.Form) -> None:
     pairs = [clues_of(text) for _, text in sudoku.training_texts(4, form)]
     for puzzle, grid in pairs:
         assert list(map(sudoku.to_text, sudoku.solve(cells_of(puzzle), 4))) == [grid]
     counts = {16 - puzzle.count(".") for puzzle, _ in pairs}
     # Minimal puzzles, or those with a random number of further cells, up to all cells but one.
-    assert counts <= {4, 5, 6} if form == "clues" else counts == set(range(4, 16))
+    assert counts == set(range(4, 16)) if form == "puzzle" else counts <= {4, 5, 6}
 
 
-def test_training_puzzles_with_brackets_are_minimal() -> None:
-    for _, text in sudoku.training_texts(4, "clues"):
+@pytest.mark.parametrize("form", ["clues", "moves"])
+def test_training_puzzles_with_clues_or_moves_are_minimal(form: sudoku.Form) -> None:
+    for _, text in sudoku.training_texts(4, form):
         puzzle = cells_of(clues_of(text)[0])
         for cell, clue in enumerate(puzzle):
             assert not clue or not sudoku.has_unique_solution([*puzzle[:cell], 0, *puzzle[cell + 1 :]], 4)
 
 
-@pytest.mark.parametrize("form", ["grid", "clues", "puzzle"])
+@pytest.mark.parametrize("form", ["grid", "clues", "puzzle", "moves"])
 def test_keys_are_the_training_classes_of_the_texts(form: sudoku.Form) -> None:
     training = {sudoku.to_text(list(grid)) for grid in sudoku.classes(4) if not sudoku.is_test_class(grid)}
     pairs = list(sudoku.training_texts(4, form))
     assert {key for key, _ in pairs} == training
     assert all(key == class_of(clues_of(text)[1] if form != "grid" else text) for key, text in pairs)
+
+
+def is_determined(grid: list[int], cell: int, size: int) -> bool:
+    """Return whether one rule determines an empty cell: of its digits, or of the cells for a digit in one unit."""
+
+    def fits(digit: int, cell: int) -> bool:
+        return not grid[cell] and digit not in [grid[other] for unit in around(cell) for other in unit]
+
+    def around(cell: int) -> list[list[int]]:
+        return [unit for unit in units(list(range(size**2)), size) if cell in unit]
+
+    digits = [digit for digit in range(1, size + 1) if fits(digit, cell)]
+    alone = [digit for digit in digits for unit in around(cell) if sum(fits(digit, other) for other in unit) == 1]
+    return len(digits) == 1 or bool(alone)
+
+
+@pytest.mark.parametrize("size", [4, 6, 9])
+def test_each_round_fills_in_all_cells_that_are_determined(size: int) -> None:
+    pairs = sudoku.held_out_puzzles(size, 40)[32:] if size < 9 else [nine_by_nine()]
+    is_guess = []
+    for puzzle, solution in pairs:
+        rounds, grid = sudoku.solving_rounds(puzzle, solution, size), list(puzzle)
+        assert [not number for number in rounds] == list(map(bool, puzzle))
+        for number in range(1, max(rounds) + 1):
+            cells = [cell for cell, of_cell in enumerate(rounds) if of_cell == number]
+            determined = [cell for cell in range(size**2) if not grid[cell] and is_determined(grid, cell, size)]
+            is_guess.append(not determined)
+            assert cells == determined if determined else len(cells) == 1
+            for cell in cells:
+                grid[cell] = solution[cell]
+        assert grid == solution
+    assert any(is_guess) == (size == 6)  # one of these 6 x 6 puzzles has a round without determined cells
+
+
+def nine_by_nine() -> tuple[list[int], list[int]]:
+    grid = next(sudoku.solve([0] * 81, 9, Random(0)))
+    return sudoku.make_puzzle(grid, 9, Random(0), num_clues=40), grid
+
+
+def test_moves_are_in_the_order_of_the_rounds() -> None:
+    for (puzzle, solution), (question, text) in zip(
+        sudoku.held_out_puzzles(6, 5), sudoku.held_out_texts(6, "moves", 5), strict=True
+    ):
+        start, moves = text.split("=")
+        assert question == f"{start}={'_' * len(moves)}"
+        assert (start, make_moves(start, moves)) == (sudoku.to_text(puzzle), sudoku.to_text(solution))
+        rounds = sudoku.solving_rounds(puzzle, solution, 6)
+        cells = ["abcdef".index(row) * 6 + int(column) - 1 for row, column in zip(moves[::3], moves[1::3], strict=True)]
+        assert cells == sorted(cells, key=lambda cell: (rounds[cell], cell))
+    assert sudoku.held_out_texts(4, "moves", 1)[0][1] == "....14..3......1=a12a23a31c21d14d22d33a44b32b43c34c42"
 
 
 @pytest.mark.parametrize("size", [4, 6, 9])

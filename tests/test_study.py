@@ -161,6 +161,23 @@ def test_a_trend_compares_questions(
     assert [row[3] for row in rows] == [
         f"{of['scores']['any_order']['mean']:.3f}" for of in (half["random-half"], whole["random"])
     ]
+    # Results of earlier calls are used, and a trend can be written before all its questions have results.
+    other = {
+        "title": "T",
+        "baseline": "missing",
+        "left_to_right": "reference",
+        "arms": ["reference", "missing", "rotary"],
+    }
+    content = yaml.safe_load(path.read_text())
+    content["arms"]["missing"] = {}
+    content["questions"]["other"] = other
+    content["trends"]["steps"]["questions"].append("other")
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    study.main([str(path), "--collect", f"--runs_dir={tmp_path / 'empty'}", f"--output_dir={tmp_path / 'results'}"])
+    printed = capsys.readouterr().out
+    assert f"Written: {tmp_path / 'results' / 'steps'}.md and .png (without other)." in printed
+    again = (tmp_path / "results" / "steps.md").read_text()
+    assert again.splitlines()[:-1] == report.splitlines()[:-1]  # the last line contains the command
     bits, closed = saved_figures[-1].axes
     assert list(bits.lines[0].get_xdata()) == [STEPS * 12 * 4 / 1e6, STEPS * 12 * 8 / 1e6]
     assert closed.lines[0].get_ydata()[1] == whole["rotary"]["gap_closed"]["mean"]

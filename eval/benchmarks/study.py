@@ -11,7 +11,8 @@ of training/pretrain.py that all runs share, the settings of each arm, the seeds
 The command trains all arms with the first seed, then all arms with the second seed, and so on. Several runs are trained
 at the same time. Finished runs are not repeated, and interrupted runs are resumed. For each question, the command then
 writes a table (NAME.md), a figure (NAME.png) and all numbers (NAME.json), where NAME is the question's name. It uses
-only seeds for which all arms of the question are finished. For each trend, it writes a table and a figure.
+only seeds for which all arms of the question are finished. For each trend, it writes a table and a figure. They contain
+the questions whose results are in the folder of the results, also those that an earlier call wrote.
 """
 
 import os
@@ -21,7 +22,7 @@ import subprocess
 import sys
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -314,10 +315,10 @@ def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> No
     """
     Write the results of questions and trends.
 
-    A question's results are those of the seeds with which all its arms are finished.
+    A question's results are those of the seeds with which all its arms are finished. A trend compares the questions
+    whose results are in `output_dir`, also those that an earlier call wrote.
     """
     finished = {(run.arm, run.seed): [part.folder for part in run.chain] for run in runs if run.is_finished}
-    written = []
     for name, question in study.questions.items():
         seeds = [seed for seed in study.seeds if all((arm, seed) in finished for arm in question.arms)]
         if not seeds:
@@ -336,14 +337,16 @@ def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> No
             "seeds": seeds,
         }
         write_results(question, models, details, output_dir / name)
-        written.append(name)
         print(f"Written: {output_dir / name}.md, .png and .json (seeds: {', '.join(map(str, seeds))}).")
     for name, trend in study.trends.items():
-        if missing := [question for question in trend.questions if question not in written]:
+        with_results = [question for question in trend.questions if (output_dir / f"{question}.json").exists()]
+        missing = [question for question in trend.questions if question not in with_results]
+        if len(with_results) < 2:
             print(f"{name}: no results yet. These questions have none: {', '.join(missing)}.")
             continue
-        write_trend(trend, study.questions, command, output_dir / name)
-        print(f"Written: {output_dir / name}.md and .png.")
+        write_trend(replace(trend, questions=with_results), study.questions, command, output_dir / name)
+        rest = f" (without {', '.join(missing)})" if missing else ""
+        print(f"Written: {output_dir / name}.md and .png{rest}.")
 
 
 @one_line_errors()

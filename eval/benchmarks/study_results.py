@@ -495,15 +495,15 @@ def _plot_trend(
 ) -> None:
     figure = Figure(figsize=(11, 4), layout="constrained")
     for axes, lines in zip(figure.subplots(1, 2), (scores, closed), strict=True):
-        for label, points in lines:
+        for number, (label, points) in enumerate(lines, start=len(scores) - len(lines)):
             sizes, values = zip(*points, strict=True)
             means, errors = [value["mean"] for value in values], [value["half_width"] or 0.0 for value in values]
-            axes.errorbar(sizes, means, errors, marker="o", markersize=4, capsize=3, label=label)
+            axes.errorbar(sizes, means, errors, marker="o", markersize=4, capsize=3, label=label, color=f"C{number}")
         ticks = [size for size, _ in scores[0][1]]
         axes.set_xscale("log", base=2)
         axes.set_xticks(ticks, [f"{size:.2g}" for size in ticks])
         axes.set_xlabel(SIZES[trend.size])
-        axes.legend(frameon=False, fontsize=8)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     style_axes(figure.axes[0], "Bits per byte of held-out text")
     style_axes(figure.axes[1], "Part of the any-order gap that is closed")
     figure.axes[1].yaxis.set_major_formatter(lambda value, _: f"{value:.0%}")

@@ -77,7 +77,7 @@ def remove_atomically(path: Path) -> None:
 
 @contextmanager
 def make_folder(path: Path) -> Iterator[None]:
-    """Create a folder and its parents. If the block fails, remove those that were created and are empty."""
+    """Create a folder and its parents. If the `with` block raises an error, remove new empty folders."""
     new = [folder for folder in (path, *path.parents) if not folder.exists()]
     path.mkdir(parents=True, exist_ok=True)
     try:

@@ -106,7 +106,7 @@ def is_test_class(grid: tuple[int, ...]) -> bool:
 
 
 def relabel(grid: tuple[int, ...], size: int, rng: Random) -> Grid:
-    """Return a random grid of the same class: the digits are permuted."""
+    """Permute the digits of a grid at random. The result is in the same class."""
     names = rng.sample(range(1, size + 1), size)
     return [names[digit - 1] for digit in grid]
 

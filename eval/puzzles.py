@@ -167,8 +167,8 @@ def read_included(options: PuzzleArguments) -> tuple[str, list[dict[str, Any]]]:
     for run in runs:
         if [*run["decodings"]] != (expected := decodings_of(run["arguments"], options.decodings)):
             raise ValueError(
-                f"{options.include} has the decodings {', '.join(run['decodings'])} of {run['run']}, but here they "
-                f"would be {', '.join(expected)}. Set `decodings` to the same names."
+                f"{options.include} has the decodings {', '.join(run['decodings'])} of {run['run']}, but this command "
+                f"would use {', '.join(expected)}. Set `decodings` to those in the file."
             )
     return results["command"], runs
 

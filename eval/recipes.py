@@ -51,7 +51,7 @@ def group_by_recipe(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]
         different = [key for key in RECIPE if any(other.get(key) != settings[0].get(key) for other in settings)]
         if different or len({other["seed"] for other in settings}) < len(group):
             raise ValueError(
-                f"The runs of {name!r} must have different seeds and the same recipe, but "
+                f"Runs with the folder name {name} or {name}-SEED must have different seeds and the same recipe, but "
                 f"{'differ in ' + ', '.join(different) if different else 'several have the same seed'}. Rename the "
                 "folders of runs with another recipe, and list each run only once."
             )

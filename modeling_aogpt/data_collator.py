@@ -133,14 +133,14 @@ class OrderDistribution:
         given_context: torch.BoolTensor | None = None,
     ) -> tuple[torch.LongTensor, torch.BoolTensor]:
         """
-        Return the order (batch, width) of each sample, and a tensor (batch, width) that is True at its context.
+        Return the order (batch, width) of each sample, and a boolean mask (batch, width) of its context.
 
         `seed` is the seed of the run, and `samples` (batch,) are the seeds of the samples, such as their indices.
         Positions from `lengths` on are padding and come last. `fractions` (batch, 1) are the probabilities of the
-        left-to-right order, and default to `left_to_right_fraction`. The context comes first, from left to right. It is
-        `given_context` (batch, width). For samples in which this is empty, `"context_first"` draws a context, unless
-        they get the left-to-right order. Other `orders` draw none. The order of sample b depends only on `seed` and on
-        the values of these tensors at b.
+        left-to-right order, and default to `left_to_right_fraction`. The context comes first, from left to right. If
+        `given_context` (batch, width) is True anywhere in a sample, it is the context of this sample. Otherwise,
+        `orders="context_first"` draws a context, unless the sample gets the left-to-right order. With other `orders`,
+        the context is then empty. The order of sample b depends only on `seed` and on the values of these tensors at b.
         """
         positions = torch.arange(width, device=samples.device)
         is_padding = positions >= lengths[:, None]

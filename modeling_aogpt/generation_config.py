@@ -289,7 +289,7 @@ class AnyOrderGenerationConfig(GenerationConfig):
 
     @property
     def can_stop_at_eos(self) -> bool:
-        """Return whether `stop_at_eos` is possible: left to right or in contiguous blocks, without refinement."""
+        """Return whether `stop_at_eos` is possible: left to right or in contiguous blocks, and without refinement."""
         return (self.is_left_to_right or self.block_length is not None) and not self.refine_rounds
 
     def with_arguments(self, arguments: dict[str, Any], is_continuation: bool = False) -> "AnyOrderGenerationConfig":

@@ -131,7 +131,8 @@ class AnyOrderInfillingMixin:
             if isinstance(input_ids, torch.Tensor) and attention_mask.numel() != input_ids.numel():
                 raise ValueError(
                     "`attention_mask` must have one value for each token, but `input_ids` has shape "
-                    f"{tuple(input_ids.shape)} and `attention_mask` {tuple(attention_mask.shape)}. Remove the mask."
+                    f"{tuple(input_ids.shape)} and `attention_mask` {tuple(attention_mask.shape)}. Remove "
+                    "`attention_mask`."
                 )
         texts = input_ids if isinstance(input_ids, list) else [input_ids]
         if not texts:

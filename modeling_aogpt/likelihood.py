@@ -562,7 +562,7 @@ def draw_context_sizes(
     Draw stratified numbers of context tokens: a list of `num_draws` tensors (batch,).
 
     An ensemble over orders of the context can differ from a single order only if the context has at least
-    `MIN_ENSEMBLE_CONTEXT` tokens. For sequence b, the numbers are uniform over the first `num_gaining[b]` such sizes.
+    `MIN_ENSEMBLE_CONTEXT` tokens. Sequence b has `num_gaining[b]` such sizes, and the draws are uniform over them.
     """
     draws = draw_stratified(num_draws, len(num_gaining), generator, num_gaining.device)
     return list(MIN_ENSEMBLE_CONTEXT + (draws * num_gaining).floor().long())

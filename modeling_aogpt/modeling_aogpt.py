@@ -589,7 +589,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
         labels: torch.LongTensor,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> torch.Tensor:
-        """Return the loss of [`compute_loss`], with logits of `hidden_states` (batch, n, hidden_size) in chunks."""
+        """Return the loss of [`compute_loss`] for `hidden_states` (batch, n, hidden_size). Compute logits in chunks."""
         device = self.lm_head.weight.device
         labels = labels.flatten().to(device)
         is_label = labels != -100

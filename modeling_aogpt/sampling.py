@@ -69,7 +69,7 @@ ROW_PROCESSORS = frozenset(
     }
 )
 
-# Logits processors of Transformers that keep the number of columns of the logits of their first call.
+# Logits processors of Transformers that need logits with the same number of columns in every call.
 SIZED_PROCESSORS = frozenset({"SequenceBiasLogitsProcessor"})
 
 # Logits processors of Transformers that run the model themselves, token by token with a cache of their own.

@@ -299,7 +299,7 @@ class ScoreUnmasking(UnmaskingRule):
         return log_linear_noise(self.times[step]).item()
 
     def measure(self, logits: torch.Tensor, probabilities: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return the log of the sum of the score over tokens, without its factor 1 / (e^sigma - 1)."""
+        """Return the log of the sum of all scores s_y of each query, without the factor 1 / (e^sigma - 1)."""
         return {"log_total": logits.double().logsumexp(dim=-1) - math.log(self.num_tokens)}
 
     def select(self, step: int, candidates: Candidates) -> torch.BoolTensor:

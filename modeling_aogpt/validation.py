@@ -192,8 +192,8 @@ def check_mask_token(config: PreTrainedConfig) -> None:
     """Raise a `ValueError` unless `config.mask_token_id` is an integer above all ids of text."""
     if not is_integer(config.mask_token_id) or config.mask_token_id < config.num_valid_tokens:
         raise ValueError(
-            f"`mask_token_id` must be at least `num_valid_tokens` ({config.num_valid_tokens}), because lower ids stand "
-            f"for text, but is {config.mask_token_id!r}."
+            f"`mask_token_id` must be at least `num_valid_tokens` ({config.num_valid_tokens}), the first id that is "
+            f"not text, but is {config.mask_token_id!r}."
         )
 
 

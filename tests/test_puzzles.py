@@ -219,7 +219,7 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     include = f"--include={separate / 'results.json'}"
     with pytest.raises(SystemExit, match=r"`num_puzzles` is 4 in .*, but 5 here"):
         main([runs[0], "--num_puzzles=5", include])
-    with pytest.raises(SystemExit, match=r"has the decodings .*, but here they would be margin"):
+    with pytest.raises(SystemExit, match=r"has the decodings .*, but this command would use margin"):
         main([runs[0], "--num_puzzles=4", "--decodings", "margin", include])
     with pytest.raises(SystemExit, match="several have the same seed"):
         main([runs[0], "--num_puzzles=4", include])

@@ -154,7 +154,7 @@ class CheckpointWriter:
 
     def remove_older(self, newest: Path) -> None:
         """
-        Remove checkpoints of steps before that of `newest`, except for the newest `keep` - 1 and milestones.
+        Remove checkpoints with lower steps than `newest`. Keep the newest `keep` - 1 of them, and all milestones.
 
         A checkpoint of the same step in the other format (file or folder) is also removed.
         """

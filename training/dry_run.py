@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[1]
 # the input of a layer.
 ACTIVATION_BYTES = {"none": 96, "selective": 24, "full": 4}
 CHECKPOINT_BYTES = 16  # per parameter, in float32: weight, moving average and AdamW's two moments
-STATE_BYTES = CHECKPOINT_BYTES + 4  # the same and the gradient
+STATE_BYTES = CHECKPOINT_BYTES + 4  # also the gradient, in float32
 
 
 @dataclass

@@ -19,7 +19,7 @@ from common.models import save_model
 from modeling_aogpt.tokenization import load_tokenizer
 from training.checkpoints import STATE_FILE, Checkpoint, load_checkpoint, load_model, load_newest_checkpoint
 
-PREFIXES = {"ema": "average", "live": "weights"}  # of the names of the tensors in a checkpoint
+PREFIXES = {"ema": "average", "live": "weights"}  # prefixes of the names of tensors in a checkpoint
 
 
 def find_checkpoint(path: Path) -> Checkpoint:

@@ -244,8 +244,8 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
     """
     Return a model with random weights, or the model `init_from` in float32.
 
-    Without `load_weights`, the weights of `init_from` are random. On the meta device (`torch.device("meta")`), return a
-    model without weights.
+    Without `load_weights`, only the configuration is taken from `init_from`, and the weights are random. If the default
+    device is `meta`, the weights contain no data.
 
     Raises:
         ValueError: If the vocabulary of `init_from` differs from that in `config`.

@@ -19,7 +19,7 @@ from training.schedules import learning_rate_at
 
 
 def loss_curve(losses: list[float], training: TrainingArguments) -> dict[str, list[float]]:
-    """Return the last step of each interval of `logging_steps` steps, its learning rate, and the mean loss."""
+    """Return, for each interval of `logging_steps` steps: its last step, the learning rate there, and the mean loss."""
     window = training.logging_steps
     ends = [*range(window, len(losses), window), len(losses)]
     return {

@@ -287,9 +287,9 @@ def compare(question: Question, models: dict[str, list[TrainedModel]]) -> dict[s
         A dictionary for each arm. `num_parameters`, `tokens` and `seconds` (mean over seeds) are numbers. `scores`
         and `differences` (scores minus those of the baseline) have a value for each measure. `curves` contains the bits
         per byte during training, for each kind of order. If the question has `left_to_right`, `gap` is the bits per
-        byte of the arm in random orders, minus those of the `left_to_right` arm left to right. `gap_closed` is 1 minus
-        the gap divided by the baseline's gap. Scores, differences and gaps are computed for each seed, and summarized
-        by `estimate`.
+        byte of the arm in random orders, minus those of the `left_to_right` arm in left-to-right order. `gap_closed`
+        is 1 minus the gap divided by the baseline's gap. Scores, differences and gaps are computed for each seed, and
+        summarized by `estimate`.
 
     Raises:
         ValueError: If the arms were evaluated on different text, or trained on different numbers of tokens.
@@ -442,7 +442,7 @@ def write_trend(trend: Trend, questions: dict[str, Question], command: str, path
         path: Path of the files without a suffix. The JSON files are in the same folder.
     """
     results = [read_json(path.with_name(f"{name}.json"), ("arms", "seeds"), command) for name in trend.questions]
-    # For each line, its label and its arm in each question. The first two are `left_to_right` and `baseline`.
+    # Each line of the figure has a label and an arm of each question. The first two are `left_to_right` and `baseline`.
     groups = zip(*(_sort_arms(questions[name]) for name in trend.questions), strict=True)
     lines = [
         (min(names, key=len), [part["arms"][name] for part, name in zip(results, names, strict=True)])

@@ -210,7 +210,7 @@ def training_texts(size: int, form: Form) -> Iterator[tuple[str, str]]:
     Args:
         size: Number of rows.
         form: `"grid"`: a text is a grid. `"clues"`: a text is a grid in which the clues of a minimal puzzle are in
-            brackets, which mark the context, such as `1[2]34[1]...`. `"puzzle"`: a text is `[PUZZLE=]GRID`. A puzzle
+            brackets, which mark the context, such as `1[2]34[3]...`. `"puzzle"`: a text is `[PUZZLE=]GRID`. A puzzle
             contains the clues of a minimal puzzle, and a random number of the other cells. `"moves"`: a text is
             `[PUZZLE=]MOVES`, with a minimal puzzle (see `_moves_text`).
     """

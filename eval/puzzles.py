@@ -99,7 +99,8 @@ They are longer if other programs use the same cores.
 A model that was trained left to right reads the puzzle, and then writes the solution. In Sudoku, half of its
 tokens are the puzzle. After as many tokens, it has seen half as many solutions as a model that was trained on grids.
 With the corpora `sudoku-N-moves`, it writes the missing cells in the order of a solver that fills in the easiest cells
-first. A cell is three tokens: row, column and digit. Any order of the right cells counts as solved.
+first, and has seen less than a third as many solutions. A cell is three tokens: row, column and digit. Any order of
+the right cells counts as solved.
 
 {recipes}
 """

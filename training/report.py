@@ -112,6 +112,6 @@ def label_axes(axes: Axes, title: str, unit: str, num_steps: int) -> None:
 def use_log_axis(axes: Axes) -> None:
     """Make the y axis logarithmic, with plain numbers as ticks."""
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 4, 5, 7)))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 5, 7)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_locator(NullLocator())

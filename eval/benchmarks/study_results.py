@@ -389,6 +389,11 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
             f"* The gap of an arm is its bits per byte in random orders, minus those of `{question.left_to_right}` "
             f"left to right. *Gap closed* is 1 minus the gap divided by the gap of `{question.baseline}`."
         )
+    if any("left_to_right" not in entry["curves"] for entry in arms.values()):
+        notes.append(
+            "* The learning curve of an encoder is estimated with random masks, and has no left-to-right values. The "
+            "values of the table are exact."
+        )
     if results["unigram"] is not None:
         row = [UNIGRAM, "", "", "", *[f"{results['unigram']:.3f}"] * len(MEASURES)]
         rows.append(row + [""] * (len(header) - len(row)))
@@ -411,7 +416,8 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
         f"# {question.title}",
         f"![Held-out bits per byte]({name}.png)",
         f"The table shows bits per byte on {held_out['bytes']:,} held-out bytes, computed with the moving averages of "
-        f"the weights. Lower is better. {spread}Seconds are the training time of one model.",
+        f"the weights. Lower is better. {spread}Seconds are the training time of one model. In the figure, a thin line "
+        "is one seed, a thick line is the mean over the seeds, and a bar is the confidence interval.",
         markdown_table(header, rows, "l" + "r" * (len(header) - 1)),
         "\n".join(
             [

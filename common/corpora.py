@@ -27,7 +27,7 @@ from typing import Any, get_args
 from datasets import Dataset, IterableDataset, load_dataset, load_dataset_builder
 
 from common import facts, path_star, sudoku
-from common.data_arguments import CorpusArguments, SampleBy
+from common.data_arguments import DataArguments, SampleBy
 from common.files import hash_file
 from modeling_aogpt.validation import check_choice
 
@@ -89,7 +89,7 @@ for _shape in path_star.SHAPES:
     TEST_PUZZLES["path-star-{}-{}".format(*_shape)] = partial(path_star.held_out_texts, *_shape)
 
 
-def _load_built_in(arguments: CorpusArguments) -> dict[str, Dataset]:
+def _load_built_in(arguments: DataArguments) -> dict[str, Dataset]:
     texts: dict[str, list[str]] = {"train": [], "validation": []}
     for key, text in BUILT_IN[arguments.corpus[0]]():
         texts["validation" if is_held_out(key, arguments.validation_fraction) else "train"].append(text)
@@ -157,7 +157,7 @@ class Split:
         return filter(self.is_member, self.rows["text"])
 
 
-def load_corpus(arguments: CorpusArguments) -> dict[str, Split]:
+def load_corpus(arguments: DataArguments) -> dict[str, Split]:
     """Load the splits `train` and `validation`."""
     check_choice("sample_by", arguments.sample_by, get_args(SampleBy))
     name = _check_corpus(arguments)
@@ -182,7 +182,7 @@ def load_corpus(arguments: CorpusArguments) -> dict[str, Split]:
     }
 
 
-def _check_num_documents(arguments: CorpusArguments, found: int) -> None:
+def _check_num_documents(arguments: DataArguments, found: int) -> None:
     if arguments.corpus_documents not in (None, found):
         raise ValueError(
             f"{arguments.name} must have {arguments.corpus_documents:,} documents (`corpus_documents`), but has "
@@ -190,7 +190,7 @@ def _check_num_documents(arguments: CorpusArguments, found: int) -> None:
         )
 
 
-def stream_corpus(arguments: CorpusArguments) -> dict[str, IterableDataset]:
+def stream_corpus(arguments: DataArguments) -> dict[str, IterableDataset]:
     """Return streams of the split `train` and, for a Hub dataset with a validation split, of `validation`."""
     name = _check_corpus(arguments, is_streamed=True)
     if is_hub_name(name):
@@ -214,7 +214,7 @@ def stream_corpus(arguments: CorpusArguments) -> dict[str, IterableDataset]:
     return splits
 
 
-def _check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
+def _check_corpus(arguments: DataArguments, is_streamed: bool = False) -> str:
     """Return the first name in `corpus`. Raise a `ValueError` if the options of the corpus contradict each other."""
     if not arguments.corpus:
         raise ValueError(f"`corpus` is empty. Set `corpus` to one of {sorted(BUILT_IN)}, files, or a Hub dataset.")
@@ -234,7 +234,7 @@ def _check_corpus(arguments: CorpusArguments, is_streamed: bool = False) -> str:
             "`corpus` to files or a glob pattern, such as 'FOLDER/*.txt'."
         )
     hub_options = ("corpus_config", "corpus_revision", "validation_split", "train_split")
-    given = [key for key in hub_options if getattr(arguments, key) != getattr(CorpusArguments, key)]
+    given = [key for key in hub_options if getattr(arguments, key) != getattr(DataArguments, key)]
     if given and (name in BUILT_IN or not is_whole):
         raise ValueError(
             f"{' and '.join(f'`{key}`' for key in given)} can only be set for a Hub dataset, but the corpus is "
@@ -269,7 +269,7 @@ def _not_text(text_column: str, kind: Any) -> ValueError:
     return ValueError(f"Column {text_column!r} must hold text, but holds {kind}. Set `text_column` to another column.")
 
 
-def first_texts(stream: IterableDataset, split: str, arguments: CorpusArguments, count: int) -> list[str]:
+def first_texts(stream: IterableDataset, split: str, arguments: DataArguments, count: int) -> list[str]:
     """Return the first `count` documents that are not empty, or all such documents if there are fewer."""
     texts = list(islice(filter(None, (row[arguments.text_column] for row in stream)), count))
     if not texts:
@@ -277,7 +277,7 @@ def first_texts(stream: IterableDataset, split: str, arguments: CorpusArguments,
     return texts
 
 
-def no_text_error(split: str, arguments: CorpusArguments, is_hashed: bool = False) -> ValueError:
+def no_text_error(split: str, arguments: DataArguments, is_hashed: bool = False) -> ValueError:
     """Return the error for a split without text. With `is_hashed`, hashes decide which documents are in the split."""
     files = arguments.validation_files if split == "validation" else []
     hint = f", or change `validation_fraction` ({arguments.validation_fraction})" if is_hashed else ""
@@ -299,7 +299,7 @@ def is_hub_name(name: str) -> bool:
     return not is_file and not name.endswith((*TEXT_SUFFIXES, *BUILDERS, *COMPRESSED))
 
 
-def _load_hub(arguments: CorpusArguments, streaming: bool = False) -> dict[str, Dataset] | dict[str, IterableDataset]:
+def _load_hub(arguments: DataArguments, streaming: bool = False) -> dict[str, Dataset] | dict[str, IterableDataset]:
     name, train, validation = arguments.corpus[0], arguments.train_split, arguments.validation_split
     try:
         builder = load_dataset_builder(name, arguments.corpus_config, revision=arguments.corpus_revision)
@@ -407,7 +407,7 @@ def load_files(
 # ---------------------------------------------------------------------------------------------------------- sources
 
 
-def describe_sources(arguments: CorpusArguments) -> list[dict[str, Any]]:
+def describe_sources(arguments: DataArguments) -> list[dict[str, Any]]:
     """
     Return descriptions that identify the text of a corpus.
 

@@ -15,8 +15,8 @@ SampleBy = Literal["line", "paragraph", "document"]
 
 
 @dataclass
-class CorpusArguments(Options):
-    """Options that select the text for training and evaluation."""
+class DataArguments(Options):
+    """Options of the data: the corpus, the tokenizer, and how documents become sequences."""
 
     corpus: list[str] = option(
         ["unicode-names"],
@@ -52,17 +52,6 @@ class CorpusArguments(Options):
         "Number of processes that tokenize; by default, one process with several threads.",
         least=1,
     )
-
-    @property
-    def name(self) -> str:
-        """Return the values of `corpus`, separated by spaces."""
-        return " ".join(self.corpus)
-
-
-@dataclass
-class DataArguments(CorpusArguments):
-    """Options of the data: the corpus, the tokenizer, and how documents become sequences."""
-
     tokenizer: str | None = option(None, "Name or folder of a tokenizer; by default, one is trained on the corpus.")
     vocab_size: int = option(1024, "Vocabulary size of the tokenizer that is trained on the corpus.")
     packing: Literal["packed", "documents"] = option(
@@ -90,3 +79,8 @@ class DataArguments(CorpusArguments):
         "documents of the validation split or, without a validation split, of the training split.",
         least=1,
     )
+
+    @property
+    def name(self) -> str:
+        """Return the values of `corpus`, separated by spaces."""
+        return " ".join(self.corpus)

@@ -21,13 +21,18 @@ logger = logging.getLogger(__name__)
 DOCUMENTS_TO_ESTIMATE = 256
 
 
+def _is_text(text: str | None) -> bool:
+    """Return False for null, which JSONL and Parquet files may contain instead of a text."""
+    return text is not None
+
+
 def encode_documents(
     texts: Dataset,
     tokenizer: PreTrainedTokenizerBase,
     with_token_bytes: bool,
     num_workers: int | None = None,
     context_marks: str | None = None,
-    is_member: Callable[[str | None], bool] | None = None,
+    is_member: Callable[[str | None], bool] = _is_text,
 ) -> Dataset:
     """
     Return a dataset with the columns `input_ids`, `num_tokens` and `num_bytes` of the documents in the column `text`.
@@ -39,8 +44,8 @@ def encode_documents(
     If `context_marks` is given (see [`split_context`]), the column `labels` is added. It contains the ids, and -100 for
     tokens of the context. A token that is only partly in the context is not a token of the context.
 
-    If `is_member` is given, only the documents for which it is true are encoded. `num_workers` processes share the
-    documents; None means that no processes are started.
+    Only the documents for which `is_member` is true are encoded; by default, all but null. `num_workers` processes
+    share the documents; None means that no processes are started.
     """
     columns = {"input_ids": Sequence(id_type(tokenizer)), "num_tokens": Value("int64"), "num_bytes": Value("int64")}
     if with_token_bytes:
@@ -61,9 +66,9 @@ def encode_documents(
 
 
 def _encode_members(
-    texts: list[str | None], is_member: Callable[[str | None], bool] | None, columns: list[str], **options: Any
+    texts: list[str | None], is_member: Callable[[str | None], bool], columns: list[str], **options: Any
 ) -> dict[str, list]:
-    members = texts if is_member is None else list(filter(is_member, texts))
+    members = list(filter(is_member, texts))
     return encode_batch(members, **options) if members else {column: [] for column in columns}
 
 

@@ -34,7 +34,7 @@ from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, load_model, read_config
 from common.processes import start_accelerator
 from common.reports import MARKERS, save_figure, style_axes
-from eval.judging import Judge, Sample, short_name, without_padding
+from eval.judging import Judge, Sample, make_samples, short_name
 from eval.metrics.sample_entropy.diversity import distinct, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
 from modeling_aogpt.generation_config import AnyOrderGenerationConfig
@@ -142,9 +142,7 @@ def sample_cell(
             return_dict_in_generate=True,
         )
         passes, rows = passes + output.num_forward_passes, rows + output.num_rows
-        for ids in output.sequences.tolist():
-            kept = without_padding(ids, tokenizer.eos_token_id)
-            samples.append(Sample(kept, tokenizer.decode(kept)))
+        samples += make_samples(output.sequences.tolist(), tokenizer)
     facts = {
         "cell": asdict(cell),
         "seconds": round(time.perf_counter() - started, 2),

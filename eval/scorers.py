@@ -12,7 +12,7 @@ A `measure` is one of three kinds of log-likelihood:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -29,28 +29,22 @@ Batch = dict[str, torch.Tensor]  # output of DataCollatorForAnyOrderLM, on the m
 
 
 @dataclass
-class EstimatorSettings:
+class AnyOrderScorer:
     """
-    Settings of the estimators of log-likelihoods.
+    Scorer of AO-GPT, sigma-GPT and encoder-only masked diffusion models.
 
     Attributes:
+        model: The model.
         ensemble_size: Number M of orders of each context.
         num_ranks: Number of random contexts from which the gain of the ensemble is estimated; must be even. With 0, the
             ensemble is computed at all ranks of an order, which takes about (M - 1) n^2 / 2 rows for n tokens.
         num_times: Number of diffusion times from which an encoder's bound is estimated; must be even.
     """
 
+    model: Model
     ensemble_size: int = 8
     num_ranks: int = 8
     num_times: int = 32
-
-
-@dataclass
-class AnyOrderScorer:
-    """Scorer of AO-GPT, sigma-GPT and encoder-only masked diffusion models."""
-
-    model: Model
-    settings: EstimatorSettings = field(default_factory=EstimatorSettings)
 
     def __post_init__(self) -> None:
         self.is_encoder = isinstance(self.model, MDMEncoderForMaskedLM)
@@ -65,12 +59,12 @@ class AnyOrderScorer:
             options = {
                 # Not batch["orders"]: log_likelihood needs fewer rows if it may draw the contexts itself.
                 "orders": "random",
-                "ensemble_size": self.settings.ensemble_size,
-                "num_ranks": self.settings.num_ranks or None,
+                "ensemble_size": self.ensemble_size,
+                "num_ranks": self.num_ranks or None,
                 "generator": generator,
             }
         elif measure == "any_order" and self.is_encoder:
-            options = {"num_times": self.settings.num_times, "generator": generator}
+            options = {"num_times": self.num_times, "generator": generator}
         ids, mask = batch["input_ids"], batch.get("attention_mask")
         return -self.model.log_likelihood(ids, attention_mask=mask, rows_per_pass=ids.numel(), **options).log_likelihood
 
@@ -116,9 +110,13 @@ Scorer = AnyOrderScorer | CausalScorer
 
 
 def load_scorer(
-    name: str, dtype: torch.dtype, device: torch.device, settings: EstimatorSettings, revision: str | None = None
+    name: str, dtype: torch.dtype, device: torch.device, revision: str | None = None, **settings: int
 ) -> Scorer:
-    """Load a model from a folder or the Hub, and return its scorer. `revision` is a commit of the Hub repository."""
+    """
+    Load a model from a folder or the Hub, and return its scorer.
+
+    `revision` is a commit of the Hub repository. `settings` are arguments of `AnyOrderScorer`.
+    """
     config = read_any_config(name, revision=revision)
     model_class = {AOGPTConfig: AOGPTForAnyOrderLM, MDMEncoderConfig: MDMEncoderForMaskedLM}.get(type(config))
     if model_class is None and type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -128,7 +126,7 @@ def load_scorer(
         )
     model = load_pretrained(model_class or AutoModelForCausalLM, name, revision=revision, dtype=dtype).to(device).eval()
     if model_class is not None:
-        return AnyOrderScorer(model, settings)
+        return AnyOrderScorer(model, **settings)
     check_causal(model, name)
     return CausalScorer(model)
 

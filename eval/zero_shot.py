@@ -50,7 +50,6 @@ from eval.scorers import (
     RANDOM_MEASURES,
     AnyOrderScorer,
     CausalScorer,
-    EstimatorSettings,
     Scorer,
     load_scorer,
 )
@@ -156,10 +155,10 @@ def zero_shot(
     """
     started = time.perf_counter()
     accelerator = start_accelerator()
-    settings = EstimatorSettings(arguments.ensemble_size, arguments.num_ranks, arguments.num_times)
+    settings = {name: getattr(arguments, name) for name in ("ensemble_size", "num_ranks", "num_times")}
     identity = identity or identity_of_weights(model_name)
     weights, revision = (identity, None) if Path(model_name).is_dir() else (None, identity)
-    scorer = load_scorer(model_name, getattr(torch, arguments.dtype), accelerator.device, settings, revision)
+    scorer = load_scorer(model_name, getattr(torch, arguments.dtype), accelerator.device, revision, **settings)
     measures = _choose_measures(scorer, arguments.measures)
     _check_options(scorer, arguments, measures)
     tokenizer = load_tokenizer(arguments.tokenizer or model_name)
@@ -312,16 +311,11 @@ def _load_all(
         yield name, (rows, {"from": arguments.data_dir or "Hub", "split": split} | facts)
 
 
-def _is_text(text: str | None) -> bool:
-    """Return False for null, which JSONL and Parquet files may contain instead of a text."""
-    return text is not None
-
-
 def _make_rows(
     texts: Dataset, tokenizer: PreTrainedTokenizerBase, packing: str, length: int, is_causal: bool
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """Tokenize texts. Return sequences (`input_ids`, `num_tokens` without padding, `num_bytes`), and total counts."""
-    documents = encode_documents(texts, tokenizer, with_token_bytes=True, is_member=_is_text)
+    documents = encode_documents(texts, tokenizer, with_token_bytes=True)
     if packing == "documents":
         rows = pad(documents, length, tokenizer.eos_token_id, "given")[0].to_list()
         if is_causal:  # causal models were not trained on the padding

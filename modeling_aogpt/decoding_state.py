@@ -100,7 +100,7 @@ class DecodingState:
             they are filled in.
         blocks (`torch.LongTensor` of shape `(batch, n)`): Index of the block of each position. A block is filled in
             before all blocks with higher indices.
-        is_padding (`torch.BoolTensor` of shape `(batch, n)`): True at padding, indexed by position.
+        is_token (`torch.BoolTensor` of shape `(batch, n)`): False at padding, indexed by position.
     """
 
     def __init__(
@@ -109,29 +109,30 @@ class DecodingState:
         ids: torch.LongTensor,
         orders: torch.LongTensor,
         blocks: torch.LongTensor,
-        is_padding: torch.BoolTensor,
+        is_token: torch.BoolTensor,
     ) -> None:
-        self.model = model
+        self.model, self.is_token = model, is_token
         is_masked = ids == model.config.mask_token_id
+        is_given = is_token & ~is_masked
         # Values (batch, n), by rank. `orders` contains columns of `ids`. In `positions`, padding does not count.
-        self.orders = group_orders(orders, torch.where(is_padding, 2, is_masked.long()))
+        self.orders = group_orders(orders, torch.where(is_token, is_masked.long(), 2))
         self.ids = index_by_rank(ids, self.orders)  # a masked rank may contain the mask, a draft or a re-masked token
-        self.positions = index_by_rank(token_positions(~is_padding), self.orders)
+        self.positions = index_by_rank(token_positions(is_token), self.orders)
         self.blocks = index_by_rank(blocks, self.orders)
         self.unmasking_steps = torch.full_like(ids, -1)  # step that filled in the rank; -1 if none
         self.token_logprobs = torch.zeros(ids.shape, dtype=torch.float64, device=ids.device)
         # Numbers of ranks, (batch,) on the CPU. Ranks from `num_context` to `ends` - 1 are masked. `ends` is lower than
         # `num_tokens` in sequences that have ended with an end-of-text token.
-        self.num_context = (~is_masked & ~is_padding).sum(dim=-1).cpu()  # unmasked
+        self.num_context = is_given.sum(dim=-1).cpu()  # unmasked
         self.num_given = self.num_context.clone()  # given by the caller
-        self.num_tokens = (~is_padding).sum(dim=-1).cpu()
+        self.num_tokens = is_token.sum(dim=-1).cpu()
         self.ends = self.num_tokens.clone()
         self.num_forward_passes = self.num_rows = 0
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
         columns = torch.arange(ids.shape[1], device=ids.device)
-        first_masked = torch.where(is_masked & ~is_padding, columns, ids.shape[1]).amin(dim=1)
-        last_given = torch.where(is_masked | is_padding, -1, columns).amax(dim=1)
+        first_masked = torch.where(is_masked & is_token, columns, ids.shape[1]).amin(dim=1)
+        last_given = torch.where(is_given, columns, -1).amax(dim=1)
         self.continues_prompt = last_given < first_masked  # (batch,): all given tokens are left of all masks
 
     def query(self, num_queries: torch.LongTensor) -> QueryResult:
@@ -543,8 +544,7 @@ class EncoderDecodingState(DecodingState):
         active = to_device(is_active.nonzero().squeeze(1), device)
         ids, is_token = self.sequences()[active], None
         if (self.num_tokens < self.ids.shape[1]).any():  # without padding, attention is faster without a mask
-            is_token = self.ranks_between(torch.zeros_like(self.num_tokens), self.num_tokens)
-            is_token = index_by_position(is_token, self.orders)[active]
+            is_token = self.is_token[active]
             ids = ids.masked_fill(~is_token, 0)
         levels = None if sigma is None else torch.full(active.shape, sigma, dtype=torch.float64, device=device)
         hidden_states = self.model.model(

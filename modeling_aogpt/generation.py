@@ -219,9 +219,9 @@ class AnyOrderGenerationMixin(GenerationMixin):
         logits_processor: LogitsProcessorList | None,
         streamer: BaseStreamer | None,
     ) -> AnyOrderGenerationOutput:
-        ids, is_padding = self._prepare_inputs(inputs, attention_mask, config)
+        ids, is_token = self._prepare_inputs(inputs, attention_mask, config)
         eos, pad_token_id = self._resolve_eos(config)
-        blocks = block_indices(token_positions(~is_padding), config.block_length, config.stride)
+        blocks = block_indices(token_positions(is_token), config.block_length, config.stride)
         source = OrderSource(
             "left_to_right" if config.is_adaptive else config.order,
             config.block_length,
@@ -229,10 +229,10 @@ class AnyOrderGenerationMixin(GenerationMixin):
             name="order",
             expected=f", one order for each of `num_return_sequences` ({config.num_return_sequences}) per input",
         )
-        orders = source.draw(~is_padding, generator)
+        orders = source.draw(is_token, generator)
         if isinstance(config.order, str):
-            orders = sort_given_tokens(orders, (ids != self.config.mask_token_id) & ~is_padding)
-        state = self.decoding_state_class(self, ids, orders, blocks, is_padding)
+            orders = sort_given_tokens(orders, (ids != self.config.mask_token_id) & is_token)
+        state = self.decoding_state_class(self, ids, orders, blocks, is_token)
         progress = GenerationProgress(state, streamer, config.output_history, will_refine=config.refine_rounds > 0)
         if config.refine_rounds:
             check_refine_length(state, config.refine_length)
@@ -247,7 +247,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         sampler = self._make_sampler(state, config, eos, logits_processor, generator)
         step = sampler.run(0, after_step)
         for _ in range(config.refine_rounds):
-            orders = source.draw(~is_padding, generator)
+            orders = source.draw(is_token, generator)
             state.remask(choose_refined_positions(state, config, generator), orders)
             step = sampler.run(step, after_step)
         progress.finish()
@@ -362,7 +362,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
         """
         Return the ids (batch * num_return_sequences, n) with masks appended, and a boolean tensor of the same shape.
 
-        The boolean tensor is True at padding.
+        The boolean tensor is False at padding.
         """
         mask = self.config.mask_token_id
         if inputs is None:
@@ -387,17 +387,17 @@ class AnyOrderGenerationMixin(GenerationMixin):
         # If the model is offloaded, `self.device` can be the meta device. The inputs then stay where they are.
         inputs = inputs.to(inputs.device if self.device.type == "meta" else self.device, torch.long)
         ids = nn.functional.pad(inputs, (0, length - num_columns), value=mask)
-        is_padding = torch.zeros_like(ids, dtype=torch.bool)
+        is_token = torch.ones_like(ids, dtype=torch.bool)
         if attention_mask is not None:
-            is_padding[:, :num_columns] = attention_mask.to(ids.device) == 0
-        prepare_input_ids(self, ids, ~is_padding, allow_mask=True)
-        if not ((ids == mask) & ~is_padding).any():
+            is_token[:, :num_columns] = attention_mask.to(ids.device) != 0
+        prepare_input_ids(self, ids, is_token, allow_mask=True)
+        if not ((ids == mask) & is_token).any():
             raise ValueError(
                 f"There is nothing to generate: `inputs` contains no mask (id {mask}). Put masks where tokens should "
                 "be filled in, or set `max_new_tokens` or `max_length` to append masks."
             )
         repeats = config.num_return_sequences
-        return ids.repeat_interleave(repeats, dim=0), is_padding.repeat_interleave(repeats, dim=0)
+        return ids.repeat_interleave(repeats, dim=0), is_token.repeat_interleave(repeats, dim=0)
 
     def _check_length(self, length: int, num_columns: int) -> None:
         """Raise a `ValueError` unless sequences of `length` tokens can contain an input of `num_columns` columns."""

@@ -121,24 +121,11 @@ class AnyOrderInfillingMixin:
                 f"`infill` does not accept the argument `{unusable[0]}` of `generate`. Remove it, or pass it to "
                 "`generate` with inputs that have one mask for each token of the chosen `lengths`."
             )
-        if attention_mask is not None:
-            check_tensor("attention_mask", attention_mask)
-            if not attention_mask.all():
-                raise ValueError(
-                    "`attention_mask` marks padding, but `infill` needs one text without padding. Remove the padding "
-                    "and `attention_mask`. (`padded_length` adds padding after the text.)"
-                )
-            if isinstance(input_ids, torch.Tensor) and attention_mask.numel() != input_ids.numel():
-                raise ValueError(
-                    "`attention_mask` must have one value for each token, but `input_ids` has shape "
-                    f"{tuple(input_ids.shape)} and `attention_mask` {tuple(attention_mask.shape)}. Remove "
-                    "`attention_mask`."
-                )
         texts = input_ids if isinstance(input_ids, list) else [input_ids]
         if not texts:
             raise ValueError("`input_ids` is an empty list. Pass at least one text.")
-        if attention_mask is not None and texts is input_ids:
-            raise ValueError("`attention_mask` is for one text, but `input_ids` is a list. Remove `attention_mask`.")
+        if attention_mask is not None:
+            check_mask_of_text(attention_mask, input_ids)
         candidates, candidate_ids = [], []
         for number, text in enumerate(texts):
             try:
@@ -272,6 +259,23 @@ class AnyOrderInfillingMixin:
         sequences = self.generate(pad_sequence(texts, batch_first=True), generator=generator, **kwargs)
         samples = sequences.unflatten(0, (len(texts), -1))
         return [samples[number, :, : len(text)] for number, text in enumerate(texts)]
+
+
+def check_mask_of_text(attention_mask: torch.Tensor, input_ids: object) -> None:
+    """Raise a `ValueError` unless `attention_mask` is the mask of one text without padding."""
+    check_tensor("attention_mask", attention_mask)
+    if not attention_mask.all():
+        raise ValueError(
+            "`attention_mask` marks padding, but `infill` needs one text without padding. Remove the padding and "
+            "`attention_mask`. (`padded_length` adds padding after the text.)"
+        )
+    if isinstance(input_ids, list):
+        raise ValueError("`attention_mask` is for one text, but `input_ids` is a list. Remove `attention_mask`.")
+    if isinstance(input_ids, torch.Tensor) and attention_mask.numel() != input_ids.numel():
+        raise ValueError(
+            "`attention_mask` must have one value for each token, but `input_ids` has shape "
+            f"{tuple(input_ids.shape)} and `attention_mask` {tuple(attention_mask.shape)}. Remove `attention_mask`."
+        )
 
 
 def combine_lengths(lengths: list[Sequence[int]], most: int) -> list[tuple[int, ...]]:

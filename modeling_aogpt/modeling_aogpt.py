@@ -464,7 +464,6 @@ class AOGPTModel(AOGPTStack):
         self.layers = nn.ModuleList(AOGPTLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
         self.modulation = TargetModulation(config, 2) if config.target_injection == "adaln" else None
         self.norm = make_norm(config)
-        self.gradient_checkpointing = False
         self.post_init()
 
     def _embed(self, input_ids: torch.LongTensor, positions: torch.LongTensor) -> torch.Tensor:
@@ -951,10 +950,9 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
 
     def _make_rows(self, input_ids: torch.LongTensor, position_ids: torch.LongTensor) -> dict[str, torch.LongTensor]:
         """Return the start row and a row for each token, as keyword arguments of `AOGPTModel.forward`."""
-        start = torch.full_like(input_ids[:, :1], -1)
-        positions = torch.cat((start, position_ids.expand_as(input_ids)), dim=1)
+        positions = F.pad(position_ids.expand_as(input_ids), (1, 0), value=-1)
         return {
-            "input_ids": torch.cat((torch.zeros_like(start), input_ids), dim=1),
+            "input_ids": F.pad(input_ids, (1, 0)),
             "positions": positions,
             "target_positions": (positions + 1).clamp(max=self.config.max_position_embeddings - 1),
         }

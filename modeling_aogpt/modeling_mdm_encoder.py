@@ -116,7 +116,6 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         self.layers = nn.ModuleList(MDMEncoderLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
         self.modulation = TargetModulation(config, 2) if config.target_injection in ("adaln", "sigma") else None
         self.norm = make_norm(config)
-        self.gradient_checkpointing = False
         self.post_init()
 
     @capture_outputs

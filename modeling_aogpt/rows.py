@@ -142,6 +142,5 @@ def add_start_row(mask: torch.BoolTensor) -> torch.BoolTensor:
 
     All rows attend to the start row, and the start row attends only to itself.
     """
-    mask = torch.nn.functional.pad(mask, (1, 0), value=True)
-    start = torch.nn.functional.pad(torch.zeros_like(mask[:, :, :1, 1:]), (1, 0), value=True)
-    return torch.cat((start, mask), dim=2)
+    mask = torch.nn.functional.pad(mask, (0, 0, 1, 0), value=False)
+    return torch.nn.functional.pad(mask, (1, 0), value=True)

@@ -62,7 +62,7 @@ def masked_fractions(num_steps: int, schedule: str) -> torch.Tensor:
     return fractions
 
 
-def draw_unmasking_steps(
+def draw_step_sizes(
     num_masked: torch.LongTensor,
     num_steps: int,
     schedule: str,
@@ -70,39 +70,37 @@ def draw_unmasking_steps(
     generator: torch.Generator | None = None,
 ) -> torch.LongTensor:
     """
-    Draw the index of the step at which each of the `num_masked` (batch,) masked ranks is unmasked.
+    Draw the number of ranks that each step unmasks, for sequences with `num_masked` (batch,) masked ranks.
 
     The `schedule` gives the expected fraction t_k of positions that are masked after step k (counted from 1). With
     `unmasking="bernoulli"` (Lemma 4.1), the step of each position is drawn independently, and is k with probability
-    t_{k-1} - t_k. The drawn steps are sorted and assigned to the ranks. In a uniformly random order, positions are
-    exchangeable, so sorting does not change the distribution. With `"fixed_count"` (as in the released code), the first
-    floor(m (1 - t_k)) of the m masked ranks of a sequence are unmasked after step k, but each step unmasks at least one
-    rank while any rank is masked.
+    t_{k-1} - t_k. The first step then unmasks the first ranks, the second step the next ranks, and so on. In a
+    uniformly random order, positions are exchangeable, so this does not change the distribution. With `"fixed_count"`
+    (as in the released code), the first floor(m (1 - t_k)) of the m masked ranks of a sequence are unmasked after step
+    k, but each step unmasks at least one rank while any rank is masked.
 
     Returns:
-        `torch.LongTensor` (batch, max(num_masked)) on the CPU. The first m values of each sequence are indices of steps
-        from 0 to `num_steps` - 1, in non-decreasing order. The remaining values are `num_steps`.
+        `torch.LongTensor` (batch, num_steps) on the CPU. The sum over the steps is `num_masked`.
 
     Examples:
-        >>> draw_unmasking_steps(torch.tensor([6, 3]), 3, "linear", "fixed_count")
-        tensor([[0, 0, 1, 1, 2, 2],
-                [0, 1, 2, 3, 3, 3]])
+        >>> draw_step_sizes(torch.tensor([6, 3]), 3, "linear", "fixed_count")
+        tensor([[2, 2, 2],
+                [1, 1, 1]])
     """
     num_masked = num_masked.cpu()
-    length = int(num_masked.max())
     fractions = masked_fractions(num_steps, schedule)
-    ranks = torch.arange(length, device="cpu").repeat(len(num_masked), 1)
     if unmasking == "bernoulli":
+        length = int(num_masked.max())
         draws = draw_uniform(len(num_masked), length, generator=generator, device="cpu")
         # Draws in [1 - t_k, 1 - t_{k+1}) are mapped to step k (counted from 0).
         steps = torch.bucketize(draws, 1 - fractions[1:-1], right=True)
-    else:
-        # Without 1e-9, a rounding error of the grid could turn an exact integer into the next lower integer.
-        targets = (num_masked[:, None] * (1 - fractions[1:]) + 1e-9).floor().long()
-        counts = torch.arange(1, num_steps + 1, device="cpu")  # after each step, if it unmasks a single rank
-        ends = counts + (targets - counts).clamp(min=0).cummax(dim=1).values
-        steps = torch.searchsorted(ends, ranks, right=True)
-    return steps.masked_fill(ranks >= num_masked[:, None], num_steps).sort(dim=-1).values
+        is_masked = torch.arange(length, device="cpu") < num_masked[:, None]
+        return num_masked.new_zeros(len(num_masked), num_steps).scatter_add(1, steps, is_masked.long())
+    # Without 1e-9, a rounding error of the grid could turn an exact integer into the next lower integer.
+    targets = (num_masked[:, None] * (1 - fractions[1:]) + 1e-9).floor().long()
+    counts = torch.arange(1, num_steps + 1, device="cpu")  # after each step, if it unmasks a single rank
+    ends = counts + (targets - counts).clamp(min=0).cummax(dim=1).values
+    return torch.minimum(ends, num_masked[:, None]).diff(dim=1, prepend=torch.zeros_like(num_masked)[:, None])
 
 
 # --------------------------------------------------------------------------------------------------------- certainty
@@ -175,7 +173,7 @@ class UnmaskingRule:
 
 class ScheduledUnmasking(UnmaskingRule):
     """
-    Rule that draws the numbers of ranks for all steps before the first pass (see [`draw_unmasking_steps`]).
+    Rule that draws the numbers of ranks for all steps before the first pass (see [`draw_step_sizes`]).
 
     Without `num_steps`, one position is unmasked at a time. If the rule is used again for refinement, the number of
     steps is reduced in proportion to the number of masked ranks.
@@ -195,9 +193,9 @@ class ScheduledUnmasking(UnmaskingRule):
             num_steps, unmasking = num_masked, "fixed_count"
         else:
             num_steps, unmasking = math.ceil(self.num_steps * num_masked / self._initial_num_masked), self.unmasking
-        plan = draw_unmasking_steps(state.num_masked, num_steps, self.schedule, unmasking, self.generator)
-        for step in range(num_steps):
-            yield step, torch.minimum((plan == step).sum(dim=-1), state.num_masked)
+        plan = draw_step_sizes(state.num_masked, num_steps, self.schedule, unmasking, self.generator)
+        for step, num_planned in enumerate(plan.unbind(dim=1)):
+            yield step, torch.minimum(num_planned, state.num_masked)
 
 
 class AdaptiveUnmasking(UnmaskingRule):

@@ -103,9 +103,9 @@ def test_dependent_defaults(config: Path) -> None:
     ],
 )
 def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, nearest: str) -> None:
-    with pytest.raises(ValueError, match=rf"Unknown key '--{key}=1' on the command line\. Did you mean '{nearest}'"):
+    with pytest.raises(ValueError, match=rf"Unknown key '--{key}=1' on the command line\. Did you mean `{nearest}`"):
         parse_arguments([str(config), f"--{key}=1"])
-    with pytest.raises(ValueError, match=rf"Unknown key '{key}' in .*my_run.yaml\. Did you mean '{nearest}'"):
+    with pytest.raises(ValueError, match=rf"Unknown key '{key}' in .*my_run.yaml\. Did you mean `{nearest}`"):
         parse_arguments(add_lines(config, f"{key}: 1"))
 
 
@@ -447,7 +447,7 @@ def test_a_base_may_be_null(config: Path, null: str) -> None:
         ("base: top.yaml", "top.yaml -> .*top.yaml: the files name each other as `base`"),
         ("base: ../recipes/top.yaml", "top.yaml -> .*top.yaml: the files name each other as `base`"),
         ("base: [my_run.yaml]", "`base` must have a single value"),
-        ("base: typo.yaml", r"Unknown key 'learnin_rate' in .*typo.yaml\. Did you mean 'learning_rate'"),
+        ("base: typo.yaml", r"Unknown key 'learnin_rate' in .*typo.yaml\. Did you mean `learning_rate`"),
     ],
 )
 def test_a_wrong_base_is_an_error(tmp_path: Path, line: str, message: str) -> None:

@@ -155,7 +155,7 @@ def test_compiled_pass_copies_neither_cache_nor_tables() -> None:
 
     model.model.compile(backend=aot_autograd(fw_compiler=inspect), fullgraph=True)
     masks, zeros = torch.full((1, 512), model.config.mask_token_id), torch.zeros(1, 512, dtype=torch.long)
-    state = CachedDecodingState(model, masks, torch.arange(512)[None], zeros, zeros.bool())
+    state = CachedDecodingState(model, masks, torch.arange(512)[None], zeros, zeros == 0)
     with torch.no_grad():
         state.query(torch.tensor([2]))
     assert max(output_sizes) <= next(state.cache.tensors()).numel()

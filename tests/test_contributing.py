@@ -64,7 +64,7 @@ def test_the_order(tiny_model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPat
 @pytest.mark.usefixtures("datasets_cache")
 def test_the_corpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(corpora.BUILT_IN, "python-keywords", run_snippet("corpus")["python_keywords"])
-    splits = corpora.load_corpus(corpora.CorpusArguments(["python-keywords"], validation_fraction=0.2))
+    splits = corpora.load_corpus(corpora.DataArguments(["python-keywords"], validation_fraction=0.2))
     texts = [f"The keyword {word}." for word in keyword.kwlist]
     held_out = [f"The keyword {word}." for word in keyword.kwlist if corpora.is_held_out(word, 0.2)]
     assert list(splits["validation"]) == held_out

@@ -295,20 +295,6 @@ def test_other_files_written_by_torch_are_errors(checkpoint: Any, tmp_path: Path
     conversion_error(checkpoint, tmp_path)
 
 
-class Trap:
-    """Object that creates a file when it is unpickled."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
-        return Path.touch, (self.path,)
-
-
-def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
-    conversion_error({"model": {}, "model_args": {}, "trap": Trap(tmp_path / "trap")}, tmp_path)
-
-
 @AOGPT_ONLY
 @pytest.mark.parametrize("offset", [0.3, 0.6, 0.9])
 def test_a_file_with_a_wrong_byte_is_an_error(released: Checkpoint, tmp_path: Path, offset: float) -> None:

@@ -22,7 +22,7 @@ from common.corpora import (
     stream_corpus,
     unicode_names,
 )
-from common.data_arguments import CorpusArguments
+from common.data_arguments import DataArguments
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -55,7 +55,7 @@ def test_unicode_names_exclude_numbered_families() -> None:
 
 @pytest.mark.skipif(unicodedata.unidata_version != "14.0.0", reason="the numbers are those of Unicode 14")
 def test_unicode_names_count() -> None:
-    splits = load_corpus(CorpusArguments())
+    splits = load_corpus(DataArguments())
     assert (len(list(splits["train"])), len(list(splits["validation"]))) == (25_534, 1_376)
 
 
@@ -74,14 +74,14 @@ def test_the_validation_split_depends_only_on_the_text() -> None:
 
 
 def test_text_files_are_split_by_hash(lines: Path) -> None:
-    splits = load_corpus(CorpusArguments([str(lines)], validation_fraction=0.2))
+    splits = load_corpus(DataArguments([str(lines)], validation_fraction=0.2))
     assert list(splits["validation"]) == [word for word in WORDS if is_held_out(word, 0.2)]
     assert list(splits["train"]) == [word for word in WORDS if not is_held_out(word, 0.2)]
 
 
 def test_validation_files_are_held_out(lines: Path, tmp_path: Path) -> None:
     (tmp_path / "held_out.txt").write_text("one\ntwo\n")
-    splits = load_corpus(CorpusArguments([str(lines)], validation_files=[str(tmp_path / "held_out.txt")]))
+    splits = load_corpus(DataArguments([str(lines)], validation_files=[str(tmp_path / "held_out.txt")]))
     assert list(splits["train"]) == WORDS
     assert list(splits["validation"]) == ["one", "two"]
 
@@ -99,7 +99,7 @@ def test_supported_kinds_of_files(kind: str, tmp_path: Path) -> None:
         with opener(path, "wt") as file:
             file.write(plain)
     splits = load_corpus(
-        CorpusArguments([str(path)], text_column="text" if kind.startswith("txt") else "body", validation_fraction=0.3)
+        DataArguments([str(path)], text_column="text" if kind.startswith("txt") else "body", validation_fraction=0.3)
     )
     assert splits["train"].rows.column_names == ["text"]
     assert sorted([*splits["train"], *splits["validation"]]) == sorted(WORDS)
@@ -118,7 +118,7 @@ def test_units_of_plain_text(sample_by: str, documents: list[str], tmp_path: Pat
     (tmp_path / "a.txt").write_text("a\nb\n\nc\n")
     (tmp_path / "b.txt").write_text("held\n\nout")
     splits = load_corpus(
-        CorpusArguments([str(tmp_path / "a.txt")], validation_files=[str(tmp_path / "b.txt")], sample_by=sample_by)
+        DataArguments([str(tmp_path / "a.txt")], validation_files=[str(tmp_path / "b.txt")], sample_by=sample_by)
     )
     assert list(splits["train"]) == documents
     assert len(list(splits["validation"])) == len(documents)
@@ -138,12 +138,12 @@ def test_validation_split_of_a_data_set(tmp_path: Path) -> None:
         (tmp_path / "set").mkdir(exist_ok=True)
         (tmp_path / "set" / f"{split}.jsonl").write_text(json.dumps({"text": split}) + "\n")
     folder = str(tmp_path / "set")
-    assert list(load_corpus(CorpusArguments([folder]))["validation"]) == ["validation"]
-    assert list(load_corpus(CorpusArguments([folder], validation_split="test"))["validation"]) == ["test"]
+    assert list(load_corpus(DataArguments([folder]))["validation"]) == ["validation"]
+    assert list(load_corpus(DataArguments([folder], validation_split="test"))["validation"]) == ["test"]
     with pytest.raises(ValueError, match=r"no split 'dev'\. Choose one of its splits: train, validation, test"):
-        load_corpus(CorpusArguments([folder], validation_split="dev"))
+        load_corpus(DataArguments([folder], validation_split="dev"))
     with pytest.raises(ValueError, match="`train_split` and `validation_split` are both 'train'"):
-        load_corpus(CorpusArguments([folder], validation_split="train"))
+        load_corpus(DataArguments([folder], validation_split="train"))
 
 
 def test_sizes_of_a_data_set_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -154,7 +154,7 @@ def test_sizes_of_a_data_set_are_logged(tmp_path: Path, caplog: pytest.LogCaptur
     sizes = "dataset_info:\n  features: [{name: text, dtype: string}]\n  download_size: 24000000000\n  dataset_size: 99"
     (folder / "README.md").write_text(f"---\n{sizes}\n---\n")
     with caplog.at_level(logging.INFO):
-        load_corpus(CorpusArguments([str(folder)]))
+        load_corpus(DataArguments([str(folder)]))
     assert "24.0 GB to download and 0.0 GB of documents, unless they are cached" in caplog.text
 
 
@@ -167,15 +167,15 @@ def test_the_first_part_of_a_data_set_is_an_error(tmp_path: Path, is_streamed: b
     with pytest.raises(
         ValueError, match=r"are in partial-train, .* Set `corpus_revision` to a revision with the whole"
     ):
-        load(CorpusArguments([str(tmp_path / "set")]))
+        load(DataArguments([str(tmp_path / "set")]))
     folder.rename(tmp_path / "set" / "plain_text" / "train")
-    assert load(CorpusArguments([str(tmp_path / "set")])).keys() >= {"train"}
+    assert load(DataArguments([str(tmp_path / "set")])).keys() >= {"train"}
 
 
 def test_another_number_of_documents_is_an_error(lines: Path) -> None:
-    assert load_corpus(CorpusArguments([str(lines)], corpus_documents=200)).keys() == {"train", "validation"}
+    assert load_corpus(DataArguments([str(lines)], corpus_documents=200)).keys() == {"train", "validation"}
     with pytest.raises(ValueError, match=r"lines.txt must have 8,013,769 documents .* but has 200\."):
-        load_corpus(CorpusArguments([str(lines)], corpus_documents=8_013_769))
+        load_corpus(DataArguments([str(lines)], corpus_documents=8_013_769))
 
 
 @pytest.mark.parametrize(
@@ -220,4 +220,4 @@ def test_wrong_arguments_are_errors(lines: Path, tmp_path: Path) -> None:
     ]
     for message, corpus, options in cases:
         with pytest.raises(ValueError, match=message):
-            load_corpus(CorpusArguments(corpus, **options))
+            load_corpus(DataArguments(corpus, **options))

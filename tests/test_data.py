@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from common.commands import Parser
 from common.corpora import describe_sources, first_texts, keep_text, load_corpus
 from common.data import Data, load_data
-from common.data_arguments import CorpusArguments, DataArguments
+from common.data_arguments import DataArguments
 from common.files import hash_file
 from common.sequences import PackedRows, split_context
 from common.tokenization import train_tokenizer
@@ -357,11 +357,11 @@ def test_other_splits_of_a_dataset(tmp_path: Path) -> None:
         lines = [json.dumps({"text": f"{split} {number}"}) for number in range(20)]
         (tmp_path / "set" / f"{split}.jsonl").write_text("\n".join(lines))
     folder = str(tmp_path / "set")
-    loaded = load_corpus(CorpusArguments([folder], train_split="test"))
+    loaded = load_corpus(DataArguments([folder], train_split="test"))
     assert [{text.split()[0] for text in split} for split in loaded.values()] == [{"test"}, {"validation"}]
-    loaded = load_corpus(CorpusArguments([folder], train_split="validation", validation_fraction=0.3))
+    loaded = load_corpus(DataArguments([folder], train_split="validation", validation_fraction=0.3))
     assert sorted(chain(*loaded.values())) == sorted(f"validation {number}" for number in range(20))
-    sources = describe_sources(CorpusArguments([folder], train_split="test", validation_split="train"))
+    sources = describe_sources(DataArguments([folder], train_split="test", validation_split="train"))
     assert [source["name"] for source in sources] == ["test.jsonl", "train.jsonl"]
 
 

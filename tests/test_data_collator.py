@@ -138,7 +138,6 @@ def test_positions_without_labels_are_the_context() -> None:
             "Sequences of 1 tokens need padding to 2. Set `pad_token_id`",
         ),
         ({"pad_token_id": 0}, [{"input_ids": [1]}, {"input_ids": []}], "Feature 1 has no tokens. Remove empty texts"),
-        ({"left_to_right_fraction": 1.5}, [], "`left_to_right_fraction` must be a number between 0 and 1, but is 1.5"),
         (
             {},
             [{"input_ids": [1], "left_to_right_fraction": -1}],

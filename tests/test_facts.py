@@ -6,7 +6,7 @@ import pytest
 
 from common import facts
 from common.corpora import load_corpus
-from common.data_arguments import CorpusArguments
+from common.data_arguments import DataArguments
 
 TEXTS = {text for _, text in facts.training_texts()}
 
@@ -46,6 +46,6 @@ def test_questions(kind: str, name_first: str, description_first: str) -> None:
 
 @pytest.mark.usefixtures("datasets_cache")
 def test_the_validation_split_contains_known_facts() -> None:
-    splits = {name: set(split) for name, split in load_corpus(CorpusArguments(["facts"])).items()}
+    splits = {name: set(split) for name, split in load_corpus(DataArguments(["facts"])).items()}
     assert splits["train"] == TEXTS
     assert splits["validation"] < TEXTS

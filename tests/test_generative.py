@@ -15,8 +15,8 @@ from PIL import Image
 from transformers import PreTrainedTokenizerFast
 
 from common.tokenization import train_tokenizer
-from eval.generative import GenerativeArguments, generative, main, without_padding
-from eval.judging import Judge, Sample
+from eval.generative import GenerativeArguments, generative, main
+from eval.judging import Judge, Sample, without_padding
 from eval.tables import GENERATIVE, generative_table
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import load_tokenizer

@@ -7,7 +7,7 @@ import pytest
 
 from common import path_star
 from common.corpora import BUILT_IN, load_corpus
-from common.data_arguments import CorpusArguments
+from common.data_arguments import DataArguments
 from common.sequences import split_context
 
 
@@ -57,7 +57,7 @@ def test_splits_have_no_graph_in_common(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(path_star, "NUM_DRAWN", 1000)
     monkeypatch.setattr(path_star, "NODES", "abcdef")  # 60 graphs of two edges, which are drawn repeatedly
     monkeypatch.setitem(BUILT_IN, "path-star-2-5", partial(path_star.training_texts, 2, 2))
-    splits = load_corpus(CorpusArguments(["path-star-2-5"], validation_fraction=0.3)).values()
+    splits = load_corpus(DataArguments(["path-star-2-5"], validation_fraction=0.3)).values()
     texts = [[split_context(text, "[]")[0] for text in split] for split in splits]
     texts += [[text for _, text in path_star.held_out_texts(2, 2, 300)]]
     graphs = [{frozenset(paths_of(text)) for text in split} for split in texts]

@@ -226,7 +226,7 @@ def test_all_sets_of_neighbouring_generated_positions_are_equally_likely() -> No
     ids = torch.full((6000, 8), 11)
     ids[:, [0, 4]] = 1
     zeros = torch.zeros_like(ids)
-    state = CachedDecodingState(model, ids, torch.arange(8).expand(6000, -1), zeros, zeros.bool())
+    state = CachedDecodingState(model, ids, torch.arange(8).expand(6000, -1), zeros, zeros == 0)
     selected = choose_refined_positions(state, AnyOrderGenerationConfig(refine_rounds=1, refine_length=3), seeded())
     generated = [1, 2, 3, 5, 6, 7]
     allowed = {tuple(sorted(generated[(start + offset) % 6] for offset in range(3))) for start in range(6)}

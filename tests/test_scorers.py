@@ -27,7 +27,7 @@ from common.models import identity_of_weights, load_model, longest_sequence
 from eval.benchmarks import speed
 from eval.benchmarks.contenders import load_causal_lm
 from eval.judging import Judge
-from eval.scorers import AnyOrderScorer, CausalScorer, EstimatorSettings, load_scorer
+from eval.scorers import AnyOrderScorer, CausalScorer, load_scorer
 from eval.scoring import score_rows
 from modeling_aogpt import (
     AOGPTConfig,
@@ -52,7 +52,7 @@ def batch() -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("num_ranks", [0, 4])
 def test_measures_of_a_decoder(tiny_model: AOGPTForAnyOrderLM, num_ranks: int) -> None:
-    scorer, given = AnyOrderScorer(tiny_model, EstimatorSettings(ensemble_size=3, num_ranks=num_ranks)), batch()
+    scorer, given = AnyOrderScorer(tiny_model, ensemble_size=3, num_ranks=num_ranks), batch()
     expected = {
         "left_to_right": tiny_model.log_likelihood(IDS),
         "any_order": tiny_model.log_likelihood(IDS, orders=given["orders"]),
@@ -67,7 +67,7 @@ def test_measures_of_a_decoder(tiny_model: AOGPTForAnyOrderLM, num_ranks: int) -
 
 
 def test_measures_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
-    scorer = AnyOrderScorer(encoder, EstimatorSettings(num_times=6))
+    scorer = AnyOrderScorer(encoder, num_times=6)
     expected = {
         "left_to_right": encoder.log_likelihood(IDS, orders="left_to_right"),
         "any_order": encoder.log_likelihood(IDS, num_times=6, generator=seeded(1)),
@@ -100,7 +100,7 @@ def test_seeds_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
 @pytest.mark.parametrize(
     "load",
     [
-        lambda name: load_scorer(name, torch.float32, torch.device("cpu"), EstimatorSettings()),
+        lambda name: load_scorer(name, torch.float32, torch.device("cpu")),
         load_model,
         lambda name: speed.measure(speed.SpeedArguments(name, device="cpu"), "command"),
         lambda name: convert(name, Path(name) / "out"),
@@ -166,14 +166,14 @@ def test_longest_sequence_is_that_of_the_text_model() -> None:
 
 
 def test_kinds_of_models(encoder: MDMEncoderForMaskedLM, tiny_model: AOGPTForAnyOrderLM, tmp_path: Path) -> None:
-    arguments = torch.float32, torch.device("cpu"), EstimatorSettings(num_times=6)
+    arguments = torch.float32, torch.device("cpu")
     for model in (encoder, tiny_model):
         model.save_pretrained(tmp_path)
-        scorer = load_scorer(str(tmp_path), *arguments)
+        scorer = load_scorer(str(tmp_path), *arguments, num_times=6)
         assert isinstance(scorer, AnyOrderScorer)
         assert scorer.is_encoder == (model is encoder)
         assert type(scorer.model) is type(model)
-        assert scorer.settings.num_times == 6
+        assert scorer.num_times == 6
         assert not scorer.model.training
     BertModel(BertConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=1)).save_pretrained(
         tmp_path / "vision"
@@ -200,12 +200,12 @@ def test_models_that_attend_to_later_tokens_are_refused(
     tiny_tokenizer.save_pretrained(tmp_path)
     message = rf"\({config_class.model_type}\) has no perplexity, because it is not causal"
     with pytest.raises(ValueError, match=message):
-        load_scorer(str(tmp_path), dtype, torch.device("cpu"), EstimatorSettings())
+        load_scorer(str(tmp_path), dtype, torch.device("cpu"))
     with pytest.raises(ValueError, match=message):
         Judge(str(tmp_path), torch.device("cpu"), dtype)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"is_decoder": True}))
-    assert isinstance(load_scorer(str(tmp_path), dtype, torch.device("cpu"), EstimatorSettings()), CausalScorer)
+    assert isinstance(load_scorer(str(tmp_path), dtype, torch.device("cpu")), CausalScorer)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -214,5 +214,5 @@ def test_causal_models_are_accepted(config_class: type, dtype: torch.dtype, tmp_
     torch.manual_seed(0)
     config = config_class(**SIZES, num_key_value_heads=2, initializer_range=0.5)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
-    scorer = load_scorer(str(tmp_path), dtype, torch.device("cpu"), EstimatorSettings())
+    scorer = load_scorer(str(tmp_path), dtype, torch.device("cpu"))
     assert isinstance(scorer, CausalScorer)

@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast, set_seed
 from common.data_arguments import DataArguments
 from eval.benchmarks import speed_quality, study_results
 from eval.benchmarks.speed_quality import SpeedQualityArguments, compare, judge_samples, main
-from eval.judging import Judge, Sample
+from eval.judging import Judge, Sample, without_padding
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
 from tests.references import causal_nats, random_encoder
 
@@ -83,7 +83,7 @@ def test_quality_is_that_of_the_timed_samples(
     )
     (point,) = compare([folder], arguments)["points"]
     assert point["seconds"] == 6.0  # median per sequence
-    kept = [ids if 13 not in ids[-1:] else speed_quality.without_padding(ids, 13) for ids in drawn]
+    kept = [ids if 13 not in ids[-1:] else without_padding(ids, 13) for ids in drawn]
     assert len(drawn) == 6
     tokens = sum(len(ids) - 1 for ids in kept)
     assert point["perplexity"] == pytest.approx(math.exp(sum(causal_nats(judge, ids) for ids in kept) / tokens))

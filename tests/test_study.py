@@ -388,8 +388,8 @@ def test_arms_of_the_studies_are_valid(path: Path, tmp_path: Path) -> None:
             | {"trends": {"all": TREND | {"questions": ["first", "second"]}}},
             r"must have the same number of arms, but do not \(first: 2, second: 1\)",
         ),
-        ({"settings": {"learning_rat": "1"}}, "Did you mean 'learning_rate'"),
-        ({"arms": {"one": {}, "two": {"init_from": "one", "learning_rat": "1"}}}, "Did you mean 'learning_rate'"),
+        ({"settings": {"learning_rat": "1"}}, "Did you mean `learning_rate`"),
+        ({"arms": {"one": {}, "two": {"init_from": "one", "learning_rat": "1"}}}, "Did you mean `learning_rate`"),
     ],
 )
 def test_mistakes_in_the_file_are_errors(change: dict[str, Any], message: str, tmp_path: Path) -> None:

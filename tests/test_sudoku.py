@@ -6,7 +6,7 @@ import pytest
 
 from common import sudoku
 from common.corpora import load_corpus
-from common.data_arguments import CorpusArguments
+from common.data_arguments import DataArguments
 from common.sequences import split_context
 
 
@@ -121,7 +121,7 @@ def test_held_out_grids_exclude_only_relabelled_training_grids() -> None:
 @pytest.mark.parametrize("corpus", ["sudoku-4", "sudoku-4-clues", "sudoku-4-puzzles", "sudoku-4-moves"])
 @pytest.mark.usefixtures("datasets_cache")
 def test_splits_have_no_class_in_common(corpus: str) -> None:
-    splits = load_corpus(CorpusArguments([corpus], validation_fraction=0.3))
+    splits = load_corpus(DataArguments([corpus], validation_fraction=0.3))
     classes = [{class_of(clues_of(text)[1]) for text in split} for split in splits.values()]
     test = {class_of(sudoku.to_text(solution)) for _, solution in sudoku.held_out_puzzles(4, 30)}
     assert all(len(grids) > 0 for grids in (*classes, test))

@@ -18,7 +18,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from common import models
 from common.models import identity_of_weights
-from eval.scorers import CausalScorer, EstimatorSettings, load_scorer
+from eval.scorers import CausalScorer, load_scorer
 from eval.scoring import Journal, compute_metrics, ratio_with_error, score_rows, wilson_interval
 from eval.tables import PUBLISHED, SIZES
 from eval.zero_shot import ScoringArguments, choose_length, format_report, main, output_paths, zero_shot
@@ -356,7 +356,7 @@ def test_a_new_revision_on_the_hub_is_scored_from_the_start(
     monkeypatch.setattr("eval.scorers.AnyOrderScorer.negative_log_likelihood", None)  # nothing is left to score
     assert text_results(score_as(revisions[0]))["measures"] == one
     newest, given = (
-        load_scorer(name, torch.float32, torch.device("cpu"), EstimatorSettings(), revision).model.lm_head.weight
+        load_scorer(name, torch.float32, torch.device("cpu"), revision).model.lm_head.weight
         for revision in (None, revisions[1])
     )
     assert not torch.equal(newest, given)

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Settings of a run. They are read from a YAML file, and `--key value` on the command line overrides them."""
 
-import difflib
 import json
 import math
 import re
@@ -21,6 +20,7 @@ from common.models import find_model, read_config
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.configuration_aogpt import MAX_SIZES
 from modeling_aogpt.data_collator import OrderDistribution
+from modeling_aogpt.validation import suggest
 
 # Fields of the configurations that depend on the tokenizer.
 TOKENIZER_FIELDS = {
@@ -294,8 +294,7 @@ def _to_options(settings: dict[str, Any]) -> Iterator[str]:
 
 def _describe_unknown_key(given: str, known: Iterable[str], place: str) -> str:
     key = given.lstrip("-").partition("=")[0].replace("-", "_")
-    close = [OTHER_NAMES[key]] if key in OTHER_NAMES else difflib.get_close_matches(key, sorted(known), n=1)
-    hint = f" Did you mean {close[0]!r}?" if close else ""
+    hint = f" Did you mean `{OTHER_NAMES[key]}`?" if key in OTHER_NAMES else suggest(key, sorted(known))
     return f"Unknown key {given!r} {place}.{hint} `pretrain.py --help` lists all keys."
 
 

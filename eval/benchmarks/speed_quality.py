@@ -32,7 +32,7 @@ from common.models import find_model, load_model, load_pretrained, longest_seque
 from common.reports import GREY, MARKERS, markdown_table, save_figure, style_axes, with_error
 from eval.benchmarks.contenders import DECODERS, Contender, sample_causal_lm, sample_encoder
 from eval.benchmarks.speed import describe_hardware, find_device, time_generation
-from eval.judging import Judge, Sample, short_name, without_padding
+from eval.judging import Judge, Sample, make_samples, short_name
 from eval.metrics.sample_entropy.diversity import unigram_entropy
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.tokenization import load_tokenizer
@@ -94,12 +94,6 @@ class Point:
         seconds, ids = time_generation(self.contender, batch_size, length, self.num_steps or length, device)
         self.seconds.append(seconds / batch_size)
         self.samples += make_samples(ids.tolist(), self.tokenizer)
-
-
-def make_samples(sequences: list[list[int]], tokenizer: PreTrainedTokenizerBase) -> list[Sample]:
-    """Return the token ids, without padding, and the text of each sequence."""
-    kept = [without_padding(ids, tokenizer.eos_token_id) for ids in sequences]
-    return [Sample(ids, tokenizer.decode(ids)) for ids in kept]
 
 
 def load_points(name: str, arguments: SpeedQualityArguments, length: int, device: torch.device) -> list[Point]:

@@ -170,9 +170,9 @@ def fill(
     """
     prompt = [Token(decode(token, tokenizer)) for token in ids[0].tolist()]
     yield prompt
-    output = model.generate(
-        ids, generator=torch.Generator().manual_seed(seed), return_dict_in_generate=True, **settings
-    )
+    # By default, left-to-right text ends at end-of-text. Later positions would then stay masked on the page.
+    settings |= {"stop_at_eos": False, "return_dict_in_generate": True}
+    output = model.generate(ids, generator=torch.Generator().manual_seed(seed), **settings)
     steps = output.unmasking_steps[0].tolist()
     filled = [
         token if step < 0 else Token(decode(id, tokenizer), step)

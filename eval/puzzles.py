@@ -204,7 +204,7 @@ def encode(
     Without `padded_length`, the longest text sets n, and padding is missing too: a model that was trained from left to
     right writes it itself.
     """
-    solutions = tokenizer([solution for _, solution in texts])["input_ids"]
+    solutions = tokenizer([solution for _, solution in texts], add_special_tokens=False)["input_ids"]
     if any(len(ids) != len(solution) for ids, (_, solution) in zip(solutions, texts, strict=True)):
         raise ValueError(
             "Each character must be one token, but the tokenizer merges several characters into one token. Train the "

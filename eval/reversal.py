@@ -83,7 +83,8 @@ def answer(run: dict[str, Any]) -> dict[str, float]:
             if is_left_to_right:  # the model must not see the period and end-of-text, which follow the missing text
                 order, is_missing = "left_to_right", inputs == tokenizer.mask_token_id
                 inputs[is_missing.cummax(dim=1).values] = tokenizer.mask_token_id
-            sequences = model.generate(inputs, order=order, do_sample=False)
+            end = tokenizer.eos_token_id
+            sequences = model.generate(inputs, order=order, do_sample=False, pad_token_id=end)
             right[kind] = (sequences == solutions).all(dim=1).double().mean().item()
     return right
 
@@ -92,9 +93,12 @@ def encode(
     questions: list[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, padded_length: int
 ) -> tuple[torch.LongTensor, torch.LongTensor]:
     """Return padded ids (questions, n): with masks for the tokens that end with `_`, and of the complete texts."""
+    tokenizer.pad_token = tokenizer.eos_token  # as in training
     encoded = tokenizer(
         [text for _, text in questions],
+        add_special_tokens=False,
         padding="max_length",
+        padding_side="right",
         max_length=padded_length,
         return_offsets_mapping=True,
         return_tensors="pt",

@@ -56,16 +56,17 @@ def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> str:
     """Generate text, write the steps to samples.gif, and return a line with the numbers of tokens, passes and rows."""
     model, tokenizer = load_model(model_name, dtype=torch.float32), load_tokenizer(model_name)
     tokenizer.pad_token = tokenizer.eos_token
-    longest = max(map(len, tokenizer(texts).input_ids)) if texts else 0
+    longest = max(map(len, tokenizer(texts, add_special_tokens=False).input_ids)) if texts else 0
     if arguments.length is not None and arguments.length < longest:
         raise ValueError(
             f"`length` is {arguments.length}, but the longest text has {longest} tokens. Set at least {longest}."
         )
     if texts and not any(tokenizer.mask_token in text for text in texts):
         raise ValueError(f"No text contains a mask. Put {tokenizer.mask_token} where a token should be filled in.")
-    padding = {"padding": "max_length" if arguments.length else True, "max_length": arguments.length}
+    options = {"add_special_tokens": False, "padding_side": "right", "max_length": arguments.length}
+    options["padding"] = "max_length" if arguments.length else True
     output = model.generate(
-        tokenizer(texts, **padding, return_tensors="pt").input_ids if texts else None,
+        tokenizer(texts, **options, return_tensors="pt").input_ids if texts else None,
         max_length=arguments.length,
         num_return_sequences=arguments.num_samples,
         **{name: getattr(arguments, name) for name in SETTINGS},

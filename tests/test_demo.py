@@ -101,6 +101,18 @@ def test_fewer_steps_fill_in_several_positions_at_once(
     assert {token.step for token in shown[-1]} <= {0, 1}
 
 
+def test_text_after_end_of_text_is_filled_in(
+    tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    tiny_model.generation_config.eos_token_id = tiny_tokenizer.eos_token_id
+    with torch.no_grad():
+        tiny_model.lm_head.bias[tiny_tokenizer.eos_token_id] += 10.0
+    shown = collect_steps(tiny_model, tiny_tokenizer, text="ab_", ending="continue", order="left_to_right")
+    assert [token.text for token in shown[-1]][2] == "<eos>"
+    assert [token.step for token in shown[-1]] == [None, None, *range(10)]
+    assert None not in [token.text for token in shown[-1]]
+
+
 def test_shown_probabilities_multiply_to_the_likelihood_of_the_text(
     tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast
 ) -> None:

@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
+from tokenizers.processors import TemplateProcessing
 
 from common import facts
 from common.files import read_json
+from common.sequences import encode_batch
 from common.tokenization import train_tokenizer
 from eval import reversal
 from eval.reversal import KINDS, answer, encode, main
@@ -35,6 +37,22 @@ def test_missing_tokens_are_masks(vocab_size: int) -> None:
             assert torch.equal(row[~is_missing], solution[~is_missing])
             hidden = tokenizer.decode(solution[is_missing]).strip()
             assert question.replace("_" * len(hidden), hidden) == text  # neither more nor less is missing
+
+
+def test_questions_are_encoded_as_in_training() -> None:
+    """A tokenizer may have another padding token, pad on the left, and add beginning-of-text."""
+    tokenizer = train_tokenizer([text for _, text in facts.training_texts()], 257)
+    end = tokenizer.eos_token
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{end} $A", special_tokens=[(end, tokenizer.eos_token_id)]
+    )
+    tokenizer.pad_token, tokenizer.padding_side = "!", "left"
+    for kind in KINDS:
+        questions = facts.questions(kind)
+        inputs, solutions = encode(questions, tokenizer, 64)
+        documents = encode_batch([text for _, text in questions], tokenizer, False)["input_ids"]
+        assert solutions.tolist() == [ids + [tokenizer.eos_token_id] * (64 - len(ids)) for ids in documents]
+        assert (inputs[:, -1] == tokenizer.eos_token_id).all()
 
 
 @pytest.mark.usefixtures("datasets_cache")
@@ -75,7 +93,7 @@ def test_an_answer_is_right_if_all_tokens_are(
         return ids
 
     def generate(self: AOGPTForAnyOrderLM, inputs: torch.LongTensor, **settings: object) -> torch.LongTensor:
-        assert settings == {"order": order, "do_sample": False}
+        assert settings == {"order": order, "do_sample": False, "pad_token_id": self.config.eos_token_id}
         is_masked = inputs == self.config.mask_token_id
         after_gap = is_masked[:, -1]  # only a left-to-right model also writes what follows the gap
         assert torch.equal(after_gap, torch.full_like(after_gap, orders == "left_to_right"))

@@ -8,6 +8,7 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
+from tokenizers.processors import TemplateProcessing
 
 from common.corpora import unicode_names
 from common.tokenization import train_tokenizer, vocabulary_arguments
@@ -90,3 +91,21 @@ def test_texts_are_padded(folder: Path, tmp_path: Path, capsys: pytest.CaptureFi
         assert "3 tokens in 2 forward passes" in capsys.readouterr().out
     with pytest.raises(SystemExit, match=r"^error: `length` is 1, but the longest text has 2 tokens"):
         main([str(folder), *texts, "--length", "1", "--output_dir", str(tmp_path)])
+
+
+def test_texts_are_encoded_as_in_training(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tokenizers of some converted models add beginning-of-text, and pad on the left."""
+    tokenizer = load_tokenizer(str(folder))
+    lengths = [len(tokenizer(text).input_ids) for text in ("A", "SIGN")]
+    end = tokenizer.eos_token
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single=f"{end} $A", special_tokens=[(end, tokenizer.eos_token_id)]
+    )
+    tokenizer.padding_side = "left"
+    shown = []
+    monkeypatch.setattr("eval.watch.load_tokenizer", lambda name: tokenizer)
+    monkeypatch.setattr("eval.watch.draw", lambda output, *others: shown.append(output))
+    main([str(folder), "A<|mask|>", "SIGN<|mask|>", "--length", "8", "--output_dir", str(tmp_path)])
+    (output,) = shown
+    assert (output.unmasking_steps >= 0).nonzero()[:, 1].tolist() == lengths
+    assert (output.sequences[:, -1] == tokenizer.eos_token_id).all()

@@ -125,7 +125,7 @@ def mask_words(
         if len(words) < 3:
             continue
         chosen = rng.sample(range(len(words)), rng.choice((1, 2)))
-        offsets = tokenizer(text, return_offsets_mapping=True)["offset_mapping"]
+        offsets = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
         word_indices = [text[:end].count(" ") for _, end in offsets]
         is_masked = [index in chosen for index in word_indices] + [False] * (len(ids) - len(word_indices))
         for index in chosen:

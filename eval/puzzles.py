@@ -17,6 +17,7 @@ import shlex
 import sys
 import time
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,7 +35,7 @@ from common.files import make_folder, read_json, write_json, write_text
 from common.hardware import versions
 from common.models import Model, load_model
 from common.reports import markdown_table, save_animation, save_figure, style_axes
-from eval.recipes import COLORS, format_fraction, group_by_recipe, read_run, recipe_table
+from eval.recipes import COLORS, format_fraction, group_by_recipe, read_run, recipe_name, recipe_table
 from eval.scoring import wilson_interval
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.orders import random_orders
@@ -126,7 +127,7 @@ class PuzzleArguments(Options):
     )
     seed: int = option(0, "Seed of random orders and sampled tokens.")
     include: Path | None = option(
-        None, "results.json of an earlier call, with the same puzzles and decodings. Its runs are in the report, too."
+        None, "results.json of an earlier call with the same puzzles. Its runs are in the report, too."
     )
     output_dir: Path = option(Path("runs/puzzles"), "Folder for results.json, the report and pictures.")
 
@@ -157,21 +158,26 @@ def read_included(options: PuzzleArguments) -> tuple[str, list[dict[str, Any]]]:
     Return the command and the runs of the results `options.include`.
 
     Raises:
-        ValueError: If these are the results of other puzzles, decodings or threads, so they cannot be compared.
+        ValueError: If these are the results of other puzzles or threads, so they cannot be compared.
     """
     results = read_json(options.include, ("command", *SAME, "num_threads", "runs"), "eval/puzzles.py")
     current = {name: getattr(options, name) for name in SAME} | {"num_threads": torch.get_num_threads()}
     for name, here in current.items():
         if results[name] != here:
             raise ValueError(f"`{name}` is {results[name]} in {options.include}, but {here} here. Use the same value.")
-    runs = [run for runs in results["runs"].values() for run in runs]
-    for run in runs:
-        if [*run["decodings"]] != (expected := decodings_of(run["arguments"], options.decodings)):
+    return results["command"], [run for runs in results["runs"].values() for run in runs]
+
+
+def check_decodings(included: list[dict[str, Any]], runs: list[dict[str, Any]], chosen: list[str]) -> None:
+    """Raise a `ValueError` unless runs of a recipe have the same decodings. Those of `runs` are not yet measured."""
+    for run, other in product(included, runs):
+        expected = decodings_of(other["arguments"], chosen)
+        if recipe_name(run) == recipe_name(other) and [*run["decodings"]] != expected:
             raise ValueError(
-                f"{options.include} has the decodings {', '.join(run['decodings'])} of {run['run']}, but this command "
-                f"would use {', '.join(expected)}. Set `decodings` to those in the file."
+                f"The included results have the decodings {', '.join(run['decodings'])} of {run['run']}, but "
+                f"{', '.join(expected)} would be measured for {other['run']}. Set `decodings` to those of the included "
+                "results."
             )
-    return results["command"], runs
 
 
 def make_puzzles(corpus: str, options: PuzzleArguments) -> list[tuple[str, str]]:
@@ -427,6 +433,7 @@ def main(argv: list[str]) -> None:
             "the command once for each corpus."
         )
     recipes = group_by_recipe([*included, *runs])
+    check_decodings(included, runs, options.decodings)
     with make_folder(options.output_dir):  # first, so that a wrong folder is an error before the long measurements
         for run in runs:
             run |= solve(run, options)

@@ -45,7 +45,7 @@ def group_by_recipe(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]
     """
     recipes: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
-        recipes.setdefault(Path(run["run"]).name.removesuffix(f"-{run['arguments']['seed']}"), []).append(run)
+        recipes.setdefault(recipe_name(run), []).append(run)
     for name, group in recipes.items():
         settings = [run["arguments"] for run in group]
         different = [key for key in RECIPE if any(other.get(key) != settings[0].get(key) for other in settings)]
@@ -56,6 +56,11 @@ def group_by_recipe(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]
                 "folders of runs with another recipe, and list each run only once."
             )
     return recipes
+
+
+def recipe_name(run: dict[str, Any]) -> str:
+    """Return the name of the folder of a run, without `-SEED` at the end."""
+    return Path(run["run"]).name.removesuffix(f"-{run['arguments']['seed']}")
 
 
 def format_fraction(seeds: list[float], interval: tuple[float, float]) -> tuple[str, str, str]:

@@ -126,7 +126,7 @@ def test_a_launch_file_needs_no_keys(
             [f"--launch={FOLDER / 'accelerate' / 'hsdp_nodes.yaml'}", "--num_processes=4"],
             r"`num_processes` must be a multiple of the number of shards in .*hsdp_nodes.yaml \(8\), but is 4\.",
         ),
-        (["--learnin_rate=1"], "Did you mean 'learning_rate'"),
+        (["--learnin_rate=1"], "Did you mean `learning_rate`"),
     ],
 )
 def test_runs_that_do_not_fit_and_wrong_options_are_errors(

@@ -1,5 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -211,16 +212,22 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     assert "4 held-out Sudoku puzzles (minimal: no clue can be removed), each" in (out / "sudoku.md").read_text()
     assert Image.open(out / "sudoku.png").width > 1000
     separate = tmp_path / "separate"
+    include = f"--include={separate / 'results.json'}"
     main([*runs[1:], "--num_puzzles=4", f"--output_dir={separate}"])
-    main([runs[0], "--num_puzzles=4", f"--include={separate / 'results.json'}", f"--output_dir={separate}"])
+    other = tmp_path / "other"  # another recipe may have other decodings
+    shutil.copytree(runs[0], other)
+    with_other = tmp_path / "with_other"
+    main([str(other), "--num_puzzles=4", "--decodings=margin", include, f"--output_dir={with_other}"])
+    measured = read_json(with_other / "results.json", ("summary",), "eval/puzzles.py")["summary"]
+    assert (list(measured["any"]), list(measured["other"])) == (list(DECODINGS), ["margin"])
+    main([runs[0], "--num_puzzles=4", include, f"--output_dir={separate}"])
     together = read_json(separate / "results.json", ("command", "runs"), "eval/puzzles.py")
     assert without_times(together["runs"]) == without_times(results["runs"])
     assert together["command"].count("python eval/puzzles.py") == 2
-    include = f"--include={separate / 'results.json'}"
     with pytest.raises(SystemExit, match=r"`num_puzzles` is 4 in .*, but 5 here"):
         main([runs[0], "--num_puzzles=5", include])
-    with pytest.raises(SystemExit, match=r"has the decodings .*, but this command would use margin"):
-        main([runs[0], "--num_puzzles=4", "--decodings", "margin", include])
+    with pytest.raises(SystemExit, match=r"have the decodings .* of .*any-1, but margin would be measured for .*any-0"):
+        main([runs[0], "--num_puzzles=4", "--decodings=margin", f"--include={with_other / 'results.json'}"])
     with pytest.raises(SystemExit, match="several have the same seed"):
         main([runs[0], "--num_puzzles=4", include])
     main([str(tmp_path / "any-0"), "--num_puzzles=4", "--decodings", "left to right", "margin", f"--output_dir={out}"])

@@ -11,8 +11,8 @@ quickstart: $(INSTALLED)
 	$(BIN)/python training/pretrain.py training/configs/quickstart.yaml
 	$(BIN)/python eval/benchmarks/quickstart_report.py runs/quickstart
 
-# Compare training orders, moving averages, and a decoder with an encoder, with three seeds (Findings 1, 2, 3 and 6 and
-# Figures 7 and 8 of the paper).
+# Compare training orders, target injection, moving averages, and a decoder with an encoder, with three seeds (Findings 1,
+# 2, 3 and 6, and Figures 7 and 8 of the paper).
 findings: $(INSTALLED)
 	$(BIN)/python eval/benchmarks/study.py training/configs/study_paper.yaml
 

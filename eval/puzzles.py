@@ -344,7 +344,7 @@ def make_report(results: dict[str, Any]) -> str:
 def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Path) -> None:
     """Draw a bar chart of the fractions of solved puzzles and, if `shown` is given, this Sudoku next to it."""
     names = [name for name in DECODINGS if any(name in summary for summary in results["summary"].values())]
-    figure = Figure(figsize=(10, 1.5 + 0.35 * len(names)), layout="constrained")
+    figure = Figure(figsize=(10, 1.5 + 0.42 * len(names)), layout="constrained")
     grid = figure.add_gridspec(1, 2, width_ratios=(1.25, 1))
     chart = figure.add_subplot(grid[0] if shown else grid[:])
     height = 0.85 / len(results["summary"])
@@ -366,7 +366,7 @@ def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Pa
     chart.set_xlim(0, 1.15)
     chart.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     chart.set_xlabel("solved puzzles (line: 95 % interval; dots: seeds)")
-    chart.legend(frameon=False, fontsize=8, loc="lower right")
+    chart.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.36))
     style_axes(chart, f"Solved puzzles ({results['puzzles']}), by decoding order")
     if shown is not None:
         board = figure.add_subplot(grid[1])

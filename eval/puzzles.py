@@ -35,7 +35,7 @@ from common.files import make_folder, read_json, write_json, write_text
 from common.hardware import versions
 from common.models import Model, load_model
 from common.reports import markdown_table, save_animation, save_figure, style_axes
-from eval.recipes import COLORS, format_fraction, group_by_recipe, read_run, recipe_name, recipe_table
+from eval.recipes import COLORS, describe_recipe, format_fraction, group_by_recipe, read_run, recipe_name, recipe_table
 from eval.scoring import wilson_interval
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.orders import random_orders
@@ -360,12 +360,13 @@ def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Pa
                 chart.plot(values["seeds"], [row] * len(values["seeds"]), "o", color=INK, markersize=2.5)
             end = max(high, *values["seeds"]) + 0.02
             chart.text(end, row, f"{values['solved']:.0%}", va="center", color=INK, fontsize=8)
-        chart.barh(0, 0, color=color, label=f"{recipe} ({_kind(results['runs'][recipe][0]['arguments'])})")
+        chart.barh(0, 0, color=color, label=describe_recipe(recipe, results["runs"][recipe]))
     chart.set_yticks(range(len(names)), names)
     chart.invert_yaxis()
     chart.set_xlim(0, 1.15)
     chart.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    chart.set_xlabel("solved puzzles (line: 95 % interval; dots: seeds)")
+    has_seeds = any(len(runs) > 1 for runs in results["runs"].values())
+    chart.set_xlabel(f"solved puzzles (line: 95 % interval{'; dots: seeds' if has_seeds else ''})")
     chart.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.36))
     style_axes(chart, f"Solved puzzles ({results['puzzles']}), by decoding order")
     if shown is not None:
@@ -373,13 +374,6 @@ def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Pa
         draw_board(board, shown, last_step=max(shown["steps"]))
         board.set_title("The order that the model chose\n(small numbers: steps)", loc="left", fontsize=11)
     save_figure(figure, path)
-
-
-def _kind(arguments: dict[str, Any]) -> str:
-    """Return the kind of a model with these training arguments, for the legend."""
-    if arguments["architecture"] == "encoder":
-        return "encoder"
-    return f"trained {'left to right' if arguments['orders'] == 'left_to_right' else 'in any order'}"
 
 
 def draw_board(axes: Axes, shown: dict[str, Any], last_step: int) -> None:

@@ -63,6 +63,14 @@ def recipe_name(run: dict[str, Any]) -> str:
     return Path(run["run"]).name.removesuffix(f"-{run['arguments']['seed']}")
 
 
+def describe_recipe(recipe: str, runs: list[dict[str, Any]]) -> str:
+    """Return the name of a recipe and the kind of its models, for the legend of a chart."""
+    arguments = runs[0]["arguments"]
+    if arguments["architecture"] == "encoder":
+        return f"{recipe} (encoder)"
+    return f"{recipe} (trained {'left to right' if arguments['orders'] == 'left_to_right' else 'in any order'})"
+
+
 def format_fraction(seeds: list[float], interval: tuple[float, float]) -> tuple[str, str, str]:
     """Return cells of a table: the mean over the seeds, their range (empty for a single seed), and the interval."""
     seed_range = f"{min(seeds):.1%} to {max(seeds):.1%}" if len(seeds) > 1 else ""

@@ -28,7 +28,7 @@ from common.files import make_folder, write_json, write_text
 from common.hardware import versions
 from common.models import load_model
 from common.reports import markdown_table, save_figure, style_axes
-from eval.recipes import COLORS, format_fraction, group_by_recipe, read_run, recipe_table
+from eval.recipes import COLORS, describe_recipe, format_fraction, group_by_recipe, read_run, recipe_table
 from eval.scoring import wilson_interval
 from modeling_aogpt.tokenization import load_tokenizer
 
@@ -149,14 +149,15 @@ def make_report(results: dict[str, Any]) -> str:
     )
 
 
-def plot_results(summaries: dict[str, dict[str, Any]], path: Path) -> None:
+def plot_results(results: dict[str, Any], path: Path) -> None:
     """Draw a bar chart of the fractions of right answers."""
+    summaries = results["summary"]
     figure = Figure(figsize=(8, 3.4), layout="constrained")
     axes = figure.subplots()
     height = 0.8 / len(summaries)
     for number, (recipe, summary) in enumerate(summaries.items()):
         color = COLORS[number % len(COLORS)]
-        axes.barh(0, 0, color=color, label=recipe)
+        axes.barh(0, 0, color=color, label=describe_recipe(recipe, results["runs"][recipe]))
         for place, kind in enumerate(KINDS):
             row = place + height * (number - (len(summaries) - 1) / 2)
             if kind not in summary:
@@ -198,7 +199,7 @@ def main(argv: list[str]) -> None:
         "versions": versions(),
     }
     report = make_report(results)
-    plot_results(results["summary"], folder / "reversal.png")
+    plot_results(results, folder / "reversal.png")
     write_json(folder / "results.json", results)
     write_text(folder / "reversal.md", report)
     print(report)

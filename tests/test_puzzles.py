@@ -21,7 +21,7 @@ from eval.puzzles import (
     make_report,
     summarize,
 )
-from eval.recipes import group_by_recipe
+from eval.recipes import describe_recipe, group_by_recipe
 from eval.scoring import wilson_interval
 from modeling_aogpt.validation import check_orders
 from tests.training_runs import TINY, train_recipes
@@ -163,6 +163,7 @@ def test_seeds_of_a_recipe_are_one_row() -> None:
         [make_run("runs/any-0", 0.5), make_run("other/any-1", 0.75, seed=1), make_run("any-1", 0.0)]
     )
     summary = {name: summarize(runs, num_puzzles=10) for name, runs in recipes.items()}
+    assert describe_recipe("any", recipes["any"]) == "any (trained in any order)"
     assert summary["any"]["margin"]["seeds"] == [0.5, 0.75]
     assert summary["any"]["margin"]["interval"] == wilson_interval(0.625, 10)
     facts = {"task": "sudoku", "puzzles": "sudoku-4", "num_puzzles": 10, "num_clues": None, "mean_missing": 5.0}

@@ -247,13 +247,13 @@ def draw_report(report: dict[str, Any], path: Path) -> None:
     infills, samples = report["infills"], report["samples"]
     _draw_texts(
         figure.add_axes((0.03, 0.015, 0.64, 0.435)),
-        f"Held-out names with masked words (_ per token), filled in: {infills['shares']['exact']:.0%} the original, "
-        f"{_share_of_names(infills):.0%} another name",
+        "Held-out names with masked words (_ per token), filled in\n"
+        f"✓ real name: {infills['shares']['exact']:.0%} the original, {_share_of_names(infills):.0%} another",
         [f"{example['before']:<{BEFORE}}{_mark_name(example)}" for example in infills["examples"]],
     )
     _draw_texts(
         figure.add_axes((0.70, 0.015, 0.29, 0.435)),
-        f"Generated names, {_share_of_names(samples):.0%} of {samples['count']} real",
+        f"Generated names\n✓ real name: {_share_of_names(samples):.0%} of {samples['count']}",
         [_mark_name(example) for example in samples["examples"]],
     )
     save_figure(figure, path)

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from PIL import Image
 
 from common.files import atomic_file
@@ -40,6 +42,13 @@ def style_axes(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=11)
     axes.grid(alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def label_log_axis(axis: Axis) -> None:
+    """Label an axis that is already logarithmic with plain numbers: 1, 2, 5, 10, 20, and so on."""
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def save_figure(figure: Figure, path: Path, dpi: int = 150) -> None:

@@ -17,6 +17,7 @@ from unittest.mock import Mock
 import pytest
 import torch
 import transformers
+from matplotlib.figure import Figure
 from torch.profiler import ProfilerActivity, profile
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlavaConfig, MambaConfig
 
@@ -44,7 +45,7 @@ from eval.benchmarks.resources import (
     measure_machine,
 )
 from eval.benchmarks.speed import SpeedArguments, main, measure, time_contenders
-from eval.benchmarks.speed_report import write_report
+from eval.benchmarks.speed_report import _plot_speed, write_report
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderForMaskedLM, decoding_state
 from modeling_aogpt.devices import HAS_ONEDNN, Linear
 from tests.references import random_model
@@ -482,6 +483,21 @@ def test_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     assert "All weights are random." in written
     used = f"torch {torch.__version__}, transformers {transformers.__version__}, python {platform.python_version()}. "
     assert f"; {used}On this machine, large" in written
+
+
+def test_every_contender_is_named_in_the_figure(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr("eval.benchmarks.speed_report.save_figure", lambda figure, path: figures.append(figure))
+    common = {"batch_size": 1, "is_computed": False, "floor_seconds": 0.5}
+    rows = [("decoder", 32, 1.0), ("mine", 32, 2.0), ("one-by-one", None, 3.0), ("gpt2", None, 3.1)]
+    points = [dict(zip(("contender", "num_steps", "seconds"), row, strict=True)) | common for row in rows]
+    _plot_speed(points, 64, Path("speed.png"))
+    (figure,) = figures
+    (legend,), (by_steps, own_steps) = figure.legends, figure.axes
+    assert [text.get_text() for text in legend.get_texts()] == ["mine", "decoder", "floor of the decoder"]
+    assert [label.get_text() for label in own_steps.get_xticklabels()] == ["one-by-one", "gpt2"]
+    markers = [line.get_marker() for line in by_steps.get_lines()]
+    assert markers == ["<", "o", "_"]  # without them, lines of one point would be invisible
 
 
 def test_interrupted_run_keeps_its_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,21 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, NullLocator
+from matplotlib.ticker import NullLocator
 
 from common.files import write_json, write_text
-from common.reports import BLUE, GREEN, GREY, MARKERS, ORANGE, RED, markdown_table, save_figure, style_axes
+from common.reports import BLUE, GREEN, GREY, ORANGE, RED, label_log_axis, markdown_table, save_figure, style_axes
 
+# Color and marker of contenders that take a number of steps.
+STYLES = {
+    "decoder": (BLUE, "o"),
+    "no-lemma": (GREEN, "s"),
+    "no-cache": ("#7a4fa3", "D"),
+    "encoder": (ORANGE, "^"),
+    "sedd": (RED, "v"),
+}
 RANDOM_WEIGHTS = (
     "All weights are random. This does not change the time of a pass, but it changes how many drafts are accepted, so "
     "the times of speculative decoding and prompt lookup are different with trained models. "
@@ -82,39 +89,49 @@ def _label(point: dict[str, Any]) -> str:
 
 def _plot_speed(points: list[dict[str, Any]], length: int, path: Path) -> None:
     """
-    Plot time against the number of steps, with a panel for each batch size.
+    Plot the times of each batch size in two panels.
 
-    Contenders that choose their number of steps themselves are horizontal lines.
+    The left panel shows time against the number of steps. The right panel has a column for each contender that chooses
+    its number of steps itself.
     """
     batch_sizes = sorted({point["batch_size"] for point in points})
-    figure = Figure(figsize=(4.4 + 4 * len(batch_sizes), 5), layout="constrained")
-    all_axes = figure.subplots(1, len(batch_sizes), squeeze=False, sharey=True)[0]
-    colors = {"decoder": BLUE, "encoder": ORANGE, "no-lemma": GREEN, "sedd": RED}
-    points = [point for point in points if point["seconds"] is not None]
-    names = list(dict.fromkeys(point["contender"] for point in points))
-    others = iter(colormaps["tab20"].colors * len(names))
-    styles = {name: (colors.get(name) or next(others), marker) for name, marker in zip(names, cycle(MARKERS))}
-    for axes, batch_size in zip(all_axes, batch_sizes, strict=True):
-        panel = [point for point in points if point["batch_size"] == batch_size]
+    measured = [point for point in points if point["seconds"] is not None]
+    slowest_first = sorted(measured, key=lambda point: -point["seconds"])
+    names = list(dict.fromkeys(point["contender"] for point in slowest_first if point["num_steps"]))
+    columns = list(dict.fromkeys(point["contender"] for point in measured if not point["num_steps"]))
+    others = zip(cycle(("#1b9e9e", "#d6579b")), cycle("<>P"))
+    styles = {name: STYLES.get(name) or next(others) for name in names}
+    floor_style = {"color": GREY, "linestyle": ":"}
+    widths = [4.2, 1 + 0.36 * len(columns)] * len(batch_sizes)
+    figure = Figure(figsize=(0.8 + sum(widths), 5), layout="constrained")
+    all_axes = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
+    for axes, own_axes, batch_size in zip(all_axes[::2], all_axes[1::2], batch_sizes, strict=True):
+        floors = {point["num_steps"]: point["floor_seconds"] for point in points if point["batch_size"] == batch_size}
+        own_floor, steps = floors.pop(None), sorted(floors)
+        panel = [point for point in measured if point["batch_size"] == batch_size]
         for name, (color, marker) in styles.items():
-            line = [point for point in panel if point["contender"] == name]
-            if line and line[0]["num_steps"] is None:
-                axes.axhline(line[0]["seconds"], color=color, linestyle="--", linewidth=1.2, label=name)
-            elif line:
-                steps, seconds = zip(*((point["num_steps"], point["seconds"]) for point in line), strict=True)
-                axes.plot(steps, seconds, color=color, marker=marker, markersize=5, label=name)
-                computed = [(point["num_steps"], point["seconds"]) for point in line if point["is_computed"]]
-                axes.plot(*zip(*computed, strict=True), linestyle="", color="white", marker=marker, markersize=2.5)
-        steps = sorted({point["num_steps"] for point in panel if point["num_steps"]})
-        floors = {point["num_steps"]: point["floor_seconds"] for point in panel}
-        axes.plot(steps, [floors[count] for count in steps], color=GREY, linestyle=":", label="floor of this machine")
-        axes.yaxis.set_major_formatter(LogFormatter())
-        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+            line = [(point["num_steps"], point["seconds"]) for point in panel if point["contender"] == name]
+            axes.plot(*zip(*line, strict=True), color=color, marker=marker, markersize=6, label=name)
+        computed = [(point["num_steps"], point["seconds"]) for point in panel if point["is_computed"]]
+        axes.plot(*zip(*computed, strict=True), linestyle="", marker="o", color="white", markersize=2.5)
+        axes.plot(steps, [floors[count] for count in steps], **floor_style, marker="_", label="floor of the decoder")
+        for point in panel:
+            if point["num_steps"] is None:
+                place, seconds = columns.index(point["contender"]), point["seconds"]
+                own_axes.plot(place, seconds, "o", color="black", markersize=5)
+                own_axes.annotate(
+                    f"{seconds:.3g}", (place, seconds), (0, 6), textcoords="offset points", ha="center", fontsize=8
+                )
+        own_axes.axhline(own_floor, **floor_style)
         _finish_axes(axes, f"batch {batch_size}, {length} tokens", "steps", steps)
+        style_axes(own_axes, "")
+        own_axes.set(xlabel="own number of steps", xlim=(-0.8, len(columns) - 0.2))
+        own_axes.set_xticks(range(len(columns)), columns, rotation=45, ha="right", rotation_mode="anchor", fontsize=8)
     all_axes[0].set_ylabel("seconds")
     handles, labels = all_axes[0].get_legend_handles_labels()  # the smallest batch has all contenders
-    title = "dashed: chooses its number of steps\nwhite dot: from fewer steps"
-    figure.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8, title=title, title_fontsize=7)
+    style = {"ncols": 3, "frameon": False, "fontsize": 8, "title_fontsize": 8, "alignment": "left"}
+    title = "white dot: computed from fewer steps" if any(point["is_computed"] for point in points) else None
+    figure.legend(handles, labels, loc="outside upper left", title=title, **style)
     save_figure(figure, path)
 
 
@@ -135,7 +152,6 @@ def _plot_memory(memory: list[dict[str, Any]], path: Path) -> None:
     per_token = memory[0]["peak_bytes"] / 1e6 / lengths[0]
     axes.plot(ends, [per_token * end for end in ends], color=GREY, linestyle=":", label="slope of one")
     axes.set_ylabel("MB")
-    axes.yaxis.set_major_formatter("{x:g}")
     _finish_axes(axes, "memory of a generation, batch 1", "tokens", lengths)
     axes.legend(frameon=False, fontsize=8)
     save_figure(figure, path)
@@ -145,4 +161,5 @@ def _finish_axes(axes: Axes, title: str, label: str, ticks: list[int]) -> None:
     axes.set(xscale="log", yscale="log", xlabel=label)
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
     axes.xaxis.set_minor_locator(NullLocator())
+    label_log_axis(axes.yaxis)
     style_axes(axes, title)

@@ -21,7 +21,6 @@ from typing import Any, Literal
 import torch
 from matplotlib import colormaps
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
@@ -29,7 +28,7 @@ from common.commands import Options, Parser, one_line_errors, option
 from common.files import make_folder, write_json
 from common.hardware import versions
 from common.models import find_model, load_model, load_pretrained, longest_sequence, read_any_config
-from common.reports import GREY, MARKERS, markdown_table, save_figure, style_axes, with_error
+from common.reports import GREY, MARKERS, label_log_axis, markdown_table, save_figure, style_axes, with_error
 from eval.benchmarks.contenders import DECODERS, Contender, sample_causal_lm, sample_encoder
 from eval.benchmarks.speed import describe_hardware, find_device, time_generation
 from eval.judging import Judge, Sample, make_samples, short_name
@@ -215,10 +214,10 @@ def draw(report: dict[str, Any], path: Path) -> None:
         if report["reference"]:
             axes.axhline(report["reference"][key], color=GREY, linestyle=":", label="held-out text")
         axes.set(xscale="log", xlabel="seconds per sequence")
-        axes.xaxis.set_major_formatter(LogFormatter())
-        axes.xaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+        label_log_axis(axes.xaxis)
         style_axes(axes, title)
     all_axes[0].set_yscale("log")
+    label_log_axis(all_axes[0].yaxis)
     figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
     save_figure(figure, path)
 

@@ -122,6 +122,11 @@ def _open_stream(arguments: DataArguments) -> Data:
             f"`validation_split` ({arguments.validation_split}) and `validation_files` "
             f"({' '.join(arguments.validation_files)}) are both set. Remove one of the two."
         )
+    if arguments.validation_files and arguments.validation_documents != DataArguments.validation_documents:
+        raise ValueError(
+            "`validation_documents` has no effect with `validation_files`, because all documents of these files are "
+            "held out. Remove one of the two."
+        )
     tokenizer = load_tokenizer(arguments.tokenizer)
     streams = stream_corpus(arguments)
     excluded: frozenset[bytes] = frozenset()

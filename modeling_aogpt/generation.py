@@ -81,8 +81,8 @@ class AnyOrderGenerationOutput(ModelOutput):
             (see `rows.py`) or positions of an encoder.
         tokens_per_forward (`torch.Tensor` of shape `(batch,)`): Number of generated tokens of each sequence divided by
             the number of forward passes, which includes the passes of refinement.
-        acceptance_rate (`float`): With `strategy="speculative"`: fraction of drafts that were accepted. With
-            `draft="model"`, the first draft of each round is not counted, because it is never rejected.
+        acceptance_rate (`float`): With `strategy="speculative"`: fraction of drafts that were accepted (None without
+            drafts). With `draft="model"`, the first draft of each round is not counted, because it is never rejected.
         history (`torch.LongTensor` of shape `(steps + 1, batch, n)`): With `output_history`: the sequences before the
             first step and after every step that unmasked at least one position.
 
@@ -290,7 +290,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
     ) -> AnyOrderGenerationOutput:
         if not torch.isfinite(state.token_logprobs).all():
             raise_not_finite(self)
-        is_speculative = isinstance(sampler, SpeculativeSampler)
+        has_drafts = isinstance(sampler, SpeculativeSampler) and sampler.num_drafts > 0
         num_generated = (state.unmasking_steps >= 0).sum(dim=1)
         return AnyOrderGenerationOutput(
             sequences=state.sequences(),
@@ -300,7 +300,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             num_forward_passes=state.num_forward_passes,
             num_rows=state.num_rows,
             tokens_per_forward=num_generated / state.num_forward_passes,
-            acceptance_rate=sampler.num_accepted / max(sampler.num_drafts, 1) if is_speculative else None,
+            acceptance_rate=sampler.num_accepted / sampler.num_drafts if has_drafts else None,
             history=None if progress.history is None else torch.stack(progress.history),
         )
 

@@ -236,6 +236,12 @@ def test_prompt_lookup_saves_passes_for_repetitive_text() -> None:
     assert model.generate(prompt, **arguments).num_forward_passes == 8
 
 
+def test_without_drafts_there_is_no_acceptance_rate() -> None:
+    """One masked token needs no draft that could be rejected."""
+    output = random_model().generate(max_length=1, strategy="speculative", return_dict_in_generate=True)
+    assert output.acceptance_rate is None
+
+
 def test_finished_sequences_do_not_change_the_acceptance_rate() -> None:
     model = random_model()
     torch.nn.init.zeros_(model.lm_head.weight)  # the bias alone predicts, so all drafts are accepted

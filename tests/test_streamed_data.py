@@ -156,6 +156,9 @@ def test_validation_files_are_held_out(arguments: DataArguments) -> None:
     folder = Path(arguments.corpus[0]).parent
     (folder / "c.txt").write_text("\n".join(["", *FILES[2], ""]) + "\n")
     arguments.corpus, arguments.validation_files = [str(folder / "a.txt")], [str(folder / "c.txt")]
+    with pytest.raises(ValueError, match="`validation_documents` has no effect with `validation_files`"):
+        load_data(arguments)
+    arguments.validation_documents = DataArguments.validation_documents
     data = load_data(arguments)
     assert data.facts["validation"]["documents"] == len(FILES[2])
     assert names_of_sources(data) == ["a.txt", "c.txt"]
@@ -187,7 +190,7 @@ def test_data_set_in_a_folder(data_set: DataArguments) -> None:
 def test_data_set_with_validation_files(data_set: DataArguments, tmp_path: Path) -> None:
     path = tmp_path / "held_out.jsonl"
     path.write_text(json.dumps({"body": "so ma bu le ti no ka re"}) + "\n")
-    data_set.validation_files = [str(path)]
+    data_set.validation_files, data_set.validation_documents = [str(path)], DataArguments.validation_documents
     data = load_data(data_set)
     assert names_of_sources(data) == ["train-0.parquet", "train-1.parquet", "held_out.jsonl"]
     assert data.facts["sources"][-1]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import shutil
 import signal
 import statistics
 import threading
@@ -124,6 +125,20 @@ def test_all_arms_are_trained_with_all_seeds_and_compared(
     assert again["left-to-right"] == found["arms"]["left-to-right"] | {
         "differences": again["left-to-right"]["differences"]
     }
+
+    # If runs are gone, the results of their seed are kept, but not if they are those of other settings.
+    shutil.rmtree(runs / "seed-0" / "random")
+    argv = [path, f"--runs_dir={runs}", "--collect", "--output_dir", str(tmp_path / "again")]
+    study.main(argv)
+    kept = json.loads((tmp_path / "again" / "orders.json").read_text())
+    assert kept["seeds"] == [0, 1]
+    assert {arm: entry | {"seconds": None} for arm, entry in kept["arms"].items()} == {
+        arm: entry | {"seconds": None} for arm, entry in again.items()
+    }
+    kept["settings"]["max_steps"] = "1"
+    (tmp_path / "again" / "orders.json").write_text(json.dumps(kept))
+    study.main(argv)
+    assert json.loads((tmp_path / "again" / "orders.json").read_text())["seeds"] == [1]
 
 
 def test_a_trend_compares_questions(
@@ -443,7 +458,7 @@ def test_arms_with_other_numbers_of_tokens_or_other_text_are_errors() -> None:
     with pytest.raises(ValueError, match=r"the same number of tokens, .*better: 200, reference: 100"):
         compare(Question("T", "paper"), longer)
     other_text = [replace(model, facts=model.facts | {"held_out": {"bytes": 11}}) for model in MODELS["better"]]
-    with pytest.raises(ValueError, match=r"better was evaluated on .*11"):
+    with pytest.raises(ValueError, match=r"one of better was evaluated on .*11"):
         compare(Question("T", "paper"), MODELS | {"better": other_text})
 
 

@@ -33,6 +33,7 @@ from training.report import use_log_axis
 # Kinds of bits per byte: key in the JSON files, and name in reports.
 MEASURES = {**ORDER_NAMES, "infilling": "a random half, given the other", "own_orders": "training orders"}
 SIZES = {"tokens": "million training tokens", "num_parameters": "million parameters"}  # `Trend.size`: name in reports
+FACTS = ("corpus", "held_out", "unigram", "hardware", "versions")  # keys of `TrainedModel.facts`
 UNIGRAM = "token frequencies"  # name of the unigram model in reports
 # 97.5 % quantiles of Student's t distribution with 1, 2, ... degrees of freedom. For more degrees of freedom, the last
 # one is used, which makes the intervals slightly too wide.
@@ -132,6 +133,35 @@ def read_model(folders: Sequence[Path]) -> TrainedModel:
             "versions": results["versions"],
         },
     )
+
+
+def read_earlier_models(path: Path, question: Question, settings: dict[str, Any]) -> dict[int, dict[str, TrainedModel]]:
+    """
+    Return the models of each seed and arm of a question whose results `write_results` wrote to a JSON file before.
+
+    The training time of each model is the mean over the seeds. The result is empty if there is no such file, or if it
+    has other arms, or other values of the keys of `settings`.
+    """
+    if not path.exists():
+        return {}
+    found = read_json(path, [*settings, "seeds", "arms", *FACTS], "eval/benchmarks/study.py")
+    if found["arms"].keys() != set(question.arms) or {key: found[key] for key in settings} != settings:
+        return {}
+    facts = {key: found[key] for key in FACTS}
+    return {
+        seed: {
+            arm: TrainedModel(
+                entry["num_parameters"],
+                entry["tokens"],
+                entry["seconds"],
+                {kind: score["values"][index] for kind, score in entry["scores"].items()},
+                {kind: (curve["tokens"], curve["values"][index]) for kind, curve in entry["curves"].items()},
+                facts,
+            )
+            for arm, entry in found["arms"].items()
+        }
+        for index, seed in enumerate(found["seeds"])
+    }
 
 
 def read_scores(folder: Path) -> dict[str, float | None]:
@@ -337,13 +367,18 @@ def _check_comparable(question: Question, models: dict[str, list[TrainedModel]])
         raise ValueError(
             f"The arms must be trained on the same number of tokens, but are not ({numbers}). Change `max_steps`."
         )
-    texts = {arm: (model.facts["corpus"]["sources"], model.facts["held_out"]) for arm, (model, *_) in models.items()}
-    for arm, text in texts.items():
-        if text != texts[question.baseline]:
-            raise ValueError(
-                f"All arms must be evaluated on the same text, but {arm} was evaluated on {text}, and "
-                f"{question.baseline} on {texts[question.baseline]}. Use the same corpus and `eval_sequences`."
-            )
+    expected = _evaluation_text(models[question.baseline][0])
+    for arm, of_seeds in models.items():
+        for model in of_seeds:
+            if (text := _evaluation_text(model)) != expected:
+                raise ValueError(
+                    f"All models must be evaluated on the same text, but one of {arm} was evaluated on {text}, and one "
+                    f"of {question.baseline} on {expected}. Use the same corpus and `eval_sequences`."
+                )
+
+
+def _evaluation_text(model: TrainedModel) -> tuple[Any, Any]:
+    return model.facts["corpus"]["sources"], model.facts["held_out"]
 
 
 def write_results(

@@ -12,7 +12,7 @@ quickstart: $(INSTALLED)
 	$(BIN)/python eval/benchmarks/quickstart_report.py runs/quickstart
 
 # Compare training orders, target injection, moving averages, and a decoder with an encoder, with three seeds (Findings 1,
-# 2, 3 and 6, and Figures 7 and 8 of the paper).
+# 2, 3 and 6, and Figures 7 to 9 of the paper).
 findings: $(INSTALLED)
 	$(BIN)/python eval/benchmarks/study.py training/configs/study_paper.yaml
 

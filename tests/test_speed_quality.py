@@ -19,6 +19,7 @@ from common.data_arguments import DataArguments
 from eval.benchmarks import speed_quality, study_results
 from eval.benchmarks.speed_quality import SpeedQualityArguments, compare, judge_samples, main
 from eval.judging import Judge, Sample, without_padding
+from eval.metrics.sample_entropy.diversity import unigram_entropy
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
 from tests.references import causal_nats, random_encoder
 
@@ -94,8 +95,8 @@ def test_quality_is_that_of_the_timed_samples(
         compare([folder], SpeedQualityArguments(tmp_path, judge, length=13, device="cpu"))
 
 
-def test_standard_error_of_a_perplexity(judge: str, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
-    """Compare it with the spread of perplexities when samples are drawn again with replacement."""
+def test_standard_errors(judge: str, tiny_tokenizer: PreTrainedTokenizerFast) -> None:
+    """Compare them with the spread of results when samples are drawn again with replacement."""
     set_seed(0)
     samples = [Sample(torch.randint(13, (length,)).tolist(), "") for length in (3, 5, 8, 12, 1) * 12]
     found = judge_samples(samples, tiny_tokenizer, Judge(judge, torch.device("cpu")))
@@ -104,9 +105,13 @@ def test_standard_error_of_a_perplexity(judge: str, tiny_tokenizer: PreTrainedTo
     assert found["perplexity"] == pytest.approx(math.exp(nats.sum() / counts.sum()), rel=1e-5)
     redrawn = np.random.default_rng(0).integers(len(samples), size=(4000, len(samples)))
     perplexities = np.exp(nats[redrawn].sum(1) / counts[redrawn].sum(1))
-    assert found["standard_error"] == pytest.approx(perplexities.std(), rel=0.1)
+    assert found["perplexity_error"] == pytest.approx(perplexities.std(), rel=0.1)
+    entropies = np.array([unigram_entropy(sample.ids) for sample in samples])
+    assert found["entropy"] == pytest.approx(entropies.mean())
+    assert found["entropy_error"] == pytest.approx(entropies[redrawn].mean(1).std(), rel=0.1)
     alone = judge_samples(samples[:1], tiny_tokenizer, Judge(judge, torch.device("cpu")))
-    assert alone["standard_error"] is None
+    assert alone["perplexity_error"] is None
+    assert alone["entropy_error"] is None
 
 
 def test_held_out_text_is_judged(

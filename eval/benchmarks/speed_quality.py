@@ -11,6 +11,7 @@ speculative decoding. The contenders take turns, so that other load on the machi
 causal language model that computes the perplexity. The command writes speed_quality.json and speed_quality.png.
 """
 
+import math
 import shlex
 import statistics
 import sys
@@ -164,12 +165,15 @@ def read_reference(arguments: SpeedQualityArguments) -> tuple[list[Sample], PreT
 
 
 def judge_samples(samples: list[Sample], tokenizer: PreTrainedTokenizerBase, judge: Judge) -> dict[str, Any]:
-    """Return the perplexity of samples over all tokens, its standard error, and the mean entropy of a sample."""
+    """Return the perplexity of samples over all tokens, the mean entropy of a sample, and their standard errors."""
     judged = judge.perplexity(judge.encode(samples, tokenizer), JUDGE_BATCH_SIZE)
+    entropies = [unigram_entropy(sample.ids) for sample in samples]
+    error = statistics.stdev(entropies) / math.sqrt(len(entropies)) if len(entropies) > 1 else None
     return {
         "perplexity": judged["pooled"],
-        "standard_error": judged["pooled_standard_error"],
-        "entropy": statistics.fmean(unigram_entropy(sample.ids) for sample in samples),
+        "perplexity_error": judged["pooled_standard_error"],
+        "entropy": statistics.fmean(entropies),
+        "entropy_error": error,
     }
 
 
@@ -189,7 +193,7 @@ def format_table(report: dict[str, Any]) -> str:
 
 
 def _format_quality(judged: dict[str, Any]) -> tuple[str, str]:
-    return with_error(judged["perplexity"], judged["standard_error"], 2), f"{judged['entropy']:.2f}"
+    return tuple(with_error(judged[key], judged[f"{key}_error"], 2) for key in ("perplexity", "entropy"))
 
 
 def draw(report: dict[str, Any], path: Path) -> None:
@@ -205,7 +209,7 @@ def draw(report: dict[str, Any], path: Path) -> None:
     ):
         for index, (label, points) in enumerate(lines.items()):
             xs, ys = [point["seconds"] for point in points], [point[key] for point in points]
-            errors = [point["standard_error"] or 0 for point in points] if key == "perplexity" else None
+            errors = [point[f"{key}_error"] or 0 for point in points]
             style = {"color": colormaps["tab10"](index % 10), "marker": MARKERS[index % len(MARKERS)]}
             axes.errorbar(xs, ys, errors, **style, markersize=6, linewidth=1.3, label=label)
             for point, x, y in zip(points, xs, ys, strict=True):

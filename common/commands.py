@@ -5,7 +5,7 @@
 import io
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn
@@ -37,6 +37,11 @@ class Options:
                     raise ValueError(f"`{item.name}` must be at least {least}, but is {value}.")
                 if below is not None and value is not None and not value < below:
                     raise ValueError(f"`{item.name}` must be below {below}, but is {value}.")
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, Any]) -> "Options":
+        """Return the options with the saved settings of a run. Settings that are not fields are ignored."""
+        return cls(**{item.name: settings[item.name] for item in fields(cls) if item.name in settings})
 
 
 class Parser(HfArgumentParser):

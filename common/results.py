@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reading of `results.json`, the file that a training run writes when it is finished."""
 
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,6 @@ def read_finished_run(folder: Path) -> tuple[dict[str, Any], DataArguments]:
         raise ValueError(
             f"{folder} has no results.json, so the run is not finished. Run its command (training/pretrain.py) again."
         )
-    names = {field.name for field in fields(DataArguments)}
-    data = DataArguments(**{name: value for name, value in results["arguments"].items() if name in names})
+    data = DataArguments.from_settings(results["arguments"])
     data.tokenizer = str(folder / "model")
     return results, data

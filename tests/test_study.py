@@ -31,7 +31,7 @@ from eval.benchmarks.study_results import Question, TrainedModel, compare, estim
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from tests.references import random_model
 from tests.training_runs import RECIPE, STEPS, results, train, write_config
-from training.arguments import training_arguments
+from training.arguments import TrainingArguments
 from training.draws import OrderDraws
 
 HALF = {"position_encoding": "rotary", "max_steps": STEPS // 2}
@@ -248,7 +248,7 @@ def test_own_orders_are_those_of_the_training(trained: list[str], tmp_path: Path
     scores = {arm: study_results.read_scores(tmp_path / "seed-1" / arm) for arm in arms}
     for arm in ("shared", "blocks"):
         folder = tmp_path / "seed-1" / arm
-        training = training_arguments(results(folder)["arguments"])
+        training = TrainingArguments.from_settings(results(folder)["arguments"])
         rows, model = study_results.held_out_rows(folder), load_model(folder / "model")
         ids = torch.tensor(rows["input_ids"])
         order = OrderDraws(training)([{"input_ids": range(8), "order_seed": 0}])["orders"]

@@ -490,13 +490,6 @@ def to_settings(*arguments: Any) -> dict[str, Any]:
     return {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
 
 
-def training_arguments(settings: dict[str, Any]) -> TrainingArguments:
-    """Return the `TrainingArguments` with the saved settings of a run."""
-    return TrainingArguments(
-        **{item.name: settings[item.name] for item in fields(TrainingArguments) if item.name in settings}
-    )
-
-
 def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the saved and the current value of each setting that has changed and may affect the result."""
     defaults = to_settings(ModelArguments(), DataArguments(), TrainingArguments())

@@ -47,7 +47,6 @@ from training.arguments import (
     check_same_run,
     parse_arguments,
     to_settings,
-    training_arguments,
 )
 from training.batches import Batches, pass_samples
 from training.checkpoints import (
@@ -216,7 +215,7 @@ def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Ch
     def can_continue(checkpoint: Checkpoint) -> bool:
         saved = checkpoint.metadata["settings"]
         check_same_run(saved, settings, checkpoint.path)
-        num_common = num_common_steps(training_arguments(saved), training)
+        num_common = num_common_steps(TrainingArguments.from_settings(saved), training)
         if num_common >= checkpoint.step:
             return True
         too_late.append(

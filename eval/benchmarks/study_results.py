@@ -27,7 +27,7 @@ from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
 from eval.scoring import split_batches
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from modeling_aogpt.orders import random_orders
-from training.arguments import order_settings, training_arguments
+from training.arguments import TrainingArguments, order_settings
 from training.report import use_log_axis
 
 # Kinds of bits per byte: key in the JSON files, and name in reports.
@@ -191,11 +191,8 @@ def measure_scores(folder: Path) -> dict[str, float | None]:
       is the weighted mean of both kinds of orders. The weights are those at the end of the training.
     """
     results, _ = read_finished_run(folder)
-    training, rows, model = (
-        training_arguments(results["arguments"]),
-        held_out_rows(folder),
-        load_model(folder / "model"),
-    )
+    training = TrainingArguments.from_settings(results["arguments"])
+    rows, model = held_out_rows(folder), load_model(folder / "model")
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     input_ids = torch.tensor(rows["input_ids"], device=model.device)
 

@@ -5,7 +5,7 @@
 import json
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -398,7 +398,28 @@ def write_results(
 
 
 def _format_report(question: Question, results: dict[str, Any], name: str) -> str:
-    arms, num_seeds, held_out = results["arms"], len(results["seeds"]), results["held_out"]
+    header, rows = _make_table(question, results)
+    parts = [
+        f"# {question.title}",
+        f"![Held-out bits per byte]({name}.png)",
+        f"The table shows bits per byte on {results['held_out']['bytes']:,} held-out bytes, computed with the moving "
+        f"averages of the weights. Lower is better. {_describe_spread(results)} Seconds are the training time of one "
+        "model. In the figure, a thin line is one seed, a thick line is the mean over the seeds, and a bar is the "
+        "confidence interval.",
+        markdown_table(header, rows, "l" + "r" * (len(header) - 1)),
+        "\n".join(f"* {note}" for note in _make_notes(question, results)),
+        "Settings of each arm, in addition to those that all arms share:",
+        "\n".join(
+            f"* {arm}: " + (", ".join(f"`{key}: {value}`" for key, value in settings.items()) or "none")
+            for arm, settings in results["settings_of_arms"].items()
+        ),
+        f"Written by `{results['command']}`.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _make_table(question: Question, results: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Return the header and the rows: one for each arm, and one for the token frequencies if they are known."""
     difference = f"{MEASURES[question.measure]}, minus {question.baseline}"
     header = ["arm", "parameters", "tokens", "seconds", *MEASURES.values(), difference]
     rows = [
@@ -410,63 +431,55 @@ def _format_report(question: Question, results: dict[str, Any], name: str) -> st
             *(format_estimate(entry["scores"][kind]) for kind in MEASURES),
             format_estimate(entry["differences"].get(question.measure)),
         ]
-        for arm, entry in arms.items()
+        for arm, entry in results["arms"].items()
     ]
-    notes = []
     if question.left_to_right is not None:
         header.append("gap closed")
-        for row, entry in zip(rows, arms.values(), strict=True):
+        for row, entry in zip(rows, results["arms"].values(), strict=True):
             row.append(format_estimate(entry.get("gap_closed"), 100, "%"))
-        notes.append(
-            f"* The gap of an arm is its bits per byte in random orders, minus those of `{question.left_to_right}` "
-            f"left to right. *Gap closed* is 1 minus the gap divided by the gap of `{question.baseline}`."
-        )
-    if any("left_to_right" not in entry["curves"] for entry in arms.values()):
-        notes.append(
-            "* The learning curve of an encoder is estimated with random masks, and has no left-to-right values. The "
-            "values of the table are exact."
-        )
     if results["unigram"] is not None:
         row = [UNIGRAM, "", "", "", *[f"{results['unigram']:.3f}"] * len(MEASURES)]
         rows.append(row + [""] * (len(header) - len(row)))
-        notes.append(
-            f"* *{UNIGRAM.capitalize()}*: a model that predicts each token with its frequency in the training text. "
-            "Its bits per byte are the same in all orders."
-        )
-    settings = (
-        f"* {arm}: " + (", ".join(f"`{key}: {value}`" for key, value in of_arm.items()) or "none")
-        for arm, of_arm in results["settings_of_arms"].items()
-    )
-    spread = (
+    return header, rows
+
+
+def _describe_spread(results: dict[str, Any]) -> str:
+    num_seeds, num_sequences = len(results["seeds"]), results["held_out"]["sequences"]
+    if num_seeds == 1:
+        return "There is only one seed, so the spread over seeds is unknown."
+    return (
         f"Values are means over {num_seeds} seeds ± half the width of the 95 % confidence interval (Student's t). "
         "Differences are computed for each seed. The intervals show only how results vary between seeds, because all "
-        f"models are scored on the same {held_out['sequences']} sequences in the same random orders. "
-        if num_seeds > 1
-        else "There is only one seed, so the spread over seeds is unknown. "
+        f"models are scored on the same {num_sequences} sequences in the same random orders."
     )
-    parts = [
-        f"# {question.title}",
-        f"![Held-out bits per byte]({name}.png)",
-        f"The table shows bits per byte on {held_out['bytes']:,} held-out bytes, computed with the moving averages of "
-        f"the weights. Lower is better. {spread}Seconds are the training time of one model. In the figure, a thin line "
-        "is one seed, a thick line is the mean over the seeds, and a bar is the confidence interval.",
-        markdown_table(header, rows, "l" + "r" * (len(header) - 1)),
-        "\n".join(
-            [
-                *notes,
-                f"* *{MEASURES['infilling'].capitalize()}*: the tokens of a sequence are divided into two random "
-                "halves, and each half is predicted in random order, given the other. A decoder reads the other half "
-                "from left to right.",
-                f"* *{MEASURES['own_orders'].capitalize()}*: the held-out text in orders like those in which the arm "
-                "was trained. If some training sequences were left to right, this is the mean over left-to-right and "
-                "other sequences, weighted as at the end of the training.",
-            ]
-        ),
-        "Settings of each arm, in addition to those that all arms share:",
-        "\n".join(settings),
-        f"Written by `{results['command']}`.",
-    ]
-    return "\n\n".join(parts) + "\n"
+
+
+def _make_notes(question: Question, results: dict[str, Any]) -> Iterator[str]:
+    """Yield explanations of the columns and rows of the table."""
+    if question.left_to_right is not None:
+        yield (
+            f"The gap of an arm is its bits per byte in random orders, minus those of `{question.left_to_right}` left "
+            f"to right. *Gap closed* is 1 minus the gap divided by the gap of `{question.baseline}`."
+        )
+    if any("left_to_right" not in entry["curves"] for entry in results["arms"].values()):
+        yield (
+            "The learning curve of an encoder is estimated with random masks, and has no left-to-right values. The "
+            "values of the table are exact."
+        )
+    if results["unigram"] is not None:
+        yield (
+            f"*{UNIGRAM.capitalize()}*: a model that predicts each token with its frequency in the training text. Its "
+            "bits per byte are the same in all orders."
+        )
+    yield (
+        f"*{MEASURES['infilling'].capitalize()}*: the tokens of a sequence are divided into two random halves, and "
+        "each half is predicted in random order, given the other. A decoder reads the other half from left to right."
+    )
+    yield (
+        f"*{MEASURES['own_orders'].capitalize()}*: the held-out text in orders like those in which the arm was "
+        "trained. If some training sequences were left to right, this is the mean over left-to-right and other "
+        "sequences, weighted as at the end of the training."
+    )
 
 
 def write_trend(trend: Trend, questions: dict[str, Question], command: str, path: Path) -> None:

@@ -26,11 +26,12 @@ from common.commands import one_line_errors, progress_bar
 from common.models import find_model, load_pretrained, read_any_config
 from eval.scoring import split_batches
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.devices import rows_per_head_call
+from modeling_aogpt.likelihood import ROWS_PER_HEAD_CALL
 from modeling_aogpt.orders import ORDER_NAMES, OrderSource, group_orders, index_by_rank
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, suggest
 
-ROWS_PER_HEAD_CALL = 1024
 HARNESS_ARGUMENTS = ("max_batch_size", "trust_remote_code")  # the harness passes these to every model
 
 
@@ -212,9 +213,10 @@ class AnyOrderLM(TemplateLM):
         orders = group_orders(ranks.argsort(dim=-1, stable=True), torch.where(is_token, is_target.long(), 2))
         output, orders = self.model.forward_by_rank(ids, orders, is_token.long())
         is_target, ids = index_by_rank(is_target, orders), index_by_rank(ids, orders)
+        num_rows = rows_per_head_call(ROWS_PER_HEAD_CALL, self.model.config.vocab_size)
         likeliest = [
             self.model.lm_head(rows)[:, : self.model.config.num_valid_tokens].argmax(dim=-1)
-            for rows in output.last_hidden_state[is_target].split(ROWS_PER_HEAD_CALL)
+            for rows in output.last_hidden_state[is_target].split(num_rows)
         ]
         return (ids.masked_scatter(is_target, torch.cat(likeliest)) == ids).all(dim=-1)
 

@@ -266,7 +266,7 @@ def draw_frontier(results: Sequence[dict[str, Any]], path: Path) -> None:
         axes.set_xlabel("mean unigram entropy of a sample (nats)")
         axes.set_ylabel(f"generative perplexity by {judge}")
         style_axes(axes, title)
-    right.legend(fontsize=8, frameon=False)
+    figure.legend(*right.get_legend_handles_labels(), loc="outside right upper", frameon=False, fontsize=8)
     save_figure(figure, path, dpi=130)
 
 

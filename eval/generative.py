@@ -284,7 +284,7 @@ def _draw_lines(axes: Axes, results: Sequence[dict[str, Any]], average: str) -> 
             color=colormaps["viridis"](0.9 * step_index / max(1, len(steps) - 1)),
             marker=MARKERS[model_index % len(MARKERS)],
             linewidth=1.3,
-            label=f"{short_name(model)}, {count} step{'s' * (count > 1)}",
+            label=f"{short_name(model, models)}, {count} step{'s' * (count > 1)}",
         )
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generative perplexity: the perplexity of samples under any causal language model."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,6 +125,11 @@ def without_padding(ids: list[int], end_of_text: int) -> list[int]:
     return ids[: num_unpadded(ids, end_of_text) + 1]
 
 
-def short_name(model: str) -> str:
-    """Return the last two parts of a path or name."""
-    return "/".join(Path(model).parts[-2:])
+def short_name(model: str, others: Iterable[str] = ()) -> str:
+    """Return the last parts of a path or name: at least two, and as many as distinguish it from `others`."""
+    parts = Path(model).parts
+    rivals = [Path(other).parts for other in others if other != model]
+    count = 2
+    while count < len(parts) and any(rival[-count:] == parts[-count:] for rival in rivals):
+        count += 1
+    return str(Path(*parts[-count:]))

@@ -200,9 +200,10 @@ def draw(report: dict[str, Any], path: Path) -> None:
     """Plot perplexity and entropy against the seconds per sequence, with a line for each contender of each model."""
     figure = Figure(figsize=(13, 4.8), layout="constrained")
     all_axes = figure.subplots(1, 2, sharex=True)
+    models = {point["model"] for point in report["points"]}
     lines: dict[str, list[dict[str, Any]]] = {}
     for point in report["points"]:
-        lines.setdefault(f"{short_name(point['model'])}: {point['contender']}", []).append(point)
+        lines.setdefault(f"{short_name(point['model'], models)}: {point['contender']}", []).append(point)
     for axes, title, key in (
         (all_axes[0], f"perplexity of the samples by {short_name(report['judge'])}", "perplexity"),
         (all_axes[1], "unigram entropy of a sample (nats)", "entropy"),

@@ -370,7 +370,8 @@ def test_data_can_be_prepared_on_a_machine_that_cannot_train(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr("training.pretrain.Pretraining", None)
-    train(config, tmp_path, "--prepare_only", f"--mixed_precision={precision}")
+    monkeypatch.setattr("training.tracking.find_spec", lambda name: None)  # no tracker is installed
+    train(config, tmp_path, "--prepare_only", f"--mixed_precision={precision}", "--tracker=wandb")
     assert list(tmp_path.iterdir()) == []
 
 

@@ -118,10 +118,10 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
     model_arguments, data_arguments, training = parse_arguments(argv)
     settings = to_settings(model_arguments, data_arguments, training)
     accelerator = start_accelerator(
-        # A machine that only prepares the data may not support the precision of training.
+        # A machine that only prepares the data may not support the precision of training, or have the tracker.
         mixed_precision="no" if training.prepare_only else training.mixed_precision,
         dynamo_backend=training.dynamo_backend,
-        log_with=logger_types(training.tracker),
+        log_with=logger_types("none" if training.prepare_only else training.tracker),
         project_dir=training.output_dir,
     )
     check_precision(accelerator.device, accelerator.mixed_precision)

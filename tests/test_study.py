@@ -141,6 +141,29 @@ def test_all_arms_are_trained_with_all_seeds_and_compared(
     assert json.loads((tmp_path / "again" / "orders.json").read_text())["seeds"] == [1]
 
 
+def test_results_of_an_arm_are_used_for_all_questions(
+    trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    runs, output_dir = tmp_path / "runs", tmp_path / "results"
+    study.main([write_study(tmp_path, ARMS, orders=QUESTION), f"--runs_dir={runs}", f"--output_dir={output_dir}"])
+    shutil.rmtree(runs / "seed-0" / "random")
+    collect = [f"--runs_dir={runs}", f"--output_dir={output_dir}", "--collect"]
+    halves = {"title": "T", "baseline": "random", "arms": ["random", "second-half"]}
+    study.main([write_study(tmp_path, ARMS, orders=QUESTION, halves=halves), *collect])
+    kept, found = (json.loads((output_dir / f"{name}.json").read_text()) for name in ("orders", "halves"))
+    assert set(found["settings_of_arms"]) == {"random", "first-half", "second-half"}
+    for arm, entry in found["arms"].items():
+        assert entry["scores"] == kept["arms"][arm]["scores"]
+
+    # The results of an arm are not used if the settings of a run that it continues are others.
+    shutil.rmtree(runs)
+    capsys.readouterr()
+    changed = ARMS | {"first-half": ARMS["first-half"] | {"hidden_size": 32}}
+    study.main([write_study(tmp_path, changed, orders=QUESTION, halves=halves), *collect])
+    missing = "no results yet. These runs are not finished: second-half (seed 0)."
+    assert capsys.readouterr().out.splitlines() == [f"{name}: {missing}" for name in ("orders", "halves")]
+
+
 def test_a_trend_compares_questions(
     trained: list[str], tmp_path: Path, saved_figures: list[Figure], capsys: pytest.CaptureFixture
 ) -> None:

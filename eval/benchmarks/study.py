@@ -11,9 +11,9 @@ of training/pretrain.py that all runs share, the settings of each arm, the seeds
 The command trains all arms with the first seed, then all arms with the second seed, and so on. Several runs are trained
 at the same time. Finished runs are not repeated, and interrupted runs are resumed. For each question, the command then
 writes a table (NAME.md), a figure (NAME.png) and all numbers (NAME.json), where NAME is the question's name. It uses
-the seeds for which all arms of the question are finished, and keeps the results of other seeds that are in NAME.json
-already. For each trend, it writes a table and a figure. They contain the questions whose results are in the folder of
-the results, also those that an earlier call wrote.
+the seeds for which it has results of all arms of the question: those of finished runs, and those that are in the JSON
+files already. For each trend, it writes a table and a figure. They contain the questions whose results are in the
+folder of the results, also those that an earlier call wrote.
 """
 
 import os
@@ -317,29 +317,33 @@ def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> No
     """
     Write the results of questions and trends.
 
-    A question's results are those of the seeds with which all its arms are finished, and of the other seeds that an
-    earlier call, with the same settings, wrote to `output_dir`. A trend compares the questions whose results are in
-    `output_dir`.
+    The results of an arm and a seed are those of its finished run. If there is none, they are those that an earlier
+    call wrote to `output_dir`, with the same settings, for any question. A question's results are those of the seeds
+    for which there are results of all its arms. A trend compares the questions whose results are in `output_dir`.
     """
+    parts = {run.arm: {part.arm: study.arms[part.arm] for part in run.chain} for run in runs}
     finished = {(run.arm, run.seed): [part.folder for part in run.chain] for run in runs if run.is_finished}
+    earlier = {}
+    for name in study.questions:
+        earlier |= read_earlier_models(output_dir / f"{name}.json", study.settings, parts)
     for name, question in study.questions.items():
-        trained = [part.arm for arm in question.arms for run in runs if run.arm == arm for part in run.chain]
-        settings = {
-            "settings": study.settings,
-            "settings_of_arms": {arm: study.arms[arm] for arm in dict.fromkeys(trained)},
-        }
-        earlier = read_earlier_models(output_dir / f"{name}.json", question, settings)
-        in_runs = {seed for seed in study.seeds if all((arm, seed) in finished for arm in question.arms)}
-        seeds = [seed for seed in study.seeds if seed in in_runs or seed in earlier]
+        known = finished.keys() | earlier.keys()
+        seeds = [seed for seed in study.seeds if all((arm, seed) in known for arm in question.arms)]
         if not seeds:
-            missing = [run.name for run in runs if run.arm in question.arms and (run.arm, run.seed) not in finished]
+            missing = [run.name for run in runs if run.arm in question.arms and (run.arm, run.seed) not in known]
             print(f"{name}: no results yet. These runs are not finished: {', '.join(missing)}.")
             continue
         models = {
-            arm: [read_model(finished[arm, seed]) if seed in in_runs else earlier[seed][arm] for seed in seeds]
+            arm: [read_model(finished[arm, seed]) if (arm, seed) in finished else earlier[arm, seed] for seed in seeds]
             for arm in progress_bar(question.arms, desc=name, unit="arm")
         }
-        write_results(question, models, {"command": command, **settings, "seeds": seeds}, output_dir / name)
+        details = {
+            "command": command,
+            "settings": study.settings,
+            "settings_of_arms": {part: settings for arm in question.arms for part, settings in parts[arm].items()},
+            "seeds": seeds,
+        }
+        write_results(question, models, details, output_dir / name)
         print(f"Written: {output_dir / name}.md, .png and .json (seeds: {', '.join(map(str, seeds))}).")
     for name, trend in study.trends.items():
         with_results = [question for question in trend.questions if (output_dir / f"{question}.json").exists()]

@@ -135,31 +135,37 @@ def read_model(folders: Sequence[Path]) -> TrainedModel:
     )
 
 
-def read_earlier_models(path: Path, question: Question, settings: dict[str, Any]) -> dict[int, dict[str, TrainedModel]]:
+def read_earlier_models(
+    path: Path, settings: dict[str, Any], parts: dict[str, dict[str, dict[str, Any]]]
+) -> dict[tuple[str, int], TrainedModel]:
     """
-    Return the models of each seed and arm of a question whose results `write_results` wrote to a JSON file before.
+    Return the models whose results `write_results` wrote to a JSON file before, for each arm and seed.
 
-    The training time of each model is the mean over the seeds. The result is empty if there is no such file, or if it
-    has other arms, or other values of the keys of `settings`.
+    Arms that were trained with other settings are left out. The training time of each model is the mean over the seeds.
+
+    Args:
+        path: Path of the JSON file. If there is no such file, the result is empty.
+        settings: The settings of all arms.
+        parts: For each arm, the settings of the arm itself and of all arms that its run continues.
     """
     if not path.exists():
         return {}
-    found = read_json(path, [*settings, "seeds", "arms", *FACTS], "eval/benchmarks/study.py")
-    if found["arms"].keys() != set(question.arms) or {key: found[key] for key in settings} != settings:
+    keys = ["settings", "settings_of_arms", "seeds", "arms", *FACTS]
+    found = read_json(path, keys, "eval/benchmarks/study.py")
+    if found["settings"] != settings:
         return {}
     facts = {key: found[key] for key in FACTS}
     return {
-        seed: {
-            arm: TrainedModel(
-                entry["num_parameters"],
-                entry["tokens"],
-                entry["seconds"],
-                {kind: score["values"][index] for kind, score in entry["scores"].items()},
-                {kind: (curve["tokens"], curve["values"][index]) for kind, curve in entry["curves"].items()},
-                facts,
-            )
-            for arm, entry in found["arms"].items()
-        }
+        (arm, seed): TrainedModel(
+            entry["num_parameters"],
+            entry["tokens"],
+            entry["seconds"],
+            {kind: score["values"][index] for kind, score in entry["scores"].items()},
+            {kind: (curve["tokens"], curve["values"][index]) for kind, curve in entry["curves"].items()},
+            facts,
+        )
+        for arm, entry in found["arms"].items()
+        if arm in parts and parts[arm].items() <= found["settings_of_arms"].items()
         for index, seed in enumerate(found["seeds"])
     }
 

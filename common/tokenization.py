@@ -61,8 +61,8 @@ def vocabulary_arguments(tokenizer: PreTrainedTokenizerBase) -> dict[str, int | 
     """
     Return the arguments of `AOGPTConfig` that depend on the tokenizer.
 
-    The id of the mask is the first id after those of text. The decoder's token table has no entry for it, because a
-    decoder never embeds the mask. The table of GPT-2's 50257 ids is padded to 50304, as in the released checkpoints.
+    The id of the mask is the first id after those of text. A decoder never embeds the mask, so its token table needs no
+    entry for it. The table of GPT-2's 50257 ids is padded to 50304, as in the released checkpoints.
     """
     valid = tokenizer.mask_token_id
     return {

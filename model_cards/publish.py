@@ -3,12 +3,12 @@
 """
 Command that prepares the files of a Hub repository for a model, checks them, and uploads them with --push.
 
-    python model_cards/publish.py RUN_OR_MODEL REPO_ID [--card NAME] [--output_dir DIR] [--push]
+    python model_cards/publish.py RUN_OR_MODEL REPO_ID [--card NAME] [--output_dir DIR] [--push] [...]
 
-RUN_OR_MODEL is a finished run (such as runs/quickstart) or a model folder. For the check, a process that has only torch
-and transformers loads the model through every Auto class, and generates text. Without --push, the network is used only
-to load a --tokenizer from the Hub. Without --output_dir, the prepared files are deleted at the end. Uploads use the
-token of `hf auth login`.
+RUN_OR_MODEL is a finished run (such as runs/quickstart) or a model folder. For the check, a process that can import
+only torch and transformers loads the model through its Auto classes, and runs it. Without --push, the network is used
+only if --tokenizer is the name of a Hub repository. Without --output_dir, the prepared files are deleted at the end.
+Uploads use the token of `hf auth login`.
 """
 
 import os

@@ -270,8 +270,8 @@ class AOGPTConfig(PreTrainedConfig):
         check_positive("rope_parameters['rope_theta']", parameters.get("rope_theta"))
         if parameters.get("rope_type") not in [*ROPE_TYPES] or parameters.get("partial_rotary_factor", 1.0) != 1.0:
             raise ValueError(
-                f"`rope_parameters` must have a `rope_type` of {', '.join(map(repr, ROPE_TYPES))}, and no "
-                f"`partial_rotary_factor` other than 1, but is {parameters!r}."
+                f"`rope_parameters` is {parameters!r}. Its `rope_type` must be one of "
+                f"{', '.join(map(repr, ROPE_TYPES))}, and its `partial_rotary_factor`, if any, must be 1."
             )
         for name in ROPE_TYPES[parameters["rope_type"]]:
             check_positive(f"rope_parameters[{name!r}]", parameters.get(name))

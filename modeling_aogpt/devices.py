@@ -72,7 +72,7 @@ def draw_uniform(
 
 
 def product_dtype(device: torch.device, dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of matrix products of tensors of `dtype`, which autocast may change."""
+    """Return the dtype of matrix products of `dtype` tensors. Autocast may change it."""
     return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else dtype
 
 

@@ -236,6 +236,8 @@ class AnyOrderInfillingMixin:
         """
         Return, for each text, the log-probability (candidates,) of each candidate given the text around the gaps.
 
+        Before the text is known, all candidates have the same probability.
+
         `candidate_ids` contains, for each text, the ids (n,) of each candidate, with masks in the gaps.
         """
         mask = self.config.mask_token_id

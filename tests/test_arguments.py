@@ -303,7 +303,7 @@ def test_arguments_after_the_configuration_are_options(config: Path) -> None:
 
 @pytest.mark.parametrize("source", ["init_from", "start_token_id"])
 def test_start_tokens_of_large_vocabularies_are_allowed(source: str, tmp_path: Path) -> None:
-    """The start token of a Llama 3 or Qwen is higher than the number of GPT-2's tokens."""
+    """The id of the start token of a Llama 3 or Qwen is higher than all ids of GPT-2."""
     settings = {"target_injection": "none", "position_encoding": "rotary", "start_token_id": 151643}
     AOGPTConfig(vocab_size=151936, num_valid_tokens=151665, **settings).save_pretrained(tmp_path)
     options = {

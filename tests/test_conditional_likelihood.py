@@ -128,9 +128,9 @@ def test_random_orders_share_the_rows_of_the_context(
     torch.testing.assert_close(output.log_likelihood, totals.mean(0), rtol=0, atol=1e-12)
     torch.testing.assert_close(output.standard_error, totals.std(0) / 2)
     torch.testing.assert_close(output.importance_weighted, totals.exp().mean(0).log())
-    # With b tokens of context and a targets, a sequence alone in a pass has b + 2 a rows, in each of two passes. If a
-    # pass may not have so many rows, it has b + a of them, in each of four passes. In a common pass, each sequence has
-    # as many rows as the longest one.
+    # With c tokens of context and m targets, two orders of a sequence take one pass of c + 2 m rows. If a pass may not
+    # have so many rows, each order takes a pass of c + m rows. In a common pass, each sequence has as many rows as the
+    # longest one.
     num_rows = {1: 4 * (4 + 2 + 2 + 1 + 1 + 2), 8: 2 * (4 + 4 + 2 + 2 + 1 + 4), 16384: 2 * 3 * 8}
     assert output.num_rows == num_rows[rows_per_pass]
 

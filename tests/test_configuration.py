@@ -97,11 +97,11 @@ def test_a_configuration_is_unchanged_by_saving_and_loading() -> None:
         ),
         (
             {"position_encoding": "rotary", "rope_parameters": {"rope_type": "longrope"}},
-            "`rope_parameters` must have a `rope_type` of 'default', .*'llama3'",
+            "Its `rope_type` must be one of 'default', .*'llama3'",
         ),
         (
             {"position_encoding": "rotary", "rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
-            "and no `partial_rotary_factor`",
+            "its `partial_rotary_factor`, if any, must be 1",
         ),
         ({"start_token_id": 60000}, "`start_token_id` must be an id of the vocabulary"),
     ],

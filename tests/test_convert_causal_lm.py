@@ -605,7 +605,7 @@ def test_the_start_token_can_be_chosen(source: Path, tmp_path: Path) -> None:
                     "original_max_position_embeddings": 6,
                 }
             },
-            "must have a `rope_type` of",
+            "Its `rope_type` must be one of",
         ),
         (
             "mistral",

@@ -166,7 +166,7 @@ def test_random_ranks_of_sequences_in_passes_of_their_own_take_no_unneeded_rows(
     arguments = {"ensemble_size": 3, "num_ranks": 6, "generator": seeded(), "rows_per_pass": 1}
     for orders in ({"orders": "left_to_right"}, {"orders": "random", "block_length": 2}):  # not uniform
         output = model.log_likelihood(ids[:5], **orders, **arguments)
-        # Six draws in three strata of one rank each: 2 * 2 permutations for 3, 4 and 5 rows.
+        # Two draws for each of the ranks 2, 3 and 4. A draw takes rank + 1 rows for each of the two other orders.
         assert output.num_rows == 5 * (5 + 2 * 2 * (3 + 4 + 5))
     assert output.standard_error.isnan().all()  # the variance between orders is unknown after one random order
 

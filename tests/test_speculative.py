@@ -194,7 +194,7 @@ def test_prompt_lookup_samples_follow_the_chain_rule_exactly(
 
 
 def test_prompt_lookup_log_probabilities_equal_full_forwards() -> None:
-    """In a batch of repetitive text with different numbers of masks and padding."""
+    """The texts of the batch are repetitive, and differ in their numbers of masks and in their padding."""
     model, mask = random_model(vocab_size=4, position_encoding="rotary"), 4
     inputs = torch.tensor([[0, 1, 2, 3] * 3, [1, 1] * 6, [2, 3] * 6])
     inputs[0, [3, 5, 6, 7, 11]] = mask

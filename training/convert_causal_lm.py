@@ -391,7 +391,7 @@ def read_generation_settings(causal: PreTrainedModel) -> dict[str, Any]:
 
 
 def read_source_facts(source: str) -> dict[str, Any]:
-    """Return `_name_or_path` (Hub name; not for a folder) and `license` (from the model card), if they are known."""
+    """Return what is known of `_name_or_path` (only a Hub name) and `license` (from the model card)."""
     card = cached_file(
         source,
         "README.md",

@@ -112,6 +112,6 @@ def _sample_numbers(features: Sequence[Mapping[str, object]]) -> torch.LongTenso
 
 
 def _spreading_factor(size: int) -> int:
-    """Return a k near 0.618 `size` (the golden section) such that i -> k i mod `size` permutes 0 ... `size` - 1."""
+    """Return the first number from 0.618 `size` (the golden section) upwards that is coprime to `size`."""
     golden = round(size * (math.sqrt(5) - 1) / 2)
     return next(factor for factor in range(max(golden, 1), size + 2) if math.gcd(factor, size) == 1)

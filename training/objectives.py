@@ -136,13 +136,13 @@ class ScoreEntropyObjective(MaskedDiffusionObjective):
 
     A token is masked with probability 1 - e^-sigma(t) = (1 - eps) t (see `log_linear_noise`). The model's score of an
     id estimates the ratio of two probabilities: that of the sequence with this id, and that of the sequence with the
-    mask. At a masked position, the true ratio is r = 1 / (e^sigma - 1) for the id of the original token, and 0 for all
+    mask. Given the original text, this ratio is r = 1 / (e^sigma - 1) for the id of the original token, and 0 for all
     other ids. The model's score is r exp(logits - log V), for V ids of text. The loss of a position is
 
         sigma'(t) (sum of scores - r log score[token] + r log r - r).
 
-    All terms have the factor sigma'(t) r = 1 / t, which is the weight of Eq. 1. If the scores are normalized, the loss
-    equals that of `MaskedDiffusionObjective` with the same masked positions.
+    All terms have the factor sigma'(t) r = 1 / t, which is the weight of Eq. 1. If the scores sum to r, the loss equals
+    that of `MaskedDiffusionObjective` with the same masked positions.
     """
 
     loss: Loss = "score_entropy"

@@ -224,8 +224,8 @@ def _read_question(name: str, entry: Any, arms: list[str]) -> Question:
 def _read_trend(name: str, entry: Any, questions: dict[str, Question]) -> Trend:
     if not isinstance(entry, dict) or entry.keys() != {item.name for item in fields(Trend)} or not entry["questions"]:
         raise ValueError(
-            f"The trend {name!r} is {entry!r}. It must have only the keys `title`, `size` and `questions` (at least "
-            "one)."
+            f"The trend {name!r} is {entry!r}. Its keys must be `title`, `size` and `questions` (a list that is not "
+            "empty)."
         )
     trend = Trend(**entry)
     check_choice("size", trend.size, SIZES)

@@ -164,6 +164,26 @@ def test_results_of_an_arm_are_used_for_all_questions(
     assert capsys.readouterr().out.splitlines() == [f"{name}: {missing}" for name in ("orders", "halves")]
 
 
+def test_a_new_arm_does_not_remove_results_of_seeds_with_which_it_is_not_trained_yet(
+    trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    runs, results = tmp_path / "runs", tmp_path / "results"
+    pair = {"title": "T", "baseline": "random", "arms": ["random"]}
+    study.main([write_study(tmp_path, {"random": {}}, (0, 1), pair=pair), f"--runs_dir={runs}"])
+    (runs / "results").rename(results)
+    shutil.rmtree(runs / "seed-0")
+    arms, pair = {"random": {}, "new": {"position_encoding": "rotary"}}, pair | {"arms": ["random", "new"]}
+    study.main([write_study(tmp_path, arms, (1,), pair=pair), f"--runs_dir={runs}"])
+    written = (results / "pair.json").read_text()
+    capsys.readouterr()
+    study.main(
+        [write_study(tmp_path, arms, (0, 1), pair=pair), f"--runs_dir={runs}", f"--output_dir={results}", "--collect"]
+    )
+    reason = "results of seeds 0 would be lost. These runs are not finished: new (seed 0)."
+    assert capsys.readouterr().out == f"pair: not written again, because {reason}\n"
+    assert (results / "pair.json").read_text() == written
+
+
 def test_a_trend_compares_questions(
     trained: list[str], tmp_path: Path, saved_figures: list[Figure], capsys: pytest.CaptureFixture
 ) -> None:

@@ -319,19 +319,25 @@ def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> No
 
     The results of an arm and a seed are those of its finished run. If there is none, they are those that an earlier
     call wrote to `output_dir`, with the same settings, for any question. A question's results are those of the seeds
-    for which there are results of all its arms. A trend compares the questions whose results are in `output_dir`.
+    for which there are results of all its arms. Its files are not written again if results of other seeds that
+    only they contain would be lost. A trend compares the questions whose results are in `output_dir`.
     """
     parts = {run.arm: {part.arm: study.arms[part.arm] for part in run.chain} for run in runs}
     finished = {(run.arm, run.seed): [part.folder for part in run.chain] for run in runs if run.is_finished}
-    earlier = {}
-    for name in study.questions:
-        earlier |= read_earlier_models(output_dir / f"{name}.json", study.settings, parts)
+    written = {
+        name: read_earlier_models(output_dir / f"{name}.json", study.settings, parts) for name in study.questions
+    }
+    earlier = {key: model for models in written.values() for key, model in models.items()}
+    known = finished.keys() | earlier.keys()
     for name, question in study.questions.items():
-        known = finished.keys() | earlier.keys()
         seeds = [seed for seed in study.seeds if all((arm, seed) in known for arm in question.arms)]
-        if not seeds:
+        only_written = {seed for arm, seed in written[name].keys() - finished.keys() if arm in question.arms}
+        lost = [str(seed) for seed in study.seeds if seed in only_written and seed not in seeds]
+        if lost or not seeds:
             missing = [run.name for run in runs if run.arm in question.arms and (run.arm, run.seed) not in known]
-            print(f"{name}: no results yet. These runs are not finished: {', '.join(missing)}.")
+            kept = f"not written again, because results of seeds {', '.join(lost)} would be lost"
+            reason = kept if seeds else "no results yet"
+            print(f"{name}: {reason}. These runs are not finished: {', '.join(missing)}.")
             continue
         models = {
             arm: [read_model(finished[arm, seed]) if (arm, seed) in finished else earlier[arm, seed] for seed in seeds]

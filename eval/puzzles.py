@@ -367,7 +367,7 @@ def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Pa
     chart.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
     has_seeds = any(len(runs) > 1 for runs in results["runs"].values())
     chart.set_xlabel(f"solved puzzles (line: 95 % interval{'; dots: seeds' if has_seeds else ''})")
-    chart.legend(frameon=False, fontsize=8, loc="center right", bbox_to_anchor=(1, 0.36))
+    figure.legend(*chart.get_legend_handles_labels(), loc="outside lower left", ncols=2, frameon=False, fontsize=8)
     style_axes(chart, f"Solved puzzles ({results['puzzles']}), by decoding order")
     if shown is not None:
         board = figure.add_subplot(grid[1])

@@ -17,7 +17,7 @@ findings: $(INSTALLED)
 	$(BIN)/python eval/benchmarks/study.py training/configs/study_paper.yaml
 
 # Train an any-order model, a left-to-right model and an encoder on Sudoku, and let all of them solve held-out puzzles.
-# On two CPU cores, this takes about two hours. An interrupted run continues where it stopped.
+# This takes about two hours of one CPU core for each seed. An interrupted run continues where it stopped.
 # `make sudoku SEEDS="0 1 2"` trains each recipe with three seeds.
 SUDOKU := runs/sudoku
 SEEDS := 0

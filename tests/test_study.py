@@ -164,8 +164,9 @@ def test_results_of_an_arm_are_used_for_all_questions(
     assert capsys.readouterr().out.splitlines() == [f"{name}: {missing}" for name in ("orders", "halves")]
 
 
+@pytest.mark.parametrize("seeds", [(0, 1), (1,)], ids=["all seeds", "only the new seed"])
 def test_a_new_arm_does_not_remove_results_of_seeds_with_which_it_is_not_trained_yet(
-    trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
+    seeds: tuple[int, ...], trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     runs, results = tmp_path / "runs", tmp_path / "results"
     pair = {"title": "T", "baseline": "random", "arms": ["random"]}
@@ -177,11 +178,19 @@ def test_a_new_arm_does_not_remove_results_of_seeds_with_which_it_is_not_trained
     written = (results / "pair.json").read_text()
     capsys.readouterr()
     study.main(
-        [write_study(tmp_path, arms, (0, 1), pair=pair), f"--runs_dir={runs}", f"--output_dir={results}", "--collect"]
+        [write_study(tmp_path, arms, seeds, pair=pair), f"--runs_dir={runs}", f"--output_dir={results}", "--collect"]
     )
     reason = "results of seeds 0 would be lost. These runs are not finished: new (seed 0)."
     assert capsys.readouterr().out == f"pair: not written again, because {reason}\n"
     assert (results / "pair.json").read_text() == written
+
+
+def test_seeds_can_be_trained_one_after_the_other(trained: list[str], tmp_path: Path) -> None:
+    question = {"title": "T", "baseline": "random"}
+    for seed in (1, 0):
+        path = write_study(tmp_path, {"random": {}}, (seed,), one=question)
+        study.main([path, f"--runs_dir={tmp_path / str(seed)}", f"--output_dir={tmp_path}"])
+    assert json.loads((tmp_path / "one.json").read_text())["seeds"] == [0, 1]
 
 
 def test_a_trend_compares_questions(
@@ -239,6 +248,14 @@ def test_a_trend_compares_questions(
     bits, closed = saved_figures[-1].axes
     assert list(bits.lines[0].get_xdata()) == [STEPS * 12 * 4 / 1e6, STEPS * 12 * 8 / 1e6]
     assert closed.lines[0].get_ydata()[1] == whole["rotary"]["gap_closed"]["mean"]
+
+    # A question has no results while one of its arms has none.
+    content["questions"]["whole"]["arms"].append("missing")
+    content["trends"]["steps"]["questions"].remove("other")
+    content["questions"]["half"]["arms"].append("missing")
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    study.main([str(path), "--collect", f"--runs_dir={tmp_path}"])
+    assert "steps: no results yet. These questions have none: half, whole." in capsys.readouterr().out
 
 
 def test_a_run_that_continues_an_earlier_state_is_an_error(trained: list[str], tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from eval.benchmarks.study_results import (
     SIZES,
     Question,
     Trend,
+    has_results,
     read_earlier_models,
     read_model,
     write_results,
@@ -330,11 +331,12 @@ def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> No
     earlier = {key: model for models in written.values() for key, model in models.items()}
     known = finished.keys() | earlier.keys()
     for name, question in study.questions.items():
-        seeds = [seed for seed in study.seeds if all((arm, seed) in known for arm in question.arms)]
         only_written = {seed for arm, seed in written[name].keys() - finished.keys() if arm in question.arms}
-        lost = [str(seed) for seed in study.seeds if seed in only_written and seed not in seeds]
+        listed = sorted({*study.seeds, *only_written})
+        seeds = [seed for seed in listed if all((arm, seed) in known for arm in question.arms)]
+        lost = [str(seed) for seed in sorted(only_written.difference(seeds))]
         if lost or not seeds:
-            missing = [run.name for run in runs if run.arm in question.arms and (run.arm, run.seed) not in known]
+            missing = [f"{arm} (seed {seed})" for seed in listed for arm in question.arms if (arm, seed) not in known]
             kept = f"not written again, because results of seeds {', '.join(lost)} would be lost"
             reason = kept if seeds else "no results yet"
             print(f"{name}: {reason}. These runs are not finished: {', '.join(missing)}.")
@@ -352,7 +354,11 @@ def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> No
         write_results(question, models, details, output_dir / name)
         print(f"Written: {output_dir / name}.md, .png and .json (seeds: {', '.join(map(str, seeds))}).")
     for name, trend in study.trends.items():
-        with_results = [question for question in trend.questions if (output_dir / f"{question}.json").exists()]
+        with_results = [
+            question
+            for question in trend.questions
+            if has_results(study.questions[question], output_dir / f"{question}.json")
+        ]
         missing = [question for question in trend.questions if question not in with_results]
         if len(with_results) < 2:
             print(f"{name}: no results yet. These questions have none: {', '.join(missing)}.")

@@ -170,6 +170,11 @@ def read_earlier_models(
     }
 
 
+def has_results(question: Question, path: Path) -> bool:
+    """Return whether a JSON file exists and contains all arms of a question. They may have been added to it later."""
+    return path.exists() and {*question.arms} <= read_json(path, ("arms",), "eval/benchmarks/study.py")["arms"].keys()
+
+
 def read_scores(folder: Path) -> dict[str, float | None]:
     """
     Return the result of `measure_scores`.

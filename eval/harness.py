@@ -30,7 +30,7 @@ from modeling_aogpt.devices import rows_per_head_call
 from modeling_aogpt.likelihood import ROWS_PER_HEAD_CALL
 from modeling_aogpt.orders import ORDER_NAMES, OrderSource, group_orders, index_by_rank
 from modeling_aogpt.tokenization import load_tokenizer
-from modeling_aogpt.validation import check_choice, suggest
+from modeling_aogpt.validation import check_choice, check_integer, suggest
 
 HARNESS_ARGUMENTS = ("max_batch_size", "trust_remote_code")  # the harness passes these to every model
 
@@ -120,8 +120,10 @@ class AnyOrderLM(TemplateLM):
         self.tokenizer = load_tokenizer(tokenizer or pretrained)
         self.context_order, self.completion_order = context_order, completion_order
         self.num_orders, self.seed = num_orders, seed
-        self.batch_size = 16 if batch_size == "auto" else int(batch_size)
-        self.max_length = max_length or self.model.config.max_position_embeddings
+        self.batch_size = 16 if str(batch_size).startswith("auto") else int(batch_size)
+        longest = self.model.config.max_position_embeddings
+        self.max_length = longest if max_length is None else max_length
+        check_integer("max_length", self.max_length, most=longest)
 
     @property
     def eot_token_id(self) -> int:

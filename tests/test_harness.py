@@ -175,6 +175,11 @@ def test_arguments_for_every_model_are_ignored(folder: str) -> None:
     assert lm.batch_size == 2
 
 
+@pytest.mark.parametrize(("given", "size"), [("auto", 16), ("auto:4", 16), ("3", 3)])
+def test_batch_size(folder: str, given: str, size: int) -> None:
+    assert AnyOrderLM(folder, batch_size=given).batch_size == size
+
+
 @pytest.mark.parametrize(
     ("options", "pair", "message"),
     [
@@ -184,6 +189,8 @@ def test_arguments_for_every_model_are_ignored(folder: str) -> None:
             "`context_order` must be one of 'left_to_right', 'random', but is 'sorted'",
         ),
         ({"dtype": "nn"}, ("a", "b"), "`dtype` must be a data type of torch .*, but is 'nn'"),
+        ({"max_length": 13}, ("a", "b"), r"`max_length` must be an integer from 1 to 12, but is 13"),
+        ({"max_length": 0}, ("a", "b"), r"`max_length` must be an integer from 1 to 12, but is 0"),
         ({"num_orders": 2}, ("a", "b"), r"`num_orders` is 2\. It must be at least 1, and exactly 1 if neither"),
         ({}, ("a<mask>b<mask>", "c"), r"at most one mask, but 'a<mask>b<mask>' contains 2\."),
         ({}, ("a", ""), "A completion must have 1 to 12 tokens, but one has 0"),

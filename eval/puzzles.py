@@ -426,6 +426,11 @@ def main(argv: list[str]) -> None:
             f"All runs must be trained on the same puzzles, but the corpora are {puzzles}, {', '.join(different)}. Run "
             "the command once for each corpus."
         )
+    if unused := [run["run"] for run in runs if not decodings_of(run["arguments"], options.decodings)]:
+        raise ValueError(
+            f"None of the `decodings` ({', '.join(options.decodings)}) is possible for {unused[0]}. Add others, or "
+            "leave out the run."
+        )
     recipes = group_by_recipe([*included, *runs])
     check_decodings(included, runs, options.decodings)
     with make_folder(options.output_dir):  # first, so that a wrong folder is an error before the long measurements

@@ -237,6 +237,8 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     assert fewer["margin"]["solved"] == results["runs"]["any"][0]["decodings"]["margin"]["solved"]
     with pytest.raises(SystemExit, match=r"error: `decodings` must be one of 'confidence', .*, but is 'best'"):
         main([str(tmp_path / "any-0"), "--decodings", "best"])
+    with pytest.raises(SystemExit, match=r"None of the `decodings` \(margin\) is possible for .*rival"):
+        main([*runs, "--decodings", "margin"])
     with pytest.raises(SystemExit, match=r"error: .*rival"):
         main([str(tmp_path / "rival.yaml")])
 

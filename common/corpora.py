@@ -296,7 +296,7 @@ def is_hub_name(name: str) -> bool:
     if os.path.isdir(name):
         return True
     is_file = os.path.exists(name) or glob.has_magic(name) or name.startswith((".", "/", "~")) or name.count("/") > 1
-    return not is_file and not name.endswith((*TEXT_SUFFIXES, *BUILDERS, *COMPRESSED))
+    return not is_file and not name.lower().endswith((*TEXT_SUFFIXES, *BUILDERS, *COMPRESSED))
 
 
 def _load_hub(arguments: DataArguments, streaming: bool = False) -> dict[str, Dataset] | dict[str, IterableDataset]:
@@ -370,7 +370,7 @@ def _choose_builder(file: str) -> str:
     """Return the name of the `datasets` builder for a file, chosen by its suffix. A suffix such as .gz is skipped."""
     path = Path(file)
     inner = Path(path.stem) if path.suffix in COMPRESSED else path
-    return BUILDERS.get(inner.suffix, "text")
+    return BUILDERS.get(inner.suffix.lower(), "text")
 
 
 def load_files(

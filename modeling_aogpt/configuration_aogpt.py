@@ -275,10 +275,14 @@ class AOGPTConfig(PreTrainedConfig):
             )
         for name in ROPE_TYPES[parameters["rope_type"]]:
             check_positive(f"rope_parameters[{name!r}]", parameters.get(name))
-        layers = self.no_rope_layers or []
-        if not all(isinstance(layer, int) and 0 <= layer < self.num_hidden_layers for layer in layers):
+        layers = self.no_rope_layers
+        if layers is not None and not (
+            isinstance(layers, list)
+            and all(is_integer(layer) and 0 <= layer < self.num_hidden_layers for layer in layers)
+        ):
             raise ValueError(
-                f"`no_rope_layers` must be indices of layers, 0 to {self.num_hidden_layers - 1}, but is {layers!r}."
+                f"`no_rope_layers` must be a list of indices of layers, 0 to {self.num_hidden_layers - 1}, or None, "
+                f"but is {layers!r}."
             )
 
 

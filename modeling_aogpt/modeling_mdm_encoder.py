@@ -400,7 +400,8 @@ class EncoderLikelihoodMixin:
                 return scorer.score(is_masked, is_masked, log_linear_noise(times) if uses_time else None)
 
             num_times = NUM_TIMES if num_times is None else num_times
-            masking = masking or ("bernoulli" if uses_time else "fixed_count")
+            if masking is None:
+                masking = "bernoulli" if uses_time else "fixed_count"
             return diffusion_bound(scorer, score, is_target, num_times, masking)
         if num_times is not None or masking is not None:
             raise ValueError(

@@ -83,9 +83,12 @@ def test_a_configuration_is_unchanged_by_saving_and_loading() -> None:
         ({"num_key_value_heads": 5}, r"`num_attention_heads` \(12\) must be a multiple of `num_key_value_heads` \(5\)"),
         ({"target_injection": "none"}, "`target_injection='none'` need `position_encoding='rotary'`"),
         ({"no_rope_layers": [0]}, "`no_rope_layers` .* need `position_encoding='rotary'`"),
-        (
-            {"position_encoding": "rotary", "no_rope_layers": [12]},
-            "`no_rope_layers` must be indices of layers, 0 to 11",
+        *(
+            (
+                {"position_encoding": "rotary", "no_rope_layers": layers},
+                "`no_rope_layers` must be a list of indices of layers, 0 to 11",
+            )
+            for layers in ([12], [True], 3)
         ),
         (
             {"position_encoding": "rotary", "rope_parameters": {"rope_type": "linear"}},

@@ -86,11 +86,11 @@ def test_validation_files_are_held_out(lines: Path, tmp_path: Path) -> None:
     assert list(splits["validation"]) == ["one", "two"]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "txt.xz", "txt.gz"])
+@pytest.mark.parametrize("kind", ["jsonl", "JSONL", "jsonl.gz", "parquet", "txt.xz", "txt.gz"])
 def test_supported_kinds_of_files(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"corpus.{kind}"
     plain = "".join(word + "\n" for word in WORDS)
-    if kind.startswith("jsonl"):
+    if kind.lower().startswith("jsonl"):
         plain = "".join(json.dumps({"id": 1, "body": word}) + "\n" for word in WORDS)
     if kind == "parquet":
         pq.write_table(pa.table({"id": [1] * len(WORDS), "body": WORDS}), path)
@@ -180,7 +180,15 @@ def test_another_number_of_documents_is_an_error(lines: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "is_hub"),
-    [("wikitext", True), ("a/b", True), ("a/b/c", False), ("a.txt", False), ("*.x", False), ("./a", False)],
+    [
+        ("wikitext", True),
+        ("a/b", True),
+        ("a/b/c", False),
+        ("a.txt", False),
+        ("*.x", False),
+        ("./a", False),
+        ("A.JSONL", False),
+    ],
 )
 def test_is_hub_name(name: str, is_hub: bool) -> None:
     assert is_hub_name(name) is is_hub

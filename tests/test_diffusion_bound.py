@@ -184,6 +184,8 @@ def test_the_default_context_of_an_encoder_is_all_other_tokens(ids: torch.LongTe
     torch.testing.assert_close(output.token_log_likelihood[0, :2], last[0, :2], rtol=0, atol=1e-12)
     torch.testing.assert_close(output.log_likelihood[2], score_masked(model, ids[2:], (1,)).sum(), rtol=0, atol=1e-12)
     assert output.log_likelihood[1] == 0
+    with pytest.raises(ValueError, match="`masking` must be one of 'bernoulli', 'fixed_count', but is ''"):
+        model.log_likelihood(ids, masking="")
     with pytest.raises(ValueError, match="Column 3 of sequence 0 is padding"):
         model.conditional_log_likelihood(ids, torch.ones_like(ids), attention_mask=mask)
 

@@ -65,11 +65,7 @@ def count_predictions(length: int) -> tuple[int, int]:
     matter, so there are n 2^(n - 1) predictions. For a decoder, it matters, so there are floor(e n!) - 1 predictions.
     (This is Finding 5 of the paper.)
     """
-    sizes = range(length)
-    return (
-        sum(length * math.comb(length - 1, size) for size in sizes),
-        sum(length * math.perm(length - 1, size) for size in sizes),
-    )
+    return length * 2 ** (length - 1), sum(length * math.perm(length - 1, size) for size in range(length))
 
 
 def draw_predictions(
@@ -196,7 +192,7 @@ def summarize(runs: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]
 
 
 def _format_report(results: dict[str, Any], arguments: Arguments) -> str:
-    largest = arguments.max_ensemble
+    largest, num_sequences = arguments.max_ensemble, results["num_sequences"]
     sizes = [size for size in arguments.ensemble_sizes if size in (1, 4, 16, largest)]
     rows = [
         (
@@ -222,7 +218,7 @@ def _format_report(results: dict[str, Any], arguments: Arguments) -> str:
 
 {markdown_table(header, rows, "ll" + "r" * (len(header) - 2))}
 
-* All models make the same {arguments.num_contexts} predictions in each of {arguments.num_sequences} held-out sequences.
+* All models make the same {arguments.num_contexts} predictions in each of {num_sequences} held-out sequences.
   A prediction has a random target, and a random context of other tokens.
 * If a model has several seeds, values are means ± half the width of the 95 % confidence interval (Student's t).
 * *Predictions*: the number of different predictions that a model can make in a sequence of this length, rounded to a
@@ -286,6 +282,7 @@ def main(argv: list[str]) -> None:
             runs[folder.resolve().name].append(measure_run(folder, rows[folder], arguments))
     results = {
         "command": shlex.join(["python", "eval/benchmarks/context_orders.py", *argv]),
+        "num_sequences": len(rows[first]["input_ids"]),
         "models": summarize(runs),
     }
     folder = arguments.output_dir

@@ -95,7 +95,6 @@ def eager_attention_forward(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None,
     scaling: float,
-    dropout: float = 0.0,
     **kwargs: Unpack[TransformersKwargs],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """
@@ -121,7 +120,7 @@ class AOGPTAttention(nn.Module):
         super().__init__()
         self.config = config
         self.layer_idx = layer_idx
-        self.is_causal = True
+        self.is_causal = config.model_type == "aogpt"  # encoders have full attention
         self.scaling = config.head_dim**-0.5
         self.num_key_value_groups = config.num_attention_heads // config.num_key_value_heads
         self.has_rotary = layer_idx not in (config.no_rope_layers or ())
@@ -176,9 +175,7 @@ class AOGPTAttention(nn.Module):
         has_fixed_shape = torch.is_grad_enabled() and attention_mask is None
         allow_cudnn = has_fixed_shape or torch.compiler.is_compiling()
         with nullcontext() if allow_cudnn else without_cudnn_attention(query.device):
-            output, weights = attention(
-                self, query, key, value, attention_mask, scaling=self.scaling, dropout=0.0, **kwargs
-            )
+            output, weights = attention(self, query, key, value, attention_mask, scaling=self.scaling, **kwargs)
         return self.o_proj(output[:, :num_queries].flatten(2)), weights
 
 

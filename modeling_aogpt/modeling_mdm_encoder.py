@@ -30,7 +30,6 @@ from .likelihood import (
     token_log_probs,
 )
 from .modeling_aogpt import (
-    AOGPTAttention,
     AOGPTLayer,
     AOGPTPreTrainedModel,
     AOGPTStack,
@@ -79,21 +78,11 @@ class SigmaEmbedding(nn.Module):
         return self.down_proj(F.silu(self.up_proj(sinusoids)))
 
 
-class MDMEncoderLayer(AOGPTLayer):
-    """Layer of the decoder, but with full attention instead of causal attention."""
-
-    def __init__(self, config: MDMEncoderConfig, layer_idx: int) -> None:
-        super().__init__(config, layer_idx)
-        self.self_attn.is_causal = False
-
-
 class MDMEncoderPreTrainedModel(AOGPTPreTrainedModel):
     """Base class of all encoders (see [`AOGPTPreTrainedModel`])."""
 
     config: MDMEncoderConfig
     config_class = MDMEncoderConfig
-    _no_split_modules = ["MDMEncoderLayer"]
-    _can_record_outputs = {"hidden_states": MDMEncoderLayer, "attentions": AOGPTAttention}
 
 
 class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
@@ -113,7 +102,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         self.position_embeddings = nn.Embedding(length, width) if config.position_encoding == "learned" else None
         self.target_embeddings = make_target_embeddings(config)
         self.sigma_embedding = SigmaEmbedding(config) if config.target_injection == "sigma" else None
-        self.layers = nn.ModuleList(MDMEncoderLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(AOGPTLayer(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
         self.modulation = TargetModulation(config, 2) if config.target_injection in ("adaln", "sigma") else None
         self.norm = make_norm(config)
         self.post_init()
@@ -122,7 +111,6 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
     def forward(
         self,
         input_ids: torch.LongTensor,
-        positions: torch.LongTensor | None = None,
         attention_mask: torch.Tensor | None = None,
         sigma: torch.Tensor | None = None,
         modulations: tuple[torch.Tensor, ...] | None = None,
@@ -133,8 +121,6 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
 
         Args:
             input_ids (`torch.LongTensor` of shape `(batch, rows)`): Token of each row, or the mask id.
-            positions (`torch.LongTensor` of shape `(batch, rows)`, *optional*): Position of each row. By default,
-                positions are counted from the left without padding.
             attention_mask (`torch.Tensor` of shape `(batch, rows)`, *optional*): 0 at padding. No row attends to
                 padding.
             sigma (`torch.Tensor` of shape `(batch,)`, *optional*): Noise level of each sequence (see
@@ -151,8 +137,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
                 argument is unknown.
         """
         check_forward_arguments(self, kwargs)
-        if positions is None:
-            positions = token_positions(token_mask(input_ids, attention_mask))
+        positions = token_positions(token_mask(input_ids, attention_mask))
         hidden_states = self.embed_tokens(input_ids)
         if self.position_embeddings is not None:
             hidden_states = hidden_states + self.position_embeddings(positions)

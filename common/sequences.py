@@ -4,6 +4,7 @@
 
 import logging
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -152,23 +153,15 @@ def split_context(text: str, context_marks: str) -> tuple[str, list[bool]]:
         >>> split_context("[ab]c[d]", "[]")
         ('abcd', [True, True, False, True])
     """
-    opening, closing = context_marks
-    characters, is_context, is_open = [], [], False
-    for character in text:
-        if character not in context_marks:
-            characters.append(character)
-            is_context.append(is_open)
-        elif is_open == (character == opening):
-            break
-        else:
-            is_open = not is_open
-    else:
-        if not is_open:
-            return "".join(characters), is_context
-    raise ValueError(
-        f"{opening!r} and {closing!r} (`context_marks`) must alternate, from {opening!r} to {closing!r}, but do not in "
-        f"the document {text[:80]!r}. Correct the document, or choose other marks."
-    )
+    opening, closing = map(re.escape, context_marks)
+    parts = re.split(f"{opening}([^{opening}{closing}]*){closing}", text)  # those with odd indices are context
+    if any(mark in part for mark in context_marks for part in parts):
+        opening, closing = map(repr, context_marks)
+        raise ValueError(
+            f"{opening} and {closing} (`context_marks`) must alternate, from {opening} to {closing}, but do not in the "
+            f"document {text[:80]!r}. Correct the document, or choose other marks."
+        )
+    return "".join(parts), [index % 2 == 1 for index, part in enumerate(parts) for _ in part]
 
 
 def count_token_bytes(text: str, offsets: list[tuple[int, int]]) -> list[int]:

@@ -16,6 +16,7 @@ from PIL import Image
 from common.files import atomic_file
 
 MARKERS = "osD^v<>Ph"
+FINE_TICKS = (1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 5, 7)
 GREY, BLUE, ORANGE, GREEN, RED = "#8c8c8c", "#1f5fa8", "#d9730d", "#3a8a4d", "#b03a48"
 
 
@@ -44,9 +45,9 @@ def style_axes(axes: Axes, title: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def label_log_axis(axis: Axis) -> None:
-    """Label an axis that is already logarithmic with plain numbers: 1, 2, 5, 10, 20, and so on."""
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+def label_log_axis(axis: Axis, subs: Sequence[float] = (1, 2, 5)) -> None:
+    """Label an axis that is already logarithmic with plain numbers: `subs`, and these numbers times powers of ten."""
+    axis.set_major_locator(LogLocator(subs=subs))
     axis.set_major_formatter("{x:g}")
     axis.set_minor_formatter(NullFormatter())
 

@@ -9,10 +9,9 @@ from typing import Any
 import yaml
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
 
 from common.files import write_json, write_text
-from common.reports import BLUE, GREY, ORANGE, markdown_table, save_figure, style_axes
+from common.reports import BLUE, FINE_TICKS, GREY, ORANGE, label_log_axis, markdown_table, save_figure, style_axes
 from common.results import ORDER_NAMES
 from training.arguments import TrainingArguments
 from training.schedules import learning_rate_at
@@ -91,7 +90,8 @@ def plot_run(results: dict[str, Any], path: Path) -> None:
     curve, evaluations = results["loss_curve"], results["evaluations"]
     training.plot(curve["step"], curve["loss"], color=GREY, linewidth=1.2)
     label_axes(training, "Training loss", "nats per token", results["steps"])
-    use_log_axis(training)  # on a linear axis, the large loss of the first steps would hide later changes
+    training.set_yscale("log")  # on a linear axis, the large loss of the first steps would hide later changes
+    label_log_axis(training.yaxis, FINE_TICKS)
 
     for key, color in (("any_order", ORANGE), ("left_to_right", BLUE)):
         if key in evaluations[-1]:  # encoders are not evaluated left to right
@@ -107,11 +107,3 @@ def label_axes(axes: Axes, title: str, unit: str, num_steps: int) -> None:
     """Label axes that plot values against the steps of a run."""
     axes.set(xlabel="step", ylabel=unit, xlim=(0, num_steps))
     style_axes(axes, title)
-
-
-def use_log_axis(axes: Axes) -> None:
-    """Make the y axis logarithmic, with plain numbers as ticks."""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 5, 7)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_locator(NullLocator())

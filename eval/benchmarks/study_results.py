@@ -22,13 +22,12 @@ from common.data import Data, evenly_spaced, load_data
 from common.data_arguments import DataArguments
 from common.files import read_json, write_json, write_text
 from common.models import Model, load_model
-from common.reports import GREY, markdown_table, save_figure, style_axes, with_error
+from common.reports import FINE_TICKS, GREY, label_log_axis, markdown_table, save_figure, style_axes, with_error
 from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
 from eval.scoring import split_batches
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from modeling_aogpt.orders import random_orders
 from training.arguments import TrainingArguments, order_settings
-from training.report import use_log_axis
 
 # Kinds of bits per byte: key in the JSON files, and name in reports.
 MEASURES = {**ORDER_NAMES, "infilling": "a random half, given the other", "own_orders": "training orders"}
@@ -593,7 +592,8 @@ def _plot(results: dict[str, Any], path: Path) -> None:
             if kind in entry["curves"]:
                 _plot_curves(axes, entry["curves"][kind], colors[arm], arm)
         axes.set(xlabel="million training tokens", ylabel="bits per byte")
-        use_log_axis(axes)
+        axes.set_yscale("log")
+        label_log_axis(axes.yaxis, FINE_TICKS)
         style_axes(axes, f"Held-out text, {ORDER_NAMES[kind]}")
     if unigram is not None:
         for axes, draw in zip((*held_out, final), ("axhline", "axhline", "axvline"), strict=True):

@@ -10,7 +10,7 @@ import json
 import math
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -87,15 +87,16 @@ class Journal:
 def score_rows(
     scorer: Scorer,
     rows: list[dict[str, Any]],
+    measure: str,
     num_orders: int,
     seed: int,
     batch_size: int,
-    precisions: Mapping[str, str],
+    precision: str = "no",
     journal: Journal | None = None,
     name: str = "",
-) -> dict[str, np.ndarray]:
+) -> np.ndarray:
     """
-    Return the negative log-likelihood of each sequence in nats, for each kind of log-likelihood in `precisions`.
+    Return the negative log-likelihood of each sequence in nats.
 
     For random orders, it is averaged over `num_orders` orders. The processes divide the batches among themselves. The
     orders of a sequence depend on `seed`, its index and `num_orders`, but not on its batch. Other random numbers (for
@@ -104,21 +105,20 @@ def score_rows(
     Args:
         scorer: Scorer of the model.
         rows: Sequences, as dictionaries with `input_ids`.
+        measure: Kind of log-likelihood (see eval/scorers.py).
         num_orders: Number of random orders of each sequence.
         seed: Seed of the orders.
         batch_size: Number of sequences in a forward pass.
-        precisions: Key: kind of log-likelihood (a `measure` of eval/scorers.py). Value: `"no"`, or `"bf16"` for
-            autocast.
+        precision: `"no"`, or `"bf16"` for autocast.
         journal: Storage of finished batches.
         name: Name of the text in the journal.
     """
     journal = Journal() if journal is None else journal
     state = PartialState()
-    numbers = {measure: range(num_orders if measure in RANDOM_MEASURES else 1) for measure in precisions}
-    passes = [(measure, number, f"{name}/{measure}/{number}") for measure in precisions for number in numbers[measure]]
+    keys = [f"{name}/{measure}/{number}" for number in range(num_orders if measure in RANDOM_MEASURES else 1)]
     work = [
-        (measure, number, key, batch)
-        for measure, number, key in passes
+        (number, batch)
+        for number, key in enumerate(keys)
         for batch in split_batches([row for row in range(len(rows)) if row not in journal.done[key]], batch_size)
     ]
     collator = DataCollatorForAnyOrderLM(pad_token_id=0, left_to_right_fraction=0.0, seed=seed)
@@ -129,18 +129,15 @@ def score_rows(
         unit="pass",
         disable=not state.is_local_main_process,
     )
-    for measure, number, key, indices in bar:
+    for number, indices in bar:
         features = [{"input_ids": rows[row]["input_ids"], "order_seed": row * num_orders + number} for row in indices]
         batch: Batch = {part: values.to(device) for part, values in collator(features).items()}
         seeds = np.random.SeedSequence([seed, number, *indices])
         generator = torch.Generator().manual_seed(int(seeds.generate_state(1)[0]))
-        with torch.autocast(device.type, torch.bfloat16, enabled=precisions[measure] == "bf16"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
             scores = scorer.negative_log_likelihood(measure, batch, generator)
-        journal.add(key, indices, scores.tolist())
-    gathered = {measure: [] for measure in precisions}
-    for measure, _, key in passes:
-        gathered[measure].append(journal.gather(key, len(rows)))
-    return {measure: np.mean(scores, axis=0) for measure, scores in gathered.items()}
+        journal.add(keys[number], indices, scores.tolist())
+    return np.mean([journal.gather(key, len(rows)) for key in keys], axis=0)
 
 
 def split_batches(values: list[Any], batch_size: int) -> list[list[Any]]:

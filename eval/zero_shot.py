@@ -211,8 +211,8 @@ def _score_texts(
         for measure, precision in precisions.items():
             is_subset = arguments.released_subset and measure == "any_order"
             chosen = [rows[index] for index in released_subset(name, len(rows))] if is_subset else rows
-            options = arguments.num_orders, arguments.seed, batch_size, {measure: precision}
-            nats = score_rows(scorer, chosen, *options, journal, name)[measure]
+            options = arguments.num_orders, arguments.seed, batch_size, precision
+            nats = score_rows(scorer, chosen, measure, *options, journal, name)
             scored[name]["measures"][measure] = _summarize(scorer, chosen, nats)
     return scored
 

@@ -90,10 +90,10 @@ def test_scores_of_a_causal_model_in_bfloat16_are_computed_in_float32() -> None:
 
 def test_seeds_of_an_encoder(encoder: MDMEncoderForMaskedLM) -> None:
     scorer, rows = AnyOrderScorer(encoder), [{"input_ids": ids} for ids in IDS.tolist()]
-    one, same, other = (score_rows(scorer, rows, 2, seed, 4, {"any_order": "no"})["any_order"] for seed in (0, 0, 1))
+    one, same, other = (score_rows(scorer, rows, "any_order", 2, seed, 4) for seed in (0, 0, 1))
     assert one.tolist() == same.tolist()
     assert (one != other).all()
-    single = score_rows(scorer, rows, 1, 0, 4, {"any_order": "no"})["any_order"]
+    single = score_rows(scorer, rows, "any_order", 1, 0, 4)
     assert (one != single).all()  # the second pass draws other masks than the first
 
 

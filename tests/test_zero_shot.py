@@ -207,11 +207,11 @@ def test_causal_models_are_not_scored_on_padding(judge: str, arguments: ScoringA
 def test_number_of_logits_in_a_pass_is_bounded(judge: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = GPT2LMHeadModel.from_pretrained(judge)
     rows = [{"input_ids": [row % 13] * 5} for row in range(7)]
-    whole = score_rows(CausalScorer(model), rows, 1, 0, 7, {"left_to_right": "no"})["left_to_right"]
+    whole = score_rows(CausalScorer(model), rows, "left_to_right", 1, 0, 7)
     seen = []
     model.register_forward_hook(lambda module, inputs, output: seen.append(output.logits.shape[:2]))
     monkeypatch.setattr("eval.scorers.LOGITS_PER_PASS", 3 * 4 * 17)
-    parts = score_rows(CausalScorer(model), rows, 1, 0, 7, {"left_to_right": "no"})["left_to_right"]
+    parts = score_rows(CausalScorer(model), rows, "left_to_right", 1, 0, 7)
     assert seen == [(3, 4), (3, 4), (1, 4)]
     assert parts == pytest.approx(whole, rel=1e-6)
 

@@ -169,8 +169,8 @@ def _score_model(model: AOGPTForAnyOrderLM, data: Data) -> dict[str, float | Non
     rows = data.validation.to_list()
     num_bytes = np.array([row["num_bytes"] for row in rows])
     bits = {}
-    precisions = dict.fromkeys(("left_to_right", "any_order"), "no")
-    for order, nats in score_rows(AnyOrderScorer(model), rows, 1, ORDER_SEED, 256, precisions).items():
+    for order in ("left_to_right", "any_order"):
+        nats = score_rows(AnyOrderScorer(model), rows, order, 1, ORDER_SEED, 256)
         metrics = compute_metrics(nats, num_bytes, num_bytes)
         bits[order] = metrics["bits_per_byte"]
         bits[f"{order}_standard_error"] = metrics["bits_per_byte_standard_error"]

@@ -344,7 +344,7 @@ def make_report(results: dict[str, Any]) -> str:
 def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Path) -> None:
     """Draw a bar chart of the fractions of solved puzzles and, if `shown` is given, this Sudoku next to it."""
     names = [name for name in DECODINGS if any(name in summary for summary in results["summary"].values())]
-    figure = Figure(figsize=(10, 1.5 + 0.42 * len(names)), layout="constrained")
+    figure = Figure(figsize=(10, max(1.5 + 0.42 * len(names), 5 if shown else 0)), layout="constrained")
     grid = figure.add_gridspec(1, 2, width_ratios=(1.25, 1))
     chart = figure.add_subplot(grid[0] if shown else grid[:])
     height = 0.85 / len(results["summary"])
@@ -390,8 +390,8 @@ def draw_board(axes: Axes, shown: dict[str, Any], last_step: int) -> None:
         color = INK if step < 0 else colormaps["plasma"](0.05 + 0.75 * step / max(*steps, 1))
         if step >= 0:
             axes.fill_between([column, column + 1], row, row + 1, color=color, alpha=0.16, linewidth=0)
-            axes.text(column + 0.93, row + 0.2, str(step + 1), ha="right", va="center", fontsize=7, color=color)
-        style = {"fontsize": 18, "color": color, "weight": "bold" if step < 0 else "normal"}
+            axes.text(column + 0.93, row + 0.2, str(step + 1), ha="right", va="center", fontsize=42 / size, color=color)
+        style = {"fontsize": 108 / size, "color": color, "weight": "bold" if step < 0 else "normal"}
         axes.text(column + 0.5, row + 0.53, digit, ha="center", va="center", **style)
     for line in range(size + 1):
         axes.plot([0, size], [line, line], color=INK, linewidth=2 if line % height == 0 else 0.5)

@@ -368,9 +368,9 @@ def find_files(patterns: Sequence[str]) -> list[str]:
 
 def _choose_builder(file: str) -> str:
     """Return the name of the `datasets` builder for a file, chosen by its suffix. A suffix such as .gz is skipped."""
-    path = Path(file)
+    path = Path(file.lower())
     inner = Path(path.stem) if path.suffix in COMPRESSED else path
-    return BUILDERS.get(inner.suffix.lower(), "text")
+    return BUILDERS.get(inner.suffix, "text")
 
 
 def load_files(

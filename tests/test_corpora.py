@@ -86,7 +86,7 @@ def test_validation_files_are_held_out(lines: Path, tmp_path: Path) -> None:
     assert list(splits["validation"]) == ["one", "two"]
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "JSONL", "jsonl.gz", "parquet", "txt.xz", "txt.gz"])
+@pytest.mark.parametrize("kind", ["jsonl", "JSONL", "JSONL.GZ", "jsonl.gz", "parquet", "txt.xz", "txt.gz"])
 def test_supported_kinds_of_files(kind: str, tmp_path: Path) -> None:
     path = tmp_path / f"corpus.{kind}"
     plain = "".join(word + "\n" for word in WORDS)
@@ -95,7 +95,7 @@ def test_supported_kinds_of_files(kind: str, tmp_path: Path) -> None:
     if kind == "parquet":
         pq.write_table(pa.table({"id": [1] * len(WORDS), "body": WORDS}), path)
     else:
-        opener = {"gz": gzip.open, "xz": lzma.open}.get(kind.split(".")[-1], open)
+        opener = {"gz": gzip.open, "xz": lzma.open}.get(kind.lower().split(".")[-1], open)
         with opener(path, "wt") as file:
             file.write(plain)
     splits = load_corpus(

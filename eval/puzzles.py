@@ -169,7 +169,17 @@ def read_included(options: PuzzleArguments) -> tuple[str, list[dict[str, Any]]]:
 
 
 def check_decodings(included: list[dict[str, Any]], runs: list[dict[str, Any]], chosen: list[str]) -> None:
-    """Raise a `ValueError` unless runs of a recipe have the same decodings. Those of `runs` are not yet measured."""
+    """
+    Raise a `ValueError` unless each run has a decoding, and runs of a recipe have the same ones.
+
+    The decodings of `runs` are not yet measured. `chosen` are those that the user chose, or empty.
+    """
+    for run in runs:
+        if not decodings_of(run["arguments"], chosen):
+            raise ValueError(
+                f"None of the `decodings` ({', '.join(chosen)}) is possible for {run['run']}. Add others, or leave out "
+                "the run."
+            )
     for run, other in product(included, runs):
         expected = decodings_of(other["arguments"], chosen)
         if recipe_name(run) == recipe_name(other) and [*run["decodings"]] != expected:
@@ -425,11 +435,6 @@ def main(argv: list[str]) -> None:
         raise ValueError(
             f"All runs must be trained on the same puzzles, but the corpora are {puzzles}, {', '.join(different)}. Run "
             "the command once for each corpus."
-        )
-    if unused := [run["run"] for run in runs if not decodings_of(run["arguments"], options.decodings)]:
-        raise ValueError(
-            f"None of the `decodings` ({', '.join(options.decodings)}) is possible for {unused[0]}. Add others, or "
-            "leave out the run."
         )
     recipes = group_by_recipe([*included, *runs])
     check_decodings(included, runs, options.decodings)

@@ -168,9 +168,9 @@ def _score_model(model: AOGPTForAnyOrderLM, data: Data) -> dict[str, float | Non
     """
     rows = data.validation.to_list()
     num_bytes = np.array([row["num_bytes"] for row in rows])
-    bits = {}
+    bits, scorer = {}, AnyOrderScorer(model)
     for order in ("left_to_right", "any_order"):
-        nats = score_rows(AnyOrderScorer(model), rows, order, 1, ORDER_SEED, 256)
+        nats = score_rows(scorer, rows, order, 1, ORDER_SEED, 256)
         metrics = compute_metrics(nats, num_bytes, num_bytes)
         bits[order] = metrics["bits_per_byte"]
         bits[f"{order}_standard_error"] = metrics["bits_per_byte_standard_error"]

@@ -170,7 +170,7 @@ def read_earlier_models(
 
 
 def has_results(question: Question, path: Path) -> bool:
-    """Return whether a JSON file exists and contains all arms of a question. They may have been added to it later."""
+    """Return whether a JSON file has results of all arms of a question, also of arms that were added to it later."""
     return path.exists() and {*question.arms} <= read_json(path, ("arms",), "eval/benchmarks/study.py")["arms"].keys()
 
 

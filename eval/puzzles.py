@@ -66,8 +66,8 @@ SAME = ("num_puzzles", "num_clues", "seed")  # options in which results must agr
 # Descriptions of the puzzles for the report. A key is the start of the names of the corpora.
 TASKS = {
     "sudoku": "Sudoku puzzles ({clues}), each with a unique solution. No solution is a\n"
-    "training grid with other names of the digits. Other symmetries are not excluded: if two rows of a box are\n"
-    "exchanged, most held-out grids of 6 x 6 cells become such a training grid",
+    "training grid with other names of the digits. Other symmetries are not excluded. For instance, most solutions\n"
+    "of 6 x 6 puzzles become such a training grid if two rows of a box are exchanged",
     "path-star": "[path-star graphs](https://arxiv.org/abs/2403.06963). A text lists the edges\n"
     "of a graph, then the first and the last node of a path, then all nodes of this path, which are missing. The\n"
     "training texts do not contain these graphs",
@@ -82,29 +82,40 @@ On average, {missing:.1f} tokens are missing. A puzzle is solved if all of these
 
 {decodings}
 
-"Solved" is the fraction of solved puzzles (mean over the seeds), and "seeds" is the range of this fraction over the
-seeds. "Interval" is the 95 % confidence interval (Wilson) over puzzles, for one run that solves as many puzzles as the
-mean.
+"Solved" is the fraction of solved puzzles. If a recipe has several seeds, it is their mean, and "seeds" is their range.
+"Interval" is a 95 % confidence interval (Wilson). It shows how much "solved" depends on the choice of the puzzles, and
+is computed as if all of them had been solved by a single run.
 
-The model fills in one token per step, the likeliest one. With "confidence", "margin" and "entropy", a step fills in the
-position of which the model is most certain by this measure. With "random" and "left to right", the order of the
-positions is given. With "threshold 0.9", a step fills in all positions whose likeliest token has a probability of at
-least 0.9, or the most certain position if there is none. "Refined" means that afterwards, in each of four rounds, about
-a third of the tokens (those with the lowest probabilities) are masked and filled in again. "Sampled" tokens are drawn
-at temperature 1. "Best of 16" samples 16 solutions, and takes the one that has the highest likelihood given the
-puzzle, under the same model (in a random order, or from left to right). The time includes the computation of these
-likelihoods, but the number of passes does not. "Speculative" draws from exactly the same distribution as "random,
-sampled", p(x | order) given the puzzle, in fewer passes. Times are those of one run with {num_threads} CPU thread(s).
-They are longer if other programs use the same cores.
+A step fills in one position with its likeliest token, unless said otherwise below.
+Times are those of one run with {num_threads} CPU thread(s). They are longer if other programs use the same cores.
 
-A model that was trained left to right reads the puzzle, and then writes the solution. In Sudoku, half of its
-tokens are the puzzle. After as many tokens, it has seen half as many solutions as a model that was trained on grids.
-With the corpora `sudoku-N-moves`, it writes the missing cells in the order of a solver that fills in the easiest cells
-first, and has seen less than a third as many solutions. A cell is three tokens: row, column and digit. Any order of
-the right cells counts as solved.
+{explanations}
 
 {recipes}
 """
+# Explanations for the report. An explanation is in the report if its key, a regular expression, matches a part of the
+# name of a decoding or of a corpus.
+EXPLANATIONS = {
+    "confidence|margin|entropy": "*Confidence*, *margin* and *entropy*: a step fills in the position of which the\n"
+    "  model is most certain by this measure.",
+    "threshold": "*Threshold 0.9*: a step fills in all positions whose likeliest token has a probability of at least\n"
+    "  0.9. If there is none, it fills in the position of which the model is most certain.",
+    "random|left to right": "*Random* and *left to right*: the order of the positions does not depend on the model.",
+    "refined": "*Refined*: then, in each of four rounds, about a third of the tokens (those with the lowest\n"
+    "  probabilities) are masked and filled in again.",
+    "sampled": "*Sampled*: tokens are drawn at temperature 1.",
+    "best of 16": "*Best of 16*: the model samples 16 solutions. The one with the highest likelihood given the puzzle\n"
+    "  counts, under the same model, in a random order or left to right. The time includes the computation of these\n"
+    "  likelihoods. The number of passes does not include it.",
+    "speculative": "*Speculative*: exactly the same distribution of tokens as *random, sampled*, in fewer passes.",
+    "-puzzles": "Models trained on `sudoku-N-puzzles` read the puzzle, and then write the solution from left to\n"
+    "  right. After as many tokens, they have seen half as many solutions as a model of grids, because half of their\n"
+    "  tokens are puzzles.",
+    "-moves": "Models trained on `sudoku-N-moves` read the puzzle, and then write the missing cells. They are trained\n"
+    "  in the order of a solver that fills in the easiest cells first. A cell is three tokens: row, column and digit.\n"
+    "  After as many tokens, they have seen less than a third as many solutions as a model of grids. A puzzle is\n"
+    "  solved if all cells are right, in any order.",
+}
 SOLUTION = """
 The steps of a solution:
 
@@ -333,7 +344,11 @@ def make_report(results: dict[str, Any]) -> str:
         for recipe, summary in results["summary"].items()
         for name, values in summary.items()
     ]
+    corpora = {run["arguments"]["corpus"][0] for runs in results["runs"].values() for run in runs}
+    names = {name for summary in results["summary"].values() for name in summary} | corpora
+    explained = [text for key, text in EXPLANATIONS.items() if any(re.search(key, name) for name in names)]
     return SUMMARY.format(
+        explanations="\n".join(f"* {text}" for text in explained),
         title=results["puzzles"],
         name=results["task"],
         num_puzzles=results["num_puzzles"],

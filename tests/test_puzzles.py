@@ -173,6 +173,7 @@ def test_seeds_of_a_recipe_are_one_row() -> None:
     assert "| any-1 | margin | 0.0% |  |" in report
     assert all(len(line) <= 120 for line in report.splitlines() if not line.startswith("|"))
     assert "Times are those of one run with 3 CPU thread(s)." in report
+    assert [line.split("*")[2] for line in report.splitlines() if line.startswith("* ")] == ["Confidence"]
     assert "| any | sudoku-4 | decoder | random | 0, 1 | 1,000 | 5 | 100 | 2 |" in report
 
 

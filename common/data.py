@@ -58,7 +58,7 @@ class Data:
 
 def load_data(arguments: DataArguments) -> Data:
     """Load, split, tokenize and cut a corpus. The same arguments give the same sequences in the same order."""
-    _check(arguments)
+    arguments.check()
     marks = arguments.context_marks
     if arguments.streaming:
         return _open_stream(arguments)
@@ -81,24 +81,6 @@ def load_data(arguments: DataArguments) -> Data:
         "bytes_per_token": round(train_facts["bytes"] / train_facts["tokens"], 3),
     }
     return Data(arguments, train_rows, validation_rows, tokenizer, facts)
-
-
-def _check(arguments: DataArguments) -> None:
-    """Raise a `ValueError` if `context_marks` is wrong, or if an option is set that has no effect."""
-    marks = arguments.context_marks
-    if marks is not None and (arguments.packing != "documents" or len(set(marks)) != 2 or len(marks) != 2):
-        raise ValueError(
-            "`context_marks` must be two different characters, and requires `packing=documents`. But `context_marks` "
-            f"is {marks!r}, and `packing` is {arguments.packing!r}. Correct them, or remove `context_marks`."
-        )
-    if arguments.drop_long_documents and arguments.packing == "packed":
-        raise ValueError(
-            "`drop_long_documents` has no effect with `packing=packed`, because long documents are cut. Set "
-            "`packing=documents`, or remove `drop_long_documents`."
-        )
-    for name in ("shuffle_window", "validation_documents"):
-        if not arguments.streaming and getattr(arguments, name) != getattr(DataArguments, name):
-            raise ValueError(f"`{name}` has no effect without `streaming`. Set `streaming`, or remove `{name}`.")
 
 
 def _open_stream(arguments: DataArguments) -> Data:

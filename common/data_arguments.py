@@ -84,3 +84,21 @@ class DataArguments(Options):
     def name(self) -> str:
         """Return the values of `corpus`, separated by spaces."""
         return " ".join(self.corpus)
+
+    def check(self) -> None:
+        """Raise a `ValueError` if `context_marks` is wrong, or if an option is set that has no effect."""
+        marks = self.context_marks
+        if marks is not None and (self.packing != "documents" or len(set(marks)) != 2 or len(marks) != 2):
+            raise ValueError(
+                "`context_marks` must be two different characters, and requires `packing=documents`. But "
+                f"`context_marks` is {marks!r}, and `packing` is {self.packing!r}. Correct them, or remove "
+                "`context_marks`."
+            )
+        if self.drop_long_documents and self.packing == "packed":
+            raise ValueError(
+                "`drop_long_documents` has no effect with `packing=packed`, because long documents are cut. Set "
+                "`packing=documents`, or `drop_long_documents=false`."
+            )
+        for name in ("shuffle_window", "validation_documents"):
+            if not self.streaming and getattr(self, name) != getattr(DataArguments, name):
+                raise ValueError(f"`{name}` has no effect without `streaming`. Set `streaming`, or remove `{name}`.")

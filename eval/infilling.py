@@ -402,7 +402,7 @@ def main(argv: list[str]) -> None:
     report = make_report(results)
     write_json(options.output_dir / "results.json", results)
     write_text(options.output_dir / "report.md", report)
-    print(report)
+    print(report, f"Written: {options.output_dir} (results.json, report.md).", sep="\n")
 
 
 if __name__ == "__main__":

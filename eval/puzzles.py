@@ -66,8 +66,7 @@ SAME = ("num_puzzles", "num_clues", "seed")  # options in which results must agr
 # Descriptions of the puzzles for the report. A key is the start of the names of the corpora.
 TASKS = {
     "sudoku": "Sudoku puzzles ({clues}), each with a unique solution. No solution is a\n"
-    "training grid with other names of the digits. Other symmetries are not excluded. For instance, most solutions\n"
-    "of 6 x 6 puzzles become such a training grid if two rows of a box are exchanged",
+    "training grid with other names of the digits. Other symmetries are not excluded",
     "path-star": "[path-star graphs](https://arxiv.org/abs/2403.06963). A text lists the edges\n"
     "of a graph, then the first and the last node of a path, then all nodes of this path, which are missing. The\n"
     "training texts do not contain these graphs",
@@ -108,6 +107,8 @@ EXPLANATIONS = {
     "  counts, under the same model, in a random order or left to right. The time includes the computation of these\n"
     "  likelihoods. The number of passes does not include it.",
     "speculative": "*Speculative*: exactly the same distribution of tokens as *random, sampled*, in fewer passes.",
+    "sudoku-6": "Most solutions become a training grid (with other names of the digits) if two rows of a box are\n"
+    "  exchanged.",
     "-puzzles": "Models trained on `sudoku-N-puzzles` read the puzzle, and then write the solution from left to\n"
     "  right. After as many tokens, they have seen half as many solutions as a model of grids, because half of their\n"
     "  tokens are puzzles.",
@@ -478,7 +479,7 @@ def main(argv: list[str]) -> None:
         report += SOLUTION
     write_json(folder / "results.json", results)
     write_text(folder / f"{task}.md", report)
-    print(report)
+    print(report, f"Written: {folder} (results.json, {task}.md, pictures).", sep="\n")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from torch.nn.functional import one_hot
 from transformers import PreTrainedTokenizerBase
 
 from common import sudoku
@@ -37,19 +38,22 @@ from common.models import Model, load_model
 from common.reports import markdown_table, save_animation, save_figure, style_axes
 from eval.recipes import COLORS, describe_recipe, format_fraction, group_by_recipe, read_run, recipe_name, recipe_table
 from eval.scoring import wilson_interval
+from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForMaskedLM
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.orders import random_orders
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice
 
-# Arguments of `generate`, by name. By default, one token is filled in per step, and it is the likeliest one. `best_of`
-# is not an argument of `generate`. It is the number of generated solutions, of which the likeliest counts (see
-# `likeliest`).
+# Arguments of `generate`, by name. By default, one token is filled in per step, and it is the likeliest one. Two keys
+# are not arguments of `generate`: `best_of` is the number of generated solutions, of which the likeliest counts (see
+# `likeliest`), and `has_cache` is whether to use `generate` or `fill_without_cache`.
 DECODINGS: dict[str, dict[str, Any]] = {
     "confidence": {"order": "confidence"},
     "margin": {"order": "margin"},
     "entropy": {"order": "entropy"},
     "threshold 0.9": {"unmasking": "threshold", "threshold": 0.9},
+    "confidence, no cache": {"has_cache": False},
+    "threshold 0.9, no cache": {"has_cache": False, "threshold": 0.9},
     "confidence, refined": {"order": "confidence", "refine_rounds": 4, "refine_selection": "least_likely"},
     "confidence, sampled": {"order": "confidence", "do_sample": True},
     "confidence, best of 16": {"order": "confidence", "do_sample": True, "best_of": 16},
@@ -100,6 +104,8 @@ EXPLANATIONS = {
     "threshold": "*Threshold 0.9*: a step fills in all positions whose likeliest token has a probability of at least\n"
     "  0.9. If there is none, it fills in the position of which the model is most certain.",
     "random|left to right": "*Random* and *left to right*: the order of the positions does not depend on the model.",
+    "no cache": "*No cache*: each step reads all known tokens again, from left to right. With the cache, a token is\n"
+    "  read once, after those that were filled in before it.",
     "refined": "*Refined*: then, in each of four rounds, about a third of the tokens (those with the lowest\n"
     "  probabilities) are masked and filled in again.",
     "sampled": "*Sampled*: tokens are drawn at temperature 1.",
@@ -220,7 +226,8 @@ def decodings_of(arguments: dict[str, Any], chosen: list[str]) -> list[str]:
     if arguments["orders"] == "left_to_right":
         return [name for name, settings in possible.items() if settings.get("order") == "left_to_right"]
     is_decoder = arguments["architecture"] == "decoder"
-    return [name for name, settings in possible.items() if is_decoder or "strategy" not in settings]
+    only_for_decoders = {"strategy", "has_cache"}
+    return [name for name, settings in possible.items() if is_decoder or only_for_decoders.isdisjoint(settings)]
 
 
 def encode(
@@ -271,7 +278,10 @@ def decode(
     settings |= {"return_dict_in_generate": True, "output_history": True}
     best_of = settings.pop("best_of", 1)
     started = time.perf_counter()
-    outputs = [model.generate(inputs, generator=generator, **settings) for _ in range(best_of)]
+    if settings.get("has_cache", True):
+        outputs = [model.generate(inputs, generator=generator, **settings) for _ in range(best_of)]
+    else:
+        outputs = [fill_without_cache(model, inputs, settings.get("threshold"))]
     chosen = likeliest(model, outputs, is_masked, settings["order"], generator) if best_of > 1 else outputs[0].sequences
     seconds = time.perf_counter() - started
     if moves_start is not None:
@@ -283,6 +293,37 @@ def decode(
         "seconds_per_puzzle": round(seconds / len(inputs), 5),
     }
     return results, is_solved, outputs[0].unmasking_steps
+
+
+@torch.no_grad()
+def fill_without_cache(
+    model: AOGPTForAnyOrderLM, inputs: torch.LongTensor, threshold: float | None = None
+) -> AnyOrderGenerationOutput:
+    """
+    Fill in the masks in order of confidence or, with `threshold`, as `generate` with `unmasking="threshold"`.
+
+    Unlike `generate`, the model reads all known tokens again in each step, from left to right.
+    """
+    masked_lm = AOGPTForMaskedLM(model.config).eval()
+    masked_lm.load_state_dict(model.state_dict())
+    states = [inputs]
+    while (is_masked := states[-1] == model.config.mask_token_id).any():
+        active = is_masked.any(dim=1)
+        confidence, tokens = masked_lm(states[-1][active]).logits.log_softmax(dim=-1).max(dim=-1)
+        confidence.masked_fill_(~is_masked[active], -math.inf)
+        is_chosen = one_hot(confidence.argmax(dim=1), confidence.shape[1]).bool()
+        if threshold is not None:
+            is_chosen |= confidence >= math.log(threshold)
+        sequences = states[-1].clone()
+        sequences[active] = torch.where(is_chosen, tokens, sequences[active])
+        states.append(sequences)
+    history = torch.stack(states)
+    return AnyOrderGenerationOutput(
+        sequences=history[-1],
+        unmasking_steps=(history == model.config.mask_token_id).sum(dim=0) - 1,
+        num_forward_passes=len(states) - 1,
+        history=history,
+    )
 
 
 def _sort_moves(sequences: torch.LongTensor, start: int) -> torch.LongTensor:

@@ -17,17 +17,20 @@ from eval.puzzles import (
     decode,
     decodings_of,
     encode,
+    fill_without_cache,
     main,
     make_report,
     summarize,
 )
 from eval.recipes import describe_recipe, group_by_recipe
 from eval.scoring import wilson_interval
+from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.validation import check_orders
 from tests.training_runs import TINY, train_recipes
 
 TEXTS = sudoku.held_out_texts(4, "grid", 3)
 TOKENIZER = train_tokenizer(["1234"], 257)
+ONLY_FOR_DECODERS = {"random, speculative", "confidence, no cache", "threshold 0.9, no cache"}
 MASK = TOKENIZER.mask_token_id
 
 SETTINGS = f"{TINY}vocab_size: 257\nvalidation_fraction: 0.3\n"
@@ -105,10 +108,31 @@ def test_decodings_fit_the_model() -> None:
         for architecture, orders in (("decoder", "context_first"), ("encoder", "random"), ("decoder", "left_to_right"))
     )
     assert decoder == list(DECODINGS)
-    assert set(decoder) - set(encoder) == {"random, speculative"}
+    assert set(decoder) - set(encoder) == ONLY_FOR_DECODERS
     assert rival == ["left to right", "left to right, sampled", "left to right, best of 16"]
     settings = {"architecture": "encoder", "orders": "random"}
     assert decodings_of(settings, ["random, speculative", "margin", "confidence"]) == ["confidence", "margin"]
+
+
+@pytest.mark.parametrize("settings", [{"order": "confidence"}, {"unmasking": "threshold", "threshold": 0.3}])
+def test_without_a_cache_each_step_starts_again(settings: dict) -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 33, "num_valid_tokens": 32, "hidden_size": 32, "num_attention_heads": 2}
+    model = AOGPTForAnyOrderLM(AOGPTConfig(**sizes, num_hidden_layers=2, initializer_range=0.3)).double()
+    inputs = torch.randint(32, (3, 16)).masked_fill(torch.rand(3, 16) < 0.8, 32)
+    settings |= {"do_sample": False, "return_dict_in_generate": True, "output_history": True}
+    states = [inputs]
+    while (states[-1] == 32).any():
+        states.append(model.generate(states[-1], **settings).history[1])  # the first step
+    output = fill_without_cache(model, inputs, settings.get("threshold"))
+    assert torch.equal(output.history, torch.stack(states))
+    assert torch.equal(output.sequences, states[-1])
+    assert torch.equal(output.unmasking_steps, (torch.stack(states) == 32).sum(dim=0) - 1)
+    assert output.num_forward_passes == len(states) - 1
+    with_cache = model.generate(inputs, **settings)
+    assert not torch.equal(output.sequences, with_cache.sequences)
+    most_masks = int((inputs == 32).sum(dim=1).max())
+    assert (output.num_forward_passes < most_masks) == ("threshold" in settings)
 
 
 @pytest.mark.parametrize("order", ["left_to_right", "confidence"])
@@ -206,7 +230,7 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     assert counts == {"any": 2, "encoder": 1, "rival": 1, "moves": 1}
     summary = results["summary"]
     assert list(summary["any"]) == list(DECODINGS)
-    assert list(summary["encoder"]) == [name for name in DECODINGS if "speculative" not in name]
+    assert set(summary["encoder"]) == set(DECODINGS) - ONLY_FOR_DECODERS
     assert summary["rival"]["left to right"]["passes_per_puzzle"] == 16
     missing = results["mean_missing"]
     assert summary["any"]["margin"]["passes_per_puzzle"] == summary["encoder"]["random"]["passes_per_puzzle"] == missing

@@ -17,7 +17,7 @@ import shlex
 import sys
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -42,7 +42,7 @@ from modeling_aogpt.tokenization import load_tokenizer
 
 GREEDY = {"order": "confidence", "do_sample": False}
 BEFORE = "only the text before, known length"
-BY_FILLING = "length by the filled gap"
+BY_FILLING = "length by the tokens in the gap"
 # A sentence ends at the end of its line, or with one of .!? before whitespace. It includes the spaces before it.
 SENTENCE = re.compile(rb"[ \t]*\S(?:[^\n]*?[.!?][\"')\]]*(?=\s)|[^\n]*)")
 # First words of the Unicode names of characters in scripts without spaces between words.
@@ -55,10 +55,11 @@ held-out text. A gap is {gap}.
 Each step fills in the position of which the model is most certain, with the likeliest token. "Only the text before"
 means that it fills in the gap from left to right, without the text after it.
 
-If the length of the gap is not given, it is chosen from 1 to {max_length}. "Length by the text around the gap" is
-the length that gives the text around the gap the highest likelihood, as in `infill`. "Length by the filled gap" means
-that the gap is filled in with every length, and that the filling with the highest likelihood per token is chosen. For
-comparison, "most frequent length" always chooses the length that is the most frequent among these gaps.
+If the length of the gap is not given, it is chosen from 1 to {max_length}. The gap is filled in with each length.
+"Length by the whole text" is the length of the text with the highest likelihood from left to right, as in `infill`.
+"Length by the tokens in the gap" is the length with the highest mean log-probability of these tokens. "Length by the
+text around the gap" gives this text the highest likelihood, without the tokens in the gap. For comparison, "most
+frequent length" always chooses the length that is the most frequent among these gaps.
 
 Bits per byte are those of the original tokens of the gap, predicted from left to right, given the text around the gap
 or only the text before it. The bytes are those that the tokens stand for, even if a gap cuts a character; end-of-text
@@ -187,6 +188,7 @@ class Filler:
         methods = {"known length": self.with_known_length}
         if hasattr(self.model, "infill"):  # a decoder
             methods |= {
+                "length by the whole text": self.by_whole_text,
                 "length by the text around the gap": self.by_surroundings,
                 BY_FILLING: self.by_filling,
                 BEFORE: self.from_text_before,
@@ -204,25 +206,36 @@ class Filler:
         filled = self.model.generate(ids, order="left_to_right", do_sample=False, stop_at_eos=False)
         return filled[0, gap.start :].tolist()
 
-    def by_surroundings(self, gap: Gap) -> list[int]:
-        """
-        Choose the length with the highest likelihood of the text around the gap, as `infill` does.
-
-        Return the tokens filled in.
-        """
+    def by_whole_text(self, gap: Gap) -> list[int]:
+        """Choose the length with the likeliest whole text, as `infill` does. Return the tokens filled in."""
         ids = torch.tensor(gap.with_tokens([self.model.config.mask_token_id]))
         output = self.model.infill(ids, range(1, self.max_length + 1), self.padded_length, **GREEDY)
         return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()
 
+    def by_surroundings(self, gap: Gap) -> list[int]:
+        """Choose the length with the highest likelihood of the text around the gap. Return the tokens filled in."""
+        mask = self.model.config.mask_token_id
+        ids = pad_sequence(self._with_masks(gap, self._lengths(gap)), batch_first=True, padding_value=mask)
+        around = ids != mask
+        scores = self.model.conditional_log_likelihood(ids, around, context=torch.zeros_like(around)).log_likelihood
+        return self._fill(gap, [self._lengths(gap)[int(scores.argmax())]])[0][0]
+
     def by_filling(self, gap: Gap) -> list[int]:
         """Fill in the gap with every length. Return the tokens with the highest log-probability per token."""
-        limit = self.padded_length or self.model.config.max_position_embeddings
-        fillings = self._fill(gap, range(1, min(self.max_length, limit - len(gap.ids) + gap.length) + 1))
-        return max(fillings, key=lambda filling: filling[1])[0]
+        return max(self._fill(gap, self._lengths(gap)), key=lambda filling: filling[1])[0]
 
-    def _fill(self, gap: Gap, lengths: list[int] | range) -> list[tuple[list[int], float]]:
+    def _lengths(self, gap: Gap) -> range:
+        """Return the lengths to try, with which the text is not too long."""
+        limit = self.padded_length or self.model.config.max_position_embeddings
+        return range(1, min(self.max_length, limit - len(gap.ids) + gap.length) + 1)
+
+    def _with_masks(self, gap: Gap, lengths: Sequence[int]) -> list[torch.LongTensor]:
+        """Return the padded text with a gap of masks, for each length."""
+        return [self.pad(gap.with_tokens([self.model.config.mask_token_id] * length)) for length in lengths]
+
+    def _fill(self, gap: Gap, lengths: Sequence[int]) -> list[tuple[list[int], float]]:
         """Return, for each length, the tokens that the model fills in, and their mean log-probability."""
-        rows = [self.pad(gap.with_tokens([self.model.config.mask_token_id] * length)) for length in lengths]
+        rows = self._with_masks(gap, lengths)
         output = self.model.generate(
             pad_sequence(rows, batch_first=True),
             attention_mask=pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),

@@ -3,12 +3,10 @@
 """
 Infilling of gaps of unknown length.
 
-`infill` compares several lengths of a gap, and fills the gap in with the most probable length. The length determines
-the positions of the tokens after the gap. For each length, the model computes the joint likelihood of the tokens around
-the gap at their positions. The gap can stay masked for this, because an any-order model can leave positions out. If all
-lengths are equally likely a priori, the probability of a length, given the tokens around the gap, is proportional to
-this likelihood (Bayes' rule). The same tokens are scored for every length, apart from padding, so the scores need no
-correction for the length.
+`infill` compares several lengths of a gap. For each length, it fills in the gap with likely tokens, and computes the
+likelihood of the whole text from left to right. It then chooses the length with the likeliest text. In measurements,
+this finds the right length more often than two other rules, which compare the likelihood of only the text around the
+gap, or the mean log-probability of the tokens in the gap (docs/infilling.md).
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,6 +18,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
+from .generation_config import AnyOrderGenerationConfig
+from .likelihood import ROWS_PER_PASS
 from .validation import check_integer, check_mask_token, check_tensor, is_integer
 
 # Largest number of candidates. A candidate contains one length for each gap of a text.
@@ -40,8 +40,8 @@ class InfillingOutput(ModelOutput):
             in, and with padding if `padded_length` is set.
         lengths (`torch.LongTensor` of shape `(gaps,)`): Number of tokens in each gap of `sequences`.
         candidates (`torch.LongTensor` of shape `(candidates, gaps)`): The combinations of lengths that were compared.
-        log_probs (`torch.Tensor` of shape `(candidates,)`): Log-probability of each combination, in nats, given the
-            text around the gaps, if all combinations are equally likely a priori.
+        log_probs (`torch.Tensor` of shape `(candidates,)`): Log-likelihood of the text that was filled in to compare
+            each combination, in nats, normalized so that the probabilities of all combinations add up to 1.
         texts (`list[str]`): With `tokenizer`: `sequences` as strings, without special tokens.
 
     Examples:
@@ -78,8 +78,9 @@ class AnyOrderInfillingMixin:
         """
         Fill in gaps of unknown length.
 
-        The method scores each combination of lengths, and fills in the gaps with the most probable combination. The
-        combinations of several texts are scored in one batch, and their gaps are filled in as one batch.
+        The method fills in the gaps with each combination of lengths: one token per step, at the position of which the
+        model is most certain, with the likeliest token. It chooses the combination whose text has the highest
+        likelihood from left to right, and fills in the gaps again, with the arguments of `generate`.
 
         Args:
             input_ids (`torch.LongTensor` of shape `(n,)` or `(1, n)`, or `str`, or a list of them): Tokens of one text,
@@ -89,7 +90,7 @@ class AnyOrderInfillingMixin:
                 that a gap may have.
             padded_length (`int`, *optional*): Length to which the text is padded with `config.eos_token_id`. Needed if
                 the model was trained on documents with such padding. Without it, a gap at the end of the text must have
-                a single length, because the length of a gap is inferred from the positions of the tokens after it.
+                a single length, because no token after the gap shows where it ends.
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
             tokenizer (`PreTrainedTokenizerBase`, *optional*): Tokenizer of the model. Needed for strings.
             attention_mask (`torch.Tensor`, *optional*): Mask that tokenizers return for one text. It must be 1
@@ -234,22 +235,21 @@ class AnyOrderInfillingMixin:
 
     def _score_candidates(self, candidate_ids: list[list[torch.LongTensor]]) -> list[torch.Tensor]:
         """
-        Return, for each text, the log-probability (candidates,) of each candidate given the text around the gaps.
-
-        Before the text is known, all candidates have the same probability.
+        Return, for each text, the log-probability (candidates,) of each candidate, as in `InfillingOutput.log_probs`.
 
         `candidate_ids` contains, for each text, the ids (n,) of each candidate, with masks in the gaps.
         """
-        mask = self.config.mask_token_id
-        ids = pad_sequence(list(chain.from_iterable(candidate_ids)), batch_first=True, padding_value=mask)
-        is_given = ids != mask
-        device = ids.device if self.device.type == "meta" else self.device
-        scores = self.conditional_log_likelihood(
-            ids.to(device),
-            targets=is_given.to(device),
-            context=torch.zeros_like(is_given).to(device),
+        candidates = list(chain.from_iterable(candidate_ids))
+        ids, is_token = (
+            pad_sequence(rows, batch_first=True) for rows in (candidates, [torch.ones_like(row) for row in candidates])
         )
-        return [values.log_softmax(dim=0) for values in scores.log_likelihood.split(list(map(len, candidate_ids)))]
+        greedy = AnyOrderGenerationConfig(order="confidence", do_sample=False, stop_at_eos=False)
+        scores, batch_size = [], max(ROWS_PER_PASS // ids.shape[1], 1)
+        for part, attention_mask in zip(ids.split(batch_size), is_token.split(batch_size), strict=True):
+            filled = self.generate(part, generation_config=greedy, attention_mask=attention_mask)
+            attention_mask = attention_mask.to(filled.device)
+            scores.append(self.log_likelihood(filled, attention_mask=attention_mask).log_likelihood)
+        return [values.log_softmax(dim=0) for values in torch.cat(scores).split(list(map(len, candidate_ids)))]
 
     def _fill_in(
         self, texts: list[torch.LongTensor], generator: torch.Generator | None, **kwargs: object

@@ -97,15 +97,20 @@ def test_text_without_sentences_is_refused(single_bytes: PreTrainedTokenizerBase
 
 
 @pytest.mark.parametrize("padded_length", [8, None])
-def test_fillings_are_compared_per_token(model: AOGPTForAnyOrderLM, padded_length: int | None) -> None:
-    filler, gap, fillings = Filler(model, padded_length, max_length=4), Gap([3, 1, 4, 5], 1, 2), []
+def test_lengths_are_chosen_by_several_rules(model: AOGPTForAnyOrderLM, padded_length: int | None) -> None:
+    filler, gap, fillings, scores = Filler(model, padded_length, max_length=4), Gap([3, 1, 4, 5], 1, 2), [], []
     for count in range(1, 5):
         ids = torch.tensor([[3, *[MASK] * count, 5, *[EOS] * ((padded_length or count + 2) - count - 2)]])
         output = model.generate(ids, order="confidence", do_sample=False, return_dict_in_generate=True)
+        around = (ids != MASK).long()
+        scores.append(
+            model.conditional_log_likelihood(ids, around, context=torch.zeros_like(ids)).log_likelihood.item()
+        )
         fillings.append((output.token_logprobs.sum().item() / count, output.sequences[0, 1 : count + 1].tolist()))
     assert filler.by_filling(gap) == max(fillings)[1]
-    around = model.infill(torch.tensor([3, MASK, 5]), range(1, 5), padded_length, order="confidence", do_sample=False)
-    assert filler.by_surroundings(gap) == fillings[int(around.lengths) - 1][1]
+    whole = model.infill(torch.tensor([3, MASK, 5]), range(1, 5), padded_length)
+    assert filler.by_whole_text(gap) == fillings[int(whole.lengths) - 1][1]
+    assert filler.by_surroundings(gap) == fillings[scores.index(max(scores))][1]
     assert filler.with_known_length(gap) == fillings[1][1]
 
 
@@ -145,7 +150,7 @@ def test_scores_of_fillings(model: AOGPTForAnyOrderLM, words: PreTrainedTokenize
     assert known["exact_interval"] == wilson_interval(0.5, 2)
     assert known["rouge_standard_error"] == pytest.approx(0.25)  # scores of 1 and 0.5
     assert known["bits_per_byte_standard_error"] >= 0
-    assert "bits_per_byte" not in results["length by the filled gap"]
+    assert "bits_per_byte" not in results["length by the tokens in the gap"]
     assert list(evaluate(filler, [Gap(filled, 1, 2)], words, "left_to_right")) == [BEFORE]
 
 
@@ -164,7 +169,7 @@ def test_chosen_lengths_are_compared_with_the_most_frequent_length(
 ) -> None:
     gaps = [Gap([3, 1, 4, 5], 1, length) for length in (2, 1, 2, 2)]
     results = evaluate(Filler(model, 8, max_length=1), gaps, words)
-    assert results["length by the filled gap"]["length"] == 0.25  # a single length is tried
+    assert results["length by the tokens in the gap"]["length"] == 0.25  # a single length is tried
     assert results["most frequent length"] == {"gaps": 4, "length": 0.75, "length_interval": wilson_interval(0.75, 4)}
     assert "length" not in results["known length"]
 
@@ -237,7 +242,7 @@ def test_report_of_runs_on_text_that_is_not_ascii(tmp_path: Path, monkeypatch: p
     folders = [str(tmp_path / name) for name in ("decoder", "encoder", "packed", "rival")]
     main([*folders, "--num_documents", "5", "--max_length", "3", "--max_gap", "2", "--output_dir", str(out)])
     results = read_json(out / "results.json", ("runs",), "eval/infilling.py")["runs"]
-    assert [len(methods) for methods in results.values()] == [5, 1, 5, 1]
+    assert [len(methods) for methods in results.values()] == [6, 1, 6, 1]
     scores = [scores for methods in results.values() for scores in methods.values() if "bits_per_byte" in scores]
     assert [score["bits_per_byte"] for score in scores] == pytest.approx([1] * 6)
     assert [score["bits_per_byte_standard_error"] for score in scores] == pytest.approx([0] * 6, abs=1e-6)

@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gaps of unknown length."""
 
+from collections.abc import Iterable
 from itertools import product
 
 import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt import AOGPTForAnyOrderLM, infilling
 from modeling_aogpt.infilling import combine_lengths
 from tests.references import conditional, random_model, seeded
 
@@ -20,22 +21,44 @@ def model() -> AOGPTForAnyOrderLM:
     return random_model(eos_token_id=EOS)
 
 
-def log_likelihood_of_visible(model: AOGPTForAnyOrderLM, row: list[int]) -> float:
-    """Return the log-likelihood of the tokens of a row that are not masks, from left to right, by full passes."""
-    context, total = (), 0.0
-    for position, token in enumerate(row):
-        if token != MASK:
-            total += conditional(model, context, position, len(row))[token].log().item()
-            context += ((position, token),)
-    return total
+def log_likelihood_of_filled(model: AOGPTForAnyOrderLM, row: list[int]) -> float:
+    """Fill in the masks of a row by confidence, and return the log-likelihood from left to right, by full passes."""
+    context = tuple((position, token) for position, token in enumerate(row) if token != MASK)
+    while len(context) < len(row):
+        masked = set(range(len(row))) - {position for position, _ in context}
+        predictions = {position: conditional(model, context, position, len(row)) for position in masked}
+        position = max(masked, key=lambda position: predictions[position].max())
+        context += ((position, int(predictions[position].argmax())),)
+    text = tuple(sorted(context))
+    return sum(
+        conditional(model, text[:position], position, len(row))[token].log().item() for position, token in text
+    )  # fmt: skip
 
 
-def test_log_probabilities_of_lengths_follow_from_bayes_rule(model: AOGPTForAnyOrderLM) -> None:
+def expected_log_probs(model: AOGPTForAnyOrderLM, rows: Iterable[list[int]]) -> torch.Tensor:
+    scores = [log_likelihood_of_filled(model, row) for row in rows]
+    return torch.tensor(scores, dtype=torch.float64).log_softmax(0)
+
+
+def test_filled_texts_are_compared(model: AOGPTForAnyOrderLM) -> None:
     output = model.infill(torch.tensor([3, 1, MASK, 4, 5]), lengths=[1, 2, 4])
-    expected = [log_likelihood_of_visible(model, [3, 1, *[MASK] * length, 4, 5]) for length in (1, 2, 4)]
+    expected = expected_log_probs(model, ([3, 1, *[MASK] * length, 4, 5] for length in (1, 2, 4)))
     assert output.candidates.tolist() == [[1], [2], [4]]
-    torch.testing.assert_close(output.log_probs, torch.tensor(expected, dtype=torch.float64).log_softmax(0))
+    torch.testing.assert_close(output.log_probs, expected)
     assert output.log_probs.exp().sum().item() == pytest.approx(1)
+
+
+def test_the_comparison_ignores_the_settings_of_the_model(
+    model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = torch.tensor([3, 1, MASK, 4, 5])
+    expected = model.infill(ids).log_probs
+    model.generation_config.update(order="random", num_steps=1, temperature=0.5, num_return_sequences=3, top_k=2)
+    monkeypatch.setattr(infilling, "ROWS_PER_PASS", 40)  # few candidates at a time
+    state = torch.get_rng_state()
+    assert model.infill(ids, generator=seeded()).sequences.shape[0] == 3
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.testing.assert_close(model.infill(ids).log_probs, expected)
 
 
 @pytest.mark.parametrize("eos_token_id", [EOS, [EOS, 9]])
@@ -43,11 +66,8 @@ def test_padding_is_part_of_the_text(eos_token_id: int | list[int]) -> None:
     """It ends the text, so a longer gap leaves less of it."""
     model = random_model(eos_token_id=eos_token_id)
     output = model.infill(torch.tensor([[MASK, 4, 5]]), lengths=[1, 3], padded_length=7)
-    expected = [
-        log_likelihood_of_visible(model, row)
-        for row in ([MASK, 4, 5, EOS, EOS, EOS, EOS], [MASK, MASK, MASK, 4, 5, EOS, EOS])
-    ]
-    torch.testing.assert_close(output.log_probs, torch.tensor(expected, dtype=torch.float64).log_softmax(0))
+    rows = ([MASK, 4, 5, EOS, EOS, EOS, EOS], [MASK, MASK, MASK, 4, 5, EOS, EOS])
+    torch.testing.assert_close(output.log_probs, expected_log_probs(model, rows))
     assert output.sequences.shape == (1, 7)
 
 
@@ -55,9 +75,9 @@ def test_lengths_of_several_holes_are_chosen_together(model: AOGPTForAnyOrderLM)
     ids = torch.tensor([3, MASK, 4, MASK, 5])
     output = model.infill(ids, lengths=[[1, 3], [2, 4]])
     rows = [[3, *[MASK] * one, 4, *[MASK] * other, 5] for one, other in ((1, 2), (1, 4), (3, 2), (3, 4))]
-    expected = torch.tensor([log_likelihood_of_visible(model, row) for row in rows], dtype=torch.float64)
+    expected = expected_log_probs(model, rows)
     assert output.candidates.tolist() == [[1, 2], [1, 4], [3, 2], [3, 4]]
-    torch.testing.assert_close(output.log_probs, expected.log_softmax(0))
+    torch.testing.assert_close(output.log_probs, expected)
     assert output.lengths.tolist() == output.candidates[expected.argmax()].tolist()
     assert model.infill(ids, lengths=[1, 2]).candidates.tolist() == [[1, 1], [1, 2], [2, 1], [2, 2]]
 

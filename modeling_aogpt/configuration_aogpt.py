@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configurations of AO-GPT models and of encoder-only masked diffusion models."""
 
+from copy import deepcopy
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -177,11 +178,16 @@ class AOGPTConfig(PreTrainedConfig):
     pad_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if self.rope_parameters is not None and self.position_encoding == "learned":
-            raise ValueError(
-                "`rope_parameters` has no effect without `position_encoding='rotary'`. Set `position_encoding`, or "
-                "remove `rope_parameters`."
-            )
+        rope_arguments = {"rope_parameters": self.rope_parameters} | {
+            name: kwargs.get(name) for name in ("rope_theta", "rope_scaling")
+        }
+        for name, value in rope_arguments.items():
+            if value is not None and self.position_encoding == "learned":
+                raise ValueError(
+                    f"`{name}` has no effect without `position_encoding='rotary'`. Set `position_encoding`, or remove "
+                    f"`{name}`."
+                )
+        self.rope_parameters = deepcopy(self.rope_parameters)  # Transformers adds missing values to it
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads
         if self.head_dim is None:
@@ -206,6 +212,9 @@ class AOGPTConfig(PreTrainedConfig):
         # One checkpoint serves every Auto class. `auto_map` is always reset here: Transformers adds the name of the
         # repository to class names that it reads from the Hub, but they must be saved without this prefix.
         self.auto_map = dict(AUTO_MAP)
+        for name, value in vars(self).items():
+            if is_integer(value):
+                setattr(self, name, int(value))  # integers of NumPy cannot be written to config.json
         self.validate()
 
     def validate(self) -> None:

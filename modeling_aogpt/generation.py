@@ -11,10 +11,7 @@ Any-order generation: the method `generate` of decoders and encoders.
 4. In each round of refinement, re-mask some of the generated tokens and run the sampler again.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import Lock
 
 import torch
 from torch import nn
@@ -23,8 +20,9 @@ from transformers.generation import BaseStreamer, GenerationConfig, GenerationMi
 from transformers.utils import ModelOutput, logging
 
 from .decoding_state import DecodingState, raise_not_finite
-from .devices import draw_uniform, to_device, warn_if_slow
+from .devices import draw_uniform, to_device
 from .generation_config import AnyOrderGenerationConfig
+from .inference import inference_method
 from .orders import OrderSource, block_indices, group_orders, index_by_position, token_mask, token_positions
 from .sampling import (
     ROW_PROCESSORS,
@@ -121,7 +119,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
     generation_config: AnyOrderGenerationConfig
     decoding_state_class: type[DecodingState]
 
-    @torch.no_grad()
+    @inference_method
     def generate(
         self,
         inputs: torch.LongTensor | None = None,
@@ -205,9 +203,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
             is_continuation = not ((inputs == self.config.mask_token_id) & is_token).any()
         config = config.with_arguments(kwargs, is_continuation=is_continuation)
         self._check_architecture(config)
-        warn_if_slow(self)
-        with evaluation_mode(self):  # gradient checkpointing disables the cache in training mode
-            output = self._generate(inputs, attention_mask, config, generator, logits_processor, streamer)
+        output = self._generate(inputs, attention_mask, config, generator, logits_processor, streamer)
         return output if config.return_dict_in_generate else output.sequences
 
     def _generate(
@@ -607,27 +603,3 @@ class GenerationProgress:
         is_text = index_by_position(~is_generated | (state.unmasking_steps >= 0), state.orders).any(dim=0)
         is_final = (~state.is_masked().any(dim=0)).long().cumprod(dim=0)
         return int((torch.arange(1, len(is_text) + 1, device=is_text.device) * is_text * is_final).max())
-
-
-# For each model in `evaluation_mode`: the number of threads in it, and the previous training mode of each module.
-_EVALUATED: dict[nn.Module, tuple[int, dict[nn.Module, bool]]] = {}
-_EVALUATED_LOCK = Lock()
-
-
-@contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Thread-safe context manager that switches a model to eval mode and restores the mode of every submodule."""
-    with _EVALUATED_LOCK:
-        count, modes = _EVALUATED.get(model, (0, None))
-        _EVALUATED[model] = count + 1, modes or {module: module.training for module in model.modules()}
-        model.eval()
-    try:
-        yield
-    finally:
-        with _EVALUATED_LOCK:
-            count, modes = _EVALUATED.pop(model)
-            if count > 1:
-                _EVALUATED[model] = count - 1, modes
-            else:
-                for module, was_training in modes.items():
-                    module.training = was_training

@@ -19,6 +19,7 @@ from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
 from .generation_config import AnyOrderGenerationConfig
+from .inference import inference_method
 from .likelihood import ROWS_PER_PASS
 from .validation import check_integer, check_mask_token, check_tensor, is_integer
 
@@ -64,7 +65,7 @@ class InfillingOutput(ModelOutput):
 class AnyOrderInfillingMixin:
     """Mixin with `infill` for decoders that predict tokens in any order."""
 
-    @torch.no_grad()
+    @inference_method
     def infill(
         self,
         input_ids: torch.LongTensor | str | list[torch.LongTensor] | list[str],
@@ -164,6 +165,11 @@ class AnyOrderInfillingMixin:
         if isinstance(input_ids, str):
             if tokenizer is None:
                 raise ValueError("`input_ids` is a string, but `tokenizer` is missing. Pass the model's tokenizer.")
+            if tokenizer.mask_token_id != self.config.mask_token_id:
+                raise ValueError(
+                    f"The mask token of `tokenizer` ({tokenizer.mask_token!r}) has id {tokenizer.mask_token_id}, but "
+                    f"the model's is {self.config.mask_token_id}. Pass the model's tokenizer."
+                )
             input_ids = tokenizer(input_ids, add_special_tokens=False, return_tensors="pt").input_ids
         is_tensor = isinstance(input_ids, torch.Tensor)
         if not is_tensor or input_ids.dim() not in (1, 2) or input_ids.numel() != input_ids.shape[-1]:

@@ -22,7 +22,8 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils import ModelOutput
 
-from .devices import draw_uniform, rows_per_head_call, warn_if_slow
+from .devices import draw_uniform, rows_per_head_call
+from .inference import inference_method
 from .orders import (
     Orders,
     OrderSource,
@@ -99,7 +100,7 @@ class AnyOrderLikelihoodMixin:
     """Mixin with log-likelihoods for models that predict tokens in any order."""
 
     @suggest_arguments
-    @torch.no_grad()
+    @inference_method
     def log_likelihood(
         self,
         input_ids: torch.LongTensor,
@@ -179,7 +180,6 @@ class AnyOrderLikelihoodMixin:
                     "`num_ranks` has no effect without an ensemble. Set `ensemble_size` above 1, or remove `num_ranks`."
                 )
         source = make_order_source(orders, num_orders, block_length, stride, allow_repeats=ensemble_size > 1)
-        warn_if_slow(self)
         input_ids = prepare_input_ids(self, input_ids, attention_mask)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
         samples_contexts = num_ranks is not None and source.is_uniform
@@ -206,7 +206,7 @@ class AnyOrderLikelihoodMixin:
         return LogLikelihoodOutput(output.log_likelihood, per_token, standard_error, num_rows=scorer.num_rows)
 
     @suggest_arguments
-    @torch.no_grad()
+    @inference_method
     def conditional_log_likelihood(
         self,
         input_ids: torch.LongTensor,
@@ -274,7 +274,6 @@ class AnyOrderLikelihoodMixin:
         is_context_random = context_source.is_random or ensemble_size > 1
         source = make_order_source(orders, num_orders, block_length, stride, allow_repeats=is_context_random)
         is_target, is_context = prepare_targets(input_ids, targets, context, attention_mask)
-        warn_if_slow(self)
         input_ids = prepare_input_ids(self, input_ids.masked_fill(~(is_target | is_context), 0), attention_mask)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
         num_targets, num_context = is_target.sum(dim=-1), is_context.sum(dim=-1)
@@ -298,7 +297,7 @@ class AnyOrderLikelihoodMixin:
         return average_over_orders(scorer, per_token, totals, source.is_random or is_context_random)
 
     @suggest_arguments
-    @torch.no_grad()
+    @inference_method
     def diffusion_log_likelihood(
         self,
         input_ids: torch.LongTensor,
@@ -346,7 +345,6 @@ class AnyOrderLikelihoodMixin:
             (torch.Size([1]), torch.Size([1]))
         """
         check_integer("ensemble_size", ensemble_size)
-        warn_if_slow(self)
         input_ids = prepare_input_ids(self, input_ids, attention_mask)
         scorer = RowScorer(self, input_ids, attention_mask, rows_per_pass, generator)
 

@@ -18,8 +18,9 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_aogpt import MDMEncoderConfig
 from .decoding_state import EncoderDecodingState
-from .devices import Linear, warn_if_slow
+from .devices import Linear
 from .generation import AnyOrderGenerationMixin
+from .inference import inference_method
 from .likelihood import (
     ROWS_PER_PASS,
     LogLikelihoodOutput,
@@ -230,7 +231,7 @@ class EncoderLikelihoodMixin:
     """Mixin that gives encoders methods for lower bounds on log-likelihoods."""
 
     @suggest_arguments
-    @torch.no_grad()
+    @inference_method
     def log_likelihood(
         self,
         input_ids: torch.LongTensor,
@@ -299,7 +300,7 @@ class EncoderLikelihoodMixin:
         )
 
     @suggest_arguments
-    @torch.no_grad()
+    @inference_method
     def conditional_log_likelihood(
         self,
         input_ids: torch.LongTensor,
@@ -378,7 +379,6 @@ class EncoderLikelihoodMixin:
         If `uses_time` is True, the noise level is that of each diffusion time. Otherwise, if the model uses a noise
         level, it matches the fraction of masked tokens.
         """
-        warn_if_slow(self)
         if orders is None and num_orders == 1 and block_length is None and stride is None:
 
             def score(is_masked: torch.BoolTensor, times: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from transformers import PreTrainedModel
 
@@ -107,6 +108,9 @@ def test_a_configuration_is_unchanged_by_saving_and_loading() -> None:
             "its `partial_rotary_factor`, if any, must be 1",
         ),
         ({"start_token_id": 60000}, "`start_token_id` must be an id of the vocabulary"),
+        ({"rope_parameters": {"rope_theta": 9.0}}, "`rope_parameters` has no effect without"),
+        ({"rope_theta": 9.0}, "`rope_theta` has no effect without `position_encoding='rotary'`"),
+        ({"rope_scaling": {"type": "linear", "factor": 2.0}}, "`rope_scaling` has no effect without"),
     ],
 )
 def test_values_that_are_not_allowed_are_errors(arguments: dict, message: str) -> None:
@@ -118,3 +122,17 @@ def test_heads_may_have_a_width_of_their_own() -> None:
     config = AOGPTConfig(hidden_size=30, num_attention_heads=4, head_dim=8)
     assert (config.head_dim, config.num_key_value_heads) == (8, 4)
     assert AOGPTConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
+
+
+def test_configurations_do_not_share_rope_parameters() -> None:
+    rope = {"rope_type": "default"}
+    first, second = (AOGPTConfig(position_encoding="rotary", rope_parameters=rope) for _ in range(2))
+    first.rope_parameters["rope_theta"] = 9.0
+    assert (rope, second.rope_parameters["rope_theta"]) == ({"rope_type": "default"}, 10000.0)
+
+
+def test_integers_of_numpy_can_be_saved(tmp_path: Path) -> None:
+    sizes = {"vocab_size": 11, "hidden_size": 8, "num_attention_heads": 2, "eos_token_id": 3}
+    config = AOGPTConfig(**{name: np.int64(value) for name, value in sizes.items()})
+    config.save_pretrained(tmp_path)
+    assert AOGPTConfig.from_pretrained(tmp_path).to_dict() == AOGPTConfig(**sizes).to_dict()

@@ -1,14 +1,15 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation mode during a generation, also if several threads use one model."""
+"""Evaluation mode during inference, also if several threads use one model."""
 
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
 
-from modeling_aogpt.generation import evaluation_mode
-from tests.references import random_model, seeded
+from modeling_aogpt.inference import evaluation_mode
+from tests.references import random_encoder, random_model, seeded
 
 
 def training_flags(model: torch.nn.Module) -> list[bool]:
@@ -32,6 +33,26 @@ def test_modes_are_restored_after_an_error() -> None:
     model = random_model().train()
     with pytest.raises(KeyError), evaluation_mode(model):
         raise KeyError
+    assert all(training_flags(model))
+
+
+DECODER_METHODS = ("generate", "infill", "log_likelihood", "conditional_log_likelihood", "diffusion_log_likelihood")
+ENCODER_METHODS = ("generate", "log_likelihood", "conditional_log_likelihood")
+METHODS = [(random_model, name) for name in DECODER_METHODS] + [(random_encoder, name) for name in ENCODER_METHODS]
+
+
+@pytest.mark.parametrize(("make_model", "method"), METHODS)
+def test_inference_uses_evaluation_mode(make_model: Callable, method: str) -> None:
+    model = make_model().train()
+    modes: list[bool] = []
+    model.model.layers[0].register_forward_pre_hook(lambda module, _: modes.append(module.training))
+    ids = torch.tensor([[3, 1, 4, 5]])
+    if method in ("generate", "infill"):
+        ids[0, 1] = model.config.mask_token_id
+    arguments = {"targets": ids == 4} if method == "conditional_log_likelihood" else {}
+    getattr(model, method)(ids, **arguments)
+    assert modes
+    assert not any(modes)
     assert all(training_flags(model))
 
 

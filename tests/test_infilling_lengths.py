@@ -228,6 +228,9 @@ def test_a_text_is_filled_in_with_its_tokenizer(
     assert expected.texts is None
     (listed,) = tiny_model.infill([text], tokenizer=tiny_tokenizer, **arguments)
     assert listed.texts == output.texts
+    monkeypatch.setattr(tiny_model.config, "mask_token_id", 77)
+    with pytest.raises(ValueError, match=r"The mask token of `tokenizer` .* has id \d+, but the model's is 77"):
+        tiny_model.infill(text, tokenizer=tiny_tokenizer)
     with pytest.raises(ValueError, match="`input_ids` is a string, but `tokenizer` is missing"):
         tiny_model.infill(text)
 

@@ -36,7 +36,7 @@ from common.processes import check_same_everywhere, in_turn, start_accelerator, 
 from common.results import ORDER_NAMES, read_results
 from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig
-from modeling_aogpt.generation import evaluation_mode
+from modeling_aogpt.inference import evaluation_mode
 from training.activation_checkpointing import checkpoint_activations
 from training.arguments import (
     ModelArguments,

@@ -4,10 +4,12 @@
 
 import io
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
@@ -69,6 +71,12 @@ class Parser(HfArgumentParser):
         if unknown:
             self.error(f"unrecognized arguments: {' '.join(unknown)}")
         return tuple(parsed)
+
+
+def command_line(script: str, argv: Sequence[str]) -> str:
+    """Return the command that runs `script` (a `__file__` of this repository) with `argv`, for a shell in its root."""
+    path = Path(script).resolve().relative_to(Path(__file__).resolve().parents[1])
+    return shlex.join(["python", path.as_posix(), *argv])
 
 
 @contextmanager

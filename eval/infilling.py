@@ -13,7 +13,6 @@ document (or, for packed text, in each sequence), the model fills in a gap, whic
 import codecs
 import random
 import re
-import shlex
 import sys
 import unicodedata
 from bisect import bisect_left, bisect_right
@@ -29,7 +28,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
-from common.commands import Options, Parser, one_line_errors, option, progress_bar
+from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
 from common.data import evenly_spaced, load_data
 from common.files import make_folder, write_json, write_text
 from common.hardware import versions
@@ -407,7 +406,7 @@ def main(argv: list[str]) -> None:
     with make_folder(options.output_dir):  # first, so that a wrong folder is an error before the long measurements
         runs = {str(folder): evaluate_run(folder, options) for folder in others.runs}
     results = {
-        "command": shlex.join(["python", "eval/infilling.py", *argv]),
+        "command": command_line(__file__, argv),
         **{name: getattr(options, name) for name in ("num_documents", "max_gap", "sentences", "max_length", "seed")},
         "runs": runs,
         "versions": versions(),

@@ -13,32 +13,44 @@ Sudoku, the chart is next to a solved puzzle, and sudoku.gif shows in which step
 
 import math
 import re
-import shlex
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch.nn.functional import one_hot
 from transformers import PreTrainedTokenizerBase
 
 from common import sudoku
-from common.commands import Options, Parser, one_line_errors, option
+from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.corpora import TEST_PUZZLES
 from common.files import make_folder, read_json, write_json, write_text
 from common.hardware import versions
 from common.models import Model, load_model
 from common.reports import markdown_table, save_animation, save_figure, style_axes
-from eval.recipes import COLORS, describe_recipe, format_fraction, group_by_recipe, read_run, recipe_name, recipe_table
-from eval.scoring import wilson_interval
-from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForMaskedLM
+from eval.recipes import (
+    COLORS,
+    INK,
+    describe_recipe,
+    draw_fraction,
+    encode_problems,
+    format_fraction,
+    group_by_recipe,
+    read_run,
+    recipe_name,
+    recipe_table,
+    style_fractions,
+    summarize_fractions,
+)
+from modeling_aogpt.decoding_state import CachedDecodingState, QueryResult
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.orders import random_orders
 from modeling_aogpt.tokenization import load_tokenizer
@@ -46,14 +58,14 @@ from modeling_aogpt.validation import check_choice
 
 # Arguments of `generate`, by name. By default, one token is filled in per step, and it is the likeliest one. Two keys
 # are not arguments of `generate`: `best_of` is the number of generated solutions, of which the likeliest counts (see
-# `likeliest`), and `has_cache` is whether to use `generate` or `fill_without_cache`.
+# `likeliest`), and without `has_cache`, each step reads all known tokens again (see `LeftToRightContext`).
 DECODINGS: dict[str, dict[str, Any]] = {
     "confidence": {"order": "confidence"},
     "margin": {"order": "margin"},
     "entropy": {"order": "entropy"},
     "threshold 0.9": {"unmasking": "threshold", "threshold": 0.9},
-    "confidence, no cache": {"has_cache": False},
-    "threshold 0.9, no cache": {"has_cache": False, "threshold": 0.9},
+    "confidence, no cache": {"has_cache": False, "order": "confidence"},
+    "threshold 0.9, no cache": {"has_cache": False, "unmasking": "threshold", "threshold": 0.9},
     "confidence, refined": {"order": "confidence", "refine_rounds": 4, "refine_selection": "least_likely"},
     "confidence, sampled": {"order": "confidence", "do_sample": True},
     "confidence, best of 16": {"order": "confidence", "do_sample": True, "best_of": 16},
@@ -65,7 +77,6 @@ DECODINGS: dict[str, dict[str, Any]] = {
     "left to right, best of 16": {"order": "left_to_right", "do_sample": True, "best_of": 16},
 }
 SHOWN = "confidence"  # the picture shows a puzzle that this decoding solved
-INK = "#22262a"
 SAME = ("num_puzzles", "num_clues", "seed")  # options in which results must agree to be compared
 # Descriptions of the puzzles for the report. A key is the start of the names of the corpora.
 TASKS = {
@@ -159,7 +170,8 @@ def solve(run: dict[str, Any], options: PuzzleArguments) -> dict[str, Any]:
     texts = make_puzzles(settings["corpus"][0], options)
     model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
     has_prompt = "=" in texts[0][0]  # PROMPT=SOLUTION
-    inputs, solutions = encode(texts, tokenizer, None if has_prompt else settings["sequence_length"])
+    check_characters(texts, tokenizer)
+    inputs, solutions = encode_problems(texts, tokenizer, None if has_prompt else settings["sequence_length"])
     moves_start = texts[0][0].index("=") + 1 if settings["corpus"][0].endswith("-moves") else None
     measured, shown = {}, None
     for name in decodings_of(settings, options.decodings):
@@ -230,26 +242,15 @@ def decodings_of(arguments: dict[str, Any], chosen: list[str]) -> list[str]:
     return [name for name, settings in possible.items() if is_decoder or only_for_decoders.isdisjoint(settings)]
 
 
-def encode(
-    texts: list[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, padded_length: int | None
-) -> tuple[torch.LongTensor, torch.LongTensor]:
-    """
-    Return padded ids (puzzles, n) of texts with masks instead of `_`, and those of the same texts filled in.
-
-    Without `padded_length`, the longest text sets n, and padding is missing too: a model that was trained from left to
-    right writes it itself.
-    """
-    solutions = tokenizer([solution for _, solution in texts], add_special_tokens=False)["input_ids"]
-    if any(len(ids) != len(solution) for ids, (_, solution) in zip(solutions, texts, strict=True)):
+def check_characters(texts: list[tuple[str, str]], tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise a `ValueError` unless each character of the solutions is one token."""
+    solutions = [solution for _, solution in texts]
+    encoded = tokenizer(solutions, add_special_tokens=False)["input_ids"]
+    if list(map(len, encoded)) != list(map(len, solutions)):
         raise ValueError(
             "Each character must be one token, but the tokenizer merges several characters into one token. Train the "
             "model with `vocab_size` 257 (256 bytes and end-of-text)."
         )
-    length = padded_length or max(map(len, solutions))
-    padding = " " if padded_length else "_"
-    is_missing = torch.tensor([[character == "_" for character in text.ljust(length, padding)] for text, _ in texts])
-    ids = torch.tensor([ids + [tokenizer.eos_token_id] * (length - len(ids)) for ids in solutions])
-    return ids.masked_fill(is_missing, tokenizer.mask_token_id), ids
 
 
 def decode(
@@ -276,12 +277,10 @@ def decode(
     if "refine_rounds" in settings:
         settings["refine_length"] = max(int(is_masked.sum(dim=1).min()) // 3, 1)
     settings |= {"return_dict_in_generate": True, "output_history": True}
-    best_of = settings.pop("best_of", 1)
+    best_of, has_cache = settings.pop("best_of", 1), settings.pop("has_cache", True)
     started = time.perf_counter()
-    if settings.get("has_cache", True):
+    with nullcontext() if has_cache else patch.object(model, "decoding_state_class", LeftToRightContext):
         outputs = [model.generate(inputs, generator=generator, **settings) for _ in range(best_of)]
-    else:
-        outputs = [fill_without_cache(model, inputs, settings.get("threshold"))]
     chosen = likeliest(model, outputs, is_masked, settings["order"], generator) if best_of > 1 else outputs[0].sequences
     seconds = time.perf_counter() - started
     if moves_start is not None:
@@ -295,35 +294,16 @@ def decode(
     return results, is_solved, outputs[0].unmasking_steps
 
 
-@torch.no_grad()
-def fill_without_cache(
-    model: AOGPTForAnyOrderLM, inputs: torch.LongTensor, threshold: float | None = None
-) -> AnyOrderGenerationOutput:
-    """
-    Fill in the masks in order of confidence or, with `threshold`, as `generate` with `unmasking="threshold"`.
+class LeftToRightContext(CachedDecodingState):
+    """Decoding state of a decoder that reads all known tokens again in each step, from left to right."""
 
-    Unlike `generate`, the model reads all known tokens again in each step, from left to right.
-    """
-    masked_lm = AOGPTForMaskedLM(model.config).eval()
-    masked_lm.load_state_dict(model.state_dict())
-    states = [inputs]
-    while (is_masked := states[-1] == model.config.mask_token_id).any():
-        active = is_masked.any(dim=1)
-        confidence, tokens = masked_lm(states[-1][active]).logits.log_softmax(dim=-1).max(dim=-1)
-        confidence.masked_fill_(~is_masked[active], -math.inf)
-        is_chosen = one_hot(confidence.argmax(dim=1), confidence.shape[1]).bool()
-        if threshold is not None:
-            is_chosen |= confidence >= math.log(threshold)
-        sequences = states[-1].clone()
-        sequences[active] = torch.where(is_chosen, tokens, sequences[active])
-        states.append(sequences)
-    history = torch.stack(states)
-    return AnyOrderGenerationOutput(
-        sequences=history[-1],
-        unmasking_steps=(history == model.config.mask_token_id).sum(dim=0) - 1,
-        num_forward_passes=len(states) - 1,
-        history=history,
-    )
+    def query(self, num_queries: torch.LongTensor) -> QueryResult:
+        """Predict masked ranks (see [`DecodingState.query`])."""
+        ranks = torch.arange(self.ids.shape[1], device=self.ids.device)
+        is_context = self.ranks_between(torch.zeros_like(self.num_context), self.num_context)
+        self.reorder(torch.where(is_context, self.orders, len(ranks) + ranks).argsort(dim=1))
+        self.num_cached.zero_()
+        return super().query(num_queries)
 
 
 def _sort_moves(sequences: torch.LongTensor, start: int) -> torch.LongTensor:
@@ -365,8 +345,7 @@ def summarize(runs: list[dict[str, Any]], num_puzzles: int) -> dict[str, dict[st
     for name in runs[0]["decodings"]:
         measured = [run["decodings"][name] for run in runs]
         summary[name] = {key: fmean(values[key] for values in measured) for key in measured[0]}
-        summary[name]["seeds"] = [values["solved"] for values in measured]
-        summary[name]["interval"] = wilson_interval(summary[name]["solved"], num_puzzles)
+        summary[name] |= summarize_fractions([values["solved"] for values in measured], num_puzzles)
     return summary
 
 
@@ -420,20 +399,9 @@ def plot_results(results: dict[str, Any], shown: dict[str, Any] | None, path: Pa
         for name, values in summary.items():
             recipes = [recipe for recipe, others in results["summary"].items() if name in others]
             row = names.index(name) + height * (recipes.index(recipe) - (len(recipes) - 1) / 2)
-            low, high = values["interval"]
-            chart.barh(row, values["solved"], height=0.9 * height, color=color)
-            chart.plot([low, high], [row, row], color=INK, linewidth=1)
-            if len(values["seeds"]) > 1:
-                chart.plot(values["seeds"], [row] * len(values["seeds"]), "o", color=INK, markersize=2.5)
-            end = max(high, *values["seeds"]) + 0.02
-            chart.text(end, row, f"{values['solved']:.0%}", va="center", color=INK, fontsize=8)
+            draw_fraction(chart, row, height, color, values)
         chart.barh(0, 0, color=color, label=describe_recipe(recipe, results["runs"][recipe]))
-    chart.set_yticks(range(len(names)), names)
-    chart.invert_yaxis()
-    chart.set_xlim(0, 1.15)
-    chart.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    has_seeds = any(len(runs) > 1 for runs in results["runs"].values())
-    chart.set_xlabel(f"solved puzzles (line: 95 % interval{'; dots: seeds' if has_seeds else ''})")
+    style_fractions(chart, names, "solved puzzles", results["runs"])
     figure.legend(*chart.get_legend_handles_labels(), loc="outside lower left", ncols=2, frameon=False, fontsize=8)
     style_axes(chart, f"Solved puzzles ({results['puzzles']}), by decoding order")
     if shown is not None:
@@ -481,7 +449,7 @@ def main(argv: list[str]) -> None:
     for name in options.decodings:
         check_choice("decodings", name, DECODINGS)
     runs = [read_run(folder, list(TEST_PUZZLES)) for folder in others.runs]
-    command, included = shlex.join(["python", "eval/puzzles.py", *argv]), []
+    command, included = command_line(__file__, argv), []
     if options.include:
         earlier_command, included = read_included(options)
         command = f"{earlier_command} && {command}"

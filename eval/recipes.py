@@ -1,14 +1,23 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Finished training runs, grouped by recipe: runs of a recipe differ only in the seed."""
+"""
+Finished training runs on problems with missing text, grouped by recipe. Runs of a recipe differ only in the seed.
+
+A problem is a pair of strings: a text with `_` for each missing character, and the complete text.
+"""
 
 from collections.abc import Collection
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
+from matplotlib.axes import Axes
+from transformers import PreTrainedTokenizerBase
+
 from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table
 from common.results import read_finished_run
+from eval.scoring import wilson_interval
 
 # Settings that all runs of a recipe must have in common.
 RECIPE = (
@@ -16,6 +25,7 @@ RECIPE = (
     *("min_context", "max_context", "max_steps", "batch_size", "learning_rate", "ema_decay"),
 )
 COLORS = (BLUE, GREEN, ORANGE, RED, GREY)  # colors of the recipes in charts
+INK = "#22262a"  # color of lines and text in charts
 
 
 def read_run(folder: Path, corpora: Collection[str]) -> dict[str, Any]:
@@ -63,6 +73,39 @@ def recipe_name(run: dict[str, Any]) -> str:
     return Path(run["run"]).name.removesuffix(f"-{run['arguments']['seed']}")
 
 
+def encode_problems(
+    problems: list[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, padded_length: int | None
+) -> tuple[torch.LongTensor, torch.LongTensor]:
+    """
+    Return padded ids (problems, n): with masks for the tokens that end with `_`, and of the complete texts.
+
+    Without `padded_length`, the longest text sets n, and padding is missing too: a model that was trained from left to
+    right writes it itself.
+    """
+    tokenizer.pad_token = tokenizer.eos_token  # as in training
+    encoded = tokenizer(
+        [text for _, text in problems],
+        add_special_tokens=False,
+        padding="max_length" if padded_length else True,
+        padding_side="right",
+        max_length=padded_length,
+        return_offsets_mapping=True,
+        return_tensors="pt",
+    )
+    is_missing = torch.tensor(
+        [
+            [problem[end - 1] == "_" if end > start else padded_length is None for start, end in spans]
+            for (problem, _), spans in zip(problems, encoded.offset_mapping.tolist(), strict=True)
+        ]
+    )
+    return encoded.input_ids.masked_fill(is_missing, tokenizer.mask_token_id), encoded.input_ids
+
+
+def summarize_fractions(seeds: list[float], num_problems: int) -> dict[str, Any]:
+    """Return fractions of solved problems, one for each seed, and the 95 % confidence interval of their mean."""
+    return {"seeds": seeds, "interval": wilson_interval(fmean(seeds), num_problems)}
+
+
 def describe_recipe(recipe: str, runs: list[dict[str, Any]]) -> str:
     """Return the name of a recipe and the kind of its models, for the legend of a chart."""
     arguments = runs[0]["arguments"]
@@ -75,6 +118,26 @@ def format_fraction(seeds: list[float], interval: tuple[float, float]) -> tuple[
     """Return cells of a table: the mean over the seeds, their range (empty for a single seed), and the interval."""
     seed_range = f"{min(seeds):.1%} to {max(seeds):.1%}" if len(seeds) > 1 else ""
     return f"{fmean(seeds):.1%}", seed_range, "{:.1%} to {:.1%}".format(*interval)
+
+
+def draw_fraction(axes: Axes, row: float, height: float, color: str, fraction: dict[str, Any]) -> None:
+    """Draw the mean over the seeds as a bar, the interval as a line, and, if there are several seeds, each as a dot."""
+    seeds, (low, high) = fraction["seeds"], fraction["interval"]
+    axes.barh(row, fmean(seeds), height=0.9 * height, color=color)
+    axes.plot([low, high], [row, row], color=INK, linewidth=1)
+    if len(seeds) > 1:
+        axes.plot(seeds, [row] * len(seeds), "o", color=INK, markersize=2.5)
+    axes.text(max(high, *seeds) + 0.02, row, f"{fmean(seeds):.0%}", va="center", color=INK, fontsize=8)
+
+
+def style_fractions(axes: Axes, names: list[str], label: str, recipes: dict[str, list[dict[str, Any]]]) -> None:
+    """Label the rows of a chart of fractions with `names`, and its horizontal axis with `label`."""
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.15)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
+    has_seeds = any(len(runs) > 1 for runs in recipes.values())
+    axes.set_xlabel(f"{label} (line: 95 % interval{'; dots: seeds' if has_seeds else ''})")
 
 
 def recipe_table(recipes: dict[str, list[dict[str, Any]]]) -> str:

@@ -11,7 +11,6 @@ report (reversal.md) and a chart (reversal.png).
 """
 
 import re
-import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,16 +19,25 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
-from transformers import PreTrainedTokenizerBase
 
 from common import facts
-from common.commands import Options, Parser, one_line_errors, option
+from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.files import make_folder, write_json, write_text
 from common.hardware import versions
 from common.models import load_model
 from common.reports import markdown_table, save_figure, style_axes
-from eval.recipes import COLORS, describe_recipe, format_fraction, group_by_recipe, read_run, recipe_table
-from eval.scoring import wilson_interval
+from eval.recipes import (
+    COLORS,
+    describe_recipe,
+    draw_fraction,
+    encode_problems,
+    format_fraction,
+    group_by_recipe,
+    read_run,
+    recipe_table,
+    style_fractions,
+    summarize_fractions,
+)
 from modeling_aogpt.tokenization import load_tokenizer
 
 # Kinds of questions, with labels for the chart.
@@ -78,7 +86,7 @@ def answer(run: dict[str, Any]) -> dict[str, float]:
     right = {}
     for kind in KINDS:
         if not (is_left_to_right and kind == "start"):
-            inputs, solutions = encode(facts.questions(kind), tokenizer, settings["sequence_length"])
+            inputs, solutions = encode_problems(facts.questions(kind), tokenizer, settings["sequence_length"])
             order = "confidence"
             if is_left_to_right:  # the model must not see the period and end-of-text, which follow the missing text
                 order, is_missing = "left_to_right", inputs == tokenizer.mask_token_id
@@ -89,36 +97,12 @@ def answer(run: dict[str, Any]) -> dict[str, float]:
     return right
 
 
-def encode(
-    questions: list[tuple[str, str]], tokenizer: PreTrainedTokenizerBase, padded_length: int
-) -> tuple[torch.LongTensor, torch.LongTensor]:
-    """Return padded ids (questions, n): with masks for the tokens that end with `_`, and of the complete texts."""
-    tokenizer.pad_token = tokenizer.eos_token  # as in training
-    encoded = tokenizer(
-        [text for _, text in questions],
-        add_special_tokens=False,
-        padding="max_length",
-        padding_side="right",
-        max_length=padded_length,
-        return_offsets_mapping=True,
-        return_tensors="pt",
-    )
-    is_missing = torch.tensor(
-        [
-            [end > start and question[end - 1] == "_" for start, end in spans]
-            for (question, _), spans in zip(questions, encoded.offset_mapping.tolist(), strict=True)
-        ]
-    )
-    return encoded.input_ids.masked_fill(is_missing, tokenizer.mask_token_id), encoded.input_ids
-
-
 def summarize(runs: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Return, for each kind of question, the mean over the runs, the fractions of all runs, and the interval."""
     summary = {}
     for kind in runs[0]["right"]:
         seeds = [run["right"][kind] for run in runs]
-        interval = wilson_interval(fmean(seeds), len(facts.questions(kind)))
-        summary[kind] = {"right": fmean(seeds), "seeds": seeds, "interval": interval}
+        summary[kind] = {"right": fmean(seeds)} | summarize_fractions(seeds, len(facts.questions(kind)))
     return summary
 
 
@@ -165,16 +149,9 @@ def plot_results(results: dict[str, Any], path: Path) -> None:
                     0.01, row, "not possible: the model does not see the text after a gap", va="center", fontsize=8
                 )
                 continue
-            right, (low, high) = summary[kind]["right"], summary[kind]["interval"]
-            axes.barh(row, right, height=0.9 * height, color=color)
-            axes.plot([low, high], [row, row], color="black", linewidth=1)
-            axes.text(high + 0.01, row, f"{right:.0%}", va="center", fontsize=8)
+            draw_fraction(axes, row, height, color, summary[kind])
     labels = [f"{label}\n{example(kind)}" for kind, label in KINDS.items()]
-    axes.set_yticks(range(len(KINDS)), labels, fontsize=9)
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1.15)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    axes.set_xlabel("right answers (line: 95 % interval)")
+    style_fractions(axes, labels, "right answers", results["runs"])
     axes.legend(frameon=False, fontsize=8, loc="lower right")
     style_axes(axes, "Filling in facts, by what is missing")
     save_figure(figure, path)
@@ -193,7 +170,7 @@ def main(argv: list[str]) -> None:
             run["right"] = answer(run)
             print(run["run"], ", ".join(f"{kind}: {right:.1%}" for kind, right in run["right"].items()), flush=True)
     results = {
-        "command": shlex.join(["python", "eval/reversal.py", *argv]),
+        "command": command_line(__file__, argv),
         "summary": {name: summarize(runs) for name, runs in recipes.items()},
         "runs": recipes,
         "versions": versions(),

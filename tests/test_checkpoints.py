@@ -24,15 +24,15 @@ from training.arguments import TrainingArguments
 from training.checkpoints import (
     Checkpoint,
     CheckpointWriter,
-    StopRequest,
     checkpoints_in,
-    load_model,
+    load_checkpoint_model,
     load_newest_checkpoint,
     load_state,
     step_of,
     training_state,
 )
 from training.optimization import ExponentialMovingAverage, create_optimizer
+from training.status import StopRequest
 
 TENSORS = {"weights.a": torch.arange(4, dtype=torch.bfloat16).view(2, 2), "losses": torch.tensor([1.5, 0.1 + 0.2])}
 
@@ -203,7 +203,7 @@ def test_the_model_of_a_checkpoint_has_its_generation_config(tmp_path: Path, tin
     average = {name: weight.detach().clone() for name, weight in tiny_model.named_parameters()}
     tensors = training_state(tiny_model, average, {})
     CheckpointWriter(tmp_path, 1).save(1, tensors, metadata)
-    assert load_model(load_newest_checkpoint(tmp_path)).generation_config == tiny_model.generation_config
+    assert load_checkpoint_model(load_newest_checkpoint(tmp_path)).generation_config == tiny_model.generation_config
 
 
 # ---------------------------------------------------------------------------------------------- sharded checkpoints

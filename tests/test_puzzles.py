@@ -13,16 +13,16 @@ from common.files import read_json
 from common.tokenization import train_tokenizer
 from eval.puzzles import (
     DECODINGS,
+    LeftToRightContext,
     animate,
+    check_characters,
     decode,
     decodings_of,
-    encode,
-    fill_without_cache,
     main,
     make_report,
     summarize,
 )
-from eval.recipes import describe_recipe, group_by_recipe
+from eval.recipes import describe_recipe, encode_problems, group_by_recipe
 from eval.scoring import wilson_interval
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.validation import check_orders
@@ -39,7 +39,7 @@ SETTINGS = f"{TINY}vocab_size: 257\nvalidation_fraction: 0.3\n"
 @pytest.mark.parametrize("has_puzzle", [False, True])
 def test_missing_digits_are_masks(has_puzzle: bool) -> None:
     texts = sudoku.held_out_texts(4, "puzzle" if has_puzzle else "clues", 3)
-    ids, solutions = encode(texts, TOKENIZER, None if has_puzzle else 17)
+    ids, solutions = encode_problems(texts, TOKENIZER, None if has_puzzle else 17)
     assert ids.shape == solutions.shape == (3, 33 if has_puzzle else 17)
     for (puzzle, solution), row, filled, (clues, grid) in zip(
         texts, ids.tolist(), solutions.tolist(), sudoku.held_out_puzzles(4, 3), strict=True
@@ -51,12 +51,12 @@ def test_missing_digits_are_masks(has_puzzle: bool) -> None:
         assert puzzle.count("_") == (16 if has_puzzle else clues.count(0))
         assert filled[len(solution) :] == row[len(solution) :] == [TOKENIZER.eos_token_id] * (not has_puzzle)
     with pytest.raises(ValueError, match="the tokenizer merges several characters"):
-        encode(texts, train_tokenizer(["1234"] * 20, 259), None)
+        check_characters(texts, train_tokenizer(["1234"] * 20, 259))
 
 
 def test_moves_may_be_in_another_order() -> None:
     texts = sudoku.held_out_texts(4, "moves", 4)
-    ids, solutions = encode(texts, TOKENIZER, None)
+    ids, solutions = encode_problems(texts, TOKENIZER, None)
     lengths = [len(solution) for _, solution in texts]
     assert len(set(lengths)) > 1
     for row, filled, length in zip(ids.tolist(), solutions.tolist(), lengths, strict=True):
@@ -78,7 +78,7 @@ def test_moves_may_be_in_another_order() -> None:
 
 
 def test_a_puzzle_is_solved_if_all_cells_are_right() -> None:
-    ids, solutions = encode(TEXTS, TOKENIZER, 17)
+    ids, solutions = encode_problems(TEXTS, TOKENIZER, 17)
     given = {}
 
     def generate(inputs: torch.LongTensor, **settings: object) -> SimpleNamespace:
@@ -115,7 +115,7 @@ def test_decodings_fit_the_model() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"order": "confidence"}, {"unmasking": "threshold", "threshold": 0.3}])
-def test_without_a_cache_each_step_starts_again(settings: dict) -> None:
+def test_without_a_cache_each_step_starts_again(settings: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     sizes = {"vocab_size": 33, "num_valid_tokens": 32, "hidden_size": 32, "num_attention_heads": 2}
     model = AOGPTForAnyOrderLM(AOGPTConfig(**sizes, num_hidden_layers=2, initializer_range=0.3)).double()
@@ -124,7 +124,9 @@ def test_without_a_cache_each_step_starts_again(settings: dict) -> None:
     states = [inputs]
     while (states[-1] == 32).any():
         states.append(model.generate(states[-1], **settings).history[1])  # the first step
-    output = fill_without_cache(model, inputs, settings.get("threshold"))
+    monkeypatch.setattr(model, "decoding_state_class", LeftToRightContext)
+    output = model.generate(inputs, **settings)
+    monkeypatch.undo()
     assert torch.equal(output.history, torch.stack(states))
     assert torch.equal(output.sequences, states[-1])
     assert torch.equal(output.unmasking_steps, (torch.stack(states) == 32).sum(dim=0) - 1)
@@ -137,7 +139,7 @@ def test_without_a_cache_each_step_starts_again(settings: dict) -> None:
 
 @pytest.mark.parametrize("order", ["left_to_right", "confidence"])
 def test_the_likeliest_of_several_solutions_counts(order: str) -> None:
-    ids, solutions = encode(TEXTS, TOKENIZER, 17)
+    ids, solutions = encode_problems(TEXTS, TOKENIZER, 17)
     is_masked = ids == MASK
     wrong = torch.where(is_masked, TOKENIZER("5").input_ids[0], solutions)
     samples = [torch.stack((solutions[0], *wrong[1:])), wrong, torch.stack((wrong[0], *solutions[1:]))]

@@ -12,7 +12,8 @@ from common.files import read_json
 from common.sequences import encode_batch
 from common.tokenization import train_tokenizer
 from eval import reversal
-from eval.reversal import KINDS, answer, encode, main
+from eval.recipes import encode_problems
+from eval.reversal import KINDS, answer, main
 from modeling_aogpt import AOGPTForAnyOrderLM
 from tests.training_runs import TINY, train_recipes
 
@@ -29,7 +30,7 @@ def test_missing_tokens_are_masks(vocab_size: int) -> None:
     tokenizer = train_tokenizer([text for _, text in facts.training_texts()], vocab_size)
     for kind in KINDS:
         questions = facts.questions(kind)
-        inputs, solutions = encode(questions, tokenizer, 64)
+        inputs, solutions = encode_problems(questions, tokenizer, 64)
         assert inputs.shape == solutions.shape == (4, 64)
         for (question, text), row, solution in zip(questions, inputs, solutions, strict=True):
             assert tokenizer.decode(solution, skip_special_tokens=True) == text
@@ -49,7 +50,7 @@ def test_questions_are_encoded_as_in_training() -> None:
     tokenizer.pad_token, tokenizer.padding_side = "!", "left"
     for kind in KINDS:
         questions = facts.questions(kind)
-        inputs, solutions = encode(questions, tokenizer, 64)
+        inputs, solutions = encode_problems(questions, tokenizer, 64)
         documents = encode_batch([text for _, text in questions], tokenizer, False)["input_ids"]
         assert solutions.tolist() == [ids + [tokenizer.eos_token_id] * (64 - len(ids)) for ids in documents]
         assert (inputs[:, -1] == tokenizer.eos_token_id).all()
@@ -88,7 +89,7 @@ def test_an_answer_is_right_if_all_tokens_are(
     solutions: list[torch.LongTensor] = []
 
     def recorded(*arguments: object) -> tuple[torch.LongTensor, torch.LongTensor]:
-        ids = encode(*arguments)
+        ids = encode_problems(*arguments)
         solutions.append(ids[1])
         return ids
 
@@ -101,7 +102,7 @@ def test_an_answer_is_right_if_all_tokens_are(
         sequences[0, (inputs[0] == self.config.mask_token_id).nonzero()[-1]] += 1  # a single wrong token
         return sequences
 
-    monkeypatch.setattr(reversal, "encode", recorded)
+    monkeypatch.setattr(reversal, "encode_problems", recorded)
     monkeypatch.setattr(AOGPTForAnyOrderLM, "generate", generate)
     run = {"run": folder, "arguments": {"orders": orders, "sequence_length": 64}}
     kinds = [kind for kind in KINDS if orders == "random" or kind != "start"]

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Checkpoints of a run, and handling of the signals that stop a run.
+Checkpoints of a run.
 
 A checkpoint holds the weights, the moving averages of the weights, AdamW's moments and all losses. It is a safetensors
 file, whose metadata contains all other data as JSON. If the weights are sharded (FSDP2), it is a folder of
@@ -13,14 +13,12 @@ not stored, because they depend only on the step and the seed.
 import json
 import logging
 import shutil
-import signal
 import warnings
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -40,30 +38,6 @@ logger = logging.getLogger(__name__)
 
 OptimizerState = dict[nn.Parameter, dict[str, torch.Tensor]]  # the type of `Optimizer.state`
 STATE_FILE = "state.json"  # in the folder of a sharded checkpoint
-
-
-class StopRequest:
-    """
-    Context manager that records SIGTERM (from a scheduler) or SIGINT (Ctrl-C), so that a run can stop between steps.
-
-    After the first signal, SIGINT interrupts the run immediately. Further SIGTERMs do not, because a scheduler and a
-    launcher may both send SIGTERM, and the second one may arrive while the checkpoint is being written.
-    """
-
-    def __init__(self) -> None:
-        self.signal = 0  # number of the last signal, or 0
-
-    def __enter__(self) -> "StopRequest":
-        self._handlers = {number: signal.signal(number, self._record) for number in (signal.SIGTERM, signal.SIGINT)}
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._handlers.items():
-            signal.signal(number, handler)
-
-    def _record(self, number: int, frame: FrameType | None) -> None:
-        self.signal = number
-        signal.signal(signal.SIGINT, self._handlers[signal.SIGINT])
 
 
 @dataclass
@@ -303,7 +277,7 @@ def load_state(
     checkpoint.read(training_state(model, average, optimizer_state))
 
 
-def load_model(checkpoint: Checkpoint, weights: str = "average") -> Model:
+def load_checkpoint_model(checkpoint: Checkpoint, weights: str = "average") -> Model:
     """Return the model of a checkpoint with the moving averages (`"average"`) or the last values (`"weights"`)."""
     config = dict(checkpoint.metadata["config"])
     with torch.device("meta"):

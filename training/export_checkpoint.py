@@ -17,7 +17,7 @@ from common.commands import Parser, one_line_errors
 from common.files import check_empty_folder
 from common.models import save_model
 from modeling_aogpt.tokenization import load_tokenizer
-from training.checkpoints import STATE_FILE, Checkpoint, load_checkpoint, load_model, load_newest_checkpoint
+from training.checkpoints import STATE_FILE, Checkpoint, load_checkpoint, load_checkpoint_model, load_newest_checkpoint
 
 PREFIXES = {"ema": "average", "live": "weights"}  # prefixes of the names of tensors in a checkpoint
 
@@ -50,7 +50,7 @@ def main(argv: list[str]) -> None:
     check_empty_folder(arguments.output_dir)
     checkpoint = find_checkpoint(arguments.checkpoint)
     tokenizer = load_tokenizer(checkpoint.path.parent / "tokenizer")
-    save_model(load_model(checkpoint, PREFIXES[arguments.weights]), tokenizer, arguments.output_dir)
+    save_model(load_checkpoint_model(checkpoint, PREFIXES[arguments.weights]), tokenizer, arguments.output_dir)
     print(f"Written: {arguments.output_dir} (step {checkpoint.step}, {arguments.weights} weights).")
 
 

@@ -23,17 +23,17 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, DynamoBackend, broadcast_object_list, send_to_device, set_seed
+from accelerate.utils import DistributedType, DynamoBackend, send_to_device, set_seed
 from tqdm import tqdm
 from transformers import AutoModel
 
 from common.commands import one_line_errors, progress_bar
 from common.data import Data, load_data
-from common.files import atomic_folder, lock_folder, make_folder, remove_incomplete
+from common.files import atomic_folder, lock_folder, make_folder
 from common.hardware import check_precision, hardware, peak_flops, peak_memory, versions
 from common.models import Model, load_pretrained, read_config, save_model
 from common.processes import check_same_everywhere, in_turn, start_accelerator, together
-from common.results import ORDER_NAMES, read_results
+from common.results import ORDER_NAMES
 from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.inference import evaluation_mode
@@ -52,9 +52,7 @@ from training.batches import Batches, pass_samples
 from training.checkpoints import (
     Checkpoint,
     CheckpointWriter,
-    StopRequest,
-    checkpoints_in,
-    load_model,
+    load_checkpoint_model,
     load_newest_checkpoint,
     load_state,
     training_state,
@@ -64,7 +62,8 @@ from training.evaluation import evaluate, read_samples, write_samples
 from training.objectives import OBJECTIVES, compile_head_loss
 from training.optimization import ExponentialMovingAverage, create_optimizer, parameter_groups, set_learning_rate
 from training.report import loss_curve, write_report
-from training.schedules import first_decay_step, learning_rate_at, num_common_steps
+from training.resuming import find_start, warn_of_versions
+from training.schedules import first_decay_step, learning_rate_at
 from training.sharding import (
     check_sharding,
     full_tensor,
@@ -73,7 +72,7 @@ from training.sharding import (
     keep_float32_gradients,
     shard_gradients,
 )
-from training.status import StepStatus
+from training.status import StepStatus, StopRequest
 from training.streamed_data import training_samples
 from training.tracking import flops_per_token, logger_types, start_tracker
 
@@ -151,94 +150,6 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
     return run
 
 
-def find_start(
-    training: TrainingArguments, settings: dict[str, Any], accelerator: Accelerator
-) -> tuple[bool, Checkpoint | None]:
-    """
-    Return whether the run is finished and, if not, the checkpoint from which to resume it (None for a new run).
-
-    Raises:
-        ValueError: If `output_dir` belongs to a run with other settings, or to a run that cannot be extended.
-    """
-    if accelerator.is_main_process:
-        remove_incomplete(training.output_dir)
-    accelerator.wait_for_everyone()
-    results = read_results(training.output_dir)
-    changed = {}
-    if results is not None:
-        check_same_run(results["arguments"], settings, training.output_dir)
-        changed = changed_settings(results["arguments"], settings)
-    is_finished = results is not None and not changed
-    names = [path.name for path in checkpoints_in(training.output_dir)]
-    check_same_everywhere(finished=is_finished, checkpoints=names)
-    if is_finished:
-        logger.info("%s is finished (%d steps), so there is nothing to do.", training.output_dir, results["steps"])
-        return True, None
-    checkpoint = None
-    with together(accelerator):  # only one process reads the whole checkpoint to compare checksums
-        if accelerator.is_main_process:
-            checkpoint = find_checkpoint(training, settings)
-            if checkpoint is None and changed:
-                raise ValueError(
-                    f"The run in {training.output_dir} is finished with {_format_saved(changed)}, but has no "
-                    "checkpoint from which to extend it. Restore the old value, start a new run from its model "
-                    "with `--init_from`, or choose another `output_dir`."
-                )
-            if checkpoint is None and results is None and (training.output_dir / "model").exists():
-                raise ValueError(
-                    f"{training.output_dir} has a folder `model`, but no checkpoint and no results.json. At its end, "
-                    "this run would replace the folder. Choose another `output_dir`, or move the folder."
-                )
-    (checkpoint,) = broadcast_object_list([checkpoint])
-    return False, checkpoint
-
-
-def _format_saved(changed: dict[str, tuple[Any, Any]]) -> str:
-    """Return the saved values of `changed_settings` as text."""
-    return ", ".join(f"{key}={saved}" for key, (saved, _) in changed.items())
-
-
-def find_checkpoint(training: TrainingArguments, settings: dict[str, Any]) -> Checkpoint | None:
-    """
-    Return the newest checkpoint from which a run can be resumed, or None if there is no valid one.
-
-    The checkpoint may be from a run with another `max_steps`, `decay_steps` or `left_to_right_steps`, if the learning
-    rates and left-to-right fractions of all its steps stay the same.
-
-    Raises:
-        ValueError: If a checkpoint has other settings; or if there are checkpoints, but all of them have steps whose
-            learning rates or left-to-right fractions have changed.
-        OSError: If there are checkpoints, but all of them are damaged.
-    """
-    too_late: list[str] = []
-
-    def can_continue(checkpoint: Checkpoint) -> bool:
-        saved = checkpoint.metadata["settings"]
-        check_same_run(saved, settings, checkpoint.path)
-        num_common = num_common_steps(TrainingArguments.from_settings(saved), training)
-        if num_common >= checkpoint.step:
-            return True
-        too_late.append(
-            f"{checkpoint.path.name} ({_format_saved(changed_settings(saved, settings))}) has the same learning rates "
-            f"and left-to-right fractions only up to step {num_common}"
-        )
-        return False
-
-    checkpoint = load_newest_checkpoint(training.output_dir, can_continue)
-    if checkpoint is not None and too_late:
-        logger.warning(
-            "Resuming at step %d. Later checkpoints cannot be used: %s.", checkpoint.step, "; ".join(too_late)
-        )
-    elif too_late:
-        raise ValueError(
-            f"The run in {training.output_dir} cannot continue with `max_steps={training.max_steps}`: "
-            f"{'; '.join(too_late)}. Restore the old value, or start a new run from its model, with "
-            "`--init_from` and another `--output_dir`. Runs with `learning_rate_schedule=warmup_stable_decay` can "
-            "be extended from the checkpoint before their decay, if `left_to_right_steps` stays the same."
-        )
-    return checkpoint
-
-
 def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = True) -> Model:
     """
     Return a model with random weights, or the model `init_from` in float32.
@@ -262,17 +173,6 @@ def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = 
     if not load_weights or torch.get_default_device().type == "meta":
         return AutoModel.from_config(initial_config, dtype=torch.float32)
     return load_pretrained(AutoModel, init_from, dtype=torch.float32)
-
-
-def warn_of_versions(checkpoint: Checkpoint) -> None:
-    """Log a warning if a checkpoint was written with different library versions."""
-    saved, current = checkpoint.metadata["versions"], versions()
-    changed = [f"{name} {saved[name]}, now {current.get(name)}" for name in saved if saved[name] != current.get(name)]
-    if changed:
-        logger.warning(
-            "%s was written with other versions (%s). The results can differ from those of an uninterrupted run.",
-            *(checkpoint.path.name, "; ".join(changed)),
-        )
 
 
 class Pretraining:
@@ -592,7 +492,7 @@ class Pretraining:
                 f"The checkpoint of step {progress.step} in {training.output_dir} is missing or damaged. Run the same "
                 "command again."
             )
-        model = load_model(checkpoint)
+        model = load_checkpoint_model(checkpoint)
         (training.output_dir / "results.json").unlink(missing_ok=True)  # of a shorter run, with other weights
         save_model(model, self.data.tokenizer, training.output_dir / "model")
         results = {

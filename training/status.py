@@ -1,13 +1,16 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Results of a training step. They are copied to the CPU while the device already computes the next step."""
+"""Results of a training step, and the signals that stop a run."""
+
+import signal
+from types import FrameType
 
 import torch
 
 
 class StepStatus:
     """
-    Status of a training step in all processes.
+    Status of a training step in all processes. It is copied to the CPU while the device computes the next step.
 
     Args:
         step: Index of the step.
@@ -37,3 +40,27 @@ class StepStatus:
             self._copied.synchronize()
         losses, norms, signals, failures = self._values.cpu().unbind(1)
         return losses.mean().item(), norms[0].item(), int(signals.max()), bool(failures.any())
+
+
+class StopRequest:
+    """
+    Context manager that records SIGTERM (from a scheduler) or SIGINT (Ctrl-C), so that a run can stop between steps.
+
+    After the first signal, SIGINT interrupts the run immediately. Further SIGTERMs do not, because a scheduler and a
+    launcher may both send SIGTERM, and the second one may arrive while the checkpoint is being written.
+    """
+
+    def __init__(self) -> None:
+        self.signal = 0  # number of the last signal, or 0
+
+    def __enter__(self) -> "StopRequest":
+        self._handlers = {number: signal.signal(number, self._record) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def _record(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        signal.signal(signal.SIGINT, self._handlers[signal.SIGINT])

@@ -15,7 +15,6 @@ the differences between decoders and the encoder are reported, too. The command 
 """
 
 import math
-import shlex
 import sys
 from collections import defaultdict
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from common.commands import Options, Parser, one_line_errors, option, progress_bar
+from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
 from common.files import make_folder, write_json, write_text
 from common.models import Model, load_model
 from common.reports import markdown_table, save_figure, style_axes
@@ -281,7 +280,7 @@ def main(argv: list[str]) -> None:
         for folder in sorted(others.runs, key=seeds.get):
             runs[folder.resolve().name].append(measure_run(folder, rows[folder], arguments))
     results = {
-        "command": shlex.join(["python", "eval/benchmarks/context_orders.py", *argv]),
+        "command": command_line(__file__, argv),
         "num_sequences": len(rows[first]["input_ids"]),
         "models": summarize(runs),
     }

@@ -13,7 +13,6 @@ orders. The command writes entropy.json and entropy.png, which show how far each
 
 import itertools
 import math
-import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ import torch
 from matplotlib.figure import Figure
 from torch.nn.functional import cross_entropy, pad
 
-from common.commands import Options, Parser, one_line_errors, option
+from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.files import write_json
 from common.reports import BLUE, GREEN, ORANGE, save_figure, style_axes
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -120,7 +119,7 @@ def main(argv: list[str]) -> None:
         }
         for arm, of_seeds in excess.items()
     }
-    command = shlex.join(["python", "eval/benchmarks/entropy.py", *argv])
+    command = command_line(__file__, argv)
     results = {"command": command, "seeds": SEEDS, "steps": arguments.steps, "entropy": entropies, "arms": arms}
     _plot(excess, arguments.output_dir / "entropy.png")
     write_json(arguments.output_dir / "entropy.json", results)

@@ -13,7 +13,6 @@ results of all JSON files in the output folder.
 """
 
 import math
-import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,7 +24,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from common.commands import Options, Parser, one_line_errors, option
+from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.data import load_data
 from common.files import make_folder, read_json, write_json, write_text
 from common.hardware import versions
@@ -186,7 +185,7 @@ def main(argv: list[str]) -> None:
     parser = Parser(EstimatorArguments)
     parser.add_argument("run", type=Path, metavar="RUN", help="Folder of a finished run.")
     arguments, others = parser.parse(argv)
-    command = shlex.join(["python", "eval/benchmarks/likelihood_estimators.py", *argv])
+    command = command_line(__file__, argv)
     folder = arguments.output_dir
     with make_folder(folder):  # first, so that a wrong folder is an error before the long measurements
         results = {"command": command} | measure_run(others.run, arguments)

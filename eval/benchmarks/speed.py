@@ -12,7 +12,6 @@ paper) and, with --memory_lengths, memory.png. The files are updated after every
 results.
 """
 
-import shlex
 import statistics
 import sys
 import time
@@ -24,7 +23,7 @@ from typing import Any, Literal
 import torch
 from tqdm import tqdm
 
-from common.commands import Options, Parser, one_line_errors, option
+from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.hardware import device_name, num_cores, versions
 from common.models import find_model, load_pretrained
 from eval.benchmarks.contenders import CONTENDERS, Contender, make_compared, make_contenders
@@ -314,7 +313,7 @@ def main(argv: list[str]) -> None:
         if arguments.output_dir is not None:
             write_report(report, arguments.output_dir)
 
-    report = measure(arguments, shlex.join(["python", "eval/benchmarks/speed.py", *argv]), save)
+    report = measure(arguments, command_line(__file__, argv), save)
     print(to_markdown(report))
 
 

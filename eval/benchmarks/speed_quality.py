@@ -12,7 +12,6 @@ causal language model that computes the perplexity. The command writes speed_qua
 """
 
 import math
-import shlex
 import statistics
 import sys
 from dataclasses import dataclass, field
@@ -25,7 +24,7 @@ from matplotlib.figure import Figure
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from common.commands import Options, Parser, one_line_errors, option
+from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.files import make_folder, write_json
 from common.hardware import versions
 from common.models import find_model, load_model, load_pretrained, longest_sequence, read_any_config
@@ -235,7 +234,7 @@ def main(argv: list[str]) -> None:
     arguments, others = parser.parse(argv)
     with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
         report = compare([find_model(name) for name in others.models], arguments)
-    report = {"command": shlex.join(["python", "eval/benchmarks/speed_quality.py", *argv])} | report
+    report = {"command": command_line(__file__, argv)} | report
     write_json(arguments.output_dir / "speed_quality.json", report)
     draw(report, arguments.output_dir / "speed_quality.png")
     print(format_table(report))

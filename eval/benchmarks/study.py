@@ -17,7 +17,6 @@ folder of the results, also those that an earlier call wrote.
 """
 
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from typing import Any
 
 import yaml
 
-from common.commands import Options, Parser, one_line_errors, option, progress_bar
+from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
 from common.files import lock_folder, make_folder, read_yaml, write_text
 from common.hardware import num_cores
 from common.results import read_results
@@ -386,7 +385,7 @@ def main(argv: list[str]) -> None:
                 failed = train_all(runs, arguments.jobs or num_cores())
             except KeyboardInterrupt:
                 sys.exit("Stopped. The same command continues the study.")
-    command = shlex.join(["python", "eval/benchmarks/study.py", *argv])
+    command = command_line(__file__, argv)
     collect(study, runs, arguments.output_dir or runs_dir / "results", command)
     if failed:
         logs = ", ".join(f"{run.name}, {run.log}" for run in failed if run.start not in failed)

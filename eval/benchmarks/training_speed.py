@@ -14,7 +14,6 @@ memory is the peak memory of the process, or of the tensors on the GPU. It inclu
 and AdamW's moments.
 """
 
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -29,7 +28,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm import tqdm
 
-from common.commands import Options, Parser, one_line_errors, option
+from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.files import make_folder, write_json, write_text
 from common.hardware import check_precision, device_name, peak_flops, peak_memory, versions
 from common.reports import markdown_table
@@ -305,7 +304,7 @@ def summarize(
         flops = flops_per_token(config, run["length"]) * run["tokens_per_second"]
         fastest.append(run | {"all_seconds": seconds, "mfu": speed and flops / speed})
     return {
-        "command": shlex.join(["python", "eval/benchmarks/training_speed.py", *argv]),
+        "command": command_line(__file__, argv),
         "size_name": arguments.size,
         "steps": arguments.steps,
         "counted_steps": arguments.steps - arguments.steps // 2,

@@ -1,0 +1,118 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Where a run starts: whether its folder contains a finished run, and from which checkpoint to resume it."""
+
+import logging
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+
+from common.files import remove_incomplete
+from common.hardware import versions
+from common.processes import check_same_everywhere, together
+from common.results import read_results
+from training.arguments import TrainingArguments, changed_settings, check_same_run
+from training.checkpoints import Checkpoint, checkpoints_in, load_newest_checkpoint
+from training.schedules import num_common_steps
+
+logger = logging.getLogger("pretrain")
+
+
+def find_start(
+    training: TrainingArguments, settings: dict[str, Any], accelerator: Accelerator
+) -> tuple[bool, Checkpoint | None]:
+    """
+    Return whether the run is finished and, if not, the checkpoint from which to resume it (None for a new run).
+
+    Raises:
+        ValueError: If `output_dir` belongs to a run with other settings, or to a run that cannot be extended.
+    """
+    if accelerator.is_main_process:
+        remove_incomplete(training.output_dir)
+    accelerator.wait_for_everyone()
+    results = read_results(training.output_dir)
+    changed = {}
+    if results is not None:
+        check_same_run(results["arguments"], settings, training.output_dir)
+        changed = changed_settings(results["arguments"], settings)
+    is_finished = results is not None and not changed
+    names = [path.name for path in checkpoints_in(training.output_dir)]
+    check_same_everywhere(finished=is_finished, checkpoints=names)
+    if is_finished:
+        logger.info("%s is finished (%d steps), so there is nothing to do.", training.output_dir, results["steps"])
+        return True, None
+    checkpoint = None
+    with together(accelerator):  # only one process reads the whole checkpoint to compare checksums
+        if accelerator.is_main_process:
+            checkpoint = checkpoint_to_resume(training, settings)
+            if checkpoint is None and changed:
+                raise ValueError(
+                    f"The run in {training.output_dir} is finished with {_format_saved(changed)}, but has no "
+                    "checkpoint from which to extend it. Restore the old value, start a new run from its model "
+                    "with `--init_from`, or choose another `output_dir`."
+                )
+            if checkpoint is None and results is None and (training.output_dir / "model").exists():
+                raise ValueError(
+                    f"{training.output_dir} has a folder `model`, but no checkpoint and no results.json. At its end, "
+                    "this run would replace the folder. Choose another `output_dir`, or move the folder."
+                )
+    (checkpoint,) = broadcast_object_list([checkpoint])
+    return False, checkpoint
+
+
+def _format_saved(changed: dict[str, tuple[Any, Any]]) -> str:
+    """Return the saved values of `changed_settings` as text."""
+    return ", ".join(f"{key}={saved}" for key, (saved, _) in changed.items())
+
+
+def checkpoint_to_resume(training: TrainingArguments, settings: dict[str, Any]) -> Checkpoint | None:
+    """
+    Return the newest checkpoint from which a run can be resumed, or None if there is no valid one.
+
+    The checkpoint may be from a run with another `max_steps`, `decay_steps` or `left_to_right_steps`, if the learning
+    rates and left-to-right fractions of all its steps stay the same.
+
+    Raises:
+        ValueError: If a checkpoint has other settings; or if there are checkpoints, but all of them have steps whose
+            learning rates or left-to-right fractions have changed.
+        OSError: If there are checkpoints, but all of them are damaged.
+    """
+    too_late: list[str] = []
+
+    def can_continue(checkpoint: Checkpoint) -> bool:
+        saved = checkpoint.metadata["settings"]
+        check_same_run(saved, settings, checkpoint.path)
+        num_common = num_common_steps(TrainingArguments.from_settings(saved), training)
+        if num_common >= checkpoint.step:
+            return True
+        too_late.append(
+            f"{checkpoint.path.name} ({_format_saved(changed_settings(saved, settings))}) has the same learning rates "
+            f"and left-to-right fractions only up to step {num_common}"
+        )
+        return False
+
+    checkpoint = load_newest_checkpoint(training.output_dir, can_continue)
+    if checkpoint is not None and too_late:
+        logger.warning(
+            "Resuming at step %d. Later checkpoints cannot be used: %s.", checkpoint.step, "; ".join(too_late)
+        )
+    elif too_late:
+        raise ValueError(
+            f"The run in {training.output_dir} cannot continue with `max_steps={training.max_steps}`: "
+            f"{'; '.join(too_late)}. Restore the old value, or start a new run from its model, with "
+            "`--init_from` and another `--output_dir`. Runs with `learning_rate_schedule=warmup_stable_decay` can "
+            "be extended from the checkpoint before their decay, if `left_to_right_steps` stays the same."
+        )
+    return checkpoint
+
+
+def warn_of_versions(checkpoint: Checkpoint) -> None:
+    """Log a warning if a checkpoint was written with different library versions."""
+    saved, current = checkpoint.metadata["versions"], versions()
+    changed = [f"{name} {saved[name]}, now {current.get(name)}" for name in saved if saved[name] != current.get(name)]
+    if changed:
+        logger.warning(
+            "%s was written with other versions (%s). The results can differ from those of an uninterrupted run.",
+            *(checkpoint.path.name, "; ".join(changed)),
+        )

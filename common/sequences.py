@@ -131,11 +131,19 @@ def encode_batch(
 
 
 def _label(ids: list[int], offsets: list[tuple[int, int]], is_context: list[bool]) -> list[int]:
-    """Return the ids of a text, and -100 for tokens whose characters are all in the context."""
-    return [
-        -100 if start < end and all(is_context[start:end]) else token
-        for token, (start, end) in zip(ids, offsets, strict=True)
-    ]
+    """
+    Return the ids of a text, and -100 for tokens whose characters are all in the context.
+
+    Some tokenizers leave spaces out of `offsets`. A space then belongs to the token after it, and a token without
+    characters has the spaces up to the next token.
+    """
+    labels, before = [], 0
+    following = [*(start for start, _ in offsets[1:]), len(is_context)]
+    for token, (start, end), next_start in zip(ids, offsets, following, strict=True):
+        start, end = min(start, before), end if start < end else max(next_start, before)
+        labels.append(-100 if start < end and all(is_context[start:end]) else token)
+        before = end
+    return labels
 
 
 def split_context(text: str, context_marks: str) -> tuple[str, list[bool]]:

@@ -1,5 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import multiprocessing
+import os
+import signal
+
 import pytest
 import torch
 from datasets import Dataset
@@ -64,3 +68,14 @@ def test_the_batch_does_not_depend_on_passes_and_processes(accumulation_steps: i
 def test_the_batch_does_not_depend_on_workers() -> None:
     for expected, batch in zip(batches(range(2)), batches(range(2), workers=2), strict=True):
         assert all(torch.equal(expected[key], batch[key]) for key in expected)
+
+
+def test_workers_ignore_signals_that_stop_a_run() -> None:
+    """Launchers send SIGTERM, and terminals send SIGINT, to all processes of a run."""
+    passes = pass_samples(range(9), 12, 1, 0, 1)
+    iterator = Batches(Samples(ROWS, 5), passes, DataCollatorForAnyOrderLM(), num_workers=1, pin_memory=False)
+    next(iterator)
+    (worker,) = multiprocessing.active_children()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(worker.pid, number)
+    assert len(list(iterator)) == 8

@@ -59,6 +59,12 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(content)
 
 
+def change_state(path: Path) -> None:
+    content = path.read_bytes()
+    assert content.count(b"step") == 1
+    path.write_bytes(content.replace(b"step", b"stop"))
+
+
 def empty(path: Path) -> None:
     path.write_bytes(b"")
 
@@ -125,7 +131,7 @@ def test_the_newest_checkpoint_that_fits_is_loaded(tmp_path: Path) -> None:
     assert load_newest_checkpoint(tmp_path, lambda checkpoint: False) is None
 
 
-@pytest.mark.parametrize("damage", [cut_short, flip_a_bit, empty])
+@pytest.mark.parametrize("damage", [cut_short, flip_a_bit, change_state, empty])
 def test_damaged_checkpoints_are_skipped_with_a_warning(
     damage: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -311,7 +317,7 @@ def test_an_error_of_the_background_writer_is_reported_if_the_folder_is_gone(tmp
     ("file", "damage"),
     [
         *(("shard*", damage) for damage in (cut_short, flip_a_bit, empty)),
-        *(("state.json", damage) for damage in (empty, Path.unlink)),
+        *(("state.json", damage) for damage in (change_state, empty, Path.unlink)),
     ],
 )
 def test_damaged_sharded_checkpoints_are_skipped(

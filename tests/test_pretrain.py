@@ -461,6 +461,15 @@ def test_a_shortened_run_publishes_its_own_last_step(config: Path, tmp_path: Pat
     assert all(torch.equal(published[name], tensor) for name, tensor in expected.items())
 
 
+def test_a_run_that_resumes_at_its_last_step_is_evaluated(config: Path, tmp_path: Path) -> None:
+    train(config, tmp_path / "long", *EXTENSIBLE, "--save_steps=1", "--save_total_limit=9")
+    for name in ("results.json", "checkpoint-00000008.safetensors"):  # as after a stop at step 7
+        (tmp_path / "long" / name).unlink()
+    shutil.rmtree(tmp_path / "long" / "model")
+    train(config, tmp_path / "long", *EXTENSIBLE, "--max_steps=7", "--decay_steps=1")
+    assert [step for step, *_ in scores(tmp_path / "long")] == [4, 7]
+
+
 def test_a_run_with_a_cosine_cannot_be_extended(config: Path, finished: Path) -> None:
     with pytest.raises(
         SystemExit, match=r"^error: .*continue with `max_steps=9`: .*max_steps=8.* only up to step 3.*`--i"

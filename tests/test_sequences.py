@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 from datasets import Dataset, Features, Sequence, Value, concatenate_datasets
+from tokenizers.processors import ByteLevel
 
-from common.sequences import PackedRows, _label, count_token_bytes, cut, describe_work, id_type
+from common.sequences import PackedRows, _label, count_token_bytes, cut, describe_work, encode_batch, id_type
 from common.tokenization import train_tokenizer
 
 
@@ -59,6 +60,21 @@ def test_ids_are_stored_in_16_bits_if_they_fit() -> None:
 
 def test_tokens_without_text_are_not_context() -> None:
     assert _label([5, 6, 7], [(0, 0), (0, 1), (1, 2)], [True, False]) == [5, -100, 7]
+
+
+@pytest.mark.parametrize("trim_offsets", [False, True])
+def test_spaces_belong_to_tokens_whatever_the_offsets(trim_offsets: bool) -> None:
+    tokenizer = train_tokenizer(["the cat sat on the mat  and   left"] * 50, 275)
+    tokenizer.backend_tokenizer.post_processor = ByteLevel(trim_offsets=trim_offsets)
+    encoded = encode_batch(["the[ cat   ]sat on the [mat]"], tokenizer, False, "[]")
+    labels = [
+        (tokenizer.decode([token]), label == -100)
+        for token, label in zip(encoded["input_ids"][0], encoded["labels"][0], strict=True)
+    ]
+    assert "".join(text for text, _ in labels).startswith("the cat   sat on the mat")
+    assert (
+        "".join(text for text, is_context in labels if is_context) == " cat  "
+    )  # " sat" and " mat" are only partly context
 
 
 def test_processes_share_the_estimated_time(monkeypatch: pytest.MonkeyPatch) -> None:

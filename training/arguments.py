@@ -366,6 +366,12 @@ def _check(model: ModelArguments, data: DataArguments, training: TrainingArgumen
                 else f". The model in {training.init_from} does not support longer sequences."
             )
         )
+    for name in ("block_length", "stride", "min_context"):
+        value = getattr(training, name)
+        if value is not None and value >= data.sequence_length:
+            raise ValueError(
+                f"`{name}` must be below `sequence_length` ({data.sequence_length}), but is {value}. Decrease `{name}`."
+            )
     if training.output_dir.exists() and not training.output_dir.is_dir():
         raise ValueError(f"`output_dir` ({training.output_dir}) is a file. Set it to a folder.")
     _check_learning_rate(training)

@@ -10,6 +10,7 @@ same sequences and orders for any number of processes, workers and passes.
 
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -86,7 +87,7 @@ class Batches:
             collate_fn=_PositionedCollator(collator),
             num_workers=num_workers,
             pin_memory=pin_memory,
-            worker_init_fn=_exit_with_parent,
+            worker_init_fn=_end_with_parent,
         )
         self.position: dict[str, int] | None = None
         self._batches = iter(loader)
@@ -99,13 +100,18 @@ class Batches:
         return batch
 
 
-def _exit_with_parent(worker: int) -> None:
+def _end_with_parent(worker: int) -> None:
     """
-    Start a thread that ends a worker when the training process ends, even if the training process is killed.
+    Make a worker ignore the signals that stop a run, and end when the training process ends, even if that is killed.
+
+    Launchers and terminals send these signals to all processes of a run. The training process still needs its workers
+    for the current step.
 
     PyTorch's workers end when their parent process ends. From Python 3.14 on, their parent is a fork server by default.
-    The fork server lives as long as its children. Without this thread, both would outlive the training process.
+    The fork server lives as long as its children. Without the thread, both would outlive the training process.
     """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     training_ended = multiprocessing.parent_process().sentinel
 
     def wait() -> None:

@@ -92,7 +92,8 @@ class CheckpointWriter:
         """Write `checkpoint-STEP.safetensors`. Raise an `OSError` if this fails."""
         path = self.folder / f"checkpoint-{step:08d}.safetensors"
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-        header = {"checksum": _checksum(tensors, tensors.__getitem__), "state": json.dumps(metadata)}
+        state = json.dumps(metadata)
+        header = {"checksum": _checksum(state, tensors, tensors.__getitem__), "state": state}
         try:
             with atomic_file(path) as temporary:
                 save_file(tensors, temporary, metadata=header)
@@ -173,7 +174,8 @@ class _FolderWriter(StorageWriter):
         if missing := sorted(name for name in names if not (self.path / name).exists()):
             raise OSError(f"{missing[0]} is missing. All machines must see the same `output_dir`")
         super().finish(metadata, results)
-        write_json(self.path / STATE_FILE, {"state": self._state, "checksums": _file_checksums(self.path)})
+        state = json.dumps(self._state)
+        write_json(self.path / STATE_FILE, {"state": state, "checksums": _checksums(state, self.path)})
         publish_folder(self.path, self._path)
         self._on_finish()
 
@@ -222,31 +224,33 @@ def load_checkpoint(path: Path) -> Checkpoint:
         if path.is_dir():
             names = set(dcp.HuggingFaceStorageReader(str(path)).read_metadata().state_dict_metadata)
             content = json.loads((path / STATE_FILE).read_text(encoding="utf-8"))
-            state, is_intact = content["state"], content["checksums"] == _file_checksums(path)
+            state, is_intact = content["state"], content["checksums"] == _checksums(content["state"], path)
         else:
             with safe_open(path, framework="pt") as file:
                 header, names = file.metadata() or {}, set(file.keys())
-                state, is_intact = json.loads(header["state"]), header["checksum"] == _checksum(names, file.get_tensor)
+                state = header["state"]
+                is_intact = header["checksum"] == _checksum(state, names, file.get_tensor)
         if not is_intact:
-            raise ValueError("its tensors do not match its checksums")
+            raise ValueError("its content does not match its checksums")
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise ValueError(
             f"{path} is damaged, or was removed while it was read. Use another checkpoint. (Cause: {error})"
         ) from error
-    return Checkpoint(path, step_of(path), state, names)
+    return Checkpoint(path, step_of(path), json.loads(state), names)
 
 
-def _checksum(names: Iterable[str], tensor_of: Callable[[str], torch.Tensor]) -> str:
-    """Return the CRC-32 of all tensors. It detects changed bits; safetensors itself detects only truncated files."""
-    checksum = 0
+def _checksum(state: str, names: Iterable[str], tensor_of: Callable[[str], torch.Tensor]) -> str:
+    """Return the CRC-32 of the state and all tensors. It detects changed bits; safetensors, only truncated files."""
+    checksum = zlib.crc32(state.encode())
     for name in sorted(names):
         checksum = zlib.crc32(tensor_of(name).reshape(-1).view(torch.uint8).numpy(), checksum)
     return f"{checksum:08x}"
 
 
-def _file_checksums(folder: Path) -> dict[str, str]:
-    """Return the CRC-32 of each safetensors file in a folder."""
-    return {path.name: f"{zlib.crc32(np.memmap(path, mode='r')):08x}" for path in folder.glob("*.safetensors")}
+def _checksums(state: str, folder: Path) -> dict[str, str]:
+    """Return the CRC-32 of the state, and of each safetensors file in a folder."""
+    checksums = {path.name: zlib.crc32(np.memmap(path, mode="r")) for path in folder.glob("*.safetensors")}
+    return {name: f"{checksum:08x}" for name, checksum in (checksums | {"state": zlib.crc32(state.encode())}).items()}
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -314,6 +314,8 @@ class Pretraining:
                     break
             self.checkpoints.wait()
         if progress.step == training.max_steps:
+            if not progress.evaluations or progress.evaluations[-1]["step"] != progress.step:
+                self.evaluate()  # a shortened run may resume at its last step
             return 0
         logger.info("Stopped after step %d. A checkpoint is saved. Run the same command to continue.", progress.step)
         return stop_signal

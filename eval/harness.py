@@ -151,10 +151,11 @@ class AnyOrderLM(TemplateLM):
                 f"A context must contain at most one mask, but {context!r} contains {len(rest)}. Remove the other "
                 "masks."
             )
-        # A space before the mask becomes part of the completion, because tokens of words include the space before them.
-        space = " " if before.endswith(" ") and not completion.startswith(" ") else ""
-        before = before.removesuffix(" ")
-        return self._cut_context(self.tok_encode(before), self.tok_encode(space + completion), self.tok_encode(rest[0]))
+        # The harness puts a space (`target_delimiter`) before each choice. It belongs to the text only if there is a
+        # space before the mask, which then becomes part of the completion, as tokens of words include this space.
+        space = " " if before.endswith(" ") else ""
+        completion_ids = self.tok_encode(space + completion.removeprefix(" "))
+        return self._cut_context(self.tok_encode(before.removesuffix(" ")), completion_ids, self.tok_encode(rest[0]))
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], disable_tqdm: bool = False, **kwargs: object

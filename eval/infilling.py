@@ -64,9 +64,10 @@ Bits per byte are those of the original tokens of the gap, predicted from left t
 or only the text before it. The bytes are those that the tokens stand for, even if a gap cuts a character; end-of-text
 is one byte. A match is exact if the gap is filled in with the same bytes.
 
-ROUGE-L is the F1 score between the words of the filled and of the original gap. Characters that the gap cuts are
-completed with the text around it. Words are sequences of Unicode letters, combining marks and digits, in lower case. In
-scripts without spaces between words (Chinese, Japanese, Thai, Lao, Khmer, Burmese), each character is a word.
+ROUGE-L is the F1 score between the words of the filled and of the original gap. It is the mean over the gaps whose
+original text contains a word. Characters that the gap cuts are completed with the text around it. Words are sequences
+of Unicode letters, combining marks and digits, in lower case. In scripts without spaces between words (Chinese,
+Japanese, Thai, Lao, Khmer, Burmese), each character is a word.
 
 Intervals in brackets are 95 % confidence intervals (Wilson) over the gaps. Values after ± are standard errors.
 
@@ -119,9 +120,14 @@ def make_gaps(documents: list[list[int]], count: int, max_gap: int, seed: int, m
 
     In each document, at least one token remains. Unless `may_be_last`, there is a token after each gap. (Without
     padding, nothing determines the length of a gap at the end.)
+
+    Raises:
+        ValueError: If no document has two tokens.
     """
     rng, gaps = random.Random(seed), []
     usable = [ids for ids in documents if len(ids) > 1]
+    if not usable:
+        raise ValueError("No held-out document has two tokens or more. Use a run with longer documents.")
     for ids in (usable[number] for number in evenly_spaced(len(usable), count)):
         length = rng.randint(1, min(max_gap, len(ids) - 1))
         gaps.append(Gap(ids, rng.randint(0, len(ids) - length - (not may_be_last)), length))
@@ -267,12 +273,15 @@ def evaluate(
     """
     Return, for each method, the fraction of exact matches, ROUGE-L and, for gaps of known length, bits per byte.
 
+    ROUGE-L is the mean over the gaps whose original text contains a word. If there is no such gap, it is left out.
+
     For methods that choose the length, the result has the fraction of right lengths instead of bits per byte. If there
     are such methods, the result also contains this fraction for "most frequent length", which always chooses the most
     frequent length. A match is exact if the tokens stand for the same bytes as the removed tokens, even if they are
     other tokens. Fractions have 95 % confidence intervals, and other values have standard errors.
     """
-    rouge = make_rouge()
+    rouge, words = make_rouge(), UnicodeWords()
+    has_words = [bool(words.tokenize(text_in_gap(gap, gap.removed, tokenizer))) for gap in gaps]
     end_of_text = tokenizer.eos_token_id
     num_bytes = [
         sum(1 if token == end_of_text else len(to_bytes([token], tokenizer)) for token in gap.removed) for gap in gaps
@@ -283,10 +292,12 @@ def evaluate(
         results[name] = {"gaps": len(gaps)} | _fraction(
             "exact", [to_bytes(ids, tokenizer) == to_bytes(gap.removed, tokenizer) for gap, ids in fillings]
         )
-        scores = [
-            rouge(text_in_gap(gap, gap.removed, tokenizer), text_in_gap(gap, ids, tokenizer)) for gap, ids in fillings
-        ]
-        results[name] |= _ratio("rouge", scores, [1] * len(gaps))
+        if any(has_words):
+            scores = [
+                rouge(text_in_gap(gap, gap.removed, tokenizer), text_in_gap(gap, ids, tokenizer))
+                for gap, ids in fillings
+            ]
+            results[name] |= _ratio("rouge", scores, has_words)
         if "known length" in name:
             bits = [filler.nats(gap, only_before=name == BEFORE) / np.log(2) for gap in gaps]
             results[name] |= _ratio("bits_per_byte", bits, num_bytes)
@@ -354,17 +365,22 @@ def make_rouge() -> Callable[[str, str], float]:
     return lambda original, text: scorer.score(original, text)["rougeL"].fmeasure
 
 
-def evaluate_run(folder: Path, options: InfillingArguments) -> dict[str, dict[str, Any]]:
-    """Return the scores of each method, by name, on the held-out text of a finished run."""
-    results, data = read_finished_run(folder)
-    model, tokenizer = load_model(folder / "model", dtype=torch.float32), load_tokenizer(folder / "model")
+def held_out_gaps(folder: Path, options: InfillingArguments) -> list[Gap]:
+    """Return gaps in the held-out text of a finished run."""
+    tokenizer, (_, data) = load_tokenizer(folder / "model"), read_finished_run(folder)
     rows, is_padded = load_data(data).validation["input_ids"], data.packing == "documents"
     room = data.sequence_length if is_padded else max(data.sequence_length - options.max_length, 2)
-    documents = [list(ids[: num_unpadded(ids, model.config.eos_token_id)][:room]) for ids in rows]
+    documents = [list(ids[: num_unpadded(ids, tokenizer.eos_token_id)][:room]) for ids in rows]
     drawn = documents, options.num_documents, options.max_gap, options.seed
-    gaps = make_sentence_gaps(*drawn, tokenizer) if options.sentences else make_gaps(*drawn, may_be_last=is_padded)
-    filler = Filler(model, data.sequence_length if is_padded else None, options.max_length)
-    return evaluate(filler, gaps, tokenizer, results["arguments"]["orders"])
+    return make_sentence_gaps(*drawn, tokenizer) if options.sentences else make_gaps(*drawn, may_be_last=is_padded)
+
+
+def evaluate_run(folder: Path, gaps: list[Gap], options: InfillingArguments) -> dict[str, dict[str, Any]]:
+    """Return the scores of each method, by name, for the model of a finished run."""
+    results, data = read_finished_run(folder)
+    model, tokenizer = load_model(folder / "model", dtype=torch.float32), load_tokenizer(folder / "model")
+    padded_length = data.sequence_length if data.packing == "documents" else None
+    return evaluate(Filler(model, padded_length, options.max_length), gaps, tokenizer, results["arguments"]["orders"])
 
 
 def make_report(results: dict[str, Any]) -> str:
@@ -404,7 +420,14 @@ def main(argv: list[str]) -> None:
             "length of every gap must be tried. Increase `max_length`."
         )
     with make_folder(options.output_dir):  # first, so that a wrong folder is an error before the long measurements
-        runs = {str(folder): evaluate_run(folder, options) for folder in others.runs}
+        gaps = [held_out_gaps(folder, options) for folder in others.runs]
+        for folder, other in zip(others.runs, gaps, strict=True):
+            if other != gaps[0]:
+                raise ValueError(
+                    f"All runs must have the same gaps, but those of {folder} differ from those of {others.runs[0]}. "
+                    "Use runs with the same held-out text, tokenizer and sequence length."
+                )
+        runs = {str(folder): evaluate_run(folder, gaps[0], options) for folder in others.runs}
     results = {
         "command": command_line(__file__, argv),
         **{name: getattr(options, name) for name in ("num_documents", "max_gap", "sentences", "max_length", "seed")},

@@ -147,12 +147,14 @@ def test_local_infilling_task(folder: str, tiny_model: AOGPTForAnyOrderLM, tmp_p
     assert found == [pytest.approx(scores, rel=1e-5) for scores in expected]
 
 
-def test_space_before_a_mask_belongs_to_the_completion(folder: str) -> None:
+@pytest.mark.parametrize("completion", ["cd", " cd"])  # the harness adds a space by default
+def test_space_before_a_mask_belongs_to_the_completion(folder: str, completion: str) -> None:
     lm = AnyOrderLM(folder)
     lm.tok_encode = lambda text, **_: list(text.encode())
-    for context, completion in (("a <mask> b", "cd"), ("a<mask> b", " cd"), ("a <mask> b", " cd")):
+    cases = ("a <mask> b", "a cd b", 1, 4), ("a (<mask>)", "a (cd)", 3, 5), ("<mask> b", "cd b", 0, 2)
+    for context, *expected in cases:
         query = lm._make_query(context, completion)
-        assert (bytes(query.ids), query.start, query.stop) == (b"a cd b", 1, 4)
+        assert [bytes(query.ids).decode(), query.start, query.stop] == expected
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,8 @@ def test_gaps_leave_a_part_of_the_document() -> None:
     assert len(make_gaps(documents, 200, 4, seed=0)) == 100
     numbered = [[number, number] for number in range(9)]
     assert [gap.ids[0] for gap in make_gaps(numbered, 3, 4, seed=0)] == [0, 3, 6]  # evenly spaced
+    with pytest.raises(ValueError, match="No held-out document has two tokens"):
+        make_gaps([[3], [1]], 3, 4, seed=0)
 
 
 @pytest.fixture
@@ -198,6 +200,13 @@ def test_rouge_completes_characters_that_the_gap_cuts(single_bytes: PreTrainedTo
     assert score([(Gap(ids, 11, 1), other[11:])], single_bytes)["rouge"] == 0
 
 
+def test_rouge_is_the_mean_over_gaps_with_words(single_bytes: PreTrainedTokenizerBase) -> None:
+    ids = single_bytes.encode("f(x)")
+    brackets, name = [(Gap(ids, start, 1), ids[start : start + 1]) for start in (1, 2)]
+    assert score([brackets, name, (brackets[0], name[1])], single_bytes)["rouge"] == 1
+    assert "rouge" not in score([brackets], single_bytes)
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -239,11 +248,19 @@ def test_report_of_runs_on_text_that_is_not_ascii(tmp_path: Path, monkeypatch: p
         return gap.length * math.log(2)
 
     monkeypatch.setattr(Filler, "nats", one_bit_per_token)
-    folders = [str(tmp_path / name) for name in ("decoder", "encoder", "packed", "rival")]
-    main([*folders, "--num_documents", "5", "--max_length", "3", "--max_gap", "2", "--output_dir", str(out)])
-    results = read_json(out / "results.json", ("runs",), "eval/infilling.py")["runs"]
-    assert [len(methods) for methods in results.values()] == [6, 1, 6, 1]
-    scores = [scores for methods in results.values() for scores in methods.values() if "bits_per_byte" in scores]
+    *folders, packed = (str(tmp_path / name) for name in ("decoder", "encoder", "rival", "packed"))
+    options = ["--num_documents=5", "--max_length=3", "--max_gap=2"]
+    with pytest.raises(SystemExit, match=r"must have the same gaps, but those of \S+packed differ from those of"):
+        main([*folders, packed, *options, f"--output_dir={out}"])
+    main([*folders, *options, f"--output_dir={out}"])
+    main([packed, *options, f"--output_dir={tmp_path / 'packed_out'}"])
+    results, of_packed = (
+        read_json(folder / "results.json", ("runs",), "eval/infilling.py")["runs"]
+        for folder in (out, tmp_path / "packed_out")
+    )
+    assert [len(methods) for methods in (results | of_packed).values()] == [6, 1, 1, 6]
+    methods = [scores for methods in (results | of_packed).values() for scores in methods.values()]
+    scores = [scores for scores in methods if "bits_per_byte" in scores]
     assert [score["bits_per_byte"] for score in scores] == pytest.approx([1] * 6)
     assert [score["bits_per_byte_standard_error"] for score in scores] == pytest.approx([0] * 6, abs=1e-6)
     encoder = results[folders[1]]["known length"]

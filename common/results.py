@@ -12,6 +12,12 @@ from common.files import read_json
 ORDER_SEED = 20250624
 # Kinds of order for which bits per byte are computed: key in `results.json`, and name in reports.
 ORDER_NAMES = {"left_to_right": "left to right", "any_order": "random orders"}
+# Settings that, up to rounding, do not affect the trained weights. They may change when a run is resumed.
+WITHOUT_EFFECT = {
+    *("output_dir", "prepare_only", "corpus_documents", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
+    *("activation_checkpointing", "dataloader_num_workers", "preprocessing_num_workers", "logging_steps", "eval_steps"),
+    *("eval_sequences", "eval_batch_size", "save_steps", "save_total_limit", "keep_every", "num_samples", "tracker"),
+}
 
 
 def read_results(folder: Path) -> dict[str, Any] | None:

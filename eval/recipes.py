@@ -16,14 +16,9 @@ from matplotlib.axes import Axes
 from transformers import PreTrainedTokenizerBase
 
 from common.reports import BLUE, GREEN, GREY, ORANGE, RED, markdown_table
-from common.results import read_finished_run
+from common.results import WITHOUT_EFFECT, read_finished_run
 from eval.scoring import wilson_interval
 
-# Settings that all runs of a recipe must have in common.
-RECIPE = (
-    *("corpus", "architecture", "hidden_size", "num_hidden_layers", "objective", "orders"),
-    *("min_context", "max_context", "max_steps", "batch_size", "learning_rate", "ema_decay"),
-)
 COLORS = (BLUE, GREEN, ORANGE, RED, GREY)  # colors of the recipes in charts
 INK = "#22262a"  # color of lines and text in charts
 
@@ -51,19 +46,24 @@ def group_by_recipe(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]
     Return the runs of each recipe. The name of a recipe is the name of its runs' folders, without `-SEED` at the end.
 
     Raises:
-        ValueError: If runs of a recipe differ in a setting of `RECIPE`, or have the same seed.
+        ValueError: If runs of a recipe differ in a setting that may affect the result, or have the same seed.
     """
     recipes: dict[str, list[dict[str, Any]]] = {}
     for run in runs:
         recipes.setdefault(recipe_name(run), []).append(run)
     for name, group in recipes.items():
         settings = [run["arguments"] for run in group]
-        different = [key for key in RECIPE if any(other.get(key) != settings[0].get(key) for other in settings)]
+        different = {
+            key
+            for other in settings
+            for key in other.keys() & settings[0].keys() - WITHOUT_EFFECT - {"seed"}
+            if other[key] != settings[0][key]
+        }
         if different or len({other["seed"] for other in settings}) < len(group):
             raise ValueError(
                 f"Runs with the folder name {name} or {name}-SEED must have different seeds and the same recipe, but "
-                f"{'differ in ' + ', '.join(different) if different else 'several have the same seed'}. Rename the "
-                "folders of runs with another recipe, and list each run only once."
+                f"{'differ in ' + ', '.join(sorted(different)) if different else 'several have the same seed'}. Rename "
+                "the folders of runs with another recipe, and list each run only once."
             )
     return recipes
 

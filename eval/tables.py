@@ -9,7 +9,7 @@ Each RESULTS.json is a file that eval/zero_shot.py wrote.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from common.results import ORDER_NAMES
 from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS
 from modeling_aogpt.configuration_aogpt import GPT2_VOCAB_SIZE
 
-KEYS = (
+# Keys of the results of eval/zero_shot.py that this module needs.
+ZERO_SHOT_KEYS = (
     *("model", "num_parameters", "protocol", "sequence_length", "tokenizer", "mixed_precision", "published_precision"),
     *("arguments", "datasets"),
 )
@@ -85,11 +86,18 @@ def _published_size(num_parameters: int) -> str | None:
     return next((size for size, (least, most) in SIZES.items() if least <= num_parameters < most), None)
 
 
-def _departures(results: dict[str, Any], measure: str) -> list[str]:
-    """List how an evaluation differs from the published one. With any difference, perplexities cannot be compared."""
+CLEAN = "clean protocol, which drops no tokens"
+
+
+def list_departures(results: dict[str, Any], measure: str, names: Iterable[str]) -> list[str]:
+    """
+    List how an evaluation differs from the published one. With any difference, perplexities cannot be compared.
+
+    `names` are names of datasets. Only those in `EVALUATION_SETS` count.
+    """
     departures = []
     if results["protocol"] != "published":
-        departures.append("clean protocol, which drops no tokens")
+        departures.append(CLEAN)
     if results["sequence_length"] != BLOCK_LENGTH:
         departures.append(f"blocks of {results['sequence_length']}")
     if results["tokenizer"]["num_ids"] != GPT2_VOCAB_SIZE:
@@ -98,13 +106,13 @@ def _departures(results: dict[str, Any], measure: str) -> list[str]:
         departures.append(f"mixed precision {results['mixed_precision'][measure]!r}")
     if results["arguments"]["dtype"] != "float32":
         departures.append(f"weights in {results['arguments']['dtype']}")
-    for name, scored in results["datasets"].items():
+    for name in names:
         if name not in EVALUATION_SETS:
             continue
-        data_set = EVALUATION_SETS[name]
+        data_set, scored = EVALUATION_SETS[name], results["datasets"][name]
         num_rows = data_set.hub_rows[data_set.split]
         if scored["split"] != data_set.split:
-            departures.append(f"the {scored['split']} split of {data_set.title}")
+            departures.append(f"the {scored['split']} split of {data_set.title} (published: {data_set.split})")
         elif scored["documents"] != num_rows:
             departures.append(f"{scored['documents']} of the {num_rows} documents of {data_set.title}")
     return departures
@@ -126,7 +134,7 @@ def zero_shot_table(runs: Sequence[dict[str, Any]]) -> str:
             cells = [_format_cell(run["datasets"].get(name), measure) for name in EVALUATION_SETS]
             if any(cells):
                 name = run["model"] + (f", {run['arguments']['ensemble_size']}" if measure == "ensemble" else "")
-                if departures := _departures(run, measure):
+                if departures := list_departures(run, measure, run["datasets"]):
                     notes.append(
                         f"[*] {name}, {title}: not comparable with published results, because of: "
                         f"{'; '.join(departures)}."
@@ -197,7 +205,7 @@ def main(argv: list[str]) -> None:
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS.json", help="results of a finished run")
     (arguments,) = parser.parse(argv)
     files = arguments.results
-    runs = [read_json(file, KEYS, "eval/zero_shot.py") for file in files]
+    runs = [read_json(file, ZERO_SHOT_KEYS, "eval/zero_shot.py") for file in files]
     for file, run in zip(files, runs, strict=True):
         if not run["datasets"].keys() & EVALUATION_SETS.keys():
             raise ValueError(

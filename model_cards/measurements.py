@@ -10,15 +10,15 @@ from typing import Any
 from common.corpora import is_hub_name
 from common.files import read_json
 from common.reports import with_error
-from common.results import ORDER_NAMES
+from common.results import ORDER_NAMES, WITHOUT_EFFECT
 from eval.protocols import EVALUATION_SETS
-from training.arguments import MAY_CHANGE, TrainingArguments, order_settings
+from eval.tables import CLEAN, ZERO_SHOT_KEYS, list_departures
+from training.arguments import TrainingArguments, order_settings
 
 ORDER_SETTINGS = (
     *order_settings(TrainingArguments()),
     *("left_to_right_fraction", "final_left_to_right_fraction", "left_to_right_steps"),
 )
-ZERO_SHOT_KEYS = ("num_parameters", "protocol", "arguments", "datasets")
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def select_hyperparameters(results: dict[str, Any]) -> dict[str, Any]:
     if arguments.get("init_from") is not None:
         arguments["init_from"] = remove_folders(arguments["init_from"])
     draws_orders = arguments.get("objective", "any_order") == "any_order"
-    names = [item.name for item in fields(TrainingArguments) if item.name not in MAY_CHANGE]
+    names = [item.name for item in fields(TrainingArguments) if item.name not in WITHOUT_EFFECT]
     return {
         name: arguments[name]
         for name in (*names, "sequence_length", "mixed_precision")
@@ -151,7 +151,7 @@ def read_zero_shot_measurements(path: Path, num_parameters: int, weights: str | 
     return [
         Measurement(
             dataset_name=_name_dataset(name, dataset),
-            split=f"{dataset.get('split', 'all')}, {results['protocol']} protocol",
+            split=_describe_split(name, results, measure),
             metric_type=metric,
             orders=_describe_orders(measure, results["arguments"]),
             value=values[metric],
@@ -165,6 +165,15 @@ def read_zero_shot_measurements(path: Path, num_parameters: int, weights: str | 
         for metric in ("perplexity", "bits_per_byte")
         if metric in values
     ]
+
+
+def _describe_split(name: str, results: dict[str, Any], measure: str) -> str:
+    """Return the split and the protocol of a dataset, and how the evaluation differs from that of published results."""
+    split = f"{results['datasets'][name].get('split', 'all')}, {results['protocol']} protocol"
+    if name not in EVALUATION_SETS:
+        return split
+    departures = [departure for departure in list_departures(results, measure, [name]) if departure != CLEAN]
+    return split + (f", but with {'; '.join(departures)}" if departures else "")
 
 
 def _describe_orders(measure: str, arguments: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from huggingface_hub import HfApi
 from huggingface_hub.errors import HTTPError
 from huggingface_hub.utils import validate_repo_id
 from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerBase
 
 from common.commands import Parser, one_line_errors, option
 from common.files import atomic_folder, check_empty_folder
@@ -101,7 +102,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         measurements = read_run_measurements(run, run_results) + measurements
     card = render_card(
         repo_id,
-        facts,
+        _fit_texts(facts, tokenizer, model.config.max_position_embeddings),
         model.config,
         num_parameters,
         str(model.dtype).removeprefix("torch."),
@@ -114,6 +115,28 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
         tokenizer.save_pretrained(temporary)
         shutil.copy(ROOT / "LICENSE", temporary / "LICENSE")
         card.save(temporary / "README.md")
+
+
+def _fit_texts(facts: dict[str, Any], tokenizer: PreTrainedTokenizerBase, longest: int) -> dict[str, Any]:
+    """
+    Return facts in which the text of the code examples has at most `longest` tokens with a mask. If not, it is cut.
+
+    Raises:
+        ValueError: If `infill`, the text with masks, is too long.
+    """
+
+    def encode(text: str) -> list[int]:
+        return tokenizer(text.replace("{mask}", tokenizer.mask_token), add_special_tokens=False)["input_ids"]
+
+    text = facts["text"]
+    if len(encode("{mask} " + text)) > longest:
+        text = tokenizer.decode(encode(text)[: longest // 2]).strip()
+    if (length := len(encode(facts.get("infill", "")))) > longest:
+        raise ValueError(
+            f"`infill` of the card must have at most {longest} tokens, the longest sequence of the model, but has "
+            f"{length}. Pass a YAML file with a shorter `infill` as `--card`."
+        )
+    return facts | {"text": text}
 
 
 def _with_run_facts(facts: dict[str, Any], card: str, run: Path, results: dict[str, Any]) -> dict[str, Any]:

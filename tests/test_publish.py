@@ -3,6 +3,7 @@
 """Publishing: preparing a repository, checking it in a clean process, and uploading it in one commit."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -25,6 +26,7 @@ from model_cards import publish
 from model_cards.publish import PublishArguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from tests.hub_server import Hub, Repository, running_hub
+from tests.test_tables import make_results
 
 ROOT = Path(__file__).parents[1]
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 16}
@@ -139,6 +141,19 @@ def test_the_card_of_a_run_names_its_corpus_without_folders(
     files = read_files(tmp_path / "repository")
     assert b"mails.txt: 25,534 documents" in files["README.md"]
     assert not [name for name, content in files.items() if bytes(tmp_path) in content]
+
+
+def test_the_code_of_a_card_runs_with_short_sequences(run: Path, tmp_path: Path) -> None:
+    stage(run, tmp_path / "repository")
+    card = (tmp_path / "repository" / "README.md").read_text()
+    assert "The any-order model." not in card  # 20 tokens, but the model has 16 positions
+    code = "\n".join(re.findall(r"```python\n(.*?)```", card, re.DOTALL)).replace(NAME, str(tmp_path / "repository"))
+    names: dict[str, Any] = {}
+    exec(code, names)
+    assert names["any_order"].log_likelihood.shape == (1,)
+    (tmp_path / "mine.yaml").write_text(f"infill: '{'{mask} and ' * 9}'\n")
+    with pytest.raises(ValueError, match=r"`infill` of the card must have at most 16 tokens, .* but has \d+"):
+        stage(run, tmp_path / "other", card=str(tmp_path / "mine.yaml"))
 
 
 def test_the_card_of_a_converted_model_names_its_source(run: Path, tmp_path: Path) -> None:
@@ -305,25 +320,25 @@ def test_results_of_another_model_are_an_error(run: Path, staged: Path, tmp_path
     figures = {"perplexity": 12.3456, "perplexity_standard_error": None}
     datasets = {
         "text files": {"files": ["mine.txt"], "measures": {"left_to_right": figures}},
-        "wikitext2": {"split": "test", "measures": {"left_to_right": figures}},
+        "wikitext2": {"split": "test", "documents": 4358, "measures": {"left_to_right": figures}},
     }
     model = publish.load_local(run / "model")
-    results = {"num_parameters": model.num_parameters(), "protocol": "clean"}
+    results = make_results(num_parameters=model.num_parameters(), protocol="clean", datasets=datasets)
     other_weights = {"revision": None, "weights": "0123456789ab", "model": "another"}
     for other, message in (
-        ({"num_parameters": 1}, r"was measured with other weights \(None, 1 parameters\)"),
+        ({"num_parameters": 1}, r"was measured with other weights \(mine, 1 parameters\)"),
         (other_weights, r"was measured with other weights \(another, "),
     ):
-        path.write_text(json.dumps(results | other | {"arguments": {}, "datasets": datasets}))
+        path.write_text(json.dumps(results | other))
         with pytest.raises(ValueError, match=message):
             stage(run, folder, results=[path])
     same_weights = {"weights": identity_of_weights(str(staged))}
     for same in (same_weights, {"weights": None, "revision": "0" * 40}):
-        path.write_text(json.dumps(results | same | {"arguments": {}, "datasets": datasets}))
+        path.write_text(json.dumps(results | same))
         stage(run, tmp_path / "same", results=[path])
         shutil.rmtree(tmp_path / "same")
     assert not folder.exists()
-    path.write_text(json.dumps(results | {"arguments": {}, "datasets": datasets}))
+    path.write_text(json.dumps(results))
     stage(run, folder, results=[path])
     card = (folder / "README.md").read_text()
     assert "| mine.txt, all, clean protocol | perplexity, left to right | 12.35 |" in card

@@ -88,7 +88,7 @@ def trained(monkeypatch: pytest.MonkeyPatch, datasets_cache: None) -> list[str]:
 
 
 def test_all_arms_are_trained_with_all_seeds_and_compared(
-    trained: list[str], tmp_path: Path, saved_figures: list[Figure]
+    trained: list[str], tmp_path: Path, saved_figures: list[Figure], capsys: pytest.CaptureFixture
 ) -> None:
     path, runs = write_study(tmp_path, ARMS, (0, 1), orders=QUESTION), tmp_path / "runs"
     study.main([path, f"--runs_dir={runs}", "--jobs=1"])
@@ -126,7 +126,7 @@ def test_all_arms_are_trained_with_all_seeds_and_compared(
         "differences": again["left-to-right"]["differences"]
     }
 
-    # If runs are gone, the results of their seed are kept, but not if they are those of other settings.
+    # If runs are gone, the results of their seed are kept. With other settings, they are not used, but not lost either.
     shutil.rmtree(runs / "seed-0" / "random")
     argv = [path, f"--runs_dir={runs}", "--collect", "--output_dir", str(tmp_path / "again")]
     study.main(argv)
@@ -137,8 +137,11 @@ def test_all_arms_are_trained_with_all_seeds_and_compared(
     }
     kept["settings"]["max_steps"] = "1"
     (tmp_path / "again" / "orders.json").write_text(json.dumps(kept))
+    capsys.readouterr()
     study.main(argv)
-    assert json.loads((tmp_path / "again" / "orders.json").read_text())["seeds"] == [1]
+    assert json.loads((tmp_path / "again" / "orders.json").read_text()) == kept
+    lost = f"results of seeds 0 would be lost ({tmp_path / 'again' / 'orders.json'} has results with other settings)"
+    assert capsys.readouterr().out.startswith(f"orders: not written again, because {lost}. These runs are not finished")
 
 
 def test_results_of_an_arm_are_used_for_all_questions(

@@ -17,6 +17,7 @@ from common.commands import Options, Parser, option
 from common.data_arguments import DataArguments
 from common.files import read_yaml
 from common.models import find_model, read_config
+from common.results import WITHOUT_EFFECT
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.configuration_aogpt import MAX_SIZES
 from modeling_aogpt.data_collator import OrderDistribution
@@ -190,12 +191,6 @@ class TrainingArguments(Options):
     )
 
 
-# Keys whose values may change when a run is resumed. Up to rounding, these keys do not affect the trained weights.
-MAY_CHANGE = {
-    *("output_dir", "prepare_only", "corpus_documents", "per_device_batch_size", "mixed_precision", "dynamo_backend"),
-    *("activation_checkpointing", "dataloader_num_workers", "preprocessing_num_workers", "logging_steps", "eval_steps"),
-    *("eval_sequences", "eval_batch_size", "save_steps", "save_total_limit", "keep_every", "num_samples", "tracker"),
-}
 # Keys that may change when a run is resumed, if the learning rates and left-to-right fractions of all finished steps
 # stay the same (see schedules.py).
 SCHEDULE = {"max_steps", "decay_steps", "left_to_right_steps"}
@@ -502,7 +497,7 @@ def changed_settings(saved: dict[str, Any], current: dict[str, Any]) -> dict[str
     defaults = to_settings(ModelArguments(), DataArguments(), TrainingArguments())
     saved, current = defaults | saved, defaults | current  # runs of earlier versions do not have all settings
     values = {key: (saved.get(key), current.get(key)) for key in sorted(saved.keys() | current.keys())}
-    return {key: (then, now) for key, (then, now) in values.items() if key not in MAY_CHANGE and then != now}
+    return {key: (then, now) for key, (then, now) in values.items() if key not in WITHOUT_EFFECT and then != now}
 
 
 def check_same_run(saved: dict[str, Any], current: dict[str, Any], place: Path) -> None:

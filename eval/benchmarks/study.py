@@ -29,7 +29,7 @@ from typing import Any
 import yaml
 
 from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
-from common.files import lock_folder, make_folder, read_yaml, write_text
+from common.files import lock_folder, make_folder, read_json, read_yaml, write_text
 from common.hardware import num_cores
 from common.results import read_results
 from eval.benchmarks.study_results import (
@@ -319,8 +319,8 @@ def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> No
 
     The results of an arm and a seed are those of its finished run. If there is none, they are those that an earlier
     call wrote to `output_dir`, with the same settings, for any question. A question's results are those of the seeds
-    for which there are results of all its arms. Its files are not written again if results of other seeds that
-    only they contain would be lost. A trend compares the questions whose results are in `output_dir`.
+    for which there are results of all its arms. Its files are not written again if results of other seeds would be
+    lost, also if they have other settings. A trend compares the questions whose results are in `output_dir`.
     """
     parts = {run.arm: {part.arm: study.arms[part.arm] for part in run.chain} for run in runs}
     finished = {(run.arm, run.seed): [part.folder for part in run.chain] for run in runs if run.is_finished}
@@ -330,13 +330,16 @@ def collect(study: Study, runs: list[Run], output_dir: Path, command: str) -> No
     earlier = {key: model for models in written.values() for key, model in models.items()}
     known = finished.keys() | earlier.keys()
     for name, question in study.questions.items():
-        only_written = {seed for arm, seed in written[name].keys() - finished.keys() if arm in question.arms}
-        listed = sorted({*study.seeds, *only_written})
+        path = output_dir / f"{name}.json"
+        in_file = read_json(path, ("seeds",), "eval/benchmarks/study.py")["seeds"] if path.exists() else []
+        listed = sorted({*study.seeds, *in_file})
         seeds = [seed for seed in listed if all((arm, seed) in known for arm in question.arms)]
-        lost = [str(seed) for seed in sorted(only_written.difference(seeds))]
+        lost = [str(seed) for seed in in_file if seed not in seeds]
         if lost or not seeds:
             missing = [f"{arm} (seed {seed})" for seed in listed for arm in question.arms if (arm, seed) not in known]
             kept = f"not written again, because results of seeds {', '.join(lost)} would be lost"
+            if lost and not written[name]:
+                kept += f" ({path} has results with other settings)"
             reason = kept if seeds else "no results yet"
             print(f"{name}: {reason}. These runs are not finished: {', '.join(missing)}.")
             continue

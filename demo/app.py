@@ -13,6 +13,7 @@ torch and transformers. It does not need the package modeling_aogpt, because the
 
 import argparse
 import html
+import itertools
 import math
 import os
 import random
@@ -111,8 +112,8 @@ def encode(
     r"""
     Return the ids (1, n) of a text with masks.
 
-    In the text, `\_` stands for an underscore, and `\\` for a backslash. Each other `_` stands for a gap of 1 to
-    `longest_gap` tokens. The model chooses the lengths. `ending="end"` pads the text with end-of-text;
+    In the text, `\_` stands for an underscore, and `\\` for a backslash. Each other `_` stands for 1 to `longest_gap`
+    missing tokens. The model chooses how many. `ending="end"` pads the text with end-of-text;
     `ending="continue"` pads it with masks.
 
     Raises:
@@ -122,12 +123,7 @@ def encode(
     text = re.sub(rf"\\([{BLANK}\\])|{BLANK}", lambda match: match[1] or tokenizer.mask_token, text)
     ids = tokenizer(text, add_special_tokens=False).input_ids if text else []
     if longest_gap > 1 and tokenizer.mask_token_id in ids:
-        choices = [range(1, longest_gap + 1)] * ids.count(tokenizer.mask_token_id)
-        if not is_end and ids[-1] == tokenizer.mask_token_id:
-            choices[-1] = [1]  # "more text" continues this gap, so it has no length
-        output = model.infill(torch.tensor(ids), choices, length if is_end else None, num_steps=1)
-        lengths = iter(output.lengths.tolist())
-        ids = [id for id in ids for _ in range(next(lengths) if id == tokenizer.mask_token_id else 1)]
+        ids = _choose_lengths(model, ids, longest_gap, length if is_end else None)
     if len(ids) > length:
         raise ValueError(f"The text must have at most {length} tokens, but has {len(ids)}. Shorten the text.")
     padding = tokenizer.eos_token_id if is_end else tokenizer.mask_token_id
@@ -137,6 +133,25 @@ def encode(
             f'The text has nothing to fill in. Write {BLANK} for each missing token, or choose "more text" below.'
         )
     return torch.tensor([ids])
+
+
+def _choose_lengths(model: PreTrainedModel, ids: list[int], longest_gap: int, padded_length: int | None) -> list[int]:
+    """
+    Return ids in which each gap has as many masks as the model chooses, up to `longest_gap` for each mask in `ids`.
+
+    Adjacent masks are one gap. Without `padded_length`, more text continues a gap at the end, so it has no length.
+    """
+    mask = model.config.mask_token_id
+    parts = [(is_gap, list(part)) for is_gap, part in itertools.groupby(ids, lambda token: token == mask)]
+    if not hasattr(model, "infill") or len(parts) == 1:
+        reason = "The text has nothing but gaps" if len(parts) == 1 else "This model is an encoder"
+        raise ValueError(f'{reason}, so their lengths cannot be chosen. Set "Maximum tokens for each {BLANK}" to 1.')
+    choices = [range(len(part), len(part) * longest_gap + 1) for is_gap, part in parts if is_gap]
+    if padded_length is None and parts[-1][0]:
+        choices[-1] = [len(parts[-1][1])]
+    text = [token for is_gap, part in parts for token in (part[:1] if is_gap else part)]
+    lengths = iter(model.infill(torch.tensor(text), choices, padded_length, num_steps=1).lengths.tolist())
+    return [token for is_gap, part in parts for token in ([mask] * next(lengths) if is_gap else part)]
 
 
 def decode(token: int, tokenizer: PreTrainedTokenizerBase) -> str | None:

@@ -125,6 +125,11 @@ def without_padding(ids: list[int], end_of_text: int) -> list[int]:
     return ids[: num_unpadded(ids, end_of_text) + 1]
 
 
+def format_unjudged(number: int) -> str:
+    """Return a remark on the number of samples that the judge cannot score, or "" if it is 0."""
+    return f" ({number} sample{'s' * (number > 1)} not judged)" if number else ""
+
+
 def short_name(model: str, others: Iterable[str] = ()) -> str:
     """Return the last parts of a path or name: at least two, and as many as distinguish it from `others`."""
     parts = Path(model).parts

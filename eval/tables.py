@@ -17,6 +17,7 @@ from common.commands import Parser, one_line_errors
 from common.files import read_json
 from common.reports import markdown_table, with_error
 from common.results import ORDER_NAMES
+from eval.judging import format_unjudged
 from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS
 from modeling_aogpt.configuration_aogpt import GPT2_VOCAB_SIZE
 
@@ -185,8 +186,8 @@ def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -
     table = markdown_table(header, rows, "ll" + "r" * len(steps))
     return (
         f"Each cell shows two numbers: the generative perplexity under {judge} ({over}) / the mean unigram entropy of "
-        "the samples in nats. The judge does not score the first token of a sample. After ± is the standard error over "
-        f"the samples.\n\n{table}"
+        "the samples in nats. The judge does not score the first token of a sample, so shorter samples are not judged. "
+        f"After ± is the standard error over the samples.\n\n{table}"
     )
 
 
@@ -195,7 +196,7 @@ def _generative_cell(result: dict[str, Any] | None, average: str) -> str:
         return ""
     perplexity = result["perplexity"]
     shown = with_error(perplexity[average], perplexity[f"{average}_standard_error"], 1)
-    return f"{shown} / {result['entropy']:.2f}"
+    return f"{shown}{format_unjudged(perplexity['unjudged'])} / {result['entropy']:.2f}"
 
 
 @one_line_errors()

@@ -193,7 +193,9 @@ def test_measurements_of_an_evaluation(tmp_path: Path) -> None:
     assert [row.dataset_name for row in read] == ["one.txt"] * 4 + ["WikiText2", "WikiText103"]
     assert read[-1].dataset_split == "test, published protocol"
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"other\.json has no model, num_parameters, .*not written by eval/zero_shot\.py"):
+    with pytest.raises(
+        ValueError, match=r"other\.json has no model, num_parameters, .*not written by eval/zero_shot\.py"
+    ):
         read_zero_shot_measurements(tmp_path / "other.json", 1000)
 
 

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -90,6 +91,22 @@ def test_the_model_chooses_the_lengths_of_gaps(
     text = [False, False, *[True] * first, False, *[True] * second]
     assert masked == text + [ending == "continue"] * (12 - len(text))
     assert (app.encode(tiny_model, tiny_tokenizer, "ab_c_", ending)[0, :5] == mask).tolist() == [0, 0, 1, 0, 1]
+
+
+def test_adjacent_gaps_are_one_gap(
+    tiny_model: AOGPTForAnyOrderLM, tiny_tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny_model.config, "eos_token_id", tiny_tokenizer.eos_token_id)
+    ids = torch.tensor(tiny_tokenizer("ab<mask>e").input_ids)
+    length = int(tiny_model.infill(ids, range(2, 5), 12).lengths)
+    is_mask = app.encode(tiny_model, tiny_tokenizer, "ab__e", "end", 2)[0] == tiny_tokenizer.mask_token_id
+    assert is_mask.tolist() == [False] * 2 + [True] * length + [False] * (10 - length)
+    for model, text, message in (
+        (tiny_model, "__", "The text has nothing but gaps"),
+        (SimpleNamespace(config=tiny_model.config), "a_b", "This model is an encoder"),
+    ):
+        with pytest.raises(ValueError, match=f'^{message}, so their lengths .* Set "Maximum tokens for each _" to 1'):
+            app.encode(model, tiny_tokenizer, text, "end", 2)
 
 
 def test_fewer_steps_fill_in_several_positions_at_once(

@@ -109,6 +109,7 @@ def test_standard_errors(judge: str, tiny_tokenizer: PreTrainedTokenizerFast) ->
     entropies = np.array([unigram_entropy(sample.ids) for sample in samples])
     assert found["entropy"] == pytest.approx(entropies.mean())
     assert found["entropy_error"] == pytest.approx(entropies[redrawn].mean(1).std(), rel=0.1)
+    assert found["unjudged"] == sum(len(sample.ids) < 2 for sample in samples)
     alone = judge_samples(samples[:1], tiny_tokenizer, Judge(judge, torch.device("cpu")))
     assert alone["perplexity_error"] is None
     assert alone["entropy_error"] is None
@@ -129,11 +130,16 @@ def test_held_out_text_is_judged(
     monkeypatch.setattr(study_results, "load_data", lambda arguments: data)
     study_results._load_data.cache_clear()
     arguments = SpeedQualityArguments(tmp_path, judge, [1], ["decoder"], tmp_path / "run", num_samples=3, device="cpu")
-    report = compare([folder], arguments)
-    nats = sum(causal_nats(judge, [index, 2, 3, 13]) for index in (0, 2, 4))  # spread over the text, without padding
-    assert report["reference"]["perplexity"] == pytest.approx(math.exp(nats / 9))
+    for length, judged in ((3, [2, 3]), (5, [2, 3, 13])):  # without padding
+        report = compare([folder], replace(arguments, length=length))
+        nats = sum(causal_nats(judge, [index, *judged]) for index in (0, 2, 4))  # spread over the text
+        assert report["reference"]["perplexity"] == pytest.approx(math.exp(nats / (3 * len(judged))))
+    with pytest.raises(ValueError, match=r"have at most 5 tokens, but `length` is 12\. Set `length` to 5 or less"):
+        compare([folder], arguments)
     speed_quality.draw(report, tmp_path / "picture.png")
     assert speed_quality.format_table(report).splitlines()[-1].startswith("| held-out text |")
+    report["reference"]["unjudged"] = 2
+    assert "(2 samples not judged)" in speed_quality.format_table(report).splitlines()[-1]
 
 
 def test_unknown_contenders_are_an_error(tmp_path: Path) -> None:

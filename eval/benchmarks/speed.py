@@ -16,6 +16,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -24,6 +25,7 @@ import torch
 from tqdm import tqdm
 
 from common.commands import Options, Parser, command_line, one_line_errors, option
+from common.files import make_folder
 from common.hardware import device_name, num_cores, versions
 from common.models import find_model, load_pretrained
 from eval.benchmarks.contenders import CONTENDERS, Contender, make_compared, make_contenders
@@ -313,7 +315,8 @@ def main(argv: list[str]) -> None:
         if arguments.output_dir is not None:
             write_report(report, arguments.output_dir)
 
-    report = measure(arguments, command_line(__file__, argv), save)
+    with make_folder(arguments.output_dir) if arguments.output_dir else nullcontext():
+        report = measure(arguments, command_line(__file__, argv), save)
     print(to_markdown(report))
 
 

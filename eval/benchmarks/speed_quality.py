@@ -31,7 +31,7 @@ from common.models import find_model, load_model, load_pretrained, longest_seque
 from common.reports import GREY, MARKERS, label_log_axis, markdown_table, save_figure, style_axes, with_error
 from eval.benchmarks.contenders import DECODERS, Contender, sample_causal_lm, sample_encoder
 from eval.benchmarks.speed import describe_hardware, find_device, time_generation
-from eval.judging import Judge, Sample, make_samples, short_name
+from eval.judging import Judge, Sample, format_unjudged, make_samples, short_name
 from eval.metrics.sample_entropy.diversity import unigram_entropy
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.tokenization import load_tokenizer
@@ -127,7 +127,7 @@ def compare(models: list[str], arguments: SpeedQualityArguments) -> dict[str, An
     if not 1 <= length <= shortest:
         raise ValueError(f"`length` must be between 1 and {shortest} for these models, but is {length}.")
     judge = Judge(find_model(arguments.judge), device)
-    reference = read_reference(arguments) if arguments.reference else None
+    reference = read_reference(arguments, length) if arguments.reference else None
     points = [point for name in models for point in load_points(name, arguments, length, device)]
     torch.manual_seed(arguments.seed)
     for start in tqdm(range(0, arguments.num_samples, arguments.batch_size), unit="round"):
@@ -154,23 +154,38 @@ def compare(models: list[str], arguments: SpeedQualityArguments) -> dict[str, An
     }
 
 
-def read_reference(arguments: SpeedQualityArguments) -> tuple[list[Sample], PreTrainedTokenizerBase]:
-    """Return held-out sequences of the training run `arguments.reference`, and their tokenizer."""
+def read_reference(arguments: SpeedQualityArguments, length: int) -> tuple[list[Sample], PreTrainedTokenizerBase]:
+    """
+    Return the first `length` tokens of held-out sequences of the training run `arguments.reference`, and its tokenizer.
+
+    Raises:
+        ValueError: If the sequences are shorter, so they cannot be compared with generated sequences.
+    """
     from eval.benchmarks.study_results import held_out_rows  # here, because it needs `datasets`
 
-    rows = held_out_rows(arguments.reference, arguments.num_samples)
+    rows = held_out_rows(arguments.reference, arguments.num_samples)["input_ids"]
+    if (longest := max(map(len, rows))) < length:
+        raise ValueError(
+            f"The held-out sequences of {arguments.reference} have at most {longest} tokens, but `length` is {length}. "
+            f"Set `length` to {longest} or less, or use another `reference`."
+        )
     tokenizer = load_tokenizer(arguments.reference / "model")
-    return make_samples(rows["input_ids"], tokenizer), tokenizer
+    return make_samples([ids[:length] for ids in rows], tokenizer), tokenizer
 
 
 def judge_samples(samples: list[Sample], tokenizer: PreTrainedTokenizerBase, judge: Judge) -> dict[str, Any]:
-    """Return the perplexity of samples over all tokens, the mean entropy of a sample, and their standard errors."""
+    """
+    Return the perplexity of samples over all tokens, the mean entropy of a sample, and their standard errors.
+
+    `unjudged` is the number of samples without a perplexity, because they have fewer than two tokens.
+    """
     judged = judge.perplexity(judge.encode(samples, tokenizer), JUDGE_BATCH_SIZE)
     entropies = [unigram_entropy(sample.ids) for sample in samples]
     error = statistics.stdev(entropies) / math.sqrt(len(entropies)) if len(entropies) > 1 else None
     return {
         "perplexity": judged["pooled"],
         "perplexity_error": judged["pooled_standard_error"],
+        "unjudged": judged["unjudged"],
         "entropy": statistics.fmean(entropies),
         "entropy_error": error,
     }
@@ -192,7 +207,8 @@ def format_table(report: dict[str, Any]) -> str:
 
 
 def _format_quality(judged: dict[str, Any]) -> tuple[str, str]:
-    return tuple(with_error(judged[key], judged[f"{key}_error"], 2) for key in ("perplexity", "entropy"))
+    perplexity, entropy = (with_error(judged[key], judged[f"{key}_error"], 2) for key in ("perplexity", "entropy"))
+    return perplexity + format_unjudged(judged["unjudged"]), entropy
 
 
 def draw(report: dict[str, Any], path: Path) -> None:

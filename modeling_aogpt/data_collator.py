@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import torch
 
 from .orders import ORDER_NAMES, block_indices, check_blocks, group_orders
-from .validation import check_choice, check_integer, is_integer, is_number
+from .validation import check_choice, check_fraction, check_integer, is_integer
 
 TRAINING_ORDERS = (*ORDER_NAMES, "shared", "context_first")
 
@@ -104,7 +104,7 @@ class OrderDistribution:
         if self.left_to_right_fraction is None:
             is_plain = self.orders == "random" and not has_blocks
             object.__setattr__(self, "left_to_right_fraction", LEFT_TO_RIGHT_FRACTION if is_plain else 0.0)
-        check_fraction(self.left_to_right_fraction)
+        check_fraction("left_to_right_fraction", self.left_to_right_fraction)
 
     def _check_context(self) -> None:
         least, most = self.min_context, self.max_context
@@ -179,12 +179,6 @@ class OrderDistribution:
             stream = make_streams(seed, torch.tensor(SHARED_SAMPLE, device=positions.device))
             return shift_right(draw_integers(stream, len(positions))[offsets], 1)
         return shift_right(draw_integers(make_streams(seed, samples), len(positions) + 1)[:, 1:], 1)
-
-
-def check_fraction(fraction: object) -> None:
-    """Raise a `ValueError` unless the left-to-right fraction is a number between 0 and 1."""
-    if not is_number(fraction) or not 0 <= fraction <= 1:
-        raise ValueError(f"`left_to_right_fraction` must be a number between 0 and 1, but is {fraction!r}.")
 
 
 @dataclass
@@ -300,7 +294,7 @@ class DataCollatorForAnyOrderLM:
         """Return the probability that the sequence gets the left-to-right order."""
         given = feature.get("left_to_right_fraction")
         fraction = self._distribution.left_to_right_fraction if given is None else float(given)
-        check_fraction(fraction)
+        check_fraction("left_to_right_fraction", fraction)
         return fraction
 
     def _order_seed(self, feature: Mapping[str, object]) -> int:

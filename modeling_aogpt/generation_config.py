@@ -14,7 +14,16 @@ from .orders import ORDER_NAMES, check_blocks
 from .sampling import TOP_P_RULES
 from .speculative import DRAFTS
 from .unmasking import ADAPTIVE_UNMASKING, CERTAINTY_MEASURES, SCHEDULES, SCORE_UNMASKING, UNMASKING
-from .validation import check_choice, check_flag, check_integer, check_positive, is_integer, is_number, suggest
+from .validation import (
+    check_choice,
+    check_flag,
+    check_fraction,
+    check_integer,
+    check_positive,
+    is_integer,
+    is_number,
+    suggest,
+)
 
 CHOICES = {
     "schedule": SCHEDULES,
@@ -366,8 +375,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 "`do_sample=False` to take the likeliest tokens."
             )
         check_positive("repetition_penalty", self.repetition_penalty)
-        if not (is_number(self.min_p) and 0 <= self.min_p <= 1):
-            raise ValueError(f"`min_p` must be from 0 to 1, but is {self.min_p!r}.")
+        for name in ("min_p", "threshold"):
+            check_fraction(name, getattr(self, name))
         if self.stop_at_eos is not None and not isinstance(self.stop_at_eos, bool):
             raise ValueError(f"`stop_at_eos` must be True, False or None, but is {self.stop_at_eos!r}.")
         if self.suppress_tokens is not None and not (
@@ -378,8 +387,6 @@ class AnyOrderGenerationConfig(GenerationConfig):
             raise ValueError(f"`top_p` must be above 0 and at most 1, but is {self.top_p!r}.")
         if not (is_number(self.entropy_bound) and 0 <= self.entropy_bound < float("inf")):
             raise ValueError(f"`entropy_bound` must be at least 0 and finite, but is {self.entropy_bound!r}.")
-        if not (is_number(self.threshold) and 0 <= self.threshold <= 1):
-            raise ValueError(f"`threshold` must be from 0 to 1, but is {self.threshold!r}.")
 
     def _check_order(self) -> None:
         check_blocks(self.block_length, self.stride)

@@ -75,6 +75,12 @@ def check_positive(name: str, value: object) -> None:
         raise ValueError(f"`{name}` must be a positive, finite number, but is {value!r}.")
 
 
+def check_fraction(name: str, value: object) -> None:
+    """Raise a `ValueError` unless `value` is a number from 0 to 1."""
+    if not is_number(value) or not 0 <= value <= 1:
+        raise ValueError(f"`{name}` must be a number from 0 to 1, but is {value!r}.")
+
+
 def check_flag(name: str, value: object) -> None:
     """Raise a `ValueError` unless `value` is True or False."""
     if not isinstance(value, bool):

@@ -327,7 +327,7 @@ def test_log_probabilities_equal_full_forwards(make: Callable, order: str, argum
             {"unmasking": "threshold", "num_steps": 3},
             r"`num_steps` \(3\) cannot be .* many steps as `threshold` requires",
         ),
-        ({"unmasking": "threshold", "threshold": 1.5}, "`threshold` must be from 0 to 1, but is 1.5"),
+        ({"unmasking": "threshold", "threshold": 1.5}, "`threshold` must be a number from 0 to 1, but is 1.5"),
         ({"threshold": 0.5}, "`threshold` has no effect without `unmasking='threshold'`"),
         ({"strategy": "speculative", "unmasking": "threshold"}, "cannot be combined with `unmasking='threshold'`"),
         ({"unmasking": "entropy_bound", "entropy_bound": -1.0}, r"`entropy_bound` must be at least 0 .* but is -1\.0"),

@@ -125,8 +125,11 @@ def test_errors_of_unknown_keys_suggest_the_nearest_key(config: Path, key: str, 
         ("learning_rate_schedule: warmup_stable_decay\ndecay_steps: 901", r"\(100\) and .* \(901\) are together more"),
         ("final_learning_rate: 0.5", r"between 0 and `learning_rate` \(0.001\), but is 0.5"),
         ("learning_rate: 0", "`learning_rate` must be above 0 and finite, but is 0.0"),
-        ("left_to_right_fraction: 1.5", "`left_to_right_fraction` must be a number between 0 and 1, but is 1.5"),
-        ("final_left_to_right_fraction: -1", "`final_left_to_right_fraction` must be between 0 and 1, but is -1.0"),
+        ("left_to_right_fraction: 1.5", "`left_to_right_fraction` must be a number from 0 to 1, but is 1.5"),
+        (
+            "final_left_to_right_fraction: -1",
+            "`final_left_to_right_fraction` must be a number from 0 to 1, but is -1.0",
+        ),
         ("left_to_right_steps: 9", "`left_to_right_steps` has no effect without `final_left_to_right_fraction`"),
         (
             "final_left_to_right_fraction: 0\nleft_to_right_steps: 1001",

@@ -17,7 +17,7 @@ from eval.benchmarks.context_orders import (
     measure_run,
     score_context_orders,
 )
-from eval.benchmarks.study_results import held_out_rows
+from eval.benchmarks.study_scores import held_out_rows
 from tests.references import random_encoder, random_model, seeded
 from tests.training_runs import train, write_config
 

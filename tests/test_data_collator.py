@@ -141,7 +141,7 @@ def test_positions_without_labels_are_the_context() -> None:
         (
             {},
             [{"input_ids": [1], "left_to_right_fraction": -1}],
-            "`left_to_right_fraction` must be a number between 0 and 1, but is -1.0",
+            "`left_to_right_fraction` must be a number from 0 to 1, but is -1.0",
         ),
         (
             {},

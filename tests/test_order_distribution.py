@@ -189,8 +189,8 @@ def test_unknown_names_are_errors(orders: object) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"left_to_right_fraction": 1.5}, "`left_to_right_fraction` must be a number between 0 and 1, but is 1.5"),
-        ({"left_to_right_fraction": "0.5"}, "`left_to_right_fraction` must be a number between 0 and 1, but is '0.5'"),
+        ({"left_to_right_fraction": 1.5}, "`left_to_right_fraction` must be a number from 0 to 1, but is 1.5"),
+        ({"left_to_right_fraction": "0.5"}, "`left_to_right_fraction` must be a number from 0 to 1, but is '0.5'"),
         ({"stride": 0}, "`stride` must be an integer of at least 1, but is 0"),
         ({"block_length": 2.5}, "`block_length` must be an integer of at least 1, but is 2.5"),
         ({"block_length": 2, "stride": 3}, r"`block_length` \(2\) and `stride` \(3\) cannot be combined"),

@@ -16,7 +16,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast, set_seed
 
 from common.data_arguments import DataArguments
-from eval.benchmarks import speed_quality, study_results
+from eval.benchmarks import speed_quality, study_scores
 from eval.benchmarks.speed_quality import SpeedQualityArguments, compare, judge_samples, main
 from eval.judging import Judge, Sample, without_padding
 from eval.metrics.sample_entropy.diversity import unigram_entropy
@@ -126,9 +126,9 @@ def test_held_out_text_is_judged(
     rows = [[index, 2, 3, 13, 13] for index in range(6)]
     data = SimpleNamespace(validation=Dataset.from_dict({"input_ids": rows}))
     finished = {"arguments": {"tokenizer": None}}, DataArguments(corpus=["names"])
-    monkeypatch.setattr(study_results, "read_finished_run", lambda run: finished)
-    monkeypatch.setattr(study_results, "load_data", lambda arguments: data)
-    study_results._load_data.cache_clear()
+    monkeypatch.setattr(study_scores, "read_finished_run", lambda run: finished)
+    monkeypatch.setattr(study_scores, "load_data", lambda arguments: data)
+    study_scores._load_data.cache_clear()
     arguments = SpeedQualityArguments(tmp_path, judge, [1], ["decoder"], tmp_path / "run", num_samples=3, device="cpu")
     for length, judged in ((3, [2, 3]), (5, [2, 3, 13])):  # without padding
         report = compare([folder], replace(arguments, length=length))

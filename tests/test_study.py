@@ -26,8 +26,9 @@ from common.data import load_data
 from common.files import lock_folder
 from common.models import load_model
 from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
-from eval.benchmarks import study, study_results
-from eval.benchmarks.study_results import Question, TrainedModel, compare, estimate
+from eval.benchmarks import study, study_scores
+from eval.benchmarks.study_results import Question, TrainedModel, compare
+from eval.scoring import estimate, format_estimate
 from modeling_aogpt import DataCollatorForAnyOrderLM
 from tests.references import random_model
 from tests.training_runs import RECIPE, STEPS, results, train, write_config
@@ -278,7 +279,7 @@ def test_scores_of_encoders_are_exact(trained: list[str], tmp_path: Path) -> Non
     entry = json.loads((tmp_path / "results" / "sides.json").read_text())["arms"]["encoder"]
     assert set(entry["curves"]) == {"any_order"}
     folder = tmp_path / "seed-0" / "encoder"
-    rows, model = study_results.held_out_rows(folder), load_model(folder / "model")
+    rows, model = study_scores.held_out_rows(folder), load_model(folder / "model")
     features = [dict(zip(rows, row, strict=True)) for row in zip(*rows.values(), strict=True)]
     random = DataCollatorForAnyOrderLM(left_to_right_fraction=0, seed=ORDER_SEED)(features)["orders"]
     expected = dict.fromkeys(ORDER_NAMES, 0.0)
@@ -307,12 +308,12 @@ def test_own_orders_are_those_of_the_training(trained: list[str], tmp_path: Path
     table = (tmp_path / "results" / "orders.md").read_text()
     entries = json.loads((tmp_path / "results" / "orders.json").read_text())["arms"]
     assert "| training orders, minus shared |" in table
-    assert f"| {study_results.format_estimate(entries['blocks']['differences']['own_orders'])} |" in table
-    scores = {arm: study_results.read_scores(tmp_path / "seed-1" / arm) for arm in arms}
+    assert f"| {format_estimate(entries['blocks']['differences']['own_orders'])} |" in table
+    scores = {arm: study_scores.load_scores(tmp_path / "seed-1" / arm) for arm in arms}
     for arm in ("shared", "blocks"):
         folder = tmp_path / "seed-1" / arm
         training = TrainingArguments.from_settings(results(folder)["arguments"])
-        rows, model = study_results.held_out_rows(folder), load_model(folder / "model")
+        rows, model = study_scores.held_out_rows(folder), load_model(folder / "model")
         ids = torch.tensor(rows["input_ids"])
         order = OrderDraws(training)([{"input_ids": range(8), "order_seed": 0}])["orders"]
         nats = -model.log_likelihood(ids, orders=order.expand_as(ids)).log_likelihood.sum().item()
@@ -326,7 +327,7 @@ def test_token_frequencies_are_a_baseline(trained: list[str], tmp_path: Path, sa
     path = write_study(tmp_path, {"one": {}}, first={"title": "T", "baseline": "one"})
     study.main([path, f"--runs_dir={tmp_path}"])
     folder = tmp_path / "seed-0" / "one"
-    rows = study_results.held_out_rows(folder)
+    rows = study_scores.held_out_rows(folder)
     data = load_data(read_finished_run(folder)[1])
     counts = Counter(itertools.chain.from_iterable(data.train["input_ids"]))
     total, size = counts.total(), len(data.tokenizer)
@@ -526,13 +527,13 @@ def test_arms_with_other_numbers_of_tokens_or_other_text_are_errors() -> None:
 
 
 def test_scores_are_measured_again_after_a_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = (*study_results.MEASURES, "unigram")
+    kinds = (*study_scores.MEASURES, "unigram")
     values = iter([dict.fromkeys(kinds, 1.0), dict.fromkeys(kinds, 2.0)])
-    monkeypatch.setattr(study_results, "measure_scores", lambda folder: next(values))
+    monkeypatch.setattr(study_scores, "measure_scores", lambda folder: next(values))
     (tmp_path / "results.json").write_text("{}")
-    assert study_results.read_scores(tmp_path) == study_results.read_scores(tmp_path) == dict.fromkeys(kinds, 1.0)
+    assert study_scores.load_scores(tmp_path) == study_scores.load_scores(tmp_path) == dict.fromkeys(kinds, 1.0)
     os.utime(tmp_path / "scores.json", (0, 0))
-    assert study_results.read_scores(tmp_path) == dict.fromkeys(kinds, 2.0)
+    assert study_scores.load_scores(tmp_path) == dict.fromkeys(kinds, 2.0)
 
 
 def test_infilling_predicts_each_half_given_the_other_half() -> None:
@@ -541,14 +542,14 @@ def test_infilling_predicts_each_half_given_the_other_half() -> None:
     model.conditional_log_likelihood = lambda ids, targets, **options: (
         calls.append(targets) or score(ids, targets, **options)
     )
-    nats = study_results.infilling_nats(model, ids)
+    nats = study_scores.infilling_nats(model, ids)
     assert torch.equal(calls[0], ~calls[1])
     assert calls[0].sum(dim=-1).tolist() == [6, 6, 6]
     assert not torch.equal(calls[0][0], calls[0][1])
     assert math.isfinite(nats)
     torch.nn.init.zeros_(model.lm_head.weight)
     torch.nn.init.zeros_(model.lm_head.bias)
-    assert study_results.infilling_nats(model, ids) == pytest.approx(36 * math.log(model.config.num_valid_tokens))
+    assert study_scores.infilling_nats(model, ids) == pytest.approx(36 * math.log(model.config.num_valid_tokens))
 
 
 def test_halves_are_drawn_for_a_fixed_number_of_sequences(
@@ -557,11 +558,11 @@ def test_halves_are_drawn_for_a_fixed_number_of_sequences(
     path = write_study(tmp_path, {"one": {}}, first={"title": "T", "baseline": "one"})
     study.main([path, f"--runs_dir={tmp_path}"])
     folder = tmp_path / "seed-0" / "one"
-    rows, model = study_results.held_out_rows(folder), load_model(folder / "model")
-    monkeypatch.setattr(study_results, "INFILLING_SEQUENCES", 2)
+    rows, model = study_scores.held_out_rows(folder), load_model(folder / "model")
+    monkeypatch.setattr(study_scores, "INFILLING_SEQUENCES", 2)
     ids = torch.tensor(rows["input_ids"])
-    nats = sum(study_results.infilling_nats(model, ids[first : first + 2]) for first in (0, 2, 4))
-    found = study_results.measure_scores(folder)["infilling"]
+    nats = sum(study_scores.infilling_nats(model, ids[first : first + 2]) for first in (0, 2, 4))
+    found = study_scores.measure_scores(folder)["infilling"]
     assert found == pytest.approx(nats / sum(rows["num_bytes"]) / math.log(2))
 
 

@@ -21,7 +21,7 @@ from common.results import WITHOUT_EFFECT
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.configuration_aogpt import MAX_SIZES
 from modeling_aogpt.data_collator import OrderDistribution
-from modeling_aogpt.validation import suggest
+from modeling_aogpt.validation import check_fraction, suggest
 
 # Fields of the configurations that depend on the tokenizer.
 TOKENIZER_FIELDS = {
@@ -424,8 +424,8 @@ def _check_objective(model: ModelArguments, training: TrainingArguments) -> None
         )
     kind, final_fraction = order_settings(training), training.final_left_to_right_fraction
     distribution = OrderDistribution(**kind, left_to_right_fraction=training.left_to_right_fraction)
-    if final_fraction is not None and not 0 <= final_fraction <= 1:
-        raise ValueError(f"`final_left_to_right_fraction` must be between 0 and 1, but is {final_fraction}.")
+    if final_fraction is not None:
+        check_fraction("final_left_to_right_fraction", final_fraction)
     if training.left_to_right_steps is not None:
         if final_fraction is None:
             raise ValueError(

@@ -30,7 +30,8 @@ from common.files import make_folder, write_json, write_text
 from common.models import Model, load_model
 from common.reports import markdown_table, save_figure, style_axes
 from common.results import read_finished_run
-from eval.benchmarks.study_results import estimate, format_estimate, held_out_rows
+from eval.benchmarks.study_scores import held_out_rows
+from eval.scoring import estimate, format_estimate
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.orders import random_orders
 

@@ -161,7 +161,7 @@ def read_reference(arguments: SpeedQualityArguments, length: int) -> tuple[list[
     Raises:
         ValueError: If the sequences are shorter, so they cannot be compared with generated sequences.
     """
-    from eval.benchmarks.study_results import held_out_rows  # here, because it needs `datasets`
+    from eval.benchmarks.study_scores import held_out_rows  # here, because it needs `datasets`
 
     rows = held_out_rows(arguments.reference, arguments.num_samples)["input_ids"]
     if (longest := max(map(len, rows))) < length:

@@ -33,7 +33,6 @@ from common.files import lock_folder, make_folder, read_json, read_yaml, write_t
 from common.hardware import num_cores
 from common.results import read_results
 from eval.benchmarks.study_results import (
-    MEASURES,
     SIZES,
     Question,
     Trend,
@@ -43,6 +42,7 @@ from eval.benchmarks.study_results import (
     write_results,
     write_trend,
 )
+from eval.benchmarks.study_scores import MEASURES
 from modeling_aogpt.validation import check_choice
 from training.arguments import changed_settings, check_same_run, parse_arguments, parse_keys, to_settings
 

@@ -734,7 +734,8 @@ class AOGPTForMaskedLM(AOGPTWithHead):
     """
     AO-GPT as a masked language model. It predicts all masked positions at once, each given the unmasked tokens.
 
-    The decoder reads the unmasked tokens from left to right. In another order, the predictions would be different.
+    The decoder reads the unmasked tokens from left to right. In another order, the predictions would be different. This
+    class has no `generate`, so its `save_pretrained` does not write `generation_config.json`.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)

@@ -194,8 +194,8 @@ def test_padding_anywhere_changes_no_logits_and_no_loss(variant: dict) -> None:
     torch.testing.assert_close(result.loss, plain.loss, rtol=0, atol=1e-12)
 
 
-def test_shared_target_embeddings_are_added_in_every_block(ids: torch.LongTensor) -> None:
-    """The second block still gets the targets if the output of the first one is replaced by zeros."""
+def test_shared_target_embeddings_are_added_in_every_layer(ids: torch.LongTensor) -> None:
+    """The second layer still gets the targets if the output of the first one is replaced by zeros."""
     model = random_model(target_injection="shared")
     model.model.layers[0].register_forward_hook(lambda module, arguments, output: torch.zeros_like(output))
     states = model(ids).logits[0]

@@ -367,7 +367,8 @@ def make_rouge() -> Callable[[str, str], float]:
 
 def held_out_gaps(folder: Path, options: InfillingArguments) -> list[Gap]:
     """Return gaps in the held-out text of a finished run."""
-    tokenizer, (_, data) = load_tokenizer(folder / "model"), read_finished_run(folder)
+    _, data = read_finished_run(folder)
+    tokenizer = load_tokenizer(folder / "model")
     rows, is_padded = load_data(data).validation["input_ids"], data.packing == "documents"
     room = data.sequence_length if is_padded else max(data.sequence_length - options.max_length, 2)
     documents = [list(ids[: num_unpadded(ids, tokenizer.eos_token_id)][:room]) for ids in rows]

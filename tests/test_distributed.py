@@ -57,7 +57,7 @@ if "PARALLELISM_CONFIG_DP_SHARD_SIZE" in os.environ:  # HSDP
     state.device_mesh = state.parallelism_config.get_device_mesh("cpu")
 train = Pretraining.train
 prepare = Accelerator.prepare
-checksums = checkpoints._file_checksums
+checksums = checkpoints._checksums
 
 def checked_prepare(accelerator, *arguments):
     devices = {weight.device.type for weight in arguments[0].parameters()}
@@ -76,9 +76,9 @@ def check_threads():
 
 atexit.register(check_threads)  # runs after the functions that are registered later
 
-def checked_checksums(folder):
+def checked_checksums(*arguments):
     assert os.environ["RANK"] == "0"  # the other processes do not read all files
-    return checksums(folder)
+    return checksums(*arguments)
 
 def check_precision(module, arguments, batch, loss):
     assert (loss.dtype, batch["times"].dtype) == (torch.float32, torch.float64)
@@ -97,7 +97,7 @@ def checked(run):
 FSDPModule.set_requires_gradient_sync = None  # not called: no process keeps the gradients of all weights
 if bf16:
     state.fsdp_plugin.set_mixed_precision("bf16")  # as Accelerate does on accelerators
-Pretraining.train, Accelerator.prepare, checkpoints._file_checksums = checked, checked_prepare, checked_checksums
+Pretraining.train, Accelerator.prepare, checkpoints._checksums = checked, checked_prepare, checked_checksums
 main(sys.argv[1:])
 """
 

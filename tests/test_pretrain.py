@@ -33,7 +33,7 @@ from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOr
 from tests.training_runs import STEPS, assert_same_training, final_state, losses, results, scores, train, write_config
 from training.arguments import parse_arguments
 from training.batches import rows_of_samples
-from training.checkpoints import CheckpointWriter, checkpoints_in, load_checkpoint, step_of
+from training.checkpoints import CheckpointWriter, _checksum, checkpoints_in, load_checkpoint, step_of
 from training.export_checkpoint import main as export_checkpoint
 from training.pretrain import Pretraining, TrainingProgress
 from training.status import StepStatus
@@ -312,11 +312,12 @@ def test_a_checkpoint_of_other_versions_is_resumed(
 ) -> None:
     name = "checkpoint-00000006.safetensors"
     with safe_open(finished / name, framework="pt") as file:
-        header = file.metadata()
-    state = json.loads(header["state"])
+        state = json.loads(file.metadata()["state"])
     assert state["versions"] == versions()
     state["versions"]["numpy"] = "1.0"
-    save_file(load_file(finished / name), tmp_path / name, header | {"state": json.dumps(state)})
+    state, tensors = json.dumps(state), load_file(finished / name)
+    header = {"state": state, "checksum": _checksum(state, tensors, tensors.__getitem__)}
+    save_file(tensors, tmp_path / name, header)
     train(config, tmp_path)
     assert_same_training(finished, tmp_path)
     assert caplog.text.count(f"{name} was written with other versions (numpy 1.0, now ") == 1

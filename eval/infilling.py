@@ -339,8 +339,8 @@ class UnicodeWords:
     A tokenizer for ROUGE.
 
     Words are sequences of letters, combining marks and digits, in lower case. In scripts without spaces between words,
-    each character is a word. For ASCII text, the words are those of ROUGE's default tokenizer, which drops all other
-    characters.
+    each character is a word. For ASCII text, the words are those of ROUGE's default tokenizer, which drops letters
+    that are not ASCII.
     """
 
     def tokenize(self, text: str) -> list[str]:

@@ -194,7 +194,7 @@ def read_included(options: PuzzleArguments) -> tuple[str, list[dict[str, Any]]]:
     current = {name: getattr(options, name) for name in SAME} | {"num_threads": torch.get_num_threads()}
     for name, here in current.items():
         if results[name] != here:
-            raise ValueError(f"`{name}` is {results[name]} in {options.include}, but {here} here. Use the same value.")
+            raise ValueError(f"`{name}` must be {results[name]}, as in {options.include}, but is {here}.")
     return results["command"], [run for runs in results["runs"].values() for run in runs]
 
 
@@ -207,8 +207,8 @@ def check_decodings(included: list[dict[str, Any]], runs: list[dict[str, Any]], 
     for run in runs:
         if not decodings_of(run["arguments"], chosen):
             raise ValueError(
-                f"None of the `decodings` ({', '.join(chosen)}) is possible for {run['run']}. Add others, or leave out "
-                "the run."
+                f"{run['run']} supports none of the `decodings` ({', '.join(chosen)}). Add one of "
+                f"{', '.join(decodings_of(run['arguments'], []))}, or leave out the run."
             )
     for run, other in product(included, runs):
         expected = decodings_of(other["arguments"], chosen)

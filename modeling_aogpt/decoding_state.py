@@ -369,7 +369,7 @@ class CachedDecodingState(DecodingState):
 
     def verify(self, num_drafts: torch.LongTensor, include_first: bool = False) -> QueryResult:
         """
-        Predict the rank after each draft, given all unmasked tokens, this draft and the drafts before it.
+        Predict the token after each draft, given all unmasked tokens, this draft and the drafts before it.
 
         The `num_drafts[b]` drafts of sequence b must be in `ids`, at its first masked ranks. They are not committed.
         With `include_first`, the rank of the first draft is also predicted. This is needed unless [`query`] was called

@@ -352,8 +352,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         self._check_strategy()
         if (self.refine_rounds > 0) != (self.refine_length is not None):
             raise ValueError(
-                f"`refine_rounds` ({self.refine_rounds}) and `refine_length` ({self.refine_length}) need each other. "
-                "Set both, or remove both."
+                f"`refine_rounds` ({self.refine_rounds}) and `refine_length` ({self.refine_length}) have an effect "
+                "only together. Set both, or remove both."
             )
 
     def _check_values(self) -> None:

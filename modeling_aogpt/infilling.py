@@ -25,7 +25,7 @@ from .validation import check_integer, check_mask_token, check_tensor, is_intege
 
 # Largest number of candidates. A candidate contains one length for each gap of a text.
 MAX_CANDIDATES = 4096
-# Arguments of `generate` that would change the text or the output of `infill`.
+# Arguments of `generate` that `infill` does not accept, because it sets them itself.
 UNUSABLE_ARGUMENTS = frozenset(
     {"inputs", "max_length", "max_new_tokens", "output_history", "return_dict_in_generate", "stop_at_eos"}
 )

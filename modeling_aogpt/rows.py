@@ -72,7 +72,7 @@ def branch_rows(
     ids: torch.LongTensor, positions: torch.LongTensor, branches: torch.LongTensor
 ) -> dict[str, torch.LongTensor]:
     """
-    Return one row for each rank in `branches`, in the format of [`make_rows`].
+    Return one row for each rank (column of `branches`), in the format of [`make_rows`].
 
     A branch is a chain of ranks that are predicted one after another. Its first row contains the last token of the
     context. Each other row contains the token of the previous rank of the branch.

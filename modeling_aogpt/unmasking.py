@@ -72,7 +72,7 @@ def draw_step_sizes(
     """
     Draw the number of ranks that each step unmasks, for sequences with `num_masked` (batch,) masked ranks.
 
-    The `schedule` gives the expected fraction t_k of positions that are masked after step k (counted from 1). With
+    The `schedule` gives the expected fraction t_k of the initial masks that remain after step k (counted from 1). With
     `unmasking="bernoulli"` (Lemma 4.1), the step of each position is drawn independently, and is k with probability
     t_{k-1} - t_k. The first step then unmasks the first ranks, the second step the next ranks, and so on. In a
     uniformly random order, positions are exchangeable, so this does not change the distribution. With `"fixed_count"`
@@ -326,8 +326,10 @@ class ParallelSampler:
     The tokens of a step are drawn independently of each other, given all tokens that were unmasked before. `certainty`
     is a name in `CERTAINTY_MEASURES`. If it is given, the candidates with the highest certainty come first. Otherwise,
     candidates keep their order in `state`. With `certainty`, samples no longer follow the model's distribution for a
-    given order. `window` is the largest number of candidates, unless the rule plans to unmask more. By default, all
-    masked ranks of the block are candidates.
+    given order.
+
+    With `certainty` or an adaptive rule, all masked ranks of the block are candidates, at most `window` (or the planned
+    number, if it is larger). Otherwise, only the planned ranks are.
     """
 
     def __init__(

@@ -250,7 +250,7 @@ def prepare_labels(
 
 
 def check_forward_arguments(model: PreTrainedModel, arguments: dict[str, object]) -> None:
-    """Raise a `ValueError` if an argument of `forward` would be ignored, or would change the attention."""
+    """Raise a `ValueError` if `arguments` contains one that `forward` does not support."""
     for name, value in arguments.items():
         if value is None or name in COMMON_FORWARD_ARGUMENTS:
             continue

@@ -107,7 +107,9 @@ def test_a_launch_file_needs_no_keys(
     assert rows["machine"] == "1 x NVIDIA H100 80GB HBM3, 1 pass per step"
     assert rows["time"] == f"{500_000 / float(rows['speed'].split()[0].replace(',', '')):.1f} hours without evaluations"
     path.write_text("words")
-    with pytest.raises(SystemExit, match=r"`launch` must be a launch file of Accelerate, but .*yaml contains 'words'"):
+    with pytest.raises(
+        SystemExit, match=r"`launch` must be a configuration file of Accelerate, but .*yaml contains 'words'"
+    ):
         estimate(tmp_path, monkeypatch, capsys, f"--launch={path}")
     path.write_text("num_processes: [")
     with pytest.raises(SystemExit, match=r"^error: .*launch\.yaml cannot be read as YAML"):

@@ -252,7 +252,7 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     together = read_json(separate / "results.json", ("command", "runs"), "eval/puzzles.py")
     assert without_times(together["runs"]) == without_times(results["runs"])
     assert together["command"].count("python eval/puzzles.py") == 2
-    with pytest.raises(SystemExit, match=r"`num_puzzles` is 4 in .*, but 5 here"):
+    with pytest.raises(SystemExit, match=r"`num_puzzles` must be 4, as in .*, but is 5"):
         main([runs[0], "--num_puzzles=5", include])
     with pytest.raises(SystemExit, match=r"have the decodings .* of .*any-1, but margin would be measured for .*any-0"):
         main([runs[0], "--num_puzzles=4", "--decodings=margin", f"--include={with_other / 'results.json'}"])
@@ -264,7 +264,9 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     assert fewer["margin"]["solved"] == results["runs"]["any"][0]["decodings"]["margin"]["solved"]
     with pytest.raises(SystemExit, match=r"error: `decodings` must be one of 'confidence', .*, but is 'best'"):
         main([str(tmp_path / "any-0"), "--decodings", "best"])
-    with pytest.raises(SystemExit, match=r"None of the `decodings` \(margin\) is possible for .*rival"):
+    with pytest.raises(
+        SystemExit, match=r"rival supports none of the `decodings` \(margin\)\. Add one of left to right, "
+    ):
         main([*runs, "--decodings", "margin"])
     with pytest.raises(SystemExit, match=r"error: .*rival"):
         main([str(tmp_path / "rival.yaml")])

@@ -281,8 +281,8 @@ def test_too_long_refine_length_is_refused_before_the_first_pass(monkeypatch: py
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"refine_rounds": 2}, r"`refine_rounds` \(2\) and `refine_length` \(None\) need each other"),
-        ({"refine_length": 2}, r"`refine_rounds` \(0\) and `refine_length` \(2\) need each other"),
+        ({"refine_rounds": 2}, r"`refine_rounds` \(2\) and `refine_length` \(None\) have an effect only together"),
+        ({"refine_length": 2}, r"`refine_rounds` \(0\) and `refine_length` \(2\) have an effect only together"),
         ({"refine_selection": "least_likely"}, "`refine_selection` has no effect without `refine_rounds` above 0"),
         (
             {"refine_rounds": 1, "refine_length": 2, "refine_selection": "worst"},

@@ -400,7 +400,7 @@ def read_source_facts(source: str) -> dict[str, Any]:
     )
     try:
         metadata = {} if card is None else metadata_load(card) or {}
-    except (ValueError, YAMLError):  # the text between the first "---" is no metadata
+    except (ValueError, YAMLError):  # the text between the first two "---" is not metadata
         metadata = {}
     facts = {"_name_or_path": None if Path(source).is_dir() else source, "license": metadata.get("license")}
     return {name: fact for name, fact in facts.items() if isinstance(fact, str)}

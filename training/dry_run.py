@@ -46,7 +46,7 @@ class Arguments(Options):
     """Options of training/dry_run.py."""
 
     launch: Path = option(ROOT / "training" / "accelerate" / "ddp.yaml", "Launch file of Accelerate.")
-    num_processes: int | None = option(None, "Number of GPUs; defaults to that of the launch file.", least=1)
+    num_processes: int | None = option(None, "Number of GPUs; defaults to that in `launch`.", least=1)
     gpu: str = option("H100 80GB", f"Name of the GPU, or whole words of it. Known GPUs: {', '.join(PEAK_FLOPS)}.")
     gpu_memory: float = option(80.0, "Memory of each GPU, in GB.", least=0)
     mfu: float = option(0.4, "Assumed fraction of the GPU's peak FLOPS in 16-bit precision.", least=1e-3, below=1)
@@ -123,10 +123,12 @@ def disk_space(num_parameters: int, training: TrainingArguments) -> tuple[str, b
 
 
 def read_launch(options: Arguments) -> dict[str, Any]:
-    """Return the settings of the launch file, with the defaults of Accelerate and the number of shards."""
+    """Return the settings of `launch`, with the defaults of Accelerate and the number of shards."""
     given = read_yaml(options.launch)
     if not isinstance(given, dict):
-        raise ValueError(f"`launch` must be a launch file of Accelerate, but {options.launch} contains {given!r}.")
+        raise ValueError(
+            f"`launch` must be a configuration file of Accelerate, but {options.launch} contains {given!r}."
+        )
     launch = {"distributed_type": "NO", "num_processes": 1, "mixed_precision": "no"} | given
     num_processes = launch["num_processes"] = options.num_processes or launch["num_processes"]
     launch["num_shards"] = 1

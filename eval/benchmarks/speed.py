@@ -195,7 +195,7 @@ def time_contenders(
             return function(*values)
         except torch.OutOfMemoryError:
             failed.add(name)
-        torch.cuda.empty_cache()  # here, because the error holds tensors
+        torch.cuda.empty_cache()  # after `except`, because the error holds tensors
         return None
 
     steps = sorted({min(count, length) for count in arguments.steps})
@@ -215,7 +215,9 @@ def time_contenders(
     for name, contender in included.items():
         choice = contender, steps, arguments.limit_seconds, batch_size, length, device
         seconds |= {(name, count): [] for count in attempt(name, _choose_steps, *choice) or ()}
-    jobs = sorted(seconds, key=lambda job: job[1])  # times of equal steps are compared, so measure them in a row
+    jobs = sorted(
+        seconds, key=lambda job: job[1]
+    )  # times for the same number of steps are compared, so measure these one after another
     for name, count in jobs * (1 if arguments.compile is None else 2):
         warm_up = (length, count) if needs_full_warm_up else (min(length, 8), 1)
         attempt(name, included[name].sample, batch_size, *warm_up)

@@ -261,7 +261,7 @@ class AnyOrderGenerationMixin(GenerationMixin):
     ) -> ParallelSampler | SpeculativeSampler:
         if not isinstance(logits_processor, list | tuple | None):
             raise TypeError(f"`logits_processor` must be a list, but has type {type(logits_processor).__name__}.")
-        processors = make_processors(config)
+        processors = make_processors(config, self.config.num_valid_tokens)
         processors.extend(logits_processor or [])
         has_prefix = config.is_left_to_right and config.unmasks_one_by_one and not config.refine_rounds
         is_single = has_prefix and len(state.ids) == 1 and config.strategy == "parallel"

@@ -109,8 +109,20 @@ class PartialTopPWarper(LogitsProcessor):
         return torch.full_like(scores, float("-inf")).scatter(-1, tokens, kept)
 
 
-def make_processors(config: GenerationConfig) -> LogitsProcessorList:
-    """Return Transformers' logits processors for the settings in `config`, in the same order as Transformers."""
+def make_processors(config: GenerationConfig, num_valid: int) -> LogitsProcessorList:
+    """
+    Return Transformers' logits processors for the settings in `config`, in the same order as Transformers.
+
+    Raises:
+        ValueError: If a token to exclude is not an id of text (below `num_valid`).
+    """
+    excluded = {"suppress_tokens": [config.suppress_tokens or [0]], "bad_words_ids": config.bad_words_ids or [[0]]}
+    for name, sequences in excluded.items():
+        if not all(ids and all(0 <= token < num_valid for token in ids) for ids in sequences):
+            raise ValueError(
+                f"`{name}` must contain ids of text, 0 to {num_valid - 1} (config.num_valid_tokens), but is "
+                f"{getattr(config, name)!r}."
+            )
     processors = LogitsProcessorList()
     if config.repetition_penalty != 1.0:
         processors.append(RepetitionPenaltyLogitsProcessor(float(config.repetition_penalty)))

@@ -290,6 +290,15 @@ def test_processors_of_prefixes_are_refused_in_other_orders(name: str, settings:
         random_model().generate(logits_processor=[processor], **settings)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"suppress_tokens": [1, 11]}, {"bad_words_ids": [[3, 77]]}, {"bad_words_ids": [[1], []]}]
+)
+def test_excluded_tokens_must_be_ids_of_text(settings: dict) -> None:
+    (name,) = settings
+    with pytest.raises(ValueError, match=rf"`{name}` must contain ids of text, 0 to 10 .*, but is \["):
+        random_model().generate(order="left_to_right", **settings)
+
+
 def test_settings_of_prefixes_are_refused_by_name_in_other_orders() -> None:
     for name, value in (("no_repeat_ngram_size", 2), ("bad_words_ids", [[1, 2]])):
         with pytest.raises(ValueError, match=rf"or remove the processor \(`{name}`.*\)"):

@@ -281,7 +281,8 @@ def evaluate(
     other tokens. Fractions have 95 % confidence intervals, and other values have standard errors.
     """
     rouge, words = make_rouge(), UnicodeWords()
-    has_words = [bool(words.tokenize(text_in_gap(gap, gap.removed, tokenizer))) for gap in gaps]
+    originals = [text_in_gap(gap, gap.removed, tokenizer) for gap in gaps]
+    has_words = [bool(words.tokenize(text)) for text in originals]
     end_of_text = tokenizer.eos_token_id
     num_bytes = [
         sum(1 if token == end_of_text else len(to_bytes([token], tokenizer)) for token in gap.removed) for gap in gaps
@@ -293,10 +294,8 @@ def evaluate(
             "exact", [to_bytes(ids, tokenizer) == to_bytes(gap.removed, tokenizer) for gap, ids in fillings]
         )
         if any(has_words):
-            scores = [
-                rouge(text_in_gap(gap, gap.removed, tokenizer), text_in_gap(gap, ids, tokenizer))
-                for gap, ids in fillings
-            ]
+            texts = [text_in_gap(gap, ids, tokenizer) for gap, ids in fillings]
+            scores = list(map(rouge, originals, texts))
             results[name] |= _ratio("rouge", scores, has_words)
         if "known length" in name:
             bits = [filler.nats(gap, only_before=name == BEFORE) / np.log(2) for gap in gaps]

@@ -119,7 +119,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
 
 def _fit_texts(facts: dict[str, Any], tokenizer: PreTrainedTokenizerBase, longest: int) -> dict[str, Any]:
     """
-    Return facts in which the text of the code examples has at most `longest` tokens with a mask. If not, it is cut.
+    Return the facts of a card, with `text` cut if it and one mask have more than `longest` tokens together.
 
     Raises:
         ValueError: If `infill`, the text with masks, is too long.

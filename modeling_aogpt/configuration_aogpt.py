@@ -178,11 +178,9 @@ class AOGPTConfig(PreTrainedConfig):
     pad_token_id: int | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        rope_arguments = {"rope_parameters": self.rope_parameters} | {
-            name: kwargs.get(name) for name in ("rope_theta", "rope_scaling")
-        }
-        for name, value in rope_arguments.items():
-            if value is not None and self.position_encoding == "learned":
+        given = kwargs | {"rope_parameters": self.rope_parameters}
+        for name in ("rope_parameters", "rope_theta", "rope_scaling"):
+            if given.get(name) is not None and self.position_encoding == "learned":
                 raise ValueError(
                     f"`{name}` has no effect without `position_encoding='rotary'`. Set `position_encoding`, or remove "
                     f"`{name}`."

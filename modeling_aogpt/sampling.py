@@ -116,8 +116,8 @@ def make_processors(config: GenerationConfig, num_valid: int) -> LogitsProcessor
     Raises:
         ValueError: If a token to exclude is not an id of text (below `num_valid`).
     """
-    excluded = {"suppress_tokens": [config.suppress_tokens or [0]], "bad_words_ids": config.bad_words_ids or [[0]]}
-    for name, sequences in excluded.items():
+    suppressed = [[token] for token in config.suppress_tokens or []]
+    for name, sequences in (("suppress_tokens", suppressed), ("bad_words_ids", config.bad_words_ids or [])):
         if not all(ids and all(0 <= token < num_valid for token in ids) for ids in sequences):
             raise ValueError(
                 f"`{name}` must contain ids of text, 0 to {num_valid - 1} (config.num_valid_tokens), but is "

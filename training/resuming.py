@@ -43,7 +43,7 @@ def find_start(
         logger.info("%s is finished (%d steps), so there is nothing to do.", training.output_dir, results["steps"])
         return True, None
     checkpoint = None
-    with together(accelerator):  # only one process reads the whole checkpoint to compare checksums
+    with together(accelerator):  # to compare checksums, one process reads the whole checkpoint, and the others wait
         if accelerator.is_main_process:
             checkpoint = checkpoint_to_resume(training, settings)
             if checkpoint is None and changed:

@@ -136,7 +136,6 @@ def _count_tokens(arguments: str) -> np.ndarray | None:
     return sum(np.bincount(np.ravel(data.train[batch]["input_ids"]), minlength=size) for batch in batches)
 
 
-@torch.no_grad()
 def infilling_nats(model: Model, input_ids: torch.LongTensor) -> float:
     """
     Return the negative log-likelihood, in nats, of two random halves of all sequences, each given the other half.

@@ -1,7 +1,8 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
-"""Facts about the machine: cores, speed, memory, and versions of libraries."""
+"""The machine: cores, speed, memory, and versions of libraries."""
 
+import ctypes
 import os
 import platform
 import resource
@@ -121,3 +122,19 @@ def peak_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def keep_freed_memory() -> None:
+    """
+    Let the C library keep freed memory for the next allocation, instead of returning it to the system.
+
+    By default, glibc (Linux) returns large blocks at once. In each training step on a CPU, the system must then find
+    and clear new pages for the same tensors. The memory of the process no longer falls below its peak. With other C
+    libraries, this function does nothing.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return
+    mallopt, largest = ctypes.CDLL(None).mallopt, 2**31 - 1
+    mallopt(-3, largest)  # M_MMAP_THRESHOLD: allocate all blocks from the heap
+    mallopt(-1, largest)  # M_TRIM_THRESHOLD: never shrink the heap
+    mallopt(-2, 2**28)  # M_TOP_PAD: grow the heap in steps of 256 MiB

@@ -1,5 +1,9 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import mmap
+import platform
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,8 +55,26 @@ def test_peak_memory_includes_freed_tensors() -> None:
     device = torch.device("cpu")
     resident = psutil.Process().memory_info().rss
     num_bytes = peak_memory(device) - resident + 500_000_000  # more than the process ever had
-    torch.ones(num_bytes // 4)
+    with mmap.mmap(-1, num_bytes) as block:  # PyTorch could use memory that it has freed before
+        for start in range(0, num_bytes, mmap.PAGESIZE):
+            block[start] = 1
     assert peak_memory(device) == pytest.approx(resident + num_bytes, rel=0.01)
+
+
+KEEP_MEMORY = """
+import psutil, torch
+from common.hardware import keep_freed_memory
+keep_freed_memory()
+before = psutil.Process().memory_info().rss
+torch.ones(25_000_000)
+print(psutil.Process().memory_info().rss - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="changes only glibc")
+def test_freed_memory_is_kept() -> None:
+    process = subprocess.run([sys.executable, "-c", KEEP_MEMORY], capture_output=True, text=True, check=True)
+    assert int(process.stdout) > 90_000_000  # by default, about a million
 
 
 def test_float16_on_a_cpu_is_an_error() -> None:

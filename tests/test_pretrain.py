@@ -365,6 +365,13 @@ def test_another_corpus_is_an_error(config: Path, finished: Path, tmp_path: Path
         corpus.write_text(content)
 
 
+def test_a_run_on_a_cpu_keeps_freed_memory(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr("training.pretrain.keep_freed_memory", lambda: calls.append("kept"))
+    train(config, tmp_path, "--prepare_only")
+    assert calls == ["kept"]
+
+
 @pytest.mark.parametrize("precision", ["no", "bf16", "fp16"])
 def test_data_can_be_prepared_on_a_machine_that_cannot_train(
     precision: str, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -30,7 +30,7 @@ from transformers import AutoModel
 from common.commands import one_line_errors, progress_bar
 from common.data import Data, load_data
 from common.files import atomic_folder, lock_folder, make_folder
-from common.hardware import check_precision, hardware, peak_flops, peak_memory, versions
+from common.hardware import check_precision, hardware, keep_freed_memory, peak_flops, peak_memory, versions
 from common.models import Model, load_pretrained, read_config, save_model
 from common.processes import check_same_everywhere, in_turn, start_accelerator, together
 from common.results import ORDER_NAMES
@@ -125,6 +125,8 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
     )
     check_precision(accelerator.device, accelerator.mixed_precision)
     check_sharding(accelerator)
+    if accelerator.device.type == "cpu":
+        keep_freed_memory()
     accelerator.gradient_accumulation_steps = accumulation_steps(training, accelerator.num_processes)
     logging.basicConfig(level=logging.INFO if accelerator.is_main_process else logging.ERROR, format="%(message)s")
 

@@ -91,12 +91,28 @@ for _shape in path_star.SHAPES:
 
 def _load_built_in(arguments: DataArguments) -> dict[str, Dataset]:
     texts: dict[str, list[str]] = {"train": [], "validation": []}
-    for key, text in BUILT_IN[arguments.corpus[0]]():
+    for key, text in _make_texts(BUILT_IN[arguments.corpus[0]]):
         texts["validation" if is_held_out(key, arguments.validation_fraction) else "train"].append(text)
     for split, documents in texts.items():
         if not documents:
             raise no_text_error(split, arguments, is_hashed=True)
     return {split: make_dataset(documents) for split, documents in texts.items()}
+
+
+def _make_texts(function: Callable[[], Iterator[tuple[str, str]]]) -> Iterator[tuple[str, str]]:
+    """Return the pairs (key, text) of a built-in corpus. Puzzles, which take minutes, are made once and then cached."""
+    if getattr(function, "func", None) is not sudoku.training_texts:
+        return function()
+    version = hash_file(Path(sudoku.__file__)), platform.python_version()
+    rows = Dataset.from_generator(_make_pairs, gen_kwargs={"function": function, "version": version})
+    return zip(rows["key"], rows["text"], strict=True)
+
+
+def _make_pairs(
+    function: Callable[[], Iterator[tuple[str, str]]], version: tuple[str, str]
+) -> Iterator[dict[str, str]]:
+    """Yield rows of pairs (key, text). The cache depends on the arguments: the function and the version of its code."""
+    return ({"key": key, "text": text} for key, text in function())
 
 
 def make_dataset(documents: list[str]) -> Dataset:

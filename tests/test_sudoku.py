@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from datasets.exceptions import DatasetGenerationError
 
 from common import sudoku
 from common.corpora import load_corpus
@@ -127,6 +128,21 @@ def test_splits_have_no_class_in_common(corpus: str) -> None:
     assert all(len(grids) > 0 for grids in (*classes, test))
     assert sum(map(len, (*classes, test))) == 12
     assert len(set.union(*classes, test)) == 12
+
+
+@pytest.mark.usefixtures("datasets_cache")
+def test_training_puzzles_are_made_once_for_each_version_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    def texts_of(corpus: str) -> dict[str, list[str]]:
+        splits = load_corpus(DataArguments([corpus], validation_fraction=0.3))
+        return {name: list(split) for name, split in splits.items()}
+
+    texts, others = texts_of("sudoku-4-clues"), texts_of("sudoku-4-puzzles")
+    monkeypatch.setattr(sudoku, "make_puzzle", None)  # making another puzzle would fail
+    assert texts_of("sudoku-4-clues") == texts
+    assert texts_of("sudoku-4-puzzles") == others
+    monkeypatch.setattr("common.corpora.hash_file", lambda path: "another version")
+    with pytest.raises(DatasetGenerationError):
+        texts_of("sudoku-4-clues")
 
 
 def cells_of(puzzle: str) -> list[int]:

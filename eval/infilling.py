@@ -39,7 +39,6 @@ from common.tokenization import num_unpadded, to_bytes
 from eval.scoring import ratio_with_error, wilson_interval
 from modeling_aogpt.tokenization import load_tokenizer
 
-GREEDY = {"order": "confidence", "do_sample": False}
 BEFORE = "only the text before, known length"
 BY_FILLING = "length by the tokens in the gap"
 # A sentence ends at the end of its line, or with one of .!? before whitespace. It includes the spaces before it.
@@ -185,6 +184,9 @@ class Filler:
 
     def __init__(self, model: Model, padded_length: int | None, max_length: int) -> None:
         self.model, self.padded_length, self.max_length = model, padded_length, max_length
+        # No document contains end-of-text. Packed text can contain it, also in a gap.
+        excluded = None if padded_length is None else [model.config.eos_token_id]
+        self.settings = {"do_sample": False, "suppress_tokens": excluded}
 
     def methods(self, orders: str) -> dict[str, Callable[[Gap], list[int]]]:
         """Return, by name, the functions that fill in a gap with a model that was trained with `orders`."""
@@ -208,13 +210,14 @@ class Filler:
         """Fill in as many tokens as were removed, from left to right, without the text after the gap."""
         ids = torch.tensor([gap.ids[: gap.start] + [self.model.config.mask_token_id] * gap.length])
         # Packed text continues after end-of-text, so generation must not stop there.
-        filled = self.model.generate(ids, order="left_to_right", do_sample=False, stop_at_eos=False)
+        filled = self.model.generate(ids, order="left_to_right", stop_at_eos=False, **self.settings)
         return filled[0, gap.start :].tolist()
 
     def by_whole_text(self, gap: Gap) -> list[int]:
         """Choose the length with the likeliest whole text, as `infill` does. Return the tokens filled in."""
         ids = torch.tensor(gap.with_tokens([self.model.config.mask_token_id]))
-        output = self.model.infill(ids, range(1, self.max_length + 1), self.padded_length, **GREEDY)
+        lengths = range(1, self.max_length + 1)
+        output = self.model.infill(ids, lengths, self.padded_length, order="confidence", do_sample=False)
         return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()
 
     def by_surroundings(self, gap: Gap) -> list[int]:
@@ -245,7 +248,8 @@ class Filler:
             pad_sequence(rows, batch_first=True),
             attention_mask=pad_sequence([torch.ones_like(row) for row in rows], batch_first=True),
             return_dict_in_generate=True,
-            **GREEDY,
+            order="confidence",
+            **self.settings,
         )
         log_probs = output.token_logprobs.sum(dim=1)
         return [

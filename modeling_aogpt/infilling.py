@@ -90,8 +90,9 @@ class AnyOrderInfillingMixin:
             lengths (sequence of `int`, or one such sequence for each gap, defaults to `range(1, 9)`): Numbers of tokens
                 that a gap may have.
             padded_length (`int`, *optional*): Length to which the text is padded with `config.eos_token_id`. Needed if
-                the model was trained on documents with such padding. Without it, a gap at the end of the text must have
-                a single length, because no token after the gap shows where it ends.
+                the model was trained on documents with such padding. The gaps then contain no end-of-text. Without
+                `padded_length`, a gap at the end of the text must have a single length, because no token after the gap
+                shows where it ends.
             generator (`torch.Generator`, *optional*): Source of randomness, for reproducible results.
             tokenizer (`PreTrainedTokenizerBase`, *optional*): Tokenizer of the model. Needed for strings.
             attention_mask (`torch.Tensor`, *optional*): Mask that tokenizers return for one text. It must be 1
@@ -140,10 +141,12 @@ class AnyOrderInfillingMixin:
             candidate_ids.append(
                 [self._insert_masks(segments, candidate, padded_length) for candidate in candidates[-1]]
             )
-        log_probs = self._score_candidates(candidate_ids)
+        # End-of-text in a gap at the end of a document would make the same text as a shorter gap.
+        excluded = [] if padded_length is None else self._end_of_text_ids()
+        log_probs = self._score_candidates(candidate_ids, excluded)
         best = [int(values.argmax()) for values in log_probs]
         chosen = [ids[index] for ids, index in zip(candidate_ids, best, strict=True)]
-        filled = self._fill_in(chosen, generator, **kwargs)
+        filled = self._fill_in(chosen, generator, excluded, **kwargs)
         outputs = [
             InfillingOutput(
                 sequences=sequences if isinstance(text, str) else sequences.to(text.device),
@@ -235,21 +238,27 @@ class AnyOrderInfillingMixin:
         ids = list(segments[0])
         for length, segment in zip(lengths, segments[1:], strict=True):
             ids += [self.config.mask_token_id] * length + segment
-        eos = self.config.eos_token_id
-        padding = [eos[0] if isinstance(eos, list) else eos] * ((padded_length or 0) - len(ids))
-        return torch.tensor(ids + padding)
+        num_padding = 0 if padded_length is None else padded_length - len(ids)
+        return torch.tensor(ids + self._end_of_text_ids()[:1] * num_padding)
 
-    def _score_candidates(self, candidate_ids: list[list[torch.LongTensor]]) -> list[torch.Tensor]:
+    def _end_of_text_ids(self) -> list[int]:
+        eos = self.config.eos_token_id
+        return list(eos) if isinstance(eos, list) else [eos]
+
+    def _score_candidates(self, candidate_ids: list[list[torch.LongTensor]], excluded: list[int]) -> list[torch.Tensor]:
         """
         Return, for each text, the log-probability (candidates,) of each candidate, as in `InfillingOutput.log_probs`.
 
-        `candidate_ids` contains, for each text, the ids (n,) of each candidate, with masks in the gaps.
+        `candidate_ids` contains, for each text, the ids (n,) of each candidate, with masks in the gaps, which are not
+        filled in with `excluded` ids.
         """
         candidates = list(chain.from_iterable(candidate_ids))
         ids, is_token = (
             pad_sequence(rows, batch_first=True) for rows in (candidates, [torch.ones_like(row) for row in candidates])
         )
-        greedy = AnyOrderGenerationConfig(order="confidence", do_sample=False, stop_at_eos=False)
+        greedy = AnyOrderGenerationConfig(
+            order="confidence", do_sample=False, stop_at_eos=False, suppress_tokens=excluded or None
+        )
         scores, batch_size = [], max(ROWS_PER_PASS // ids.shape[1], 1)
         for part, attention_mask in zip(ids.split(batch_size), is_token.split(batch_size), strict=True):
             filled = self.generate(part, generation_config=greedy, attention_mask=attention_mask)
@@ -258,9 +267,18 @@ class AnyOrderInfillingMixin:
         return [values.log_softmax(dim=0) for values in torch.cat(scores).split(list(map(len, candidate_ids)))]
 
     def _fill_in(
-        self, texts: list[torch.LongTensor], generator: torch.Generator | None, **kwargs: object
+        self, texts: list[torch.LongTensor], generator: torch.Generator | None, excluded: list[int], **kwargs: object
     ) -> list[torch.LongTensor]:
-        """Fill in the masks of each text (n,), and return samples (num_return_sequences, n) of each text."""
+        """
+        Fill in the masks of each text (n,), and return samples (num_return_sequences, n) of each text.
+
+        The samples do not contain `excluded` ids, in addition to those that the arguments of `generate` exclude.
+        """
+        if excluded:
+            config = kwargs.get("generation_config") or self.generation_config
+            suppressed = kwargs.get("suppress_tokens", config.suppress_tokens) or []
+            if isinstance(suppressed, list | tuple):  # otherwise, `generate` raises an error
+                kwargs["suppress_tokens"] = [*excluded, *suppressed]
         kwargs |= {"max_length": None, "max_new_tokens": None, "return_dict_in_generate": False, "stop_at_eos": False}
         if len({len(text) for text in texts}) > 1:
             kwargs["attention_mask"] = pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)

@@ -103,7 +103,8 @@ def test_lengths_are_chosen_by_several_rules(model: AOGPTForAnyOrderLM, padded_l
     filler, gap, fillings, scores = Filler(model, padded_length, max_length=4), Gap([3, 1, 4, 5], 1, 2), [], []
     for count in range(1, 5):
         ids = torch.tensor([[3, *[MASK] * count, 5, *[EOS] * ((padded_length or count + 2) - count - 2)]])
-        output = model.generate(ids, order="confidence", do_sample=False, return_dict_in_generate=True)
+        settings = {"order": "confidence", "do_sample": False, "suppress_tokens": [EOS] if padded_length else None}
+        output = model.generate(ids, return_dict_in_generate=True, **settings)
         around = (ids != MASK).long()
         scores.append(
             model.conditional_log_likelihood(ids, around, context=torch.zeros_like(ids)).log_likelihood.item()

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Gaps of unknown length."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import product
 
 import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from modeling_aogpt import AOGPTForAnyOrderLM, infilling
+from modeling_aogpt import AnyOrderGenerationConfig, AOGPTForAnyOrderLM, infilling
 from modeling_aogpt.infilling import combine_lengths
 from tests.references import conditional, random_model, seeded
 
@@ -21,12 +21,15 @@ def model() -> AOGPTForAnyOrderLM:
     return random_model(eos_token_id=EOS)
 
 
-def log_likelihood_of_filled(model: AOGPTForAnyOrderLM, row: list[int]) -> float:
+def log_likelihood_of_filled(model: AOGPTForAnyOrderLM, row: list[int], excluded: list[int]) -> float:
     """Fill in the masks of a row by confidence, and return the log-likelihood from left to right, by full passes."""
     context = tuple((position, token) for position, token in enumerate(row) if token != MASK)
     while len(context) < len(row):
         masked = set(range(len(row))) - {position for position, _ in context}
         predictions = {position: conditional(model, context, position, len(row)) for position in masked}
+        for probabilities in predictions.values():
+            probabilities[excluded] = 0
+            probabilities /= probabilities.sum()
         position = max(masked, key=lambda position: predictions[position].max())
         context += ((position, int(predictions[position].argmax())),)
     text = tuple(sorted(context))
@@ -35,8 +38,10 @@ def log_likelihood_of_filled(model: AOGPTForAnyOrderLM, row: list[int]) -> float
     )  # fmt: skip
 
 
-def expected_log_probs(model: AOGPTForAnyOrderLM, rows: Iterable[list[int]]) -> torch.Tensor:
-    scores = [log_likelihood_of_filled(model, row) for row in rows]
+def expected_log_probs(
+    model: AOGPTForAnyOrderLM, rows: Iterable[list[int]], excluded: Sequence[int] = ()
+) -> torch.Tensor:
+    scores = [log_likelihood_of_filled(model, row, list(excluded)) for row in rows]
     return torch.tensor(scores, dtype=torch.float64).log_softmax(0)
 
 
@@ -61,14 +66,30 @@ def test_the_comparison_ignores_the_settings_of_the_model(
     torch.testing.assert_close(model.infill(ids).log_probs, expected)
 
 
-@pytest.mark.parametrize("eos_token_id", [EOS, [EOS, 9]])
-def test_padding_is_part_of_the_text(eos_token_id: int | list[int]) -> None:
-    """It ends the text, so a longer gap leaves less of it."""
+@pytest.mark.parametrize(("eos_token_id", "excluded"), [(EOS, [EOS]), ([EOS, 9], [EOS, 9])])
+def test_padding_is_part_of_the_text(eos_token_id: int | list[int], excluded: list[int]) -> None:
+    """It ends the text, so a longer gap leaves less of it, and contains no end-of-text."""
     model = random_model(eos_token_id=eos_token_id)
     output = model.infill(torch.tensor([[MASK, 4, 5]]), lengths=[1, 3], padded_length=7)
     rows = ([MASK, 4, 5, EOS, EOS, EOS, EOS], [MASK, MASK, MASK, 4, 5, EOS, EOS])
-    torch.testing.assert_close(output.log_probs, expected_log_probs(model, rows))
+    torch.testing.assert_close(output.log_probs, expected_log_probs(model, rows, excluded))
     assert output.sequences.shape == (1, 7)
+
+
+@pytest.mark.parametrize("source", ["argument", "generation_config", "model.generation_config"])
+def test_gaps_of_padded_texts_contain_no_end_of_text(source: str, model: AOGPTForAnyOrderLM) -> None:
+    kwargs = {"num_return_sequences": 200, "temperature": 5.0}
+    if source == "argument":
+        kwargs["suppress_tokens"] = [7, 8]
+    elif source == "generation_config":
+        kwargs["generation_config"] = AnyOrderGenerationConfig(suppress_tokens=[7, 8])
+    else:
+        model.generation_config.suppress_tokens = [7, 8]
+    ids = torch.tensor([3, MASK])
+    padded = model.infill(ids, lengths=[3], padded_length=6, generator=seeded(), **kwargs).sequences
+    assert set(padded[:, 1:4].flatten().tolist()) == set(range(MASK)) - {EOS, 7, 8}
+    packed = model.infill(ids, lengths=[3], generator=seeded(), **kwargs).sequences
+    assert set(packed[:, 1:].flatten().tolist()) == set(range(MASK)) - {7, 8}
 
 
 def test_lengths_of_several_holes_are_chosen_together(model: AOGPTForAnyOrderLM) -> None:

@@ -135,6 +135,9 @@ class Linear(nn.Linear):
     uses it too. Packed weights reduce oneDNN's time further. In float32, packed weights take 50 % of the time of
     unpacked weights for 4 rows, 75 % for 16 rows, 95 % for many rows, and 100 % for a single row. In bfloat16, they
     also take 50 % for a single row.
+
+    Models are made with `nn.Linear`, because Transformers quantizes only modules of exactly this class. `use_onednn`
+    then changes the class.
     """
 
     packed_weight: torch.Tensor | None = None  # the weight in oneDNN's layout, set by `pack_weights`
@@ -147,6 +150,13 @@ class Linear(nn.Linear):
         is_faster = self.packed_weight is not None and gains_from_packing(self.weight.dtype, num_rows)
         weight = self.packed_weight if is_faster else self.weight
         return torch.ops.mkldnn._linear_pointwise(hidden_states, weight, self.bias, "none", [], "")
+
+
+def use_onednn(model: nn.Module) -> None:
+    """Change the class of all linear layers on a CPU from `nn.Linear` to `Linear`."""
+    for layer in model.modules():
+        if type(layer) is nn.Linear and layer.weight.is_cpu:
+            layer.__class__ = Linear
 
 
 def uses_onednn(hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> bool:

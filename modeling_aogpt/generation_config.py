@@ -255,15 +255,25 @@ class AnyOrderGenerationConfig(GenerationConfig):
             return config
         if not isinstance(config, GenerationConfig):
             raise TypeError(f"`generation_config` must be a GenerationConfig, but has type {type(config).__name__}.")
-        return cls(**config.to_diff_dict())
+        settings = config.to_diff_dict()
+        if isinstance(getattr(config, "order", None), torch.Tensor):  # `to_diff_dict` may have made it a list
+            settings["order"] = config.order
+        return cls(**settings)
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """Return the fields that differ from the defaults. An order that is a tensor becomes nested lists."""
-        defaults = type(self)().to_dict()
+        """
+        Return the fields that differ from the defaults. An order that is a tensor becomes nested lists.
+
+        With several samples, `do_sample` is always included, because Transformers, whose default is False, does not
+        load several samples without it.
+        """
+        defaults, included = type(self)().to_dict(), {"transformers_version"}
+        if self.num_return_sequences > 1:
+            included.add("do_sample")
         return {
             name: value.tolist() if isinstance(value, torch.Tensor) else value
             for name, value in self.to_dict().items()
-            if name == "transformers_version" or name not in defaults or value != defaults[name]
+            if name in included or name not in defaults or value != defaults[name]
         }
 
     @property

@@ -142,7 +142,8 @@ class AnyOrderInfillingMixin:
                 [self._insert_masks(segments, candidate, padded_length) for candidate in candidates[-1]]
             )
         # End-of-text in a gap at the end of a document would make the same text as a shorter gap.
-        excluded = [] if padded_length is None else self._end_of_text_ids()
+        eos = [] if padded_length is None else self._end_of_text_ids()
+        excluded = [token for token in eos if token < self.config.num_valid_tokens]
         log_probs = self._score_candidates(candidate_ids, excluded)
         best = [int(values.argmax()) for values in log_probs]
         chosen = [ids[index] for ids, index in zip(candidate_ids, best, strict=True)]

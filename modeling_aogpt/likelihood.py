@@ -504,7 +504,9 @@ class RowScorer(Scorer):
         self, order: torch.LongTensor, num_context: torch.LongTensor, branches: torch.LongTensor, num_permutations: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """
-        Return log(mean of p) and the mean of log p over random permutations of the context, both (batch, rows).
+        Return log(mean of p) and the mean of log p over random permutations of the context.
+
+        Both have shape (batch, rows), and are 0 outside branches.
 
         `order` and `branches` are as in [`score`], for one copy of the batch. The context of a sequence is its first
         `num_context` (batch,) rows.
@@ -518,7 +520,8 @@ class RowScorer(Scorer):
             scores = self.score(torch.cat(permuted), branches.repeat(number, 1)).view(number, *order.shape)
             log_sum = torch.logaddexp(log_sum, scores.logsumexp(dim=0))
             sum_of_logs += scores.sum(dim=0)
-        return log_sum - math.log(num_permutations), sum_of_logs / num_permutations
+        log_mean = (log_sum - math.log(num_permutations)).masked_fill(branches < 0, 0.0)
+        return log_mean, sum_of_logs / num_permutations
 
     def score_ensemble(
         self,

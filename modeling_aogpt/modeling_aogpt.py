@@ -30,7 +30,7 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_aogpt import AOGPTConfig
 from .decoding_state import CachedDecodingState
-from .devices import Linear, avoid_single_query, prepare_mask, product_dtype, without_cudnn_attention
+from .devices import Linear, avoid_single_query, prepare_mask, product_dtype, use_onednn, without_cudnn_attention
 from .generation import AnyOrderGenerationMixin, warn_if_started
 from .generation_config import AnyOrderGenerationConfig
 from .head_loss import head_loss
@@ -127,10 +127,10 @@ class AOGPTAttention(nn.Module):
         query_size, key_size = (
             heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads)
         )
-        self.q_proj = Linear(config.hidden_size, query_size, bias=config.attention_bias)
-        self.k_proj = Linear(config.hidden_size, key_size, bias=config.attention_bias)
-        self.v_proj = Linear(config.hidden_size, key_size, bias=config.attention_bias)
-        self.o_proj = Linear(query_size, config.hidden_size, bias=config.attention_output_bias)
+        self.q_proj = nn.Linear(config.hidden_size, query_size, bias=config.attention_bias)
+        self.k_proj = nn.Linear(config.hidden_size, key_size, bias=config.attention_bias)
+        self.v_proj = nn.Linear(config.hidden_size, key_size, bias=config.attention_bias)
+        self.o_proj = nn.Linear(query_size, config.hidden_size, bias=config.attention_output_bias)
         self.o_proj.writes_to_residual = True
         self.q_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
         self.k_norm = nn.RMSNorm(config.head_dim, eps=config.norm_eps) if config.qk_norm else nn.Identity()
@@ -185,10 +185,10 @@ class AOGPTMLP(nn.Module):
     def __init__(self, config: AOGPTConfig) -> None:
         super().__init__()
         sizes = config.hidden_size, config.intermediate_size
-        self.gate_proj = Linear(*sizes, bias=config.mlp_bias) if config.gated_mlp else None
-        self.up_proj = Linear(*sizes, bias=config.mlp_bias)
+        self.gate_proj = nn.Linear(*sizes, bias=config.mlp_bias) if config.gated_mlp else None
+        self.up_proj = nn.Linear(*sizes, bias=config.mlp_bias)
         self.act_fn = ACT2FN[config.hidden_act]
-        self.down_proj = Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=config.mlp_bias)
         self.down_proj.writes_to_residual = True
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
@@ -204,7 +204,7 @@ class TargetModulation(nn.Module):
     def __init__(self, config: AOGPTConfig, num_vectors: int) -> None:
         super().__init__()
         self.num_vectors = num_vectors
-        self.proj = Linear(config.target_embedding_size, num_vectors * config.hidden_size)
+        self.proj = nn.Linear(config.target_embedding_size, num_vectors * config.hidden_size)
 
     def forward(
         self, conditions: torch.Tensor | None, targets: torch.LongTensor, table: torch.Tensor | None = None
@@ -311,6 +311,12 @@ class AOGPTPreTrainedModel(PreTrainedModel):
     _supports_attention_backend = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": AOGPTLayer, "attentions": AOGPTAttention}
+
+    def train(self, mode: bool = True) -> "AOGPTPreTrainedModel":
+        """Switch to training mode or, with False, to evaluation mode, as in PyTorch. Return the model."""
+        if not mode:
+            use_onednn(self)
+        return super().train(mode)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -543,7 +549,7 @@ class AOGPTWithHead(AOGPTPreTrainedModel):
     def __init__(self, config: AOGPTConfig) -> None:
         super().__init__(config)
         self.model = self.model_class(config)
-        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=config.lm_head_bias)
         self.post_init()
         if isinstance(self, AnyOrderGenerationMixin):  # Transformers before 5.13 does not use generation_config_class
             self.generation_config = AnyOrderGenerationConfig.from_model_config(config)

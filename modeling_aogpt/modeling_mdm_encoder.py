@@ -18,7 +18,6 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_aogpt import MDMEncoderConfig
 from .decoding_state import EncoderDecodingState
-from .devices import Linear
 from .generation import AnyOrderGenerationMixin
 from .inference import inference_method
 from .likelihood import (
@@ -66,16 +65,16 @@ class SigmaEmbedding(nn.Module):
 
     def __init__(self, config: MDMEncoderConfig) -> None:
         super().__init__()
-        self.up_proj = Linear(NUM_SINUSOIDS, config.target_embedding_size)
-        self.down_proj = Linear(config.target_embedding_size, config.target_embedding_size)
+        self.up_proj = nn.Linear(NUM_SINUSOIDS, config.target_embedding_size)
+        self.down_proj = nn.Linear(config.target_embedding_size, config.target_embedding_size)
 
-    def forward(self, sigma: torch.Tensor) -> torch.Tensor:
-        """Return the embedding (batch, target_embedding_size) of noise levels (batch,)."""
+    def forward(self, sigma: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Return the embedding (batch, target_embedding_size) of noise levels (batch,), computed in `dtype`."""
         half = NUM_SINUSOIDS // 2
-        sigma = sigma.to(torch.promote_types(self.up_proj.weight.dtype, torch.float32))
+        sigma = sigma.to(torch.promote_types(dtype, torch.float32))
         exponents = torch.arange(half, device=sigma.device, dtype=sigma.dtype) / half
         angles = sigma[:, None] * MAX_PERIOD**-exponents
-        sinusoids = torch.cat((angles.cos(), angles.sin()), dim=-1).to(self.up_proj.weight.dtype)
+        sinusoids = torch.cat((angles.cos(), angles.sin()), dim=-1).to(dtype)
         return self.down_proj(F.silu(self.up_proj(sinusoids)))
 
 
@@ -145,7 +144,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         targets, conditions = positions, None
         sigma = self._prepare_sigma(sigma, input_ids, attention_mask)
         if sigma is not None:  # one condition per sequence, so `targets` are sequence indices
-            conditions = F.silu(self.sigma_embedding(sigma))
+            conditions = F.silu(self.sigma_embedding(sigma, hidden_states.dtype))
             targets = torch.arange(len(sigma), device=sigma.device)[:, None].expand_as(input_ids)
         mask = self._prepare_mask(input_ids, attention_mask)
         hidden_states = self.run_layers(

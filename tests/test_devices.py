@@ -94,6 +94,21 @@ def test_generation_uses_onednn_for_all_linear_layers(dtype: torch.dtype) -> Non
     assert "aten::addmm" not in names
 
 
+@pytest.mark.parametrize(
+    "model",
+    [random_model(), random_model(gated_mlp=True), random_encoder(target_injection="sigma")],
+)
+def test_new_models_can_be_quantized_and_use_onednn_in_evaluation_mode(model: PreTrainedModel) -> None:
+    """Transformers replaces only linear layers whose class is exactly `nn.Linear`, when it makes a model."""
+    model = type(model)(model.config)
+    layers = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    assert layers
+    assert all(type(layer) is torch.nn.Linear for layer in layers)
+    assert all(type(layer) is torch.nn.Linear for layer in model.to("meta").eval().modules() if layer in layers)
+    model.to_empty(device="cpu").eval()
+    assert all(type(layer) is Linear for layer in layers)
+
+
 @needs_onednn
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24)])
@@ -285,7 +300,9 @@ def test_slow_bfloat16_is_warned_about_once(
 
 @pytest.mark.usefixtures("forget_warnings")
 @methods
-@pytest.mark.parametrize(("dtype", "is_supported"), [(torch.float32, False), (torch.bfloat16, True)])
+@pytest.mark.parametrize(
+    ("dtype", "is_supported"), [(torch.float32, False), pytest.param(torch.bfloat16, True, marks=needs_bfloat16)]
+)
 def test_fast_dtypes_are_not_warned_about(
     make: Callable,
     run: Callable,

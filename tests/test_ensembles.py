@@ -236,3 +236,18 @@ def test_short_sequences_have_no_gain_from_random_contexts(length: int, model: A
         for order in itertools.permutations(range(length))
     ]
     assert any(found.item() == pytest.approx(expected, abs=1e-12) for expected in of_orders)
+
+
+@pytest.mark.parametrize("rows_per_pass", [16, 4096])
+def test_tokens_that_are_not_scored_have_a_score_of_zero(rows_per_pass: int) -> None:
+    ids, attention_mask = torch.randint(0, 11, (2, 8), generator=seeded()), torch.ones(2, 8, dtype=torch.long)
+    attention_mask[0, :3] = 0
+    output = random_model().diffusion_log_likelihood(
+        ids,
+        num_times=4,
+        ensemble_size=3,
+        attention_mask=attention_mask,
+        generator=seeded(),
+        rows_per_pass=rows_per_pass,
+    )
+    assert output.token_log_likelihood[0, :3].eq(0).all()

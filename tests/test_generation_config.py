@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
-from modeling_aogpt import AnyOrderGenerationConfig, AOGPTForAnyOrderLM
+from modeling_aogpt import AnyOrderGenerationConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM
 from modeling_aogpt.generation_config import FIELDS, NO_OP_VALUES
 from tests.references import random_encoder, random_model, seeded
 
@@ -214,6 +214,28 @@ def test_damaged_files_are_reported(content: str, error: type[Exception], messag
     (tmp_path / "generation_config.json").write_text(content)
     with pytest.raises(error, match=re.escape(message)):
         AOGPTForAnyOrderLM.from_pretrained(tmp_path)
+
+
+def test_several_samples_are_saved_for_all_classes(tmp_path: Path) -> None:
+    """Without `do_sample`, Transformers does not load a causal LM that returns several sequences."""
+    model = random_model()
+    model.generation_config = AnyOrderGenerationConfig(num_return_sequences=3)
+    model.save_pretrained(tmp_path)
+    assert saved_fields(tmp_path) == {"num_return_sequences": 3, "do_sample": True}
+    causal = AOGPTForCausalLM.from_pretrained(tmp_path, dtype=torch.float64)
+    assert causal.generate(torch.tensor([[3, 1]]), max_new_tokens=2).shape == (3, 4)
+
+
+def test_order_tensors_of_another_class_are_used() -> None:
+    """With `trust_remote_code`, a model has a generation config whose class is a copy of the one of this package."""
+
+    class Copy(GenerationConfig):
+        def to_diff_dict(self) -> dict:
+            return {"order": self.order.tolist()}
+
+    order = torch.arange(11, -1, -1)[None]
+    output = random_model().generate(generation_config=Copy(order=order), return_dict_in_generate=True)
+    assert torch.equal(output.orders, order)
 
 
 def test_order_tensors_work_but_are_not_saved(tmp_path: Path) -> None:

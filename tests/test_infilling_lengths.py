@@ -92,6 +92,12 @@ def test_gaps_of_padded_texts_contain_no_end_of_text(source: str, model: AOGPTFo
     assert set(packed[:, 1:].flatten().tolist()) == set(range(MASK)) - {7, 8}
 
 
+def test_ids_of_end_of_text_that_are_not_text_need_not_be_excluded() -> None:
+    model, ids = random_model(vocab_size=13, num_valid_tokens=11, eos_token_id=[EOS, 12]), torch.tensor([3, MASK])
+    expected = random_model(vocab_size=13, num_valid_tokens=11, eos_token_id=EOS).infill(ids, [1, 2], 6).log_probs
+    assert torch.equal(model.infill(ids, [1, 2], padded_length=6).log_probs, expected)
+
+
 def test_lengths_of_several_holes_are_chosen_together(model: AOGPTForAnyOrderLM) -> None:
     ids = torch.tensor([3, MASK, 4, MASK, 5])
     output = model.infill(ids, lengths=[[1, 3], [2, 4]])

@@ -182,7 +182,7 @@ def test_the_default_noise_level_matches_the_fraction_of_masks() -> None:
 
 
 def test_close_noise_levels_differ_in_bfloat16_too() -> None:
-    first, second = random_encoder("sedd").bfloat16().model.sigma_embedding(torch.tensor([4.0, 4.01]))
+    first, second = random_encoder("sedd").bfloat16().model.sigma_embedding(torch.tensor([4.0, 4.01]), torch.bfloat16)
     assert not torch.equal(first, second)
 
 

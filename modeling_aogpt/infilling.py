@@ -174,7 +174,7 @@ class AnyOrderInfillingMixin:
                     f"The mask token of `tokenizer` ({tokenizer.mask_token!r}) has id {tokenizer.mask_token_id}, but "
                     f"the model's is {self.config.mask_token_id}. Pass the model's tokenizer."
                 )
-            input_ids = tokenizer(input_ids, add_special_tokens=False, return_tensors="pt").input_ids
+            input_ids = torch.tensor(encode_with_masks(input_ids, tokenizer))
         is_tensor = isinstance(input_ids, torch.Tensor)
         if not is_tensor or input_ids.dim() not in (1, 2) or input_ids.numel() != input_ids.shape[-1]:
             given = f"has shape {tuple(input_ids.shape)}" if is_tensor else f"has type {type(input_ids).__name__}"
@@ -286,6 +286,23 @@ class AnyOrderInfillingMixin:
         sequences = self.generate(pad_sequence(texts, batch_first=True), generator=generator, **kwargs)
         samples = sequences.unflatten(0, (len(texts), -1))
         return [samples[number, :, : len(text)] for number, text in enumerate(texts)]
+
+
+def encode_with_masks(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """
+    Return the ids of a text. One space before each mask is dropped, because the token of a word includes it.
+
+    The tokenizer itself drops all whitespace before a mask, also line breaks and indentation. If there is such
+    whitespace, the parts of the text are therefore encoded separately.
+    """
+    *parts, last = text.split(tokenizer.mask_token)
+    parts = [part.removesuffix(" ") for part in parts]
+    if all(part == part.rstrip() for part in parts):
+        return tokenizer(text, add_special_tokens=False).input_ids
+    ids = []
+    for part in parts:
+        ids += [*tokenizer(part, add_special_tokens=False).input_ids, tokenizer.mask_token_id]
+    return ids + tokenizer(last, add_special_tokens=False).input_ids
 
 
 def check_mask_of_text(attention_mask: torch.Tensor, input_ids: object) -> None:

@@ -9,8 +9,9 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from common.tokenization import train_tokenizer
 from modeling_aogpt import AnyOrderGenerationConfig, AOGPTForAnyOrderLM, infilling
-from modeling_aogpt.infilling import combine_lengths
+from modeling_aogpt.infilling import combine_lengths, encode_with_masks
 from tests.references import conditional, random_model, seeded
 
 MASK, EOS = 11, 0
@@ -237,6 +238,22 @@ def test_padding_needs_an_end_of_text(model: AOGPTForAnyOrderLM) -> None:
     model.config.eos_token_id = None
     with pytest.raises(ValueError, match=r"`padded_length` needs `config.eos_token_id`"):
         model.infill(torch.tensor([3, MASK]), padded_length=8)
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("ab <|mask|> cd<|mask|>", ["ab", " cd", ""]),  # the token of a word includes the space before it
+        ("def f():\n    <|mask|>\n", ["def f():\n   ", "\n"]),
+        ("a\n\n<|mask|> b <|mask|>", ["a\n\n", " b", ""]),
+        ("<|mask|>  <|mask|>", ["", " ", ""]),
+    ],
+)
+def test_whitespace_before_a_gap_is_kept_except_for_one_space(text: str, parts: list[str]) -> None:
+    tokenizer = train_tokenizer(["def f():\n    ab cd"], 265)
+    first, *others = (tokenizer.encode(part, add_special_tokens=False) for part in parts)
+    expected = first + [token for part in others for token in (tokenizer.mask_token_id, *part)]
+    assert encode_with_masks(text, tokenizer) == expected
 
 
 def test_a_text_is_filled_in_with_its_tokenizer(

@@ -9,7 +9,7 @@ from accelerate import Accelerator
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
-from modeling_aogpt import AOGPTForAnyOrderLM
+from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from tests.references import random_encoder
 from training.arguments import TrainingArguments
 from training.draws import MaskDraws
@@ -22,13 +22,63 @@ def test_samples_do_not_depend_on_the_global_seed(
     torch.manual_seed(1)
     file = tmp_path / "samples.txt"
     assert read_samples(file) == []
-    write_samples(tiny_model, tiny_tokenizer, count=3, length=8, path=file)
+    write_samples(tiny_model, tiny_tokenizer, count=3, length=8, path=file, training=TrainingArguments())
     texts = read_samples(file)
     assert len(set(texts)) == 3
     assert file.read_text().split(f"\n{'-' * 80}\n") == [*texts[:-1], texts[-1] + "\n"]
     torch.manual_seed(2)
-    write_samples(tiny_model, tiny_tokenizer, count=3, length=8, path=file)
+    write_samples(tiny_model, tiny_tokenizer, count=3, length=8, path=file, training=TrainingArguments())
     assert read_samples(file) == texts
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"orders": "left_to_right"}, {0: [0], 7: [7]}),
+        ({"block_length": 4}, {0: [0, 1, 2, 3], 7: [4, 5, 6, 7]}),
+        ({"stride": 2}, {0: [0, 2, 4, 6], 7: [1, 3, 5, 7]}),
+        ({"orders": "context_first"}, {0: list(range(8)), 7: list(range(8))}),
+    ],
+)
+def test_samples_are_generated_in_orders_of_the_training(
+    settings: dict,
+    expected: dict[int, list[int]],
+    tiny_model: AOGPTForAnyOrderLM,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`expected` are the positions that the first and the last step fill in, in some sample."""
+    outputs = record_outputs(tiny_model, monkeypatch)
+    training = TrainingArguments(**settings, left_to_right_fraction=0.0)
+    write_samples(tiny_model, tiny_tokenizer, 64, 8, tmp_path / "samples.txt", training)
+    orders = outputs[0].orders
+    assert {rank: sorted(set(orders[:, rank].tolist())) for rank in expected} == expected
+
+
+def test_samples_of_a_shared_order_have_the_order_of_the_training(
+    tiny_model: AOGPTForAnyOrderLM,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outputs = record_outputs(tiny_model, monkeypatch)
+    training = TrainingArguments(orders="shared", left_to_right_fraction=0.0, seed=3)
+    write_samples(tiny_model, tiny_tokenizer, 2, 8, tmp_path / "samples.txt", training)
+    collator = DataCollatorForAnyOrderLM(orders="shared", left_to_right_fraction=0.0, seed=3)
+    assert torch.equal(outputs[0].orders, collator([{"input_ids": [1] * 8}] * 2)["orders"])
+
+
+def record_outputs(model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch) -> list:
+    """Return a list to which the outputs of later calls of `generate` are added."""
+    outputs, generate = [], model.generate
+
+    def record(**kwargs: object) -> torch.LongTensor:
+        outputs.append(generate(return_dict_in_generate=True, **kwargs))
+        return outputs[-1].sequences
+
+    monkeypatch.setattr(model, "generate", record)
+    return outputs
 
 
 def test_bits_per_byte_of_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from common.models import Model
 from common.results import ORDER_NAMES, ORDER_SEED
 from common.tokenization import decode
 from modeling_aogpt import AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM, MDMEncoderForMaskedLM
-from training.arguments import TrainingArguments
+from training.arguments import TrainingArguments, order_settings
 from training.draws import MaskDraws
 from training.objectives import MaskedDiffusionObjective
 
@@ -90,10 +90,26 @@ def _encoder_nats(model: MDMEncoderForMaskedLM, sequences: list[list[int]], samp
     return loss.item() * batch["input_ids"].numel()
 
 
-def write_samples(model: Model, tokenizer: PreTrainedTokenizerBase, count: int, length: int, path: Path) -> None:
-    """Generate `count` texts of `length` tokens, and write them to a file."""
-    generator = torch.Generator(model.device).manual_seed(SAMPLE_SEED)
-    sequences = model.generate(num_return_sequences=count, max_length=length, generator=generator)
+def write_samples(
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase,
+    count: int,
+    length: int,
+    path: Path,
+    training: TrainingArguments,
+) -> None:
+    """Generate `count` texts of `length` tokens in orders of the training, and write them to a file."""
+    generator, order = torch.Generator(model.device).manual_seed(SAMPLE_SEED), training.orders
+    if order == "shared":
+        collator = DataCollatorForAnyOrderLM(**order_settings(training), left_to_right_fraction=0.0, seed=training.seed)
+        settings = {"order": collator([{"input_ids": [0] * length}] * count)["orders"]}
+    elif order == "left_to_right":
+        settings = {"order": order}
+    else:
+        settings = {"order": "random", "block_length": training.block_length, "stride": training.stride}
+    sequences = model.generate(
+        num_return_sequences=count, max_length=length, stop_at_eos=False, generator=generator, **settings
+    )
     texts = [decode(ids, tokenizer) for ids in sequences.tolist()]
     write_text(path, SEPARATOR.join(texts) + "\n")
 

@@ -456,7 +456,7 @@ class Pretraining:
             with together(self.accelerator):
                 if self.accelerator.is_main_process and (count := self.training.num_samples):
                     length = self.settings["sequence_length"]
-                    write_samples(self.model, self.data.tokenizer, count, length, self.samples_file)
+                    write_samples(self.model, self.data.tokenizer, count, length, self.samples_file, self.training)
         self.progress.evaluations.append({"step": self.progress.step, **scores})
         kinds = [kind for kind in ORDER_NAMES if kind in scores]
         self.accelerator.log({f"eval/{kind}": scores[kind] for kind in kinds}, step=self.progress.step)

@@ -69,6 +69,7 @@ def render_card(
     dtype: str,
     mask_token: str,
     measurements: list[Measurement] = (),
+    length: int | None = None,
     pad_texts: bool = False,
 ) -> ModelCard:
     """
@@ -83,6 +84,7 @@ def render_card(
         dtype: Data type of the weights.
         mask_token: Mask token of the tokenizer.
         measurements: Results measured with these weights.
+        length: Number of tokens in a training sequence. Defaults to the length of the longest sequence of the model.
         pad_texts: Whether the code examples pad texts with end-of-text. Set it for a model that was trained on padded
             documents; otherwise, the model would continue the texts.
 
@@ -94,11 +96,11 @@ def render_card(
         raise ValueError(f"The keys {', '.join(empty)} of the card have no values. Add values to the YAML file.")
     is_decoder = not isinstance(config, MDMEncoderConfig)
     title = facts.get("title", repo_id.rpartition("/")[2])
-    length = min(config.max_position_embeddings, 64)
+    length = length or config.max_position_embeddings
     metadata = _make_metadata(title, facts, is_decoder, measurements)
     adds_start = config.start_token_id is not None  # a tokenizer such as Llama's would add it a second time
     options = "add_special_tokens=False, " if adds_start else ""
-    options += f'padding="max_length", max_length={config.max_position_embeddings}, ' if pad_texts else ""
+    options += f'padding="max_length", max_length={length}, ' if pad_texts else ""
     values = {
         "title": title,
         "repo_id": repo_id,
@@ -108,14 +110,14 @@ def render_card(
         "mask_token": mask_token,
         "is_decoder": is_decoder,
         "auto_class": "AutoModel" if is_decoder else "AutoModelForMaskedLM",
-        "sample_length": length,
-        "sample_steps": -(-length // 4),
+        "sample_length": min(length, 64),
+        "sample_steps": -(-min(length, 64) // 4),
         "adds_start": adds_start,
         "tokenizer_options": options,
         "text": json.dumps(facts["text"]),
         "infill": json.dumps(facts.get("infill", "{mask} " + facts["text"]).replace("{mask}", mask_token)),
         "gap": json.dumps(f"{mask_token} {facts['text']}"),
-        "gap_options": f", padded_length={config.max_position_embeddings}" if pad_texts else "",
+        "gap_options": f", padded_length={length}" if pad_texts else "",
         "measurements": measurements,
     }
     card = ModelCard.from_template(metadata, template_path=str(HERE / "template.md"), **facts | values)

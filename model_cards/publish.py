@@ -100,14 +100,16 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     if run_results is not None:
         facts = _with_run_facts(facts, card_name, run, run_results)
         measurements = read_run_measurements(run, run_results) + measurements
+    length = run_results["arguments"]["sequence_length"] if run_results else model.config.max_position_embeddings
     card = render_card(
         repo_id,
-        _fit_texts(facts, tokenizer, model.config.max_position_embeddings),
+        _fit_texts(facts, tokenizer, length),
         model.config,
         num_parameters,
         str(model.dtype).removeprefix("torch."),
         tokenizer.mask_token,
         measurements,
+        length,
         pad_texts=run_results is not None and run_results["corpus"]["packing"] == "documents",
     )
     with atomic_folder(folder) as temporary:
@@ -133,8 +135,8 @@ def _fit_texts(facts: dict[str, Any], tokenizer: PreTrainedTokenizerBase, longes
         text = tokenizer.decode(encode(text)[: longest // 2]).strip()
     if (length := len(encode(facts.get("infill", "")))) > longest:
         raise ValueError(
-            f"`infill` of the card must have at most {longest} tokens, the longest sequence of the model, but has "
-            f"{length}. Pass a YAML file with a shorter `infill` as `--card`."
+            f"`infill` of the card must have at most {longest} tokens, the longest sequence of the model or of its "
+            f"training, but has {length}. Pass a YAML file with a shorter `infill` as `--card`."
         )
     return facts | {"text": text}
 

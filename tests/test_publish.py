@@ -121,6 +121,18 @@ def test_the_card_shows_the_measurements_of_the_run(staged: Path) -> None:
     assert card.text.count('padding="max_length", max_length=16, return_tensors') == 2
 
 
+def test_examples_of_the_card_have_the_length_of_the_training(run: Path, tmp_path: Path) -> None:
+    copied = Path(shutil.copytree(run, tmp_path / "run"))
+    results = json.loads((run / "results.json").read_text())
+    results["arguments"]["sequence_length"] = 12  # the model supports 16
+    (copied / "results.json").write_text(json.dumps(results))
+    stage(copied, tmp_path / "staged", card="quickstart")
+    text = ModelCard.load(tmp_path / "staged" / "README.md").text
+    assert text.count("max_length=12, return_tensors") == 2
+    assert "padded_length=12" in text
+    assert "16" not in re.findall(r"length=(\d+)", text)
+
+
 @pytest.fixture
 def run_on_mails(run: Path, tmp_path: Path) -> Path:
     """Return the folder of a run on another corpus, a local file."""

@@ -90,7 +90,7 @@ TASKS = {
 SUMMARY = """# {title}
 
 {num_puzzles} held-out {task}.
-On average, {missing:.1f} tokens are missing. A puzzle is solved if all of these tokens are right.
+On average, {missing:.1f} {unit} are missing. A puzzle is solved if all of them are right.
 
 ![Solved puzzles]({name}.png)
 
@@ -377,6 +377,7 @@ def make_report(results: dict[str, Any]) -> str:
             clues=f"{results['num_clues']} clues" if results["num_clues"] else "minimal: no clue can be removed"
         ),
         missing=results["mean_missing"],
+        unit="cells" if results["task"] == "sudoku" else "tokens",
         num_threads=results["num_threads"],
         decodings=markdown_table(
             ["recipe", "order", "solved", "seeds", "interval", "passes per puzzle", "ms per puzzle"],

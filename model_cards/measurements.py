@@ -120,8 +120,15 @@ def name_corpus(results: dict[str, Any]) -> str:
 
 
 def remove_folders(name: str) -> str:
-    """Return a Hub name unchanged. For a path, return only the last part, because names of folders are private."""
-    return name if is_hub_name(name) and not os.path.isdir(name) else Path(name).name
+    """
+    Return a Hub name unchanged. For a path, return only the last part, because names of folders are private.
+
+    For the model of a run, RUN/model, this is the name of the run.
+    """
+    if is_hub_name(name) and not os.path.isdir(name):
+        return name
+    path = Path(name)
+    return path.parent.name if path.name == "model" and path.parent.name else path.name
 
 
 # -------------------------------------------------------------------------------------------------------- evaluations

@@ -96,6 +96,7 @@ def test_hyperparameters_of_a_run(tmp_path: Path) -> None:
         ("~/customer/mails.txt.gz", "mails.txt.gz"),
         ("customer/*.txt", "*.txt"),
         ("runs/of/somebody", "somebody"),
+        ("runs/mine/model", "mine"),
         ("customer/mails", "mails"),  # an existing folder
     ],
 )

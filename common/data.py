@@ -4,6 +4,7 @@
 
 import logging
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from datasets import Dataset, IterableDataset
@@ -22,6 +23,7 @@ from common.corpora import (
     stream_corpus,
 )
 from common.data_arguments import DataArguments
+from common.results import read_finished_run
 from common.sequences import (
     PackedRows,
     count_left_out_tokens,
@@ -81,6 +83,35 @@ def load_data(arguments: DataArguments) -> Data:
         "bytes_per_token": round(train_facts["bytes"] / train_facts["tokens"], 3),
     }
     return Data(arguments, train_rows, validation_rows, tokenizer, facts)
+
+
+def load_data_of_run(folder: Path) -> Data:
+    """
+    Load the data of a finished run, with the tokenizer of its model.
+
+    Raises:
+        ValueError: If the run is not finished, or if its corpus has changed.
+    """
+    results, arguments = read_finished_run(folder)
+    data = load_data(arguments)
+    check_data_of_run(data, folder, results)
+    return data
+
+
+def check_data_of_run(data: Data, folder: Path, results: dict[str, Any]) -> None:
+    """Raise a `ValueError` unless `data` have the corpus and the tokenizer of a finished run with these `results`."""
+    for name in ("sources", "train", "validation"):
+        then, now = results["corpus"][name], data.facts[name]
+        if then != now:
+            raise ValueError(
+                f"The corpus of {folder} ({data.arguments.name}) has changed since the training: `{name}` was {then}, "
+                f"and is now {now}. Restore the files or, for a built-in corpus, use the same version of Python."
+            )
+    if data.tokenizer.get_vocab() != load_tokenizer(folder / "model").get_vocab():
+        raise ValueError(
+            f"The tokenizer {results['corpus']['tokenizer']!r} differs from that of the model {folder / 'model'}. "
+            "Restore the tokenizer with which the model was trained."
+        )
 
 
 def _open_stream(arguments: DataArguments) -> Data:

@@ -29,7 +29,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
-from common.data import evenly_spaced, load_data
+from common.data import evenly_spaced, load_data_of_run
 from common.files import make_folder, write_json, write_text
 from common.hardware import versions
 from common.models import Model, load_model
@@ -370,10 +370,10 @@ def make_rouge() -> Callable[[str, str], float]:
 
 def held_out_gaps(folder: Path, options: InfillingArguments) -> list[Gap]:
     """Return gaps in the held-out text of a finished run."""
-    _, data = read_finished_run(folder)
-    tokenizer = load_tokenizer(folder / "model")
-    rows, is_padded = load_data(data).validation["input_ids"], data.packing == "documents"
-    room = data.sequence_length if is_padded else max(data.sequence_length - options.max_length, 2)
+    data = load_data_of_run(folder)
+    tokenizer, length = data.tokenizer, data.arguments.sequence_length
+    rows, is_padded = data.validation["input_ids"], data.arguments.packing == "documents"
+    room = length if is_padded else max(length - options.max_length, 2)
     documents = [list(ids[: num_unpadded(ids, tokenizer.eos_token_id)][:room]) for ids in rows]
     drawn = documents, options.num_documents, options.max_gap, options.seed
     return make_sentence_gaps(*drawn, tokenizer) if options.sentences else make_gaps(*drawn, may_be_last=is_padded)

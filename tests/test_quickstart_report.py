@@ -6,7 +6,7 @@ import math
 import random
 import zlib
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ import torch
 from PIL import Image
 from transformers import set_seed
 
-from common.data import load_data
+from common.data import load_data, load_data_of_run
 from common.data_arguments import DataArguments
 from common.reports import make_printable
 from common.results import ORDER_SEED
-from common.tokenization import vocabulary_arguments
+from common.tokenization import train_tokenizer, vocabulary_arguments
 from eval.benchmarks import quickstart_report
 from eval.benchmarks.likelihood_estimators import TRAINING, EstimatorArguments, measure_run
 from eval.benchmarks.likelihood_estimators import main as estimate
@@ -31,6 +31,7 @@ from eval.benchmarks.quickstart_report import (
     make_report,
     mask_words,
 )
+from eval.benchmarks.study_scores import held_out_rows
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, DataCollatorForAnyOrderLM
 from tests.references import remove_weight
 from tests.test_trained_tokenizers import DOCUMENTS
@@ -69,6 +70,7 @@ def run(arguments: DataArguments, tmp_path: Path) -> Path:
     data.tokenizer.save_pretrained(tmp_path / "run" / "model")
     results = {
         "arguments": {name: getattr(model.config, name, 30) for name in TRAINING} | asdict(arguments),
+        "corpus": data.facts,
         "num_parameters": model.num_parameters(),
         "steps": 30,
         "tokens": 30 * 16 * 8,
@@ -94,10 +96,29 @@ def test_missing_weights_are_an_error(measure: Callable[[Path], Any], run: Path)
         measure(run)
 
 
+@pytest.mark.parametrize("load", [load_data_of_run, held_out_rows])
+def test_another_corpus_than_in_training_is_an_error(load: Callable[[Path], Any], run: Path, tmp_path: Path) -> None:
+    (tmp_path / "held_out.txt").write_text("PLUS SIGN\nSPACE\n")
+    with pytest.raises(ValueError, match=r"names.txt\) has changed since the training: `sources` was .*, and is now "):
+        load(run)
+
+
+def test_another_tokenizer_than_in_training_is_an_error(run: Path, arguments: DataArguments, tmp_path: Path) -> None:
+    assert len(load_data_of_run(run).validation) == 14
+    arguments = replace(arguments, tokenizer=str(tmp_path / "tokenizer"))
+    train_tokenizer(DOCUMENTS, 310).save_pretrained(arguments.tokenizer)
+    results = json.loads((run / "results.json").read_text())
+    results |= {"arguments": asdict(arguments), "corpus": load_data(arguments).facts}
+    (run / "results.json").write_text(json.dumps(results))
+    with pytest.raises(ValueError, match=r"The tokenizer '.*' differs from that of the model"):
+        held_out_rows(run)
+
+
 def test_documents_of_fewer_than_three_words_are_an_error(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "held_out.txt").write_text("PLUS SIGN\nSPACE\n")
+    monkeypatch.setattr("common.data.check_data_of_run", lambda *arguments: None)
     monkeypatch.setattr(quickstart_report, "load_pretrained", None)  # the error comes before any work
     with pytest.raises(ValueError, match=r"none of the 2 held-out documents of .*names.txt\) has three words"):
         make_report(run)

@@ -25,7 +25,7 @@ import torch
 from tqdm import tqdm
 
 from common.commands import Options, Parser, command_line, one_line_errors, option
-from common.data import load_data
+from common.data import load_data_of_run
 from common.files import make_folder, read_json, write_json, write_text
 from common.hardware import versions
 from common.models import load_pretrained
@@ -126,7 +126,7 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> float:
 def measure_run(run_dir: Path, arguments: EstimatorArguments) -> dict[str, Any]:
     """Compare the estimators on the model and held-out text of a run. Return the content of RUN-LENGTH-M.json."""
     results, data = read_finished_run(run_dir)
-    rows = load_data(data).validation
+    rows = load_data_of_run(run_dir).validation
     length = data.sequence_length if arguments.length is None else arguments.length
     if not 3 <= length <= data.sequence_length:
         raise ValueError(f"`length` must be between 3 and {data.sequence_length} for this run, but is {length}.")

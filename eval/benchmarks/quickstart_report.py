@@ -28,7 +28,7 @@ from matplotlib.figure import Figure
 from transformers import PreTrainedTokenizerBase
 
 from common.commands import Parser, one_line_errors, option
-from common.data import Data, load_data
+from common.data import Data, load_data_of_run
 from common.files import make_folder, write_json, write_text
 from common.models import load_pretrained
 from common.reports import BLUE, ORANGE, make_printable, markdown_table, save_figure, style_axes, with_error
@@ -80,7 +80,7 @@ def make_report(run: Path) -> dict[str, Any]:
             f"The report needs a run with `packing=documents`, but {run} was trained with "
             f"`packing={arguments.packing}`. Use a run with `packing=documents`."
         )
-    data = load_data(arguments)
+    data = load_data_of_run(run)
     training, held_out = (
         [decode(ids, data.tokenizer) for ids in split["input_ids"][:]] for split in (data.train, data.validation)
     )

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from datasets import IterableDataset
 
-from common.data import Data, evenly_spaced, load_data
+from common.data import Data, check_data_of_run, evenly_spaced, load_data
 from common.data_arguments import DataArguments
 from common.files import read_json, write_json
 from common.models import Model, load_model
@@ -93,9 +93,14 @@ def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]
 
     By default, these are the sequences on which the run was evaluated. `order_seed` is the index of a sequence in the
     held-out text, from which evaluations draw its order.
+
+    Raises:
+        ValueError: If the run is not finished, or if its corpus or tokenizer has changed.
     """
     results, _ = read_finished_run(folder)
-    rows = _load_data(_data_of(folder)).validation
+    data = _load_data(_data_of(folder))
+    check_data_of_run(data, folder, results)
+    rows = data.validation
     numbers = evenly_spaced(len(rows), count or results["evaluations"][-1]["sequences"])
     return rows[numbers] | {"order_seed": numbers}
 

@@ -124,6 +124,19 @@ def test_milestones_are_never_removed(tmp_path: Path) -> None:
     assert [step_of(path) for path in checkpoints_in(tmp_path)] == [5, 10, 11, 12]
 
 
+def test_checkpoints_from_which_an_extended_run_cannot_continue_do_not_count(tmp_path: Path) -> None:
+    for step in (36, 40):  # the run was finished at step 40, and is extended from step 36
+        save(tmp_path, step)
+    writer, kept = CheckpointWriter(tmp_path, 2, resumed_from=36), []
+    for step in (42, 44, 46):
+        writer.save(step, TENSORS, {})
+        kept.append([step_of(path) for path in checkpoints_in(tmp_path)])
+    assert kept == [[36, 42], [42, 44], [44, 46]]
+    save(tmp_path, 41)
+    CheckpointWriter(tmp_path, 3, resumed_from=36).save(45, TENSORS, {})
+    assert [step_of(path) for path in checkpoints_in(tmp_path)] == [41, 44, 45, 46]
+
+
 def test_the_newest_checkpoint_that_fits_is_loaded(tmp_path: Path) -> None:
     for step in (1, 2, 3):
         save(tmp_path, step)

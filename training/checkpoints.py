@@ -78,13 +78,16 @@ class CheckpointWriter:
     Writer of the checkpoints of a run.
 
     A checkpoint becomes visible when it is complete. Older checkpoints are then removed, except for the newest
-    `keep` - 1 and those that `is_milestone` selects. If a checkpoint cannot be written, for instance because the disk
-    is full, all older checkpoints are kept.
+    `keep` - 1 and those that `is_milestone` selects. Checkpoints from which the run cannot continue do not count. (If a
+    run is extended, it continues from the checkpoint before its decay, `resumed_from`.) If a checkpoint cannot be
+    written, for instance because the disk is full, all older checkpoints are kept.
     """
 
     folder: Path
     keep: int
     is_milestone: Callable[[int], bool] = lambda step: False  # whether to keep the checkpoint of a step forever
+    resumed_from: int | None = None  # step of the checkpoint from which the run continued
+    _written: set[int] = field(default_factory=set, init=False)  # steps of the checkpoints written by this writer
     # Path and result of the last checkpoint that `start_saving` has started to write.
     _saving: tuple[Path, Future[Any]] | None = field(default=None, init=False)
 
@@ -131,17 +134,26 @@ class CheckpointWriter:
         """
         Remove checkpoints with lower steps than `newest`. Keep the newest `keep` - 1 of them, and all milestones.
 
-        A checkpoint of the same step in the other format (file or folder) is also removed.
+        A checkpoint of the same step in the other format (file or folder) is also removed. Checkpoints from which the
+        run cannot continue do not count, and are removed as soon as `keep` others exist.
         """
         step, paths = step_of(newest), [path for path in reversed(checkpoints_in(self.folder)) if path != newest]
+        self._written.add(step)
         older = [path for path in paths if step_of(path) < step]
-        removed = [path for path in older[self.keep - 1 :] if not self.is_milestone(step_of(path))]
+        unusable = [path for path in older if self._is_unusable(step_of(path))]
+        usable = [path for path in older if path not in unusable]
+        removed = usable[self.keep - 1 :] + (unusable if len(usable) >= self.keep - 1 else [])
+        removed = [path for path in removed if not self.is_milestone(step_of(path))]
         for path in [*removed, *(path for path in paths if step_of(path) == step)]:
             try:
                 remove_atomically(path)
             except OSError as error:  # the new checkpoint is complete, so training can continue
                 left = path if path.exists() else temporary_path(path)  # `remove_atomically` renames it first
                 logger.warning("The old checkpoint %s could not be removed. Remove it yourself. (%s)", left, error)
+
+    def _is_unusable(self, step: int) -> bool:
+        """Return whether the checkpoint of a step is newer than the one from which the run continued, and not ours."""
+        return self.resumed_from is not None and step > self.resumed_from and step not in self._written
 
     def _not_written(self, path: Path, error: BaseException) -> OSError:
         try:

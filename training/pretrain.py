@@ -222,7 +222,10 @@ class Pretraining:
         for group, parameters in zip(self.optimizer.param_groups, parameter_groups(self.model), strict=True):
             group["params"] = parameters
         self.ema = ExponentialMovingAverage(self.model, training.ema_decay)  # after `prepare`, which shards
-        self.checkpoints = CheckpointWriter(training.output_dir, training.save_total_limit, self.is_milestone)
+        resumed_from = None if checkpoint is None else checkpoint.step
+        self.checkpoints = CheckpointWriter(
+            training.output_dir, training.save_total_limit, self.is_milestone, resumed_from
+        )
         if checkpoint is not None:
             self._resume(checkpoint)
 

@@ -128,6 +128,7 @@ def test_held_out_text_is_judged(
     finished = {"arguments": {"tokenizer": None}}, DataArguments(corpus=["names"])
     monkeypatch.setattr(study_scores, "read_finished_run", lambda run: finished)
     monkeypatch.setattr(study_scores, "load_data", lambda arguments: data)
+    monkeypatch.setattr(study_scores, "check_data_of_run", lambda *arguments: None)
     study_scores._load_data.cache_clear()
     arguments = SpeedQualityArguments(tmp_path, judge, [1], ["decoder"], tmp_path / "run", num_samples=3, device="cpu")
     for length, judged in ((3, [2, 3]), (5, [2, 3, 13])):  # without padding

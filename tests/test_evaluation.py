@@ -1,6 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,54 +32,54 @@ def test_samples_do_not_depend_on_the_global_seed(
     assert read_samples(file) == texts
 
 
+@pytest.fixture
+def draw_sample_orders(
+    tiny_model: AOGPTForAnyOrderLM,
+    tiny_tokenizer: PreTrainedTokenizerFast,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[..., torch.LongTensor]:
+    """Return a function that writes samples of 8 tokens, and returns the orders in which they were generated."""
+
+    def draw(count: int, **settings: object) -> torch.LongTensor:
+        outputs, generate = [], tiny_model.generate
+
+        def record(**kwargs: object) -> torch.LongTensor:
+            outputs.append(generate(return_dict_in_generate=True, **kwargs))
+            return outputs[-1].sequences
+
+        monkeypatch.setattr(tiny_model, "generate", record)
+        training = TrainingArguments(**settings, left_to_right_fraction=0.0)
+        write_samples(tiny_model, tiny_tokenizer, count, 8, tmp_path / "samples.txt", training)
+        return outputs[0].orders
+
+    return draw
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
         ({"orders": "left_to_right"}, {0: [0], 7: [7]}),
+        ({"orders": "left_to_right", "stride": 4}, {0: [0], 1: [4], 7: [7]}),
         ({"block_length": 4}, {0: [0, 1, 2, 3], 7: [4, 5, 6, 7]}),
         ({"stride": 2}, {0: [0, 2, 4, 6], 7: [1, 3, 5, 7]}),
         ({"orders": "context_first"}, {0: list(range(8)), 7: list(range(8))}),
     ],
 )
 def test_samples_are_generated_in_orders_of_the_training(
-    settings: dict,
-    expected: dict[int, list[int]],
-    tiny_model: AOGPTForAnyOrderLM,
-    tiny_tokenizer: PreTrainedTokenizerFast,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    settings: dict, expected: dict[int, list[int]], draw_sample_orders: Callable[..., torch.LongTensor]
 ) -> None:
-    """`expected` are the positions that the first and the last step fill in, in some sample."""
-    outputs = record_outputs(tiny_model, monkeypatch)
-    training = TrainingArguments(**settings, left_to_right_fraction=0.0)
-    write_samples(tiny_model, tiny_tokenizer, 64, 8, tmp_path / "samples.txt", training)
-    orders = outputs[0].orders
+    """`expected` contains, for some ranks, the positions that have this rank in any of the samples."""
+    orders = draw_sample_orders(64, **settings)
     assert {rank: sorted(set(orders[:, rank].tolist())) for rank in expected} == expected
 
 
 def test_samples_of_a_shared_order_have_the_order_of_the_training(
-    tiny_model: AOGPTForAnyOrderLM,
-    tiny_tokenizer: PreTrainedTokenizerFast,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    draw_sample_orders: Callable[..., torch.LongTensor],
 ) -> None:
-    outputs = record_outputs(tiny_model, monkeypatch)
-    training = TrainingArguments(orders="shared", left_to_right_fraction=0.0, seed=3)
-    write_samples(tiny_model, tiny_tokenizer, 2, 8, tmp_path / "samples.txt", training)
     collator = DataCollatorForAnyOrderLM(orders="shared", left_to_right_fraction=0.0, seed=3)
-    assert torch.equal(outputs[0].orders, collator([{"input_ids": [1] * 8}] * 2)["orders"])
-
-
-def record_outputs(model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch) -> list:
-    """Return a list to which the outputs of later calls of `generate` are added."""
-    outputs, generate = [], model.generate
-
-    def record(**kwargs: object) -> torch.LongTensor:
-        outputs.append(generate(return_dict_in_generate=True, **kwargs))
-        return outputs[-1].sequences
-
-    monkeypatch.setattr(model, "generate", record)
-    return outputs
+    expected = collator([{"input_ids": [1] * 8}] * 2)["orders"]
+    assert torch.equal(draw_sample_orders(2, orders="shared", seed=3), expected)
 
 
 def test_bits_per_byte_of_an_encoder(monkeypatch: pytest.MonkeyPatch) -> None:

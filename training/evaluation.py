@@ -99,14 +99,13 @@ def write_samples(
     training: TrainingArguments,
 ) -> None:
     """Generate `count` texts of `length` tokens in orders of the training, and write them to a file."""
-    generator, order = torch.Generator(model.device).manual_seed(SAMPLE_SEED), training.orders
-    if order == "shared":
+    generator = torch.Generator(model.device).manual_seed(SAMPLE_SEED)
+    if training.orders == "shared":
         collator = DataCollatorForAnyOrderLM(**order_settings(training), left_to_right_fraction=0.0, seed=training.seed)
         settings = {"order": collator([{"input_ids": [0] * length}] * count)["orders"]}
-    elif order == "left_to_right":
-        settings = {"order": order}
     else:
-        settings = {"order": "random", "block_length": training.block_length, "stride": training.stride}
+        order = "left_to_right" if training.orders == "left_to_right" else "random"
+        settings = {"order": order, "block_length": training.block_length, "stride": training.stride}
     sequences = model.generate(
         num_return_sequences=count, max_length=length, stop_at_eos=False, generator=generator, **settings
     )

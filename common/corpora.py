@@ -100,7 +100,7 @@ def _load_built_in(arguments: DataArguments) -> dict[str, Dataset]:
 
 
 def _make_texts(function: Callable[[], Iterator[tuple[str, str]]]) -> Iterator[tuple[str, str]]:
-    """Return the pairs (key, text) of a built-in corpus. Puzzles, which take minutes, are made once and then cached."""
+    """Return the pairs (key, text) of a built-in corpus. Those of Sudoku, which take minutes to make, are cached."""
     if getattr(function, "func", None) is not sudoku.training_texts:
         return function()
     version = hash_file(Path(sudoku.__file__)), platform.python_version()
@@ -111,7 +111,7 @@ def _make_texts(function: Callable[[], Iterator[tuple[str, str]]]) -> Iterator[t
 def _make_pairs(
     function: Callable[[], Iterator[tuple[str, str]]], version: tuple[str, str]
 ) -> Iterator[dict[str, str]]:
-    """Yield rows of pairs (key, text). The cache depends on the arguments: the function and the version of its code."""
+    """Yield the pairs as rows. `datasets` identifies them in its cache by the arguments, so `version` is not used."""
     return ({"key": key, "text": text} for key, text in function())
 
 

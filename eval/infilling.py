@@ -184,7 +184,7 @@ class Filler:
 
     def __init__(self, model: Model, padded_length: int | None, max_length: int) -> None:
         self.model, self.padded_length, self.max_length = model, padded_length, max_length
-        # No document contains end-of-text. Packed text can contain it, also in a gap.
+        # A padded document has no end-of-text before its padding. In packed text, a gap can contain end-of-text.
         excluded = None if padded_length is None else [model.config.eos_token_id]
         self.settings = {"do_sample": False, "suppress_tokens": excluded}
 

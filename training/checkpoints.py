@@ -78,8 +78,8 @@ class CheckpointWriter:
     Writer of the checkpoints of a run.
 
     A checkpoint becomes visible when it is complete. Older checkpoints are then removed, except for the newest
-    `keep` - 1 and those that `is_milestone` selects. Checkpoints from which the run cannot continue do not count. (If a
-    run is extended, it continues from the checkpoint before its decay, `resumed_from`.) If a checkpoint cannot be
+    `keep` - 1 and those that `is_milestone` selects. Checkpoints from which the run cannot continue are removed first.
+    (If a run is extended, it continues from the checkpoint before its decay, `resumed_from`.) If a checkpoint cannot be
     written, for instance because the disk is full, all older checkpoints are kept.
     """
 
@@ -135,15 +135,13 @@ class CheckpointWriter:
         Remove checkpoints with lower steps than `newest`. Keep the newest `keep` - 1 of them, and all milestones.
 
         A checkpoint of the same step in the other format (file or folder) is also removed. Checkpoints from which the
-        run cannot continue do not count, and are removed as soon as `keep` others exist.
+        run cannot continue are removed first.
         """
         step, paths = step_of(newest), [path for path in reversed(checkpoints_in(self.folder)) if path != newest]
         self._written.add(step)
         older = [path for path in paths if step_of(path) < step]
-        unusable = [path for path in older if self._is_unusable(step_of(path))]
-        usable = [path for path in older if path not in unusable]
-        removed = usable[self.keep - 1 :] + (unusable if len(usable) >= self.keep - 1 else [])
-        removed = [path for path in removed if not self.is_milestone(step_of(path))]
+        older.sort(key=lambda path: self._is_unusable(step_of(path)))  # stable: from new to old, then unusable ones
+        removed = [path for path in older[self.keep - 1 :] if not self.is_milestone(step_of(path))]
         for path in [*removed, *(path for path in paths if step_of(path) == step)]:
             try:
                 remove_atomically(path)

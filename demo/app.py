@@ -121,7 +121,7 @@ def encode(
     """
     length, is_end = min(model.config.max_position_embeddings, MAX_LENGTH), ending == "end"
     text = re.sub(rf"\\([{BLANK}\\])|{BLANK}", lambda match: match[1] or tokenizer.mask_token, text)
-    ids = tokenizer(text, add_special_tokens=False).input_ids if text else []
+    ids = encode_with_masks(text, tokenizer)
     if longest_gap > 1 and tokenizer.mask_token_id in ids:
         ids = _choose_lengths(model, ids, longest_gap, length if is_end else None)
     if len(ids) > length:
@@ -133,6 +133,18 @@ def encode(
             f'The text has nothing to fill in. Write {BLANK} for each missing token, or choose "more text" below.'
         )
     return torch.tensor([ids])
+
+
+def encode_with_masks(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the ids of a text with masks, as `infill` does: only one space before a mask is dropped."""
+    *parts, last = text.split(tokenizer.mask_token)
+    parts = [part.removesuffix(" ") for part in parts]
+    if all(part == part.rstrip() for part in parts):
+        return tokenizer(text, add_special_tokens=False).input_ids if text else []
+    ids = []  # the tokenizer itself would drop line breaks and indentation before a mask
+    for part in parts:
+        ids += [*tokenizer(part, add_special_tokens=False).input_ids, tokenizer.mask_token_id]
+    return ids + tokenizer(last, add_special_tokens=False).input_ids
 
 
 def _choose_lengths(model: PreTrainedModel, ids: list[int], longest_gap: int, padded_length: int | None) -> list[int]:

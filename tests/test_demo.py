@@ -23,7 +23,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, set_seed
 
 from common.sudoku import held_out_puzzles, to_text
+from common.tokenization import train_tokenizer
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.infilling import encode_with_masks
 
 pytest.importorskip("gradio", reason="the demo needs gradio: pip install -e '.[demo]'")
 from demo import app
@@ -72,6 +74,13 @@ def test_a_literal_underscore_is_written_with_a_backslash(
     tiny_tokenizer.add_tokens(["_", "\\"])
     ids = app.encode(tiny_model, tiny_tokenizer, written, "end")[0, : len(expected)]
     assert [app.decode(token, tiny_tokenizer) for token in ids.tolist()] == expected
+
+
+@pytest.mark.parametrize("text", ["def f():\n    _\n", "ab _ cd_", "_  _", "_"])
+def test_text_with_masks_is_encoded_as_infill_does(text: str, tiny_model: AOGPTForAnyOrderLM) -> None:
+    tokenizer = train_tokenizer(["def f():\n    ab cd"], 265)
+    expected = encode_with_masks(text.replace("_", tokenizer.mask_token), tokenizer)
+    assert app.encode(tiny_model, tokenizer, text, "end")[0, : len(expected)].tolist() == expected
 
 
 @pytest.mark.parametrize("ending", ["end", "continue"])

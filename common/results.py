@@ -31,6 +31,14 @@ def read_results(folder: Path) -> dict[str, Any] | None:
     return read_json(path, ("arguments", "steps"), "training/pretrain.py") if path.exists() else None
 
 
+def trained_length(model: str | Path) -> int | None:
+    """Return the `sequence_length` of the run whose model folder is `model`, or None if it is not part of a run."""
+    run = Path(model).parent
+    is_of_run = Path(model).name == "model" and (run / "tokenizer").is_dir()
+    results = read_results(run) if is_of_run else None
+    return None if results is None else results["arguments"]["sequence_length"]
+
+
 def read_finished_run(folder: Path) -> tuple[dict[str, Any], DataArguments]:
     """
     Return the content of `results.json` of a run, and its data options with the tokenizer of its model.

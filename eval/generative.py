@@ -34,6 +34,7 @@ from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, load_model, read_config
 from common.processes import start_accelerator
 from common.reports import MARKERS, save_figure, style_axes
+from common.results import trained_length
 from eval.judging import Judge, Sample, make_samples, short_name
 from eval.metrics.sample_entropy.diversity import distinct, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
@@ -66,7 +67,12 @@ class GenerativeArguments(Options):
         "bernoulli", "How a step chooses positions to unmask. euler and analytic need a SEDD model."
     )
     num_samples: int = option(64, "Number of samples for each combination of settings.", least=1)
-    length: int | None = option(None, "Number of tokens in a sample. Defaults to the model's maximum.", least=1)
+    length: int | None = option(
+        None,
+        "Number of tokens in a sample. Defaults to that of the run's sequences or, for other models, to the model's "
+        "maximum.",
+        least=1,
+    )
     batch_size: int = option(16, "Number of samples that are generated or judged at once.", least=1)
     seed: int = option(0, "Seed of the samples.")
     dtype: Literal["float32", "bfloat16"] = option(
@@ -204,7 +210,7 @@ def _make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
             "bernoulli or fixed_count, or use a SEDD model."
         )
     longest = config.max_position_embeddings
-    length = arguments.length or longest
+    length = arguments.length or trained_length(name) or longest
     if length > longest:
         raise ValueError(
             f"`length` must be at most {longest}, the `max_position_embeddings` of {name}, but is {length}. "

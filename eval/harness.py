@@ -24,6 +24,7 @@ from lm_eval.api.registry import register_model
 
 from common.commands import one_line_errors, progress_bar
 from common.models import find_model, load_pretrained, read_any_config
+from common.results import trained_length
 from eval.scoring import split_batches
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.devices import rows_per_head_call
@@ -71,8 +72,9 @@ class AnyOrderLM(TemplateLM):
         batch_size: Number of completions that are scored at once.
         device: Defaults to "cuda" if available, else "cpu".
         dtype: Data type of the weights.
-        max_length: Maximum number of tokens of context and completion together. Defaults to the model's maximum. A
-            context that is too long is cut at its start or, if it contains a mask, at its start and end.
+        max_length: Maximum number of tokens of context and completion together. Defaults to the `sequence_length` of
+            the run or, for other models, to the model's maximum. A context that is too long is cut at its start or,
+            if it contains a mask, at its start and end.
         kwargs: Arguments that the harness passes to every model. They have no effect.
     """
 
@@ -122,7 +124,7 @@ class AnyOrderLM(TemplateLM):
         self.num_orders, self.seed = num_orders, seed
         self.batch_size = 16 if str(batch_size).startswith("auto") else int(batch_size)
         longest = self.model.config.max_position_embeddings
-        self.max_length = longest if max_length is None else max_length
+        self.max_length = max_length if max_length is not None else trained_length(pretrained) or longest
         check_integer("max_length", self.max_length, most=longest)
 
     @property

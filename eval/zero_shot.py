@@ -35,6 +35,7 @@ from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, longest_sequence
 from common.processes import in_turn, start_accelerator
 from common.reports import markdown_table, with_error
+from common.results import trained_length
 from common.sequences import encode_documents, pad, total
 from common.tokenization import vocabulary_arguments
 from eval.protocols import (
@@ -87,7 +88,9 @@ class ScoringArguments(Options):
     data_dir: str | None = option(None, "Folder with local files of the datasets. By default, the Hub is used.")
     split: str | None = option(None, "Split of all datasets. Defaults to the split of the published tables.")
     sequence_length: int | None = option(
-        None, "Number of tokens in a sequence. Defaults to the model's maximum and, for datasets, is at most 1024."
+        None,
+        "Number of tokens in a sequence. Defaults to that of the run or, for other models, to the model's maximum; for "
+        "datasets, at most 1024.",
     )
     tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model's.")
     measures: list[str] = option(
@@ -163,7 +166,7 @@ def zero_shot(
     _check_options(scorer, arguments, measures)
     tokenizer = load_tokenizer(arguments.tokenizer or model_name)
     _check_vocabulary(scorer.model, tokenizer, arguments.tokenizer or model_name)
-    length = choose_length(scorer.model, arguments)
+    length = choose_length(scorer.model, arguments, trained_length(model_name))
     is_published = bool(arguments.datasets) and arguments.protocol == "published"
     if isinstance(scorer, CausalScorer) and not is_published:
         scorer.start_id = tokenizer.eos_token_id
@@ -283,12 +286,17 @@ def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
         )
 
 
-def choose_length(model: PreTrainedModel, arguments: ScoringArguments) -> int:
-    """Return the number of tokens in a sequence. Raise a `ValueError` if the model does not support it."""
+def choose_length(model: PreTrainedModel, arguments: ScoringArguments, trained: int | None = None) -> int:
+    """
+    Return the number of tokens in a sequence. It defaults to `trained`, the length of the training sequences if known.
+
+    Raises:
+        ValueError: If the model does not support the length.
+    """
     longest = longest_sequence(model.config) or BLOCK_LENGTH
     length = arguments.sequence_length
     if length is None:
-        length = min(longest, BLOCK_LENGTH) if arguments.datasets else longest
+        length = min(trained or longest, BLOCK_LENGTH) if arguments.datasets else trained or longest
     if not 1 <= length <= longest:
         raise ValueError(
             f"`sequence_length` must be between 1 and {longest} (`max_position_embeddings`), but is {length}."

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
+from common.files import write_json
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.orders import block_indices, group_orders, left_to_right_orders, random_orders
 
@@ -97,6 +98,13 @@ def save_judge(folder: Path, tokenizer: PreTrainedTokenizerBase, longest: int = 
     GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, **ends)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+def make_run(model_folder: str, sequence_length: int) -> None:
+    """Make the parent of a folder `model` the folder of a finished run with this `sequence_length`."""
+    run = Path(model_folder).parent
+    (run / "tokenizer").mkdir()
+    write_json(run / "results.json", {"arguments": {"sequence_length": sequence_length}, "steps": 1})
 
 
 def causal_nats(judge: str, ids: list[int]) -> float:

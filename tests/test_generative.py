@@ -20,7 +20,7 @@ from eval.judging import Judge, Sample, short_name, without_padding
 from eval.tables import GENERATIVE, generative_table
 from modeling_aogpt import AOGPTForAnyOrderLM
 from modeling_aogpt.tokenization import load_tokenizer
-from tests.references import causal_nats, random_encoder, save_judge
+from tests.references import causal_nats, make_run, random_encoder, save_judge
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -155,6 +155,14 @@ def test_cell_is_sampled_with_its_settings(
         assert {name: options[name] for name in expected} == expected
     assert judges[0].scorer.model.dtype == torch.bfloat16
     assert found["num_forward_passes"] == 2 * 3
+
+
+def test_default_length_is_that_of_the_run(folder: str, arguments: GenerativeArguments) -> None:
+    make_run(folder, 6)
+    for given, expected in ((None, 6), (9, 9)):
+        settings = {"output_dir": arguments.output_dir / str(given), "steps": [4], "top_p": [1.0], "length": given}
+        (found,) = generative([folder], replace(arguments, **settings))
+        assert found["cell"]["length"] == expected
 
 
 def test_the_samplers_of_sedd_are_for_sedd(

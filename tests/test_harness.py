@@ -18,7 +18,7 @@ from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
 from eval.harness import AnyOrderLM, main  # noqa: E402
-from tests.references import random_encoder, remove_weight  # noqa: E402
+from tests.references import make_run, random_encoder, remove_weight  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -90,6 +90,12 @@ def test_long_contexts_are_cut_at_their_outer_ends(folder: str, tiny_model: AOGP
     ]
     scores = score(lm, ("abcdefgh", "ij"), ("abcd<mask>ghij", "ef"), ("d<mask>cdefgh", "ab"))
     assert [value for value, _ in scores] == pytest.approx(expected, rel=1e-5)
+
+
+def test_default_length_is_that_of_the_run(folder: str) -> None:
+    assert AnyOrderLM(folder).max_length == 12
+    make_run(folder, 6)
+    assert [AnyOrderLM(folder, max_length=given).max_length for given in (None, 9)] == [6, 9]
 
 
 def test_rolling_scores_every_token(folder: str, tiny_model: AOGPTForAnyOrderLM) -> None:

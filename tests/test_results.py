@@ -6,7 +6,7 @@ import pytest
 
 from common.data_arguments import DataArguments
 from common.files import write_json
-from common.results import read_finished_run, read_results
+from common.results import read_finished_run, read_results, trained_length
 
 
 def test_only_finished_runs_have_results(tmp_path: Path) -> None:
@@ -18,6 +18,15 @@ def test_only_finished_runs_have_results(tmp_path: Path) -> None:
     assert read_results(tmp_path) == results
     assert read_finished_run(tmp_path) == (results, DataArguments(packing="documents", tokenizer=f"{tmp_path}/model"))
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_the_trained_length_of_a_model_is_that_of_its_run(tmp_path: Path) -> None:
+    write_json(tmp_path / "results.json", {"arguments": {"sequence_length": 8}, "steps": 3})
+    assert trained_length("some/model") is None
+    assert trained_length(tmp_path / "model") is None  # results of another command
+    (tmp_path / "tokenizer").mkdir()
+    assert trained_length(f"{tmp_path}/model") == 8
+    assert trained_length(tmp_path / "other") is None
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from eval.scoring import Journal, compute_metrics, ratio_with_error, score_rows,
 from eval.tables import PUBLISHED, SIZES
 from eval.zero_shot import ScoringArguments, choose_length, format_report, main, output_paths, zero_shot
 from modeling_aogpt import AOGPTForAnyOrderLM
-from tests.references import causal_nats
+from tests.references import causal_nats, make_run
 
 pytestmark = pytest.mark.usefixtures("datasets_cache")
 
@@ -395,6 +395,15 @@ def test_default_length_is_the_models_and_at_most_a_block_for_data_sets() -> Non
     assert [choose_length(model, given) for given in (texts, sets, replace(sets, sequence_length=2000))] == [
         *(2048, 1024, 2000)
     ]
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [([], 6), (["--sequence_length", "9"], 9)])
+def test_default_length_is_that_of_the_run(
+    chosen: list[str], expected: int, folder: str, arguments: ScoringArguments, tmp_path: Path
+) -> None:
+    make_run(folder, 6)
+    main([folder, "--text-file", *arguments.text_file, "--output_dir", str(tmp_path / "out"), *chosen])
+    assert json.loads((tmp_path / "out/results.json").read_text())["sequence_length"] == expected
 
 
 def test_unconnected_processes_are_an_error(

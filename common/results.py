@@ -5,8 +5,11 @@
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedConfig
+
 from common.data_arguments import DataArguments
 from common.files import read_json
+from common.models import longest_sequence
 
 # Seed of the random orders in evaluations. It never changes, so a sequence has the same order in all evaluations.
 ORDER_SEED = 20250624
@@ -37,6 +40,11 @@ def trained_length(model: str | Path) -> int | None:
     is_of_run = Path(model).name == "model" and (run / "tokenizer").is_dir()
     results = read_results(run) if is_of_run else None
     return None if results is None else results["arguments"]["sequence_length"]
+
+
+def default_length(model: str, config: PreTrainedConfig) -> int | None:
+    """Return `trained_length` or, for a model that is not part of a run, the maximum length in its configuration."""
+    return trained_length(model) or longest_sequence(config)
 
 
 def read_finished_run(folder: Path) -> tuple[dict[str, Any], DataArguments]:

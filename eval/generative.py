@@ -34,7 +34,7 @@ from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, load_model, read_config
 from common.processes import start_accelerator
 from common.reports import MARKERS, save_figure, style_axes
-from common.results import trained_length
+from common.results import default_length
 from eval.judging import Judge, Sample, make_samples, short_name
 from eval.metrics.sample_entropy.diversity import distinct, unigram_entropy
 from eval.tables import GENERATIVE, GENERATIVE_STEPS, generative_table
@@ -56,6 +56,7 @@ class GenerativeArguments(Options):
         [],
         "Temperatures. If neither `temperature` nor `top_p` is set, the pairs (top-p, temperature) of Table 1 are "
         "used. If only one of them is set, the other is 1.",
+        least=1e-6,
     )
     top_p_rule: Literal["inclusive", "exclusive"] = option(
         "inclusive",
@@ -210,7 +211,7 @@ def _make_cells(name: str, arguments: GenerativeArguments) -> Iterator[Cell]:
             "bernoulli or fixed_count, or use a SEDD model."
         )
     longest = config.max_position_embeddings
-    length = arguments.length or trained_length(name) or longest
+    length = arguments.length or default_length(name, config)
     if length > longest:
         raise ValueError(
             f"`length` must be at most {longest}, the `max_position_embeddings` of {name}, but is {length}. "

@@ -24,7 +24,7 @@ from lm_eval.api.registry import register_model
 
 from common.commands import one_line_errors, progress_bar
 from common.models import find_model, load_pretrained, read_any_config
-from common.results import trained_length
+from common.results import default_length
 from eval.scoring import split_batches
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
 from modeling_aogpt.devices import rows_per_head_call
@@ -124,7 +124,7 @@ class AnyOrderLM(TemplateLM):
         self.num_orders, self.seed = num_orders, seed
         self.batch_size = 16 if str(batch_size).startswith("auto") else int(batch_size)
         longest = self.model.config.max_position_embeddings
-        self.max_length = max_length if max_length is not None else trained_length(pretrained) or longest
+        self.max_length = default_length(pretrained, config) if max_length is None else max_length
         check_integer("max_length", self.max_length, most=longest)
 
     @property

@@ -12,7 +12,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
 from common.commands import progress_bar
-from common.models import identity_of_weights, load_pretrained, longest_sequence
+from common.models import identity_of_weights, load_pretrained
+from common.results import default_length
 from common.tokenization import num_unpadded
 from eval.scorers import CausalScorer, check_causal
 from eval.scoring import compute_metrics, split_batches
@@ -50,7 +51,7 @@ class Judge:
         check_causal(model, name)
         self.name, self.weights = name, identity_of_weights(name)
         self.scorer = CausalScorer(model)
-        self.longest = longest_sequence(model.config) or MAX_LENGTH
+        self.longest = default_length(name, model.config) or MAX_LENGTH
 
     def encode(self, samples: Sequence[Sample], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
         """Return the judge's token ids for samples. `tokenizer` is that of the model that generated the samples."""
@@ -125,9 +126,11 @@ def without_padding(ids: list[int], end_of_text: int) -> list[int]:
     return ids[: num_unpadded(ids, end_of_text) + 1]
 
 
-def format_unjudged(number: int) -> str:
-    """Return a remark on the number of samples that the judge cannot score, or "" if it is 0."""
-    return f" ({number} sample{'s' * (number > 1)} not judged)" if number else ""
+def format_remarks(judged: dict[str, Any]) -> str:
+    """Return a remark on the samples that the judge did not score, or only in part. Return "" if there are none."""
+    counts = {"not judged": judged["unjudged"], "truncated by the judge": judged["truncated"]}
+    remarks = [f"{count} sample{'s' * (count > 1)} {what}" for what, count in counts.items() if count]
+    return f" ({', '.join(remarks)})" if remarks else ""
 
 
 def short_name(model: str, others: Iterable[str] = ()) -> str:

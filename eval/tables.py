@@ -17,7 +17,7 @@ from common.commands import Parser, one_line_errors
 from common.files import read_json
 from common.reports import markdown_table, with_error
 from common.results import ORDER_NAMES
-from eval.judging import format_unjudged
+from eval.judging import format_remarks
 from eval.protocols import BLOCK_LENGTH, EVALUATION_SETS
 from modeling_aogpt.configuration_aogpt import GPT2_VOCAB_SIZE
 
@@ -196,7 +196,7 @@ def _generative_cell(result: dict[str, Any] | None, average: str) -> str:
         return ""
     perplexity = result["perplexity"]
     shown = with_error(perplexity[average], perplexity[f"{average}_standard_error"], 1)
-    return f"{shown}{format_unjudged(perplexity['unjudged'])} / {result['entropy']:.2f}"
+    return f"{shown}{format_remarks(perplexity)} / {result['entropy']:.2f}"
 
 
 @one_line_errors()

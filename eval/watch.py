@@ -18,6 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from common.commands import Options, Parser, one_line_errors, option
 from common.models import find_model, load_model
 from common.reports import make_printable, save_animation
+from common.results import default_length
 from common.tokenization import num_unpadded
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from modeling_aogpt.orders import ORDER_NAMES
@@ -41,12 +42,13 @@ class WatchArguments(Options):
     length: int | None = option(
         None,
         "Number of tokens in a sequence. Shorter texts are padded with end-of-text. Defaults to the length of the "
-        "longest text or, without texts, to the model's maximum.",
+        "longest text. Without texts, it defaults to that of the run's sequences or, for other models, to the model's "
+        "maximum.",
         least=1,
     )
     order: str = option("random", f"Order of unmasking: {', '.join((*ORDER_NAMES, *CERTAINTY_MEASURES))}.")
     num_steps: int | None = option(None, "Number of generation steps. By default, each step unmasks one position.")
-    temperature: float = option(1.0, "Temperature.")
+    temperature: float = option(1.0, "Temperature.", least=1e-6)
     seed: int = option(0, "Seed of orders and tokens.")
     seconds: float = option(0.15, "Seconds to show each step.", least=0.01, below=60)
     output_dir: Path = option(Path("runs/watch"), "Folder for samples.gif.")
@@ -67,7 +69,7 @@ def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> str:
     options["padding"] = "max_length" if arguments.length else True
     output = model.generate(
         tokenizer(texts, **options, return_tensors="pt").input_ids if texts else None,
-        max_length=arguments.length,
+        max_length=arguments.length or (None if texts else default_length(model_name, model.config)),
         num_return_sequences=arguments.num_samples,
         **{name: getattr(arguments, name) for name in SETTINGS},
         generator=torch.Generator().manual_seed(arguments.seed),

@@ -35,7 +35,7 @@ from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, longest_sequence
 from common.processes import in_turn, start_accelerator
 from common.reports import markdown_table, with_error
-from common.results import trained_length
+from common.results import default_length
 from common.sequences import encode_documents, pad, total
 from common.tokenization import vocabulary_arguments
 from eval.protocols import (
@@ -166,10 +166,16 @@ def zero_shot(
     _check_options(scorer, arguments, measures)
     tokenizer = load_tokenizer(arguments.tokenizer or model_name)
     _check_vocabulary(scorer.model, tokenizer, arguments.tokenizer or model_name)
-    length = choose_length(scorer.model, arguments, trained_length(model_name))
+    length = choose_length(scorer.model, arguments, default_length(model_name, scorer.model.config))
     is_published = bool(arguments.datasets) and arguments.protocol == "published"
-    if isinstance(scorer, CausalScorer) and not is_published:
-        scorer.start_id = tokenizer.eos_token_id
+    if isinstance(scorer, CausalScorer):
+        if not is_published:
+            scorer.start_id = tokenizer.eos_token_id
+        elif length < 2:
+            raise ValueError(
+                f"`sequence_length` must be at least 2, because a causal model does not score the first token of a "
+                f"sequence in the published protocol, but is {length}."
+            )
     with in_turn(accelerator):
         texts: Texts = dict(_load_all(arguments, tokenizer, length, isinstance(scorer, CausalScorer)))
 
@@ -286,9 +292,9 @@ def _check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
         )
 
 
-def choose_length(model: PreTrainedModel, arguments: ScoringArguments, trained: int | None = None) -> int:
+def choose_length(model: PreTrainedModel, arguments: ScoringArguments, default: int | None) -> int:
     """
-    Return the number of tokens in a sequence. It defaults to `trained`, the length of the training sequences if known.
+    Return the number of tokens in a sequence. It defaults to `default`; for datasets, at most to `BLOCK_LENGTH`.
 
     Raises:
         ValueError: If the model does not support the length.
@@ -296,7 +302,8 @@ def choose_length(model: PreTrainedModel, arguments: ScoringArguments, trained: 
     longest = longest_sequence(model.config) or BLOCK_LENGTH
     length = arguments.sequence_length
     if length is None:
-        length = min(trained or longest, BLOCK_LENGTH) if arguments.datasets else trained or longest
+        length = default or BLOCK_LENGTH
+        length = min(length, BLOCK_LENGTH) if arguments.datasets else length
     if not 1 <= length <= longest:
         raise ValueError(
             f"`sequence_length` must be between 1 and {longest} (`max_position_embeddings`), but is {length}."

@@ -216,11 +216,12 @@ def test_finished_cells_are_judged_but_not_sampled_again(
 
 
 def test_published_rows_are_shown_for_the_same_judge() -> None:
+    whole = {"unjudged": 0, "truncated": 0}
     cells = [
         {
             "cell": {"model": "ours", "top_p": 0.95, "temperature": 0.9, "steps": steps},
             "judge": judge,
-            "perplexity": {"mean": 30.0, "mean_standard_error": 1.25 if steps > 64 else None, "unjudged": 0},
+            "perplexity": {"mean": 30.0, "mean_standard_error": 1.25 if steps > 64 else None} | whole,
             "entropy": 5.0,
         }
         for judge in ["openai-community/gpt2-large"]
@@ -230,9 +231,10 @@ def test_published_rows_are_shown_for_the_same_judge() -> None:
     published = GENERATIVE[0.95, 0.9]["AO-GPT"]
     assert f"| 0.95, 0.9 | AO-GPT medium (published) | {published[0]} |  | {published[-1]} |" in table
     assert table[-1] == "| 0.95, 0.9 | **ours** | 30.0 / 5.00 | 30.0 ± 1.2 / 5.00 | 30.0 ± 1.2 / 5.00 |"
-    pooled = [cell | {"perplexity": {"pooled": 30.0, "pooled_standard_error": 0.5, "unjudged": 2}} for cell in cells]
-    assert "| 30.0 ± 0.5 (2 samples not judged) / 5.00 |" in generative_table(pooled, "pooled")
-    assert "published" not in generative_table(pooled, "pooled")
+    remarked = {"pooled": 30.0, "pooled_standard_error": 0.5, "unjudged": 2, "truncated": 1}
+    table = generative_table([cell | {"perplexity": remarked} for cell in cells], "pooled")
+    assert "| 30.0 ± 0.5 (2 samples not judged, 1 sample truncated by the judge) / 5.00 |" in table
+    assert "published" not in table
     assert "published" not in generative_table([cell | {"judge": "gpt2"} for cell in cells])
 
 

@@ -17,11 +17,11 @@ from transformers import PreTrainedTokenizerFast, set_seed
 
 from common.data_arguments import DataArguments
 from eval.benchmarks import speed_quality, study_scores
-from eval.benchmarks.speed_quality import SpeedQualityArguments, compare, judge_samples, main
+from eval.benchmarks.speed_quality import SpeedQualityArguments, choose_length, compare, judge_samples, main
 from eval.judging import Judge, Sample, without_padding
 from eval.metrics.sample_entropy.diversity import unigram_entropy
 from modeling_aogpt import AOGPTForAnyOrderLM, MDMEncoderForMaskedLM
-from tests.references import causal_nats, random_encoder
+from tests.references import causal_nats, make_run, random_encoder
 
 
 def save(folder: Path, model: AOGPTForAnyOrderLM | MDMEncoderForMaskedLM, tokenizer: PreTrainedTokenizerFast) -> str:
@@ -70,7 +70,7 @@ def test_quality_is_that_of_the_timed_samples(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    folder, drawn = save(tmp_path / "decoder", tiny_model, tiny_tokenizer), []
+    folder, drawn = save(tmp_path / "run/model", tiny_model, tiny_tokenizer), []
 
     def record(*arguments: Any) -> tuple[float, torch.LongTensor]:
         _, ids = time_generation(*arguments)
@@ -91,6 +91,8 @@ def test_quality_is_that_of_the_timed_samples(
     for seed in (0, 1):
         compare([folder], replace(arguments, seed=seed))
     assert drawn[:6] == drawn[6:12] != drawn[12:]
+    make_run(folder, 6)
+    assert choose_length([folder], None) == 6
     with pytest.raises(ValueError, match="`length` must be between 1 and 12 for these models, but is 13"):
         compare([folder], SpeedQualityArguments(tmp_path, judge, length=13, device="cpu"))
 
@@ -139,8 +141,9 @@ def test_held_out_text_is_judged(
         compare([folder], arguments)
     speed_quality.draw(report, tmp_path / "picture.png")
     assert speed_quality.format_table(report).splitlines()[-1].startswith("| held-out text |")
-    report["reference"]["unjudged"] = 2
-    assert "(2 samples not judged)" in speed_quality.format_table(report).splitlines()[-1]
+    report["reference"] |= {"unjudged": 2, "truncated": 3}
+    remark = "(2 samples not judged, 3 samples truncated by the judge)"
+    assert remark in speed_quality.format_table(report).splitlines()[-1]
 
 
 def test_unknown_contenders_are_an_error(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
+import shutil
 from itertools import islice
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from common.tokenization import train_tokenizer, vocabulary_arguments
 from eval.watch import CHARACTER_WIDTH, DOTS_PER_INCH, FONT_SIZE, main
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM, MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.tokenization import load_tokenizer
+from tests.references import make_run
 
 SIZES = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 8}
 
@@ -45,6 +47,7 @@ def test_encoder(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     [
         (["--seconds", "0"], r"error: `seconds` must be at least 0\.01, but is 0\.0"),
         (["A SIGN"], r"error: No text contains a mask. Put <\|mask\|> where"),
+        (["--temperature", "0"], r"error: `temperature` must be at least 1e-06, but is 0\.0"),
         (["--num_steps", "0"], "error: `num_steps` must be an integer of at least 1, but is 0"),
     ],
 )
@@ -74,6 +77,15 @@ def test_whole_sequences_have_the_given_length_and_seed(
         assert "3 tokens in 3 forward passes" in capsys.readouterr().out
         pictures.append((tmp_path / "samples.gif").read_bytes())
     assert pictures[0] == pictures[1] != pictures[2]
+
+
+def test_the_length_of_whole_sequences_is_that_of_the_run(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copied = shutil.copytree(folder, tmp_path / "model")
+    make_run(str(copied), 3)
+    main([str(copied), "--output_dir", str(tmp_path)])
+    assert "3 tokens in 3 forward passes" in capsys.readouterr().out
 
 
 def test_characters_of_a_picture_are_aligned_in_columns() -> None:

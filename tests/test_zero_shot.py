@@ -392,7 +392,7 @@ def test_weights_are_read_once_for_their_identity(
 def test_default_length_is_the_models_and_at_most_a_block_for_data_sets() -> None:
     model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_positions=2048, n_embd=4, n_layer=1, n_head=1))
     texts, sets = ScoringArguments(["a.txt"]), ScoringArguments(datasets=["ptb"])
-    assert [choose_length(model, given) for given in (texts, sets, replace(sets, sequence_length=2000))] == [
+    assert [choose_length(model, given, 2048) for given in (texts, sets, replace(sets, sequence_length=2000))] == [
         *(2048, 1024, 2000)
     ]
 
@@ -441,12 +441,18 @@ def test_two_processes_give_the_results_of_one(folder: str, arguments: ScoringAr
         [*launch, ROOT / "eval/zero_shot.py", *command, tmp_path / "two"],
         check=True,
         env=environment,
-        timeout=120,
+        timeout=300,
     )
     one, two = (json.loads((tmp_path / name / "results.json").read_text()) for name in ("one", "two"))
     assert (one["hardware"]["num_processes"], two["hardware"]["num_processes"]) == (1, 2)
     for measure, values in one["datasets"]["text files"]["measures"].items():
         assert two["datasets"]["text files"]["measures"][measure] == pytest.approx(values, rel=1e-6)
+
+
+def test_a_causal_model_needs_two_tokens_in_the_published_protocol(judge: str, data_dir: str) -> None:
+    arguments = ScoringArguments(datasets=["ptb"], data_dir=data_dir, sequence_length=1)
+    with pytest.raises(ValueError, match=r"`sequence_length` must be at least 2, .* but is 1\."):
+        zero_shot(judge, arguments)
 
 
 @pytest.mark.parametrize(

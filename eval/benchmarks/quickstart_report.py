@@ -94,7 +94,9 @@ def make_report(run: Path) -> dict[str, Any]:
     # Tokens are drawn one by one in random orders, at temperature 1 without truncation.
     generator = torch.Generator().manual_seed(SEED)
     infills = model.generate(torch.tensor([document["ids"] for document in masked]), generator=generator)
-    samples = model.generate(num_return_sequences=NUM_SAMPLES, generator=generator)
+    samples = model.generate(
+        max_length=arguments.sequence_length, num_return_sequences=NUM_SAMPLES, generator=generator
+    )
     return {
         "run": {key: results[key] for key in ("num_parameters", "steps", "tokens", "train_seconds", "hardware")},
         "loss_curve": results["loss_curve"],

@@ -29,9 +29,10 @@ from common.files import make_folder, write_json
 from common.hardware import versions
 from common.models import find_model, load_model, load_pretrained, longest_sequence, read_any_config
 from common.reports import GREY, MARKERS, label_log_axis, markdown_table, save_figure, style_axes, with_error
+from common.results import default_length
 from eval.benchmarks.contenders import DECODERS, Contender, sample_causal_lm, sample_encoder
 from eval.benchmarks.speed import describe_hardware, find_device, time_generation
-from eval.judging import Judge, Sample, format_unjudged, make_samples, short_name
+from eval.judging import Judge, Sample, format_remarks, make_samples, short_name
 from eval.metrics.sample_entropy.diversity import unigram_entropy
 from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.tokenization import load_tokenizer
@@ -53,7 +54,9 @@ class SpeedQualityArguments(Options):
     )
     reference: Path | None = option(None, "Folder of a training run. Its held-out text is judged too.")
     num_samples: int = option(64, "Number of sequences of each contender.", least=1)
-    length: int | None = option(None, "Number of tokens per sequence. Defaults to the most that all models support.")
+    length: int | None = option(
+        None, "Number of tokens per sequence. Defaults to the most for which all models were trained."
+    )
     batch_size: int = option(1, "Number of sequences that are generated at once.", least=1)
     seed: int = option(0, "Seed of the samples.")
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of the weights.")
@@ -119,13 +122,7 @@ def load_points(name: str, arguments: SpeedQualityArguments, length: int, device
 def compare(models: list[str], arguments: SpeedQualityArguments) -> dict[str, Any]:
     """Generate, time and judge the sequences of all contenders. Return the report."""
     device = find_device(arguments.device)
-    longest = [longest_sequence(read_any_config(name)) for name in models]
-    shortest = min((length for length in longest if length is not None), default=arguments.length)
-    if shortest is None:
-        raise ValueError("No model has a longest sequence in its configuration. Set `length`.")
-    length = shortest if arguments.length is None else arguments.length
-    if not 1 <= length <= shortest:
-        raise ValueError(f"`length` must be between 1 and {shortest} for these models, but is {length}.")
+    length = choose_length(models, arguments.length)
     judge = Judge(find_model(arguments.judge), device)
     reference = read_reference(arguments, length) if arguments.reference else None
     points = [point for name in models for point in load_points(name, arguments, length, device)]
@@ -154,6 +151,25 @@ def compare(models: list[str], arguments: SpeedQualityArguments) -> dict[str, An
     }
 
 
+def choose_length(models: list[str], length: int | None) -> int:
+    """
+    Return the number of tokens in a sequence. By default, it is the largest for which all models were trained.
+
+    Raises:
+        ValueError: If a model does not support `length`, or if `length` is None and no model has a maximum length.
+    """
+    configs = {name: read_any_config(name) for name in models}
+    if length is None:
+        lengths = [default_length(name, config) for name, config in configs.items()]
+        length = min(filter(None, lengths), default=None)
+    if length is None:
+        raise ValueError("No model has a longest sequence in its configuration. Set `length`.")
+    longest = min(filter(None, map(longest_sequence, configs.values())), default=length)
+    if not 1 <= length <= longest:
+        raise ValueError(f"`length` must be between 1 and {longest} for these models, but is {length}.")
+    return length
+
+
 def read_reference(arguments: SpeedQualityArguments, length: int) -> tuple[list[Sample], PreTrainedTokenizerBase]:
     """
     Return the first `length` tokens of held-out sequences of the training run `arguments.reference`, and its tokenizer.
@@ -177,7 +193,8 @@ def judge_samples(samples: list[Sample], tokenizer: PreTrainedTokenizerBase, jud
     """
     Return the perplexity of samples over all tokens, the mean entropy of a sample, and their standard errors.
 
-    `unjudged` is the number of samples without a perplexity, because they have fewer than two tokens.
+    `unjudged` is the number of samples without a perplexity, because they have fewer than two tokens. `truncated` is
+    the number of samples of which the judge reads only the first part.
     """
     judged = judge.perplexity(judge.encode(samples, tokenizer), JUDGE_BATCH_SIZE)
     entropies = [unigram_entropy(sample.ids) for sample in samples]
@@ -186,6 +203,7 @@ def judge_samples(samples: list[Sample], tokenizer: PreTrainedTokenizerBase, jud
         "perplexity": judged["pooled"],
         "perplexity_error": judged["pooled_standard_error"],
         "unjudged": judged["unjudged"],
+        "truncated": judged["truncated"],
         "entropy": statistics.fmean(entropies),
         "entropy_error": error,
     }
@@ -208,7 +226,7 @@ def format_table(report: dict[str, Any]) -> str:
 
 def _format_quality(judged: dict[str, Any]) -> tuple[str, str]:
     perplexity, entropy = (with_error(judged[key], judged[f"{key}_error"], 2) for key in ("perplexity", "entropy"))
-    return perplexity + format_unjudged(judged["unjudged"]), entropy
+    return perplexity + format_remarks(judged), entropy
 
 
 def draw(report: dict[str, Any], path: Path) -> None:

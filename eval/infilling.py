@@ -48,8 +48,8 @@ SCRIPTS_WITHOUT_SPACES = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "THAI", 
 
 SUMMARY = """# Infilling
 
-The model fills in one gap in each of several documents (for packed text: sequences), which are evenly spaced in the
-held-out text. A gap is {gap}.
+The model fills in one gap in each of several documents (for packed text: sequences without their last {max_length}
+tokens), which are evenly spaced in the held-out text. A gap is {gap}.
 Each step fills in the position of which the model is most certain, with the likeliest token. "Only the text before"
 means that it fills in the gap from left to right, without the text after it.
 
@@ -373,7 +373,14 @@ def held_out_gaps(folder: Path, options: InfillingArguments) -> list[Gap]:
     data = load_data_of_run(folder)
     tokenizer, length = data.tokenizer, data.arguments.sequence_length
     rows, is_padded = data.validation["input_ids"], data.arguments.packing == "documents"
-    room = length if is_padded else max(length - options.max_length, 2)
+    # In packed text, all lengths to try must fit into a sequence. Padded text has room for them, or they are not tried.
+    room = length if is_padded else length - options.max_length
+    if room <= options.max_gap:
+        raise ValueError(
+            f"`max_length` is {options.max_length}, so only {room} of the {length} tokens of a sequence of {folder} "
+            f"would be left for the text, but a gap of `max_gap` ({options.max_gap}) tokens needs more. Decrease "
+            "`max_length` or `max_gap`."
+        )
     documents = [list(ids[: num_unpadded(ids, tokenizer.eos_token_id)][:room]) for ids in rows]
     drawn = documents, options.num_documents, options.max_gap, options.seed
     return make_sentence_gaps(*drawn, tokenizer) if options.sentences else make_gaps(*drawn, may_be_last=is_padded)

@@ -259,6 +259,8 @@ def test_report_of_runs_on_text_that_is_not_ascii(tmp_path: Path, monkeypatch: p
         read_json(folder / "results.json", ("runs",), "eval/infilling.py")["runs"]
         for folder in (out, tmp_path / "packed_out")
     )
+    with pytest.raises(SystemExit, match=r"only 2 of the 12 tokens of a sequence of \S+packed would be left"):
+        main([packed, *options, "--max_length=10"])
     assert [len(methods) for methods in (results | of_packed).values()] == [6, 1, 1, 6]
     methods = [scores for methods in (results | of_packed).values() for scores in methods.values()]
     scores = [scores for scores in methods if "bits_per_byte" in scores]

@@ -94,7 +94,7 @@ def read_run_measurements(run: Path, results: dict[str, Any]) -> list[Measuremen
         values = report["bits_per_byte"]
     else:
         values = results["evaluations"][-1]
-    corpus = name_corpus(results)
+    corpus = _join_names(results["arguments"].get("validation_files") or results["arguments"]["corpus"])
     return [
         Measurement(corpus, "held out", "bits_per_byte", orders, values[key], values.get(f"{key}_standard_error"))
         for key, orders in ORDER_NAMES.items()
@@ -116,7 +116,11 @@ def describe_corpus(results: dict[str, Any]) -> str:
 
 def name_corpus(results: dict[str, Any]) -> str:
     """Return the names in `corpus` of a run. Paths are replaced by the names of the files."""
-    return ", ".join(map(remove_folders, results["arguments"]["corpus"]))
+    return _join_names(results["arguments"]["corpus"])
+
+
+def _join_names(names: list[str]) -> str:
+    return ", ".join(map(remove_folders, names))
 
 
 def remove_folders(name: str) -> str:
@@ -175,12 +179,31 @@ def read_zero_shot_measurements(path: Path, num_parameters: int, weights: str | 
 
 
 def _describe_split(name: str, results: dict[str, Any], measure: str) -> str:
-    """Return the split and the protocol of a dataset, and how the evaluation differs from that of published results."""
-    split = f"{results['datasets'][name].get('split', 'all')}, {results['protocol']} protocol"
+    """
+    Return the split of a dataset, and how it was scored.
+
+    For a benchmark dataset, this is the protocol, and how it differs from that of published results.
+    """
+    dataset = results["datasets"][name]
     if name not in EVALUATION_SETS:
-        return split
+        precision, dtype = results["mixed_precision"][measure], results["arguments"]["dtype"]
+        parts = ["all", dataset["packing"], f"sequences of {results['sequence_length']} tokens"]
+        parts += [f"mixed precision {precision!r}"] * (precision != "no")
+        parts += [f"weights in {dtype}"] * (dtype != "float32")
+        return ", ".join(parts)
+    split = f"{dataset['split']}, {results['protocol']} protocol"
     departures = [departure for departure in list_departures(results, measure, [name]) if departure != CLEAN]
     return split + (f", but with {'; '.join(departures)}" if departures else "")
+
+
+def check_labels(measurements: list[Measurement]) -> None:
+    """Raise a `ValueError` if two measurements of text files would have the same label in the card."""
+    labels = [f"{row.dataset_name}, {row.split}, {row.metric_name}" for row in measurements if row.dataset_id is None]
+    if same := [label for label in labels if labels.count(label) > 1]:
+        raise ValueError(
+            f"`--results` contains two results with the label {same[0]!r}, so they could not be told apart in the "
+            "card. Remove one of them, or rename the text files and evaluate again."
+        )
 
 
 def _describe_orders(measure: str, arguments: dict[str, Any]) -> str:

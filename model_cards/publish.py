@@ -33,6 +33,7 @@ from common.models import Model, identity_of_weights, load_model
 from common.results import read_finished_run
 from model_cards.card import read_facts, render_card
 from model_cards.measurements import (
+    check_labels,
     describe_corpus,
     name_corpus,
     read_run_measurements,
@@ -100,6 +101,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     if run_results is not None:
         facts = _with_run_facts(facts, card_name, run, run_results)
         measurements = read_run_measurements(run, run_results) + measurements
+    check_labels(measurements)
     length = run_results["arguments"]["sequence_length"] if run_results else model.config.max_position_embeddings
     card = render_card(
         repo_id,

@@ -171,7 +171,11 @@ def test_measurements_of_an_evaluation(tmp_path: Path) -> None:
         num_parameters=1000,
         arguments={"ensemble_size": 8, "num_orders": 4, "dtype": "float32"},
         datasets={
-            "text_files": {"files": ["texts/one.txt"], "measures": {"left_to_right": both, "any_order": both}},
+            "text_files": {
+                "files": ["texts/one.txt"],
+                "packing": "packed",
+                "measures": {"left_to_right": both, "any_order": both},
+            },
             "wikitext2": {"split": "test", "documents": 4358, "measures": {"ensemble": perplexities}},
             "wikitext103": {"split": "test", "documents": 4358, "measures": {"ensemble": perplexities}},
         },
@@ -185,7 +189,8 @@ def test_measurements_of_an_evaluation(tmp_path: Path) -> None:
     ]
     assert [row.orders for row in measured[:3:2]] == ["left to right", "random orders, 4 per sequence"]
     card = make_card("ao-gpt-small", measured)
-    assert "| one.txt, all, published protocol | perplexity, left to right | 42.44 |" in card.text
+    split = "all, packed, sequences of 1024 tokens, mixed precision 'bf16'"
+    assert f"| one.txt, {split} | perplexity, left to right | 42.44 |" in card.text
     split = "test, published protocol, but with the test split of WikiText2 (published: train)"
     orders = "random orders, 8 context orders, 4 per sequence"
     assert f"| WikiText2, {split} | perplexity, {orders} | 42.44 |" in card.text

@@ -109,7 +109,10 @@ def test_folders_are_removed_from_names(
 
 
 def test_a_card_names_files_without_their_folders(tmp_path: Path) -> None:
-    copy_run(tmp_path, corpus=["/home/somebody/one.txt", "/home/somebody/two.txt"])
+    corpus = ["/home/somebody/one.txt", "/home/somebody/two.txt"]
+    copy_run(tmp_path, corpus=corpus, validation_files=["/home/somebody/three.txt"])
+    assert {row.dataset_name for row in read_measurements(tmp_path)} == {"three.txt"}
+    copy_run(tmp_path, corpus=corpus, validation_files=[])
     assert {row.dataset_name for row in read_measurements(tmp_path)} == {"one.txt, two.txt"}
     assert describe_corpus(read_results(tmp_path)).startswith("one.txt, two.txt: 25,534 documents, 147,666 tokens")
     results = json.loads((tmp_path / "results.json").read_text())

@@ -331,7 +331,7 @@ def test_results_of_another_model_are_an_error(run: Path, staged: Path, tmp_path
     folder, path = tmp_path / "repository", tmp_path / "zero_shot.json"
     figures = {"perplexity": 12.3456, "perplexity_standard_error": None}
     datasets = {
-        "text files": {"files": ["mine.txt"], "measures": {"left_to_right": figures}},
+        "text files": {"files": ["mine.txt"], "packing": "documents", "measures": {"left_to_right": figures}},
         "wikitext2": {"split": "test", "documents": 4358, "measures": {"left_to_right": figures}},
     }
     model = publish.load_local(run / "model")
@@ -353,7 +353,9 @@ def test_results_of_another_model_are_an_error(run: Path, staged: Path, tmp_path
     path.write_text(json.dumps(results))
     stage(run, folder, results=[path])
     card = (folder / "README.md").read_text()
-    assert "| mine.txt, all, clean protocol | perplexity, left to right | 12.35 |" in card
+    assert "| mine.txt, all, documents, sequences of 1024 tokens, mixed precision 'bf16' | perplexity, left" in card
+    with pytest.raises(ValueError, match=r"contains two results with the label .mine\.txt, all, documents, "):
+        stage(run, tmp_path / "twice", results=[path, path])
     documents = json.loads((run / "results.json").read_text())["corpus"]["train"]["documents"]
     assert f"unicode-names: {documents:,} documents" in card
     assert "type: Salesforce/wikitext" in card

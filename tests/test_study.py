@@ -397,12 +397,16 @@ def test_failed_runs_are_reported_and_do_not_stop_the_others(
 
 
 def test_a_study_is_trained_by_one_command_at_a_time(stub: Path, tmp_path: Path) -> None:
-    path, runs_dir = write_study(tmp_path, {"one": {}}, first={"title": "T", "baseline": "one"}), tmp_path / "runs"
+    question = {"title": "T", "baseline": "one"}
+    path, runs_dir = write_study(tmp_path, {"one": {}}, first=question), tmp_path / "runs"
     runs_dir.mkdir()
     with lock_folder(runs_dir):
         with pytest.raises(SystemExit, match="runs is in use by another process"):
             study.main([path, f"--runs_dir={runs_dir}"])
         study.main([path, f"--runs_dir={runs_dir}", "--collect"])  # it trains nothing
+        changed = write_study(tmp_path, {"one": {"max_steps": 7}}, first=question)
+        with pytest.raises(SystemExit, match=r"settings of one \(seed 0\) differ from .* another process is training"):
+            study.main([changed, f"--runs_dir={runs_dir}", "--collect"])
     assert not list(runs_dir.glob("*/*.log"))
 
 

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -259,10 +259,25 @@ def list_runs(study: Study, runs_dir: Path) -> list[Run]:
     return runs
 
 
-def write_configs(runs: list[Run]) -> None:
-    """Write the YAML files of the runs. Raise a `ValueError` if a setting is wrong, or differs in a finished run."""
+def write_configs(runs: list[Run], is_training: bool = False) -> None:
+    """
+    Write the YAML files of the runs.
+
+    Args:
+        runs: The runs.
+        is_training: Whether another process trains them. It reads each file when a run starts.
+
+    Raises:
+        ValueError: If a setting is wrong, or differs in a finished run or, with `is_training`, in an existing file.
+    """
     for run in runs:
-        write_text(run.config, yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True))
+        text = yaml.safe_dump(run.settings, sort_keys=False, allow_unicode=True)
+        if is_training and run.config.exists() and run.config.read_text(encoding="utf-8") != text:
+            raise ValueError(
+                f"The settings of {run.name} differ from those in {run.config}, but another process is training the "
+                "study. Wait until that process ends, or restore the settings."
+            )
+        write_text(run.config, text)
         run.is_finished  # noqa: B018 reading the property checks the settings
 
 
@@ -380,9 +395,15 @@ def main(argv: list[str]) -> None:
     runs_dir = arguments.runs_dir or Path("runs") / study.name
     runs = list_runs(study, runs_dir)
     failed = []
-    lock = nullcontext() if arguments.collect else lock_folder(runs_dir)
-    with make_folder(runs_dir), lock:
-        write_configs(runs)
+    with make_folder(runs_dir), ExitStack() as stack:
+        is_training = False
+        try:
+            stack.enter_context(lock_folder(runs_dir))
+        except ValueError:
+            if not arguments.collect:
+                raise
+            is_training = True
+        write_configs(runs, is_training)
         if not arguments.collect:
             try:
                 failed = train_all(runs, arguments.jobs or num_cores())

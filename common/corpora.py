@@ -177,15 +177,15 @@ def load_corpus(arguments: DataArguments) -> dict[str, Split]:
     """Load the splits `train` and `validation`."""
     check_choice("sample_by", arguments.sample_by, get_args(SampleBy))
     name = _check_corpus(arguments)
+    options = {"sample_by": arguments.sample_by, "num_proc": arguments.preprocessing_num_workers}
     if name in BUILT_IN:
         loaded = _load_built_in(arguments)
     elif is_hub_name(name):
         loaded = _load_hub(arguments)
     else:
-        options = {"sample_by": arguments.sample_by, "num_proc": arguments.preprocessing_num_workers}
         loaded = {"train": load_files(arguments.corpus, **options)}
-        if arguments.validation_files:
-            loaded["validation"] = load_files(arguments.validation_files, **options)
+    if arguments.validation_files:  # a validation split of the dataset is then not used
+        loaded["validation"] = load_files(arguments.validation_files, **options)
     rows = {split: keep_text(dataset, arguments.text_column) for split, dataset in loaded.items()}
     _check_num_documents(arguments, sum(map(len, rows.values())))
     if "validation" in rows:
@@ -236,7 +236,7 @@ def _check_corpus(arguments: DataArguments, is_streamed: bool = False) -> str:
         raise ValueError(f"`corpus` is empty. Set `corpus` to one of {sorted(BUILT_IN)}, files, or a Hub dataset.")
     name = arguments.corpus[0]
     is_whole = name in BUILT_IN or is_hub_name(name)
-    others = [*arguments.corpus[1:], *([] if is_streamed else arguments.validation_files)]
+    others = [*arguments.corpus[1:], *(arguments.validation_files if name in BUILT_IN else [])]
     if is_whole and others:
         raise ValueError(f"The corpus {name!r} cannot be combined with {', '.join(others)}. Use {name!r} alone.")
     if name in BUILT_IN and is_streamed:
@@ -255,6 +255,11 @@ def _check_corpus(arguments: DataArguments, is_streamed: bool = False) -> str:
         raise ValueError(
             f"{' and '.join(f'`{key}`' for key in given)} can only be set for a Hub dataset, but the corpus is "
             f"{name!r}. Remove these options." + ("" if is_whole else " To hold out files, set `validation_files`.")
+        )
+    if arguments.validation_files and arguments.validation_split is not None:
+        raise ValueError(
+            f"`validation_split` ({arguments.validation_split}) and `validation_files` "
+            f"({' '.join(arguments.validation_files)}) are both set. Remove one of the two."
         )
     if not is_whole and (shared := {*find_files(arguments.corpus)} & {*find_files(arguments.validation_files)}):
         raise ValueError(f"{min(shared)} is in both `corpus` and `validation_files`. Remove it from one of the two.")

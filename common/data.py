@@ -130,11 +130,6 @@ def _open_stream(arguments: DataArguments) -> Data:
             f"`streaming` needs `packing=packed`, but `packing={arguments.packing}` is set. Set `packing=packed`, or "
             "remove `streaming`."
         )
-    if arguments.validation_files and arguments.validation_split is not None:
-        raise ValueError(
-            f"`validation_split` ({arguments.validation_split}) and `validation_files` "
-            f"({' '.join(arguments.validation_files)}) are both set. Remove one of the two."
-        )
     if arguments.validation_files and arguments.validation_documents != DataArguments.validation_documents:
         raise ValueError(
             "`validation_documents` has no effect with `validation_files`, because all documents of these files are "

@@ -35,7 +35,7 @@ class DataArguments(Options):
         None,
         "Split of the Hub dataset to hold out; defaults to `validation` if the dataset has a split of this name.",
     )
-    validation_files: list[str] = option([], "Files to hold out, if the corpus consists of files or is streamed.")
+    validation_files: list[str] = option([], "Files to hold out, unless the corpus is built-in.")
     validation_fraction: float = option(
         0.05,
         "Fraction of the documents to hold out if there is neither a validation split nor validation_files. The "

@@ -5,6 +5,7 @@ import json
 import logging
 import lzma
 import unicodedata
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -140,6 +141,11 @@ def test_validation_split_of_a_data_set(tmp_path: Path) -> None:
     folder = str(tmp_path / "set")
     assert list(load_corpus(DataArguments([folder]))["validation"]) == ["validation"]
     assert list(load_corpus(DataArguments([folder], validation_split="test"))["validation"]) == ["test"]
+    (tmp_path / "held_out.txt").write_text("one\ntwo\n")
+    with_files = DataArguments([folder], validation_files=[str(tmp_path / "held_out.txt")])
+    assert [[*split] for split in load_corpus(with_files).values()] == [["train"], ["one", "two"]]
+    with pytest.raises(ValueError, match=r"`validation_split` \(test\) and `validation_files` \(.*\) are both set"):
+        load_corpus(replace(with_files, validation_split="test"))
     with pytest.raises(ValueError, match=r"no split 'dev'\. Choose one of its splits: train, validation, test"):
         load_corpus(DataArguments([folder], validation_split="dev"))
     with pytest.raises(ValueError, match="`train_split` and `validation_split` are both 'train'"):

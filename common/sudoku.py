@@ -146,9 +146,11 @@ def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None
             any further clue would allow several solutions.
 
     Raises:
-        ValueError: If `num_clues` is more than the number of cells, or less than the number of clues of the minimal
+        ValueError: If `num_clues` is the number of cells or more, or less than the number of clues of the minimal
             puzzle.
     """
+    if num_clues is not None and num_clues >= len(grid):
+        raise ValueError(f"`num_clues` must be below {len(grid)}, the number of cells, but is {num_clues}.")
     puzzle, remaining = list(grid), len(grid)
     for cell in rng.sample(range(len(grid)), len(grid)):
         if remaining == num_clues:
@@ -160,7 +162,7 @@ def make_puzzle(grid: Grid, size: int, rng: Random, num_clues: int | None = None
             puzzle[cell] = grid[cell]
     if num_clues not in (None, remaining):
         raise ValueError(
-            f"`num_clues` is {num_clues}, but this puzzle of {to_text(grid)} must have {remaining} to {len(grid)} "
+            f"`num_clues` is {num_clues}, but this puzzle of {to_text(grid)} must have {remaining} to {len(grid) - 1} "
             "clues. With fewer, it would have several solutions. Set another `num_clues`."
         )
     return puzzle

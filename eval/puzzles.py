@@ -17,6 +17,7 @@ import sys
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -167,7 +168,7 @@ class PuzzleArguments(Options):
 def solve(run: dict[str, Any], options: PuzzleArguments) -> dict[str, Any]:
     """Solve the held-out puzzles with each decoding method. Return the results, and a solved puzzle for the picture."""
     settings, folder = run["arguments"], Path(run["run"]) / "model"
-    texts = make_puzzles(settings["corpus"][0], options)
+    texts = make_puzzles(settings["corpus"][0], options.num_puzzles, options.num_clues)
     model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
     has_prompt = "=" in texts[0][0]  # PROMPT=SOLUTION
     check_characters(texts, tokenizer)
@@ -194,7 +195,10 @@ def read_included(options: PuzzleArguments) -> tuple[str, list[dict[str, Any]]]:
     current = {name: getattr(options, name) for name in SAME} | {"num_threads": torch.get_num_threads()}
     for name, here in current.items():
         if results[name] != here:
-            raise ValueError(f"`{name}` must be {results[name]}, as in {options.include}, but is {here}.")
+            raise ValueError(
+                f"`{name}` must be {results[name]}, as in {options.include}, but is {here}."
+                + (f" Set the environment variable OMP_NUM_THREADS={results[name]}." if name == "num_threads" else "")
+            )
     return results["command"], [run for runs in results["runs"].values() for run in runs]
 
 
@@ -220,12 +224,13 @@ def check_decodings(included: list[dict[str, Any]], runs: list[dict[str, Any]], 
             )
 
 
-def make_puzzles(corpus: str, options: PuzzleArguments) -> list[tuple[str, str]]:
+@cache  # all runs solve the same puzzles
+def make_puzzles(corpus: str, num_puzzles: int, num_clues: int | None) -> list[tuple[str, str]]:
     """Return the held-out puzzles of a corpus: texts with `_` for each missing character, and the texts filled in."""
-    if not corpus.startswith("sudoku") and options.num_clues is not None:
+    if not corpus.startswith("sudoku") and num_clues is not None:
         raise ValueError(f"`num_clues` can only be set for Sudoku, but the corpus is {corpus!r}. Remove it.")
-    clues = {"num_clues": options.num_clues} if corpus.startswith("sudoku") else {}
-    return TEST_PUZZLES[corpus](count=options.num_puzzles, **clues)
+    clues = {"num_clues": num_clues} if corpus.startswith("sudoku") else {}
+    return TEST_PUZZLES[corpus](count=num_puzzles, **clues)
 
 
 def decodings_of(arguments: dict[str, Any], chosen: list[str]) -> list[str]:
@@ -468,6 +473,7 @@ def main(argv: list[str]) -> None:
         for run in runs:
             run |= solve(run, options)
     task = next(task for task in TASKS if puzzles.startswith(task))
+    texts = make_puzzles(puzzles, options.num_puzzles, options.num_clues)
     results = {
         "command": command,
         "task": task,
@@ -475,7 +481,7 @@ def main(argv: list[str]) -> None:
         "num_puzzles": options.num_puzzles,
         "num_clues": options.num_clues,
         "seed": options.seed,
-        "mean_missing": fmean(text.count("_") for text, _ in make_puzzles(puzzles, options)),
+        "mean_missing": fmean(text.count("_") for text, _ in texts),
         "num_threads": torch.get_num_threads(),
         "summary": {name: summarize(group, options.num_puzzles) for name, group in recipes.items()},
         "runs": recipes,

@@ -338,6 +338,11 @@ class MDMEncoderConfig(AOGPTConfig):
     def validate(self) -> None:
         """Raise a `ValueError` if a value is not allowed."""
         super().validate()
+        if self.start_token_id is not None:
+            raise ValueError(
+                f"`start_token_id` ({self.start_token_id}) has no effect in an encoder, which has no start token. "
+                "Remove it."
+            )
         if self.mask_token_id >= self.vocab_size:
             raise ValueError(
                 f"`mask_token_id` ({self.mask_token_id}) must be in the token table of an encoder. Choose a value from "

@@ -25,7 +25,8 @@ def load_tokenizer(name_or_path: str) -> PreTrainedTokenizerBase:
     is_folder = os.path.isdir(name_or_path)
     if is_folder and not any(name.startswith(("tokenizer", "vocab")) for name in os.listdir(name_or_path)):
         raise ValueError(
-            f"The folder {name_or_path} contains no tokenizer. Pass the tokenizer that the model was trained with."
+            f"The folder {name_or_path} contains no tokenizer. Pass the tokenizer that the model was trained with, "
+            "or save it to this folder."
         )
     try:
         tokenizer = AutoTokenizer.from_pretrained(name_or_path, trust_remote_code=False)

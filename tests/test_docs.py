@@ -24,6 +24,7 @@ from eval.watch import WatchArguments
 from eval.zero_shot import ScoringArguments
 from model_cards.publish import PublishArguments
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.unmasking import CERTAINTY_MEASURES
 from training.arguments import parse_arguments
 from training.convert_causal_lm import convert_config
 
@@ -70,12 +71,19 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("model"), length=16)
 
 
+@pytest.fixture(scope="module")
+def book_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("book"), length=64)
+
+
 def check_readme(names: dict[str, Any]) -> None:
     assert names["samples"].shape == names["fast"].shape == names["exact"].shape == (4, 16)
     assert names["written"].shape == (1, 16)
     assert names["filled"].shape == (4, 16)
     assert not (names["filled"] == names["tokenizer"].mask_token_id).any()
     assert names["loss"].requires_grad
+    assert names["backwards"].shape == (2, 16)
+    assert names["book_model"].config.max_position_embeddings == 64
 
 
 def check_generation(names: dict[str, Any]) -> None:
@@ -137,11 +145,14 @@ CHECKS: dict[str, Callable[[dict[str, Any]], None]] = {
 
 @pytest.mark.parametrize("page", CHECKS)
 def test_python_snippets_run_one_after_another(
-    page: str, model_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    page: str, model_folder: Path, book_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     monkeypatch.chdir(ROOT)
+    monkeypatch.setitem(CERTAINTY_MEASURES, "collision", None)  # a page adds it, and it is removed after the test
     source = "\n".join(find_blocks(page, "python"))
-    source = source.replace("runs/quickstart/model", str(model_folder)).replace(", trust_remote_code=True", "")
+    for run, folder in (("quickstart", model_folder), ("book", book_folder)):
+        source = source.replace(f"runs/{run}/model", str(folder))
+    source = source.replace(", trust_remote_code=True", "")
     names: dict[str, Any] = {}
     exec(source, names)
     CHECKS[page](names)

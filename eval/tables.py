@@ -1,11 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Markdown tables that compare measured results with published results (Tables 1, 4 and 5 of arXiv 2506.19935).
+Markdown tables that compare models with each other and with published results (Tables 1, 4 and 5 of arXiv 2506.19935).
 
     python eval/tables.py RESULTS.json [...]
 
-Each RESULTS.json is a file that eval/zero_shot.py wrote.
+Each RESULTS.json is a file that eval/zero_shot.py wrote. Results for text files are shown in a table of their own.
 """
 
 import sys
@@ -155,6 +155,28 @@ def _format_cell(scored: dict[str, Any] | None, measure: str) -> str:
     return with_error(metrics["perplexity"], metrics["perplexity_standard_error"], 2)
 
 
+def measures_table(runs: Sequence[dict[str, Any]]) -> str:
+    """Return a table of all measures of `runs`. If there are several runs, its first column is the model."""
+    rows = [
+        (
+            *([run["model"]] if len(runs) > 1 else []),
+            *(name, f"{scored['documents']:,}", f"{scored['tokens']:,}", f"{scored['dropped_tokens']:,}"),
+            *(MEASURE_NAMES[measure], f"{metrics['sequences']:,}"),
+            *(
+                with_error(metrics[metric], metrics[f"{metric}_standard_error"], digits) if metric in metrics else ""
+                for metric, digits in (("perplexity", 2), ("bits_per_byte", 4))
+            ),
+        )
+        for run in runs
+        for name, scored in run["datasets"].items()
+        for measure, metrics in scored["measures"].items()
+    ]
+    header = ["text", "documents", "tokens", "dropped", "log-likelihood", "sequences", "perplexity", "bits per byte"]
+    header = ["model", *header] if len(runs) > 1 else header
+    table = markdown_table(header, rows, f"{'l' * (len(runs) > 1)}lrrrlrrr")
+    return f"{table}\n\nValues after ± are standard errors over sequences."
+
+
 def generative_table(results: Sequence[dict[str, Any]], average: str = "mean") -> str:
     """
     Return a table of generative perplexities like the paper's Table 1, with the models of `results` in bold.
@@ -202,18 +224,14 @@ def _generative_cell(result: dict[str, Any] | None, average: str) -> str:
 @one_line_errors()
 def main(argv: list[str]) -> None:
     """Run the command."""
-    parser = Parser((), description="Print results of eval/zero_shot.py with the published tables.")
+    parser = Parser((), description="Print results of eval/zero_shot.py, with the published ones.")
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS.json", help="results of a finished run")
     (arguments,) = parser.parse(argv)
-    files = arguments.results
-    runs = [read_json(file, ZERO_SHOT_KEYS, "eval/zero_shot.py") for file in files]
-    for file, run in zip(files, runs, strict=True):
-        if not run["datasets"].keys() & EVALUATION_SETS.keys():
-            raise ValueError(
-                f"{file} has results only for {', '.join(run['datasets'])}, but the tables show "
-                f"{', '.join(EVALUATION_SETS)}. Evaluate these datasets with eval/zero_shot.py --datasets."
-            )
-    print(zero_shot_table(runs))
+    runs = [read_json(file, ZERO_SHOT_KEYS, "eval/zero_shot.py") for file in arguments.results]
+    published = [run for run in runs if run["datasets"].keys() & EVALUATION_SETS.keys()]
+    others = [run for run in runs if run not in published]
+    tables = [*([zero_shot_table(published)] if published else []), *([measures_table(others)] if others else [])]
+    print("\n\n".join(tables))
 
 
 if __name__ == "__main__":

@@ -34,7 +34,6 @@ from common.files import write_json
 from common.hardware import hardware, versions
 from common.models import find_model, identity_of_weights, longest_sequence
 from common.processes import in_turn, start_accelerator
-from common.reports import markdown_table, with_error
 from common.results import default_length
 from common.sequences import encode_documents, pad, total
 from common.tokenization import vocabulary_arguments
@@ -55,7 +54,7 @@ from eval.scorers import (
     load_scorer,
 )
 from eval.scoring import Journal, compute_metrics, score_rows
-from eval.tables import MEASURE_NAMES, zero_shot_table
+from eval.tables import measures_table, zero_shot_table
 from modeling_aogpt.tokenization import load_tokenizer
 from modeling_aogpt.validation import check_choice, check_even
 
@@ -347,20 +346,7 @@ def _make_rows(
 
 def format_report(results: dict[str, Any]) -> str:
     """Return the tables that the command prints."""
-    rows = [
-        (
-            *(name, f"{scored['documents']:,}", f"{scored['tokens']:,}", f"{scored['dropped_tokens']:,}"),
-            *(MEASURE_NAMES[measure], f"{metrics['sequences']:,}"),
-            *(
-                with_error(metrics[metric], metrics[f"{metric}_standard_error"], digits) if metric in metrics else ""
-                for metric, digits in (("perplexity", 2), ("bits_per_byte", 4))
-            ),
-        )
-        for name, scored in results["datasets"].items()
-        for measure, metrics in scored["measures"].items()
-    ]
-    header = ("text", "documents", "tokens", "dropped", "log-likelihood", "sequences", "perplexity", "bits per byte")
-    table = f"{markdown_table(header, rows, 'lrrrlrrr')}\n\nValues after ± are standard errors over sequences."
+    table = measures_table([results])
     return f"{table}\n\n{zero_shot_table([results])}" if results["arguments"]["datasets"] else table
 
 

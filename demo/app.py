@@ -137,14 +137,10 @@ def encode(
 
 def encode_with_masks(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the ids of a text with masks, as `infill` does: only one space before a mask is dropped."""
-    *parts, last = text.split(tokenizer.mask_token)
-    parts = [part.removesuffix(" ") for part in parts]
-    if all(part == part.rstrip() for part in parts):
-        return tokenizer(text, add_special_tokens=False).input_ids if text else []
-    ids = []  # the tokenizer itself would drop line breaks and indentation before a mask
-    for part in parts:
-        ids += [*tokenizer(part, add_special_tokens=False).input_ids, tokenizer.mask_token_id]
-    return ids + tokenizer(last, add_special_tokens=False).input_ids
+    first, *rest = text.split(tokenizer.mask_token)
+    *parts, last = [first, *(tokenizer.mask_token + part for part in rest)]
+    parts = [*(part.removesuffix(" ") for part in parts), last]
+    return [token for part in parts for token in tokenizer(part, add_special_tokens=False).input_ids]
 
 
 def _choose_lengths(model: PreTrainedModel, ids: list[int], longest_gap: int, padded_length: int | None) -> list[int]:

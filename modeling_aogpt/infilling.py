@@ -18,6 +18,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
 from transformers.utils import ModelOutput
 
+from .devices import draw_uniform
 from .generation_config import AnyOrderGenerationConfig
 from .inference import inference_method
 from .likelihood import ROWS_PER_PASS
@@ -25,10 +26,14 @@ from .validation import check_integer, check_mask_token, check_tensor, is_intege
 
 # Largest number of candidates. A candidate contains one length for each gap of a text.
 MAX_CANDIDATES = 4096
-# Arguments of `generate` that `infill` does not accept, because it sets them itself.
-UNUSABLE_ARGUMENTS = frozenset(
-    {"inputs", "max_length", "max_new_tokens", "output_history", "return_dict_in_generate", "stop_at_eos"}
-)
+# Arguments of `generate` that `infill` sets itself, and arguments that it therefore does not accept.
+FIXED_ARGUMENTS = {
+    "max_length": None,
+    "max_new_tokens": None,
+    "return_dict_in_generate": False,
+    "stop_at_eos": False,
+}
+UNUSABLE_ARGUMENTS = frozenset({"inputs", "output_history", *FIXED_ARGUMENTS})
 
 
 @dataclass
@@ -144,6 +149,7 @@ class AnyOrderInfillingMixin:
         # End-of-text in a gap at the end of a document would make the same text as a shorter gap.
         eos = [] if padded_length is None else self._end_of_text_ids()
         excluded = [token for token in eos if token < self.config.num_valid_tokens]
+        self._check_settings(generator, kwargs)  # first, because all candidates are scored before the last `generate`
         log_probs = self._score_candidates(candidate_ids, excluded)
         best = [int(values.argmax()) for values in log_probs]
         chosen = [ids[index] for ids, index in zip(candidate_ids, best, strict=True)]
@@ -161,6 +167,14 @@ class AnyOrderInfillingMixin:
             )
         ]
         return outputs if texts is input_ids else outputs[0]
+
+    def _check_settings(self, generator: torch.Generator | None, kwargs: dict[str, object]) -> None:
+        """Raise an error if `generate` would not accept `generator` or the arguments `kwargs`."""
+        draw_uniform(0, generator=generator)
+        others = ("generation_config", "logits_processor", "streamer", "token_type_ids")
+        config = kwargs.get("generation_config") or self.generation_config
+        arguments = {name: value for name, value in kwargs.items() if name not in others}
+        AnyOrderGenerationConfig.from_generation_config(config).with_arguments(arguments | FIXED_ARGUMENTS)
 
     def _split_at_gaps(
         self, input_ids: torch.LongTensor | str, tokenizer: PreTrainedTokenizerBase | None
@@ -280,7 +294,7 @@ class AnyOrderInfillingMixin:
             suppressed = kwargs.get("suppress_tokens", config.suppress_tokens) or []
             if isinstance(suppressed, list | tuple):  # otherwise, `generate` raises an error
                 kwargs["suppress_tokens"] = [*excluded, *suppressed]
-        kwargs |= {"max_length": None, "max_new_tokens": None, "return_dict_in_generate": False, "stop_at_eos": False}
+        kwargs |= FIXED_ARGUMENTS
         if len({len(text) for text in texts}) > 1:
             kwargs["attention_mask"] = pad_sequence([torch.ones_like(text) for text in texts], batch_first=True)
         sequences = self.generate(pad_sequence(texts, batch_first=True), generator=generator, **kwargs)
@@ -292,17 +306,13 @@ def encode_with_masks(text: str, tokenizer: PreTrainedTokenizerBase) -> list[int
     """
     Return the ids of a text. One space before each mask is dropped, because the token of a word includes it.
 
-    The tokenizer itself drops all whitespace before a mask, also line breaks and indentation. If there is such
-    whitespace, the parts of the text are therefore encoded separately.
+    The tokenizer itself drops all whitespace before a mask, also line breaks and indentation. The text is therefore
+    encoded in parts, each of which begins with a mask, except the first.
     """
-    *parts, last = text.split(tokenizer.mask_token)
-    parts = [part.removesuffix(" ") for part in parts]
-    if all(part == part.rstrip() for part in parts):
-        return tokenizer(text, add_special_tokens=False).input_ids
-    ids = []
-    for part in parts:
-        ids += [*tokenizer(part, add_special_tokens=False).input_ids, tokenizer.mask_token_id]
-    return ids + tokenizer(last, add_special_tokens=False).input_ids
+    first, *rest = text.split(tokenizer.mask_token)
+    *parts, last = [first, *(tokenizer.mask_token + part for part in rest)]
+    parts = [*(part.removesuffix(" ") for part in parts), last]
+    return [token for part in parts for token in tokenizer(part, add_special_tokens=False).input_ids]
 
 
 def check_mask_of_text(attention_mask: torch.Tensor, input_ids: object) -> None:

@@ -7,6 +7,7 @@ from itertools import product
 
 import pytest
 import torch
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from common.tokenization import train_tokenizer
@@ -254,6 +255,27 @@ def test_whitespace_before_a_gap_is_kept_except_for_one_space(text: str, parts: 
     first, *others = (tokenizer.encode(part, add_special_tokens=False) for part in parts)
     expected = first + [token for part in others for token in (tokenizer.mask_token_id, *part)]
     assert encode_with_masks(text, tokenizer) == expected
+
+
+def test_the_text_after_a_gap_does_not_begin_like_a_new_text() -> None:
+    """Tokenizers like Llama's put a space before the first word of a text, but not before a part of it."""
+    words = {word: index for index, word in enumerate(["<unk>", "▁a", "a", "▁b", "b", "\n", "▁"])}
+    tokenizer = Tokenizer(models.BPE(words, [("▁", "a"), ("▁", "b")], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    fast.add_special_tokens({"mask_token": AddedToken("<mask>", lstrip=True, special=True)})
+    tokens = fast.convert_ids_to_tokens(encode_with_masks("a\n<mask>b<mask> a", fast))
+    assert tokens == ["▁a", "\n", "<mask>", "b", "<mask>", "▁a"]
+
+
+def test_arguments_are_checked_before_candidates_are_scored(
+    model: AOGPTForAnyOrderLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model, "_score_candidates", None)
+    with pytest.raises(ValueError, match=r"the unknown argument `temperatur`\. Did you mean `temperature`\?"):
+        model.infill(torch.tensor([3, MASK, 4]), temperatur=0.7)
+    with pytest.raises(TypeError, match=r"`generator` must be a torch\.Generator, but has type int"):
+        model.infill(torch.tensor([3, MASK, 4]), generator=5)
 
 
 def test_a_text_is_filled_in_with_its_tokenizer(

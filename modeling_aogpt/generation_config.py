@@ -330,7 +330,8 @@ class AnyOrderGenerationConfig(GenerationConfig):
         if any(arguments.get(name) is not None for name in ("max_length", "max_new_tokens")):
             config.max_length = config.max_new_tokens = None
         for name, value in arguments.items():
-            setattr(config, name, FIELDS[name] if value is None else value)
+            setattr(config, name, value)
+        config = config._with_defaults()
         if config.order is None:
             is_plain = config.block_length is None and config.stride is None and not config.refine_rounds
             continues = is_continuation and is_plain and config.unmasks_one_by_one
@@ -356,15 +357,24 @@ class AnyOrderGenerationConfig(GenerationConfig):
                 "`order` is a tensor, which cannot be saved. Set `order` of the configuration to None, and pass the "
                 "tensor to `generate`."
             )
-        self._check_values()
-        self._check_order()
-        self._check_unmasking()
-        self._check_strategy()
-        if (self.refine_rounds > 0) != (self.refine_length is not None):
+        config = self._with_defaults()
+        config._check_values()
+        config._check_order()
+        config._check_unmasking()
+        config._check_strategy()
+        if (config.refine_rounds > 0) != (config.refine_length is not None):
             raise ValueError(
-                f"`refine_rounds` ({self.refine_rounds}) and `refine_length` ({self.refine_length}) have an effect "
+                f"`refine_rounds` ({config.refine_rounds}) and `refine_length` ({config.refine_length}) have an effect "
                 "only together. Set both, or remove both."
             )
+
+    def _with_defaults(self) -> "AnyOrderGenerationConfig":
+        """Return a copy in which fields that are None, that is, unset, have their defaults."""
+        config = copy.copy(self)
+        for name, default in FIELDS.items():
+            if getattr(config, name) is None:
+                setattr(config, name, default)
+        return config
 
     def _check_values(self) -> None:
         if self.max_length is not None and self.max_new_tokens is not None:
@@ -393,6 +403,12 @@ class AnyOrderGenerationConfig(GenerationConfig):
             isinstance(self.suppress_tokens, list | tuple) and all(map(is_integer, self.suppress_tokens))
         ):
             raise ValueError(f"`suppress_tokens` must be a list of token ids, but is {self.suppress_tokens!r}.")
+        sequences = self.bad_words_ids
+        if sequences is not None and not (
+            isinstance(sequences, list)
+            and all(isinstance(ids, list) and all(map(is_integer, ids)) for ids in sequences)
+        ):
+            raise ValueError(f"`bad_words_ids` must be a list of lists of token ids, but is {sequences!r}.")
         if not (is_number(self.top_p) and 0 < self.top_p <= 1):
             raise ValueError(f"`top_p` must be above 0 and at most 1, but is {self.top_p!r}.")
         if not (is_number(self.entropy_bound) and 0 <= self.entropy_bound < float("inf")):
@@ -489,7 +505,8 @@ FIELDS = {name: getattr(AnyOrderGenerationConfig, name) for name in AnyOrderGene
 
 
 def _has_effect(name: str, value: object) -> bool:
-    return value is not None and not (name in NO_OP_VALUES and value == NO_OP_VALUES[name])
+    is_empty = isinstance(value, list) and not value  # such as an empty `StoppingCriteriaList`
+    return value is not None and not is_empty and not (name in NO_OP_VALUES and value == NO_OP_VALUES[name])
 
 
 def _describe_unsupported(name: str, value: object) -> str:

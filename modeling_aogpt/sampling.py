@@ -128,7 +128,7 @@ def make_processors(config: GenerationConfig, num_valid: int) -> LogitsProcessor
         processors.append(RepetitionPenaltyLogitsProcessor(float(config.repetition_penalty)))
     if config.no_repeat_ngram_size > 0:
         processors.append(NoRepeatNGramLogitsProcessor(config.no_repeat_ngram_size))
-    if config.bad_words_ids is not None:
+    if config.bad_words_ids:
         # Do not pass `eos_token_id`. The processor would remove these ids from `bad_words_ids`.
         processors.append(NoBadWordsLogitsProcessor(config.bad_words_ids))
     if config.suppress_tokens is not None:

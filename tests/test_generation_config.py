@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import GenerationConfig
+from transformers import GenerationConfig, StoppingCriteriaList
 
 from modeling_aogpt import AnyOrderGenerationConfig, AOGPTForAnyOrderLM, AOGPTForCausalLM
 from modeling_aogpt.generation_config import FIELDS, NO_OP_VALUES
@@ -81,6 +81,15 @@ def test_none_in_a_call_restores_the_default() -> None:
     output = model.generate(num_steps=None, unmasking=None, return_dict_in_generate=True)
     assert output.num_forward_passes == 4
     assert model.generate(max_length=None).shape == (1, model.config.max_position_embeddings)
+
+
+@pytest.mark.parametrize("name", [name for name, default in FIELDS.items() if default is not None])
+def test_none_in_a_config_means_the_default(name: str) -> None:
+    model = random_model()
+    expected = model.generate(generator=seeded(), return_dict_in_generate=True).sequences
+    setattr(model.generation_config, name, None)
+    model.generation_config.validate()
+    assert torch.equal(model.generate(generator=seeded()), expected)
 
 
 def test_plain_generation_configs_are_converted() -> None:
@@ -291,7 +300,7 @@ def test_unknown_settings_suggest_the_nearest_known_name(make: Callable, name: s
             {"stop_strings": "a"},
             "`generate` does not support `stop_strings='a'`. Remove `stop_strings`, or load the model with",
         ),
-        ({"stopping_criteria": []}, "`generate` does not support `stopping_criteria`. Remove `stopping_criteria`"),
+        ({"stopping_criteria": [len]}, "`generate` does not support `stopping_criteria`. Remove `stopping_criteria`"),
         ({"assistant_model": random_model()}, "`generate` does not support `assistant_model`. Remove `assist"),
         (
             {"use_cache": False},
@@ -330,6 +339,7 @@ def test_arguments_that_change_nothing_are_accepted() -> None:
     assert {"use_cache", "num_beams", "length_penalty", "synced_gpus"} <= NO_OP_VALUES.keys() - FIELDS.keys()
     config = GenerationConfig(num_beams=1, repetition_penalty=1.0, use_cache=True)
     assert torch.equal(model.generate(generator=seeded(), generation_config=config, stopping_criteria=None), expected)
+    assert torch.equal(model.generate(generator=seeded(), stopping_criteria=StoppingCriteriaList()), expected)
 
 
 def test_special_token_arguments_of_transformers_are_accepted() -> None:

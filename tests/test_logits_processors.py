@@ -299,6 +299,18 @@ def test_excluded_tokens_must_be_ids_of_text(settings: dict) -> None:
         random_model().generate(order="left_to_right", **settings)
 
 
+@pytest.mark.parametrize("value", [[1, 2], [["a"]], [[True]], [(1,)], 3])
+def test_bad_words_must_be_lists_of_ids(value: object) -> None:
+    with pytest.raises(ValueError, match="`bad_words_ids` must be a list of lists of token ids, but is "):
+        random_model().generate(order="left_to_right", bad_words_ids=value)
+
+
+@pytest.mark.parametrize("name", ["bad_words_ids", "suppress_tokens"])
+def test_an_empty_list_excludes_nothing(name: str) -> None:
+    expected = random_model().generate(generator=seeded())
+    assert torch.equal(random_model().generate(generator=seeded(), **{name: []}), expected)
+
+
 def test_settings_of_prefixes_are_refused_by_name_in_other_orders() -> None:
     for name, value in (("no_repeat_ngram_size", 2), ("bad_words_ids", [[1, 2]])):
         with pytest.raises(ValueError, match=rf"or remove the processor \(`{name}`.*\)"):

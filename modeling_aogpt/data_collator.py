@@ -250,7 +250,10 @@ class DataCollatorForAnyOrderLM:
             raise ValueError(f"`seed` must be an integer, but is {self.seed!r}.")
         if self.pad_to_multiple_of is not None:
             check_integer("pad_to_multiple_of", self.pad_to_multiple_of)
-        self._distribution = OrderDistribution(
+        self._make_distribution()  # checks the settings of the orders
+
+    def _make_distribution(self) -> OrderDistribution:
+        return OrderDistribution(
             *(self.orders, self.block_length, self.stride, self.left_to_right_fraction),
             *(self.min_context, self.max_context),
         )
@@ -275,12 +278,14 @@ class DataCollatorForAnyOrderLM:
                 "tokenizer.pad_token_id or to any other id of the vocabulary, or make all sequences equally long."
             )
         samples = torch.tensor([self._order_seed(feature) for feature in features])
-        fractions = torch.tensor([self._fraction(feature) for feature in features], dtype=torch.float64)[:, None]
+        distribution = self._make_distribution()  # for each batch, because the settings can be changed
+        fractions = [_read_fraction(feature, distribution.left_to_right_fraction) for feature in features]
         padded_labels = _pad(labels, width, -100)
         num_tokens = torch.tensor(lengths)
         is_token = torch.arange(width) < num_tokens[:, None]
         is_given = is_token & (padded_labels == -100) if self.orders == "context_first" else None
-        orders, is_context = self._distribution.draw(self.seed, samples, num_tokens, width, fractions, is_given)
+        fractions = torch.tensor(fractions, dtype=torch.float64)[:, None]
+        orders, is_context = distribution.draw(self.seed, samples, num_tokens, width, fractions, is_given)
         batch = {
             "input_ids": _pad(ids, width, self.pad_token_id or 0),
             "orders": orders,
@@ -289,13 +294,6 @@ class DataCollatorForAnyOrderLM:
         if min(lengths) < width:
             batch["attention_mask"] = is_token.long()
         return batch
-
-    def _fraction(self, feature: Mapping[str, object]) -> float:
-        """Return the probability that the sequence gets the left-to-right order."""
-        given = feature.get("left_to_right_fraction")
-        fraction = self._distribution.left_to_right_fraction if given is None else float(given)
-        check_fraction("left_to_right_fraction", fraction)
-        return fraction
 
     def _order_seed(self, feature: Mapping[str, object]) -> int:
         """Return the feature's `order_seed` as a signed 64-bit integer, or a random seed if the feature has none."""
@@ -312,6 +310,14 @@ class DataCollatorForAnyOrderLM:
             seed = make_streams(int(make_streams(self.seed, torch.tensor(key[0]))), torch.tensor(key[1]))
             self._stream = key, torch.Generator().manual_seed(int(seed) % 2**63)
         return int(torch.randint(-(2**63), 2**63 - 1, (), generator=self._stream[1]))
+
+
+def _read_fraction(feature: Mapping[str, object], default: float) -> float:
+    """Return the probability that the sequence of a feature gets the left-to-right order."""
+    given = feature.get("left_to_right_fraction")
+    fraction = default if given is None else float(given)
+    check_fraction("left_to_right_fraction", fraction)
+    return fraction
 
 
 def _read_feature(feature: Mapping[str, object], index: int) -> tuple[torch.LongTensor, torch.LongTensor]:

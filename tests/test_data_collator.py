@@ -56,6 +56,18 @@ def test_orders_come_from_the_order_distribution_of_the_same_arguments(arguments
     assert torch.equal(orders, expected)
 
 
+def test_changed_settings_apply_to_the_next_batch() -> None:
+    collator = DataCollatorForAnyOrderLM(orders="context_first")
+    collator.orders, collator.left_to_right_fraction = "random", 1.0
+    batch, expected = (
+        each(features([6] * 5)) for each in (collator, DataCollatorForAnyOrderLM(left_to_right_fraction=1.0))
+    )
+    assert all(torch.equal(batch[name], values) for name, values in expected.items())
+    collator.left_to_right_fraction = 2.0
+    with pytest.raises(ValueError, match="`left_to_right_fraction` must be a number from 0 to 1"):
+        collator(features([6]))
+
+
 @pytest.mark.parametrize("orders", ["random", "context_first"])
 def test_a_sequence_may_have_its_own_left_to_right_fraction(orders: str) -> None:
     samples = features([9] * 30)

@@ -465,7 +465,7 @@ class CachedDecodingState(DecodingState):
 
     def _pack_weights_in_time(self, is_query: torch.BoolTensor) -> None:
         """Pack the weights if enough passes are expected. Assume that later passes have as many queries as this one."""
-        dtype = self.model.lm_head.weight.dtype
+        dtype = self.model.model.dtype
         if self._is_packed or not gains_from_packing(dtype, int(is_query.sum())):
             return
         num_remaining = int((self.num_masked / is_query.sum(dim=1).clamp(min=1)).max())
@@ -475,7 +475,7 @@ class CachedDecodingState(DecodingState):
 
 def cache_layout(model: PreTrainedModel, device: torch.device) -> tuple[torch.dtype, list[torch.device]]:
     """Return the dtype of the cache, and the device of the cache of each layer, for inputs on `device`."""
-    dtype = product_dtype(device, model.lm_head.weight.dtype)
+    dtype = product_dtype(device, model.model.dtype)
     return dtype, [execution_device(layer, device) for layer in model.model.layers]
 
 

@@ -257,6 +257,15 @@ def test_bfloat16_log_probabilities_are_near_the_likelihood(autocast: bool, enco
     torch.testing.assert_close(ragged.token_logprobs.sum(1), token_log_probs.sum(1), rtol=0, atol=0.2)
 
 
+def test_the_head_may_have_another_dtype_or_kind() -> None:
+    model = random_model().bfloat16()
+    head = model.lm_head.float()
+    head.register_forward_pre_hook(lambda module, arguments: (arguments[0].float(),))
+    expected = model.generate(num_return_sequences=2, generator=seeded())
+    model.lm_head = torch.nn.Sequential(head)
+    assert torch.equal(model.generate(num_return_sequences=2, generator=seeded()), expected)
+
+
 # ------------------------------------------------------------------------------------------------------------- errors
 
 

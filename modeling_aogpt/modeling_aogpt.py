@@ -705,7 +705,7 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
                 -100 and padding are ignored.
             skip_logits (`bool`, defaults to `False`): Return the loss without the logits. This saves most of the
                 memory of training. The loss then allows only one backward pass. Ignored without `labels`, or if the
-                head is not a plain linear layer (for example, with LoRA) or is offloaded.
+                head is not a plain linear layer (for example, with LoRA or tensor parallelism) or is offloaded.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
@@ -721,7 +721,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         output, orders = self.forward_by_rank(input_ids, orders, attention_mask, **kwargs)
         if labels is not None:
             labels = prepare_labels(self, labels, input_ids, attention_mask)
-        is_plain = type(self.lm_head) in (nn.Linear, Linear) and not self.lm_head.weight.is_meta
+        is_plain = type(self.lm_head) in (nn.Linear, Linear) and type(self.lm_head.weight) is nn.Parameter
+        is_plain = is_plain and not self.lm_head.weight.is_meta
         if skip_logits and labels is not None and is_plain:
             labels, logits = index_by_rank(labels, orders), None
             loss = self.compute_loss_of_states(output.last_hidden_state, labels, kwargs.get("num_items_in_batch"))
@@ -742,6 +743,9 @@ class AOGPTForMaskedLM(AOGPTWithHead):
 
     The decoder reads the unmasked tokens from left to right. In another order, the predictions would be different. This
     class has no `generate`, so its `save_pretrained` does not write `generation_config.json`.
+
+    Do not set `label_smoothing_factor` of the `Trainer`. It adds the log-probabilities of all ids, and ids that are not
+    text have probability 0, so the loss would be infinite.
 
     Examples:
         >>> config = AOGPTConfig(vocab_size=100, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
@@ -814,9 +818,10 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
     """
     AO-GPT as a causal language model. It predicts from left to right, and shifts labels as in Transformers.
 
-    It works with Transformers' tools for causal models: the standard `generate`, caches, pipelines, PEFT and evaluation
-    harnesses. Every forward pass also runs the start row, before the new tokens. The start row is not stored in the
-    cache, so the cache has one entry per token, as Transformers expects.
+    It works with Transformers' tools for causal models: the standard `generate`, caches, pipelines, PEFT (except prompt
+    tuning, which needs `inputs_embeds`) and evaluation harnesses. Every forward pass also runs the start row, before
+    the new tokens. The start row is not stored in the cache, so the cache has one entry per token, as Transformers
+    expects.
 
     Do not set `label_smoothing_factor` of the `Trainer`. It would train the model to predict the current token, because
     for this setting, the `Trainer` shifts labels only for classes that are part of Transformers.

@@ -420,6 +420,9 @@ class MDMEncoderForMaskedLM(MDMEncoderPreTrainedModel, AOGPTWithHead, AnyOrderGe
     because noise never changes a token to another token, but only masks it (arXiv 2406.03736, theorem 1). The factor
     before q_{0|t} does not depend on y, so q_{0|t} is the softmax of the network's output over the ids of text.
 
+    Do not set `label_smoothing_factor` of the `Trainer`. It adds the log-probabilities of all ids, and the mask has
+    probability 0, so the loss would be infinite.
+
     Examples:
         >>> config = MDMEncoderConfig(vocab_size=101, hidden_size=32, num_hidden_layers=2, num_attention_heads=2)
         >>> model = MDMEncoderForMaskedLM(config)

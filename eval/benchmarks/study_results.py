@@ -121,7 +121,8 @@ def read_earlier_models(
     """
     Return the models whose results `write_results` wrote to a JSON file before, for each arm and seed.
 
-    Arms that were trained with other settings are left out. The training time of each model is the mean over the seeds.
+    Arms that were trained with other settings are left out. In older files, which do not have the training time of each
+    model, it is the mean over the seeds.
 
     Args:
         path: Path of the JSON file. If there is no such file, the result is empty.
@@ -139,7 +140,7 @@ def read_earlier_models(
         (arm, seed): TrainedModel(
             entry["num_parameters"],
             entry["tokens"],
-            entry["seconds"],
+            entry.get("seconds_of_seeds", [entry["seconds"]] * len(found["seeds"]))[index],
             {kind: score["values"][index] for kind, score in entry["scores"].items()},
             {kind: (curve["tokens"], curve["values"][index]) for kind, curve in entry["curves"].items()},
             facts,
@@ -164,8 +165,9 @@ def compare(question: Question, models: dict[str, list[TrainedModel]]) -> dict[s
         models: The models of each arm, one for each seed.
 
     Returns:
-        A dictionary for each arm. `num_parameters`, `tokens` and `seconds` (mean over seeds) are numbers. `scores`
-        and `differences` (scores minus those of the baseline) have a value for each measure. `curves` contains the bits
+        A dictionary for each arm. `num_parameters`, `tokens` and `seconds` (mean over seeds) are numbers, and
+        `seconds_of_seeds` is a list. `scores` and `differences` (scores minus those of the baseline) have a value for
+        each measure. `curves` contains the bits
         per byte during training, for each kind of order. If the question has `left_to_right`, `gap` is the bits per
         byte of the arm in random orders, minus those of the `left_to_right` arm in left-to-right order. `gap_closed`
         is 1 minus the gap divided by the baseline's gap. Scores, differences and gaps are computed for each seed, and
@@ -182,6 +184,7 @@ def compare(question: Question, models: dict[str, list[TrainedModel]]) -> dict[s
             "num_parameters": first.num_parameters,
             "tokens": first.tokens,
             "seconds": statistics.fmean(model.seconds for model in of_seeds),
+            "seconds_of_seeds": [model.seconds for model in of_seeds],
             "scores": {kind: estimate([model.scores[kind] for model in of_seeds]) for kind in first.scores},
             "differences": {
                 kind: estimate(_subtract(kind, of_seeds, baselines))

@@ -157,9 +157,10 @@ def _format_cell(scored: dict[str, Any] | None, measure: str) -> str:
 
 def measures_table(runs: Sequence[dict[str, Any]]) -> str:
     """Return a table of all measures of `runs`. If there are several runs, its first column is the model."""
+    has_model = len(runs) > 1
     rows = [
         (
-            *([run["model"]] if len(runs) > 1 else []),
+            *([run["model"]] if has_model else []),
             *(name, f"{scored['documents']:,}", f"{scored['tokens']:,}", f"{scored['dropped_tokens']:,}"),
             *(MEASURE_NAMES[measure], f"{metrics['sequences']:,}"),
             *(
@@ -172,8 +173,7 @@ def measures_table(runs: Sequence[dict[str, Any]]) -> str:
         for measure, metrics in scored["measures"].items()
     ]
     header = ["text", "documents", "tokens", "dropped", "log-likelihood", "sequences", "perplexity", "bits per byte"]
-    header = ["model", *header] if len(runs) > 1 else header
-    table = markdown_table(header, rows, f"{'l' * (len(runs) > 1)}lrrrlrrr")
+    table = markdown_table(["model", *header] if has_model else header, rows, "l" * has_model + "lrrrlrrr")
     return f"{table}\n\nValues after ± are standard errors over sequences."
 
 
@@ -228,10 +228,11 @@ def main(argv: list[str]) -> None:
     parser.add_argument("results", nargs="+", type=Path, metavar="RESULTS.json", help="results of a finished run")
     (arguments,) = parser.parse(argv)
     runs = [read_json(file, ZERO_SHOT_KEYS, "eval/zero_shot.py") for file in arguments.results]
-    published = [run for run in runs if run["datasets"].keys() & EVALUATION_SETS.keys()]
-    others = [run for run in runs if run not in published]
-    tables = [*([zero_shot_table(published)] if published else []), *([measures_table(others)] if others else [])]
-    print("\n\n".join(tables))
+    in_paper, others = [], []
+    for run in runs:
+        (in_paper if run["datasets"].keys() & EVALUATION_SETS.keys() else others).append(run)
+    tables = ((zero_shot_table, in_paper), (measures_table, others))
+    print("\n\n".join(make_table(part) for make_table, part in tables if part))
 
 
 if __name__ == "__main__":

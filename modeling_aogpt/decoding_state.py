@@ -465,8 +465,7 @@ class CachedDecodingState(DecodingState):
 
     def _pack_weights_in_time(self, is_query: torch.BoolTensor) -> None:
         """Pack the weights if enough passes are expected. Assume that later passes have as many queries as this one."""
-        dtype = self.model.model.dtype
-        if self._is_packed or not gains_from_packing(dtype, int(is_query.sum())):
+        if self._is_packed or not gains_from_packing(self.model.model.dtype, int(is_query.sum())):
             return
         num_remaining = int((self.num_masked / is_query.sum(dim=1).clamp(min=1)).max())
         if self.num_forward_passes + num_remaining >= MIN_PASSES_TO_PACK:

@@ -170,7 +170,7 @@ class AnyOrderInfillingMixin:
 
     def _check_settings(self, generator: torch.Generator | None, kwargs: dict[str, object]) -> None:
         """Raise an error if `generate` would not accept `generator` or the arguments `kwargs`."""
-        draw_uniform(0, generator=generator)
+        draw_uniform(0, generator=generator)  # draws nothing, and raises an error for a wrong `generator`
         others = ("generation_config", "logits_processor", "streamer", "token_type_ids")
         config = kwargs.get("generation_config") or self.generation_config
         arguments = {name: value for name, value in kwargs.items() if name not in others}

@@ -721,8 +721,8 @@ class AOGPTForAnyOrderLM(AOGPTWithHead, AnyOrderGenerationMixin, AnyOrderInfilli
         output, orders = self.forward_by_rank(input_ids, orders, attention_mask, **kwargs)
         if labels is not None:
             labels = prepare_labels(self, labels, input_ids, attention_mask)
-        is_plain = type(self.lm_head) in (nn.Linear, Linear) and type(self.lm_head.weight) is nn.Parameter
-        is_plain = is_plain and not self.lm_head.weight.is_meta
+        head = self.lm_head
+        is_plain = type(head) in (nn.Linear, Linear) and type(head.weight) is nn.Parameter and not head.weight.is_meta
         if skip_logits and labels is not None and is_plain:
             labels, logits = index_by_rank(labels, orders), None
             loss = self.compute_loss_of_states(output.last_hidden_state, labels, kwargs.get("num_items_in_batch"))

@@ -167,10 +167,10 @@ def compare(question: Question, models: dict[str, list[TrainedModel]]) -> dict[s
     Returns:
         A dictionary for each arm. `num_parameters`, `tokens` and `seconds` (mean over seeds) are numbers, and
         `seconds_of_seeds` is a list. `scores` and `differences` (scores minus those of the baseline) have a value for
-        each measure. `curves` contains the bits
-        per byte during training, for each kind of order. If the question has `left_to_right`, `gap` is the bits per
-        byte of the arm in random orders, minus those of the `left_to_right` arm in left-to-right order. `gap_closed`
-        is 1 minus the gap divided by the baseline's gap. Scores, differences and gaps are computed for each seed, and
+        each measure. `curves` contains the bits per byte during training, for each kind of order. If the question has
+        `left_to_right`, `gap` is the bits per byte of the arm in random orders, minus those of the `left_to_right` arm
+        in left-to-right order. `gap_closed` is 1 minus the gap divided by the baseline's gap. Scores, differences and
+        gaps are computed for each seed, and
         summarized by `estimate`.
 
     Raises:

@@ -48,8 +48,8 @@ SCRIPTS_WITHOUT_SPACES = ("CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "THAI", 
 
 SUMMARY = """# Infilling
 
-The model fills in one gap in each of several documents (for packed text: sequences without their last {max_length}
-tokens), which are evenly spaced in the held-out text. A gap is {gap}.
+The model fills in one gap in each of several documents, which are evenly spaced in the held-out text. In packed text, a
+document is a sequence without its last {max_length} tokens, so that longer infills fit, too. A gap is {gap}.
 Each step fills in the position of which the model is most certain, with the likeliest token. "Only the text before"
 means that it fills in the gap from left to right, without the text after it.
 

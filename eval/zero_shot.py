@@ -172,8 +172,8 @@ def zero_shot(
             scorer.start_id = tokenizer.eos_token_id
         elif length < 2:
             raise ValueError(
-                f"`sequence_length` must be at least 2, because a causal model does not score the first token of a "
-                f"sequence in the published protocol, but is {length}."
+                f"`sequence_length` must be at least 2, but is {length}. In the published protocol, a causal model "
+                "does not score the first token of a sequence."
             )
     with in_turn(accelerator):
         texts: Texts = dict(_load_all(arguments, tokenizer, length, isinstance(scorer, CausalScorer)))

@@ -16,7 +16,7 @@ quickstart: $(INSTALLED)
 findings: $(INSTALLED)
 	$(BIN)/python eval/benchmarks/study.py training/configs/study_paper.yaml
 
-# Train an any-order model on Sudoku, and let it solve held-out puzzles. This takes about 40 minutes on two CPU cores. An
+# Train an any-order model on Sudoku, and let it solve held-out puzzles. This takes about 40 minutes of one CPU core. An
 # interrupted run continues where it stopped. To compare it with a left-to-right model and an encoder, with three seeds:
 #     make sudoku RECIPES="sudoku sudoku_left_to_right sudoku_encoder" SEEDS="0 1 2"
 SUDOKU := runs/sudoku

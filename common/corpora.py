@@ -184,10 +184,10 @@ def load_corpus(arguments: DataArguments) -> dict[str, Split]:
         loaded = _load_hub(arguments)
     else:
         loaded = {"train": load_files(arguments.corpus, **options)}
-    if arguments.validation_files:  # a validation split of the dataset is then not used
-        loaded["validation"] = load_files(arguments.validation_files, **options)
     rows = {split: keep_text(dataset, arguments.text_column) for split, dataset in loaded.items()}
     _check_num_documents(arguments, sum(map(len, rows.values())))
+    if arguments.validation_files:  # a validation split of the dataset is then not used
+        rows["validation"] = load_validation_files(arguments)
     if "validation" in rows:
         return {split: Split(dataset) for split, dataset in rows.items()}
     return {
@@ -196,6 +196,12 @@ def load_corpus(arguments: DataArguments) -> dict[str, Split]:
         )
         for split in ("train", "validation")
     }
+
+
+def load_validation_files(arguments: DataArguments) -> Dataset:
+    """Load the documents of `validation_files`. Plain text may be combined with a dataset that has other columns."""
+    files = load_files(arguments.validation_files, arguments.sample_by, num_proc=arguments.preprocessing_num_workers)
+    return keep_text(files, "text" if files.column_names == ["text"] else arguments.text_column)
 
 
 def _check_num_documents(arguments: DataArguments, found: int) -> None:
@@ -244,7 +250,7 @@ def _check_corpus(arguments: DataArguments, is_streamed: bool = False) -> str:
             f"The built-in corpus {name!r} cannot be streamed. Remove `streaming`, or set `corpus` to files or a Hub "
             "dataset."
         )
-    if is_whole and arguments.sample_by != "line":
+    if is_whole and arguments.sample_by != "line" and not arguments.validation_files:
         raise ValueError(
             f"`sample_by` can only be set for text files, but the corpus is {name!r}. Remove `sample_by`, or set "
             "`corpus` to files or a glob pattern, such as 'FOLDER/*.txt'."

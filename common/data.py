@@ -14,9 +14,8 @@ from common.corpora import (
     Split,
     describe_sources,
     first_texts,
-    keep_text,
     load_corpus,
-    load_files,
+    load_validation_files,
     make_dataset,
     no_text_error,
     sha256,
@@ -45,8 +44,8 @@ class Data:
     """
     Training and validation data.
 
-    A sequence has exactly `sequence_length` ids, in the column `input_ids`. With `context_marks`, training sequences
-    also have `labels`. Validation sequences also have `num_bytes`: the number of UTF-8 bytes of the text, plus one for
+    A sequence has exactly `sequence_length` ids, in the column `input_ids`. With `context_marks`, sequences also have
+    `labels`. Validation sequences also have `num_bytes`: the number of UTF-8 bytes of the text, plus one for
     the end-of-text of each document. Bits per byte are therefore those of the documents joined by newlines.
     """
 
@@ -140,7 +139,7 @@ def _open_stream(arguments: DataArguments) -> Data:
     excluded: frozenset[bytes] = frozenset()
     if arguments.validation_files:
         streams = {"train": streams["train"]}  # the validation split of the dataset is not read
-        held_out = keep_text(load_files(arguments.validation_files, arguments.sample_by), arguments.text_column)
+        held_out = load_validation_files(arguments)
     else:
         split = "validation" if "validation" in streams else "train"
         texts = first_texts(streams[split], split, arguments, arguments.validation_documents)
@@ -187,8 +186,8 @@ def _make_sequences(
         rows, left_out = pad(
             documents, length, tokenizer.eos_token_id, split, arguments.drop_long_documents, num_workers
         )
-        columns = {"input_ids", "num_bytes" if split == "validation" else "labels"}.intersection(rows.column_names)
-        rows = rows.select_columns(sorted(columns))
+        columns = {"input_ids", "labels"} | ({"num_bytes"} if split == "validation" else set())
+        rows = rows.select_columns(sorted(columns.intersection(rows.column_names)))
     else:
         left_out = count_left_out_tokens(documents, length, split)
         rows = PackedRows(documents, length) if split == "train" else pack(documents, length)

@@ -43,7 +43,10 @@ class DataArguments(Options):
         least=0,
         below=1,
     )
-    text_column: str = option("text", "Column with the documents. In plain text files, it is `text`.")
+    text_column: str = option(
+        "text",
+        "Column with the documents. For plain text files, it is not needed, because their only column is `text`.",
+    )
     sample_by: SampleBy = option(
         "line", "Part of a plain text file that is one document; `document` means a whole file."
     )

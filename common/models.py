@@ -26,9 +26,9 @@ def find_model(name_or_path: str | Path) -> str:
     Raises:
         ValueError: If the run is not finished, or if `name_or_path` is a file.
     """
-    folder = Path(name_or_path)
+    folder = Path(name_or_path).expanduser()
     if (folder / "config.json").exists():
-        return str(name_or_path)
+        return str(folder)
     if (folder / "model" / "config.json").is_file():
         return str(folder / "model")
     if (folder / "tokenizer").is_dir():
@@ -139,7 +139,7 @@ def identity_of_weights(name: str) -> str | None:
     Return an identifier of a model's weights: the commit on the Hub or, for a folder, a hash of the tensors.
 
     The hash of safetensors files does not depend on how the tensors are divided into files. The result is None for an
-    unknown name.
+    unknown name, and for a folder without weights.
     """
     if not Path(name).is_dir():
         try:
@@ -153,7 +153,7 @@ def identity_of_weights(name: str) -> str | None:
         raise ValueError(
             f"The weights of {name} are missing or damaged. Copy or download the model again. (Cause: {error})"
         ) from error
-    return hashlib.sha256("".join(digest for _, digest in digests).encode()).hexdigest()[:12]
+    return hashlib.sha256("".join(digest for _, digest in digests).encode()).hexdigest()[:12] if digests else None
 
 
 def _digests_of_tensors(file: Path) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,8 @@ from eval.scoring import wilson_interval
 
 COLORS = (BLUE, GREEN, ORANGE, RED, GREY)  # colors of the recipes in charts
 INK = "#22262a"  # color of lines and text in charts
+# Settings that may differ between seeds of a recipe. Each seed may continue a run of its own.
+OF_SEED = {"seed", "init_from", "tokenizer"}
 
 
 def read_run(folder: Path, corpora: Collection[str]) -> dict[str, Any]:
@@ -28,7 +30,7 @@ def read_run(folder: Path, corpora: Collection[str]) -> dict[str, Any]:
     Return the folder, the training arguments, and the cost of training of a finished run.
 
     Raises:
-        ValueError: If the run is not finished, or was not trained on one of `corpora`.
+        ValueError: If the run is not finished, or was not trained on padded documents of one of `corpora`.
     """
     results, _ = read_finished_run(folder)
     corpus = results["arguments"]["corpus"][0]
@@ -36,6 +38,11 @@ def read_run(folder: Path, corpora: Collection[str]) -> dict[str, Any]:
         raise ValueError(
             f"A run must be trained on one of {', '.join(corpora)}, but {folder} was trained on {corpus!r}. Use "
             "another run."
+        )
+    if (packing := results["arguments"]["packing"]) != "documents":
+        raise ValueError(
+            f"A run must be trained with `packing=documents`, but {folder} was trained with `packing={packing}`, so it "
+            "does not know where a text begins. Use another run."
         )
     cost = {name: results[name] for name in ("num_parameters", "steps", "tokens", "train_seconds")}
     return {"run": str(folder), "arguments": results["arguments"], **cost}
@@ -56,7 +63,7 @@ def group_by_recipe(runs: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]
         different = {
             key
             for other in settings
-            for key in other.keys() & settings[0].keys() - WITHOUT_EFFECT - {"seed"}
+            for key in other.keys() & settings[0].keys() - WITHOUT_EFFECT - OF_SEED
             if other[key] != settings[0][key]
         }
         if different or len({other["seed"] for other in settings}) < len(group):

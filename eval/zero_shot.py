@@ -169,7 +169,8 @@ def zero_shot(
     is_published = bool(arguments.datasets) and arguments.protocol == "published"
     if isinstance(scorer, CausalScorer):
         if not is_published:
-            scorer.start_id = tokenizer.eos_token_id
+            has_start = tokenizer.bos_token_id is not None
+            scorer.start_id = tokenizer.bos_token_id if has_start else tokenizer.eos_token_id
         elif length < 2:
             raise ValueError(
                 f"`sequence_length` must be at least 2, but is {length}. In the published protocol, a causal model "

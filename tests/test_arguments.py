@@ -238,7 +238,9 @@ def test_a_repeated_key_is_an_error(config: Path) -> None:
         parse_arguments(add_lines(config, "seed: [{a: 1, a: 2}]"))
 
 
-@pytest.mark.parametrize("text", ["{rope_theta: 500}", """'{"rope_theta": 500}'"""])
+@pytest.mark.parametrize(
+    "text", ["{rope_theta: 500}", "{rope_theta: '500'}", "{rope_theta: 5e2}", """'{"rope_theta": 500}'"""]
+)
 def test_rotary_frequencies_are_a_mapping_or_json(config: Path, text: str) -> None:
     model, _, _ = parse_arguments(add_lines(config, "position_encoding: rotary", f"rope_parameters: {text}"))
     assert build_config(model).rope_parameters == {"rope_theta": 500, "rope_type": "default"}

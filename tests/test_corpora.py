@@ -144,6 +144,10 @@ def test_validation_split_of_a_data_set(tmp_path: Path) -> None:
     (tmp_path / "held_out.txt").write_text("one\ntwo\n")
     with_files = DataArguments([folder], validation_files=[str(tmp_path / "held_out.txt")])
     assert [[*split] for split in load_corpus(with_files).values()] == [["train"], ["one", "two"]]
+    prose = replace(with_files, sample_by="document", corpus_documents=2)  # those of the dataset
+    assert [[*split] for split in load_corpus(prose).values()] == [["train"], ["one\ntwo\n"]]
+    with pytest.raises(ValueError, match="`sample_by` can only be set for text files"):
+        load_corpus(DataArguments([folder], sample_by="document"))
     with pytest.raises(ValueError, match=r"`validation_split` \(test\) and `validation_files` \(.*\) are both set"):
         load_corpus(replace(with_files, validation_split="test"))
     with pytest.raises(ValueError, match=r"no split 'dev'\. Choose one of its splits: train, validation, test"):

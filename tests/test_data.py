@@ -107,7 +107,8 @@ def test_context_has_no_labels(tmp_path: Path) -> None:
     assert list(marked.train["input_ids"]) == list(plain.train["input_ids"])
     for name in ("input_ids", "num_bytes"):
         assert list(marked.validation[name]) == list(plain.validation[name])
-    assert marked.validation.column_names == plain.validation.column_names
+    assert {*marked.validation.column_names} == {*plain.validation.column_names, "labels"}
+    assert list(marked.validation["labels"]) == list(marked.train["labels"])
     for line, ids, labels in zip(lines, marked.train["input_ids"], marked.train["labels"], strict=True):
         assert all(label in (-100, token) for token, label in zip(ids, labels, strict=True))
         assert all(label == token for token, label in zip(ids, labels, strict=True) if token == 0)  # end-of-text

@@ -71,7 +71,7 @@ def test_models_of_other_types_are_errors(folder: Path) -> None:
 
 
 def test_the_model_of_a_run_is_found(folder: Path) -> None:
-    assert find_model(folder.parent) == find_model(folder) == str(folder)
+    assert find_model(folder.parent) == find_model(folder) == find_model(f"{folder}/") == str(folder)
     _, data, training = parse_arguments([str(folder.parent / "run.yaml"), f"--init_from={folder.parent}"])
     assert training.init_from == data.tokenizer == str(folder)
     assert find_model("openai-community/gpt2") == "openai-community/gpt2"

@@ -721,6 +721,19 @@ def test_fine_tuning_starts_from_the_averages_of_another_run(tuning: Path, finis
     assert losses(tmp_path)[0] < losses(finished)[0] - 0.5
 
 
+def test_fine_tuning_needs_the_tokenizer_of_the_initial_model(tuning: Path, finished: Path, tmp_path: Path) -> None:
+    for name in ("same", "other"):
+        shutil.copytree(finished / "model", tmp_path / name)
+    path = tmp_path / "other" / "tokenizer.json"
+    content = json.loads(path.read_text())
+    vocabulary = content["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    path.write_text(json.dumps(content))
+    with pytest.raises(SystemExit, match=r"The tokenizer '.*other' differs from that of the model in .*model\. Remove"):
+        train(tuning, tmp_path / "run", f"--tokenizer={tmp_path / 'other'}")
+    train(tuning, tmp_path / "run", f"--tokenizer={tmp_path / 'same'}", "--max_steps=3")
+
+
 def test_resumed_fine_tuning_does_not_load_the_initial_weights(tuning: Path, finished: Path, tmp_path: Path) -> None:
     source, options = tmp_path / "source", (f"--init_from={tmp_path / 'source'}", "--save_total_limit=9")
     shutil.copytree(finished / "model", source)

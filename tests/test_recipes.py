@@ -15,14 +15,22 @@ def make_run(folder: str, **arguments: object) -> dict:
 
 def test_runs_are_trained_on_certain_corpora(tmp_path: Path) -> None:
     cost = {"num_parameters": 1, "steps": 2, "tokens": 3, "train_seconds": 4.0}
-    results = {"arguments": {"corpus": ["facts"], "seed": 0}, **cost, "versions": {}}
+    arguments = {"corpus": ["facts"], "seed": 0, "packing": "documents"}
+    results = {"arguments": arguments, **cost, "versions": {}}
     write_json(tmp_path / "results.json", results)
     assert read_run(tmp_path, ["facts"]) == {"run": str(tmp_path), "arguments": results["arguments"], **cost}
     with pytest.raises(ValueError, match=r"must be trained on one of sudoku-4, sudoku-6, but .* on 'facts'"):
         read_run(tmp_path, ["sudoku-4", "sudoku-6"])
+    write_json(tmp_path / "results.json", results | {"arguments": arguments | {"packing": "packed"}})
+    with pytest.raises(ValueError, match=r"trained with `packing=documents`, but .* with `packing=packed`, so it does"):
+        read_run(tmp_path, ["facts"])
 
 
 def test_names_of_recipes_are_names_of_folders_without_the_seed() -> None:
+    first, second = (make_run(f"{name}-1", seed=1, init_from=name, tokenizer=name) for name in ("a/any", "b/any"))
+    assert group_by_recipe(
+        [first, second | {"run": "c/any-2", "arguments": second["arguments"] | {"seed": 2}}]
+    ).keys() == {"any"}
     recipes = group_by_recipe([make_run("runs/any-0"), make_run("other/any-1", seed=1), make_run("any-1")])
     assert {name: [run["run"] for run in runs] for name, runs in recipes.items()} == {
         "any": ["runs/any-0", "other/any-1"],

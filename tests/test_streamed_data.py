@@ -195,7 +195,13 @@ def test_data_set_with_validation_files(data_set: DataArguments, tmp_path: Path)
     assert names_of_sources(data) == ["train-0.parquet", "train-1.parquet", "held_out.jsonl"]
     assert data.facts["sources"][-1]["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
     assert data.facts["validation"]["documents"] == 1
-    data_set.validation_split = "validation"
+    plain = tmp_path / "held_out.txt"
+    plain.write_text("so ma bu le ti\n\nno ka re so ma\n")
+    data_set.validation_files = [str(plain)]
+    assert load_data(data_set).facts["validation"]["documents"] == 2
+    data_set.sample_by = "document"
+    assert load_data(data_set).facts["validation"]["documents"] == 1
+    data_set.validation_split, data_set.validation_files = "validation", [str(path)]
     with pytest.raises(
         ValueError, match=r"`validation_split` \(validation\) and `validation_files` \(.*held_out.jsonl\) are both"
     ):

@@ -143,6 +143,20 @@ def test_all_arms_are_trained_with_all_seeds_and_compared(
     assert capsys.readouterr().out.startswith(f"orders: not written again, because {lost}. These runs are not finished")
 
 
+def test_context_comes_first_in_own_orders(tmp_path: Path, datasets_cache: None) -> None:
+    config = write_config(tmp_path)
+    words = (tmp_path / "words.txt").read_text().split("\n")
+    (tmp_path / "words.txt").write_text("\n".join(f"{word[:1]}[{word[1:]}]" for word in words))
+    settings = ("--context_marks=[]", "--orders=context_first", "--num_samples=0", "--max_steps=3")
+    train(config, tmp_path / "run", *settings)
+    rows = study_scores.held_out_rows(tmp_path / "run")
+    orders = study_scores.draw_orders(rows, ORDER_SEED, orders="context_first")
+    for order, labels in zip(orders, torch.tensor(rows["labels"]), strict=True):
+        is_context = labels[order] == -100
+        assert is_context.any()
+        assert is_context.int().diff().max() <= 0  # none comes after a target
+
+
 def test_results_of_an_arm_are_used_for_all_questions(
     trained: list[str], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
@@ -238,7 +252,7 @@ def test_a_trend_compares_questions(
         "arms": ["reference", "missing", "rotary"],
     }
     content = yaml.safe_load(path.read_text())
-    content["arms"]["missing"] = {}
+    content["arms"] |= {"missing": {}, "missing-half": {"max_steps": STEPS // 2}}
     content["questions"]["other"] = other
     content["trends"]["steps"]["questions"].append("other")
     path.write_text(yaml.safe_dump(content, sort_keys=False))
@@ -254,7 +268,7 @@ def test_a_trend_compares_questions(
     # A question has no results while one of its arms has none.
     content["questions"]["whole"]["arms"].append("missing")
     content["trends"]["steps"]["questions"].remove("other")
-    content["questions"]["half"]["arms"].append("missing")
+    content["questions"]["half"]["arms"].append("missing-half")
     path.write_text(yaml.safe_dump(content, sort_keys=False))
     study.main([str(path), "--collect", f"--runs_dir={tmp_path}"])
     assert "steps: no results yet. These questions have none: half, whole." in capsys.readouterr().out
@@ -264,10 +278,14 @@ def test_a_run_that_continues_an_earlier_state_is_an_error(trained: list[str], t
     arms = {"first-half": {**HALF, "orders": "left_to_right"}, "second-half": {**HALF, "init_from": "first-half"}}
     path = write_study(tmp_path, arms, halves={"title": "T", "baseline": "first-half", "arms": ["first-half"]})
     study.main([path, f"--runs_dir={tmp_path}"])
-    later = (tmp_path / "seed-0" / "second-half" / "results.json").stat().st_mtime + 1
-    os.utime(tmp_path / "seed-0" / "first-half" / "results.json", (later, later))
-    with pytest.raises(SystemExit, match=r"second-half continues an earlier state of .*first-half, which was later"):
-        study.main([path, f"--runs_dir={tmp_path}"])
+    shutil.copytree(tmp_path / "seed-0", tmp_path / "moved" / "seed-0")
+    study.main([path, f"--runs_dir={tmp_path / 'moved'}"])
+    assert trained == ["first-half (seed 0)", "second-half (seed 0)"]
+    model = load_model(tmp_path / "moved" / "seed-0" / "first-half" / "model")
+    model.lm_head.weight.data += 1
+    model.save_pretrained(tmp_path / "moved" / "seed-0" / "first-half" / "model")
+    with pytest.raises(SystemExit, match=r"second-half continues other weights than those in .*first-half, which was"):
+        study.main([path, f"--runs_dir={tmp_path / 'moved'}"])
 
 
 def test_scores_of_encoders_are_exact(trained: list[str], tmp_path: Path) -> None:
@@ -383,7 +401,7 @@ def test_failed_runs_are_reported_and_do_not_stop_the_others(
     stub: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     arms = {"bad": {}, "good": {}, "next": {"init_from": "bad"}}
-    path = write_study(tmp_path, arms, (0, 1), first={"title": "T", "baseline": "good"})
+    path = write_study(tmp_path, arms, (0, 1), first={"title": "T", "baseline": "good", "arms": ["bad", "good"]})
     with pytest.raises(SystemExit) as error:
         study.main([path, f"--runs_dir={tmp_path / 'runs'}", "--jobs=3"])
     for seed in (0, 1):
@@ -431,7 +449,10 @@ def test_runs_are_stopped_with_the_command(stub: Path, tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
 def test_arms_of_the_studies_are_valid(path: Path, tmp_path: Path) -> None:
-    study.write_configs(study.list_runs(replace(study.read_study(path), seeds=[0]), tmp_path))
+    one_seed = replace(study.read_study(path), seeds=[0])
+    runs = study.list_runs(one_seed, tmp_path)
+    study.write_configs(runs)
+    study.check_tokens(one_seed, runs)
 
 
 @pytest.mark.parametrize(
@@ -468,6 +489,10 @@ def test_arms_of_the_studies_are_valid(path: Path, tmp_path: Path) -> None:
             {"questions": {"first": GAP, "second": GAP | {"arms": ["one"]}}}
             | {"trends": {"all": TREND | {"questions": ["first", "second"]}}},
             r"must have the same number of arms, but do not \(first: 2, second: 1\)",
+        ),
+        (
+            {"arms": {"one": {}, "two": {"init_from": "one"}}},
+            rf"must be trained on the same number of tokens, but are not \(one: {STEPS * 96}, two: {STEPS * 192}\)",
         ),
         ({"settings": {"learning_rat": "1"}}, "Did you mean `learning_rate`"),
         ({"arms": {"one": {}, "two": {"init_from": "one", "learning_rat": "1"}}}, "Did you mean `learning_rate`"),
@@ -517,6 +542,13 @@ def test_arms_are_compared_with_the_baseline_seed_by_seed() -> None:
     assert not {"gap_closed", "differences"} & {key for key, value in arms["paper"].items() if value}
     assert "gap" not in arms["reference"]
     assert "gap" not in compare(Question("T", "paper", list(MODELS)), MODELS)["better"]
+
+
+def test_learning_curves_have_the_points_of_all_seeds() -> None:
+    curves = [{"any_order": ([1, 2, 4], [9.0, 8.0, 7.0])}, {"any_order": ([2, 3, 4], [6.0, 5.0, 4.0])}]
+    models = [replace(model, curves=curve) for model, curve in zip(MODELS["paper"], curves, strict=True)]
+    found = compare(Question("T", "paper", ["paper"]), {"paper": models})["paper"]["curves"]["any_order"]
+    assert found == {"tokens": [2, 4], "values": [[8.0, 7.0], [6.0, 4.0]]}
 
 
 def test_arms_with_other_numbers_of_tokens_or_other_text_are_errors() -> None:

@@ -198,6 +198,16 @@ def test_causal_models_predict_every_token_of_a_text(judge: str, arguments: Scor
     assert found["left_to_right"]["bits_per_byte"] == pytest.approx(total / 30 / math.log(2), rel=1e-5)
 
 
+def test_causal_models_start_with_beginning_of_text_if_they_have_it(
+    judge: str, arguments: ScoringArguments, tiny_tokenizer: PreTrainedTokenizerFast
+) -> None:
+    tiny_tokenizer.bos_token = tiny_tokenizer.convert_ids_to_tokens(3)
+    tiny_tokenizer.save_pretrained(judge)
+    total = sum(causal_nats(judge, [3, *encode(line)]) for line in LINES)
+    found = text_results(zero_shot(judge, replace(arguments, packing="documents")))
+    assert found["left_to_right"]["perplexity"] == pytest.approx(math.exp(total / 29), rel=1e-5)
+
+
 def test_causal_models_are_not_scored_on_padding(judge: str, arguments: ScoringArguments) -> None:
     total = sum(causal_nats(judge, [END_OF_TEXT, *encode(line)]) for line in LINES)
     found = text_results(zero_shot(judge, replace(arguments, packing="documents")))

@@ -177,7 +177,11 @@ class TrainingArguments(Options):
     logging_steps: int = option(10, "Number of steps whose mean loss is one point of the loss curve.", least=1)
     eval_steps: int = option(500, "Number of steps between evaluations; the last step is always evaluated.", least=1)
     eval_sequences: int | None = option(None, "Number of held-out sequences to evaluate on; defaults to all.", least=1)
-    eval_batch_size: int = option(256, "Number of sequences per forward pass and process in evaluations.", least=1)
+    eval_batch_size: int = option(
+        256,
+        "Number of sequences per batch and process in evaluations. A decoder's forward pass has at most 4,096 tokens.",
+        least=1,
+    )
     save_steps: int = option(500, "Number of steps between checkpoints; the last step is always saved.", least=1)
     save_total_limit: int = option(2, "Number of checkpoints to keep, in addition to those of keep_every.", least=1)
     keep_every: int | None = option(
@@ -270,15 +274,20 @@ def _read_file(path: Path, known: dict[str, Any]) -> dict[str, Any]:
         if key not in known and key != "base":
             raise ValueError(_describe_unknown_key(key, known, f"in {path}"))
         if key == "rope_parameters" and isinstance(value, dict):
-            parsed = read_yaml(path)[key].items()
-            # In YAML 1.1, 1e6 is text, because a number needs a dot and a sign (1.0e+6).
-            numbers = {name: float(text) for name, text in parsed if re.fullmatch(r"\d+(\.\d*)?e\d+", str(text))}
-            settings[key] = value = json.dumps(dict(parsed) | numbers)
+            settings[key] = value = json.dumps({name: _to_value(text) for name, text in value.items()})
         if not isinstance(value, str) and not (isinstance(value, list) and known.get(key) == list[str]):
             raise ValueError(f"`{key}` must have a single value, but is {value!r} in {path}. Give one value.")
         if isinstance(value, str) and value.lower() in (".inf", ".nan"):
             settings[key] = value[1:]  # as Python's `float` expects it
     return settings
+
+
+def _to_value(text: str | list[Any]) -> Any:
+    """Return the value of YAML text, or a list of values."""
+    if isinstance(text, list):
+        return [_to_value(item) for item in text]
+    # In YAML 1.1, 1e6 is text, because a number needs a dot and a sign (1.0e+6).
+    return float(text) if re.fullmatch(r"\d+(\.\d*)?e\d+", text) else yaml.safe_load(text)
 
 
 def _to_options(settings: dict[str, Any]) -> Iterator[str]:

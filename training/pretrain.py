@@ -31,12 +31,13 @@ from common.commands import one_line_errors, progress_bar
 from common.data import Data, load_data
 from common.files import atomic_folder, lock_folder, make_folder
 from common.hardware import check_precision, hardware, keep_freed_memory, peak_flops, peak_memory, versions
-from common.models import Model, load_pretrained, read_config, save_model
+from common.models import Model, identity_of_weights, load_pretrained, read_config, save_model
 from common.processes import check_same_everywhere, in_turn, start_accelerator, together
 from common.results import ORDER_NAMES
 from common.tokenization import vocabulary_arguments
 from modeling_aogpt import AOGPTConfig
 from modeling_aogpt.inference import evaluation_mode
+from modeling_aogpt.tokenization import load_tokenizer
 from training.activation_checkpointing import checkpoint_activations
 from training.arguments import (
     ModelArguments,
@@ -144,12 +145,24 @@ def set_up(argv: list[str], lock: ExitStack) -> "Pretraining | None":
     with in_turn(accelerator):
         data = load_data(data_arguments)
     check_same_everywhere(corpus=data.facts)
+    check_tokenizer(data, training.init_from)
     run = Pretraining(model_arguments, training, data, settings, accelerator, checkpoint)
     if accelerator.is_main_process:
         with atomic_folder(training.output_dir / "tokenizer") as folder:
             data.tokenizer.save_pretrained(folder)
     start_tracker(accelerator, training.tracker, training.output_dir, settings, run.progress.step, run.tracker_id)
     return run
+
+
+def check_tokenizer(data: Data, init_from: str | None) -> None:
+    """Raise a `ValueError` if the folder of the model `init_from` contains another tokenizer than that of the data."""
+    if init_from in (None, data.arguments.tokenizer) or not (Path(init_from) / "tokenizer_config.json").exists():
+        return
+    if load_tokenizer(init_from).get_vocab() != data.tokenizer.get_vocab():
+        raise ValueError(
+            f"The tokenizer {data.arguments.tokenizer!r} differs from that of the model in {init_from}. Remove "
+            "`tokenizer` to use the tokenizer of the model."
+        )
 
 
 def make_model(config: AOGPTConfig, init_from: str | None, load_weights: bool = True) -> Model:
@@ -199,6 +212,7 @@ class Pretraining:
         self.logged = TrainingProgress()  # progress at the time of the last call of `log`
         self.gradient_norms: dict[int, float] = {}  # by step, before clipping; only of steps that may still be logged
         self.tracker_id = secrets.token_hex(8)  # identifies the run in the tracker
+        self.initial_weights = None if training.init_from is None else identity_of_weights(training.init_from)
         set_seed(training.seed)
         config = build_config(model_arguments, **vocabulary_arguments(data.tokenizer))
         with torch.device("meta") if gets_weights(accelerator) else nullcontext():
@@ -504,6 +518,7 @@ class Pretraining:
         save_model(model, self.data.tokenizer, training.output_dir / "model")
         results = {
             "arguments": self.settings,
+            "initial_weights": self.initial_weights,
             "corpus": self.data.facts | ({"read_up_to": progress.position} if progress.position else {}),
             "num_parameters": model.num_parameters(),
             "steps": progress.step,

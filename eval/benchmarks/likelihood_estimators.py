@@ -189,7 +189,8 @@ def main(argv: list[str]) -> None:
     folder = arguments.output_dir
     with make_folder(folder):  # first, so that a wrong folder is an error before the long measurements
         results = {"command": command} | measure_run(others.run, arguments)
-    write_json(folder / f"{others.run.resolve().name}-{results['length']}-{arguments.ensemble_size}.json", results)
+    name = "-".join(others.run.resolve().parts[-2:])  # the runs of a study have the same name with each seed
+    write_json(folder / f"{name}-{results['length']}-{arguments.ensemble_size}.json", results)
     write_text(folder / "report.md", format_report(folder))
     print(format_report(folder))
 

@@ -31,11 +31,13 @@ import yaml
 from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
 from common.files import lock_folder, make_folder, read_json, read_yaml, write_text
 from common.hardware import num_cores
+from common.models import identity_of_weights
 from common.results import read_results
 from eval.benchmarks.study_results import (
     SIZES,
     Question,
     Trend,
+    check_same_tokens,
     has_results,
     read_earlier_models,
     read_model,
@@ -115,9 +117,11 @@ class Run:
         return self.folder.with_name(f"{self.arm}.yaml")
 
     @property
-    def finish_time(self) -> float:
-        """Return the time at which the run wrote its results."""
-        return (self.folder / "results.json").stat().st_mtime
+    def num_tokens(self) -> int:
+        """Return the number of training tokens of the model, including those of the runs that this run continues."""
+        _, data, training, _ = parse_keys([str(self.config)])
+        tokens = training.max_steps * training.batch_size * data.sequence_length
+        return tokens + (self.start.num_tokens if self.start else 0)
 
     @property
     def is_finished(self) -> bool:
@@ -136,13 +140,20 @@ class Run:
         results = read_results(self.folder)
         if results is None:
             return False
-        check_same_run(results["arguments"], settings, self.folder)
-        if self.start is not None and self.start.finish_time > self.finish_time:
+        saved = results["arguments"]
+        if self.start is not None and Path(saved["init_from"] or "").parts[-2:] == (self.start.arm, "model"):
+            # The folder of the study may have been moved since the training.
+            saved |= {key: settings[key] for key in ("init_from", "tokenizer") if saved[key] == saved["init_from"]}
+        check_same_run(saved, settings, self.folder)
+        if results.get("initial_weights") not in (None, self._weights_of_start()):
             raise ValueError(
-                f"{self.folder} continues an earlier state of {self.start.folder}, which was later trained further. "
-                f"Remove {self.folder}."
+                f"{self.folder} continues other weights than those in {self.start.folder}, which was trained again or "
+                f"further. Remove {self.folder}."
             )
-        return not changed_settings(results["arguments"], settings)
+        return not changed_settings(saved, settings)
+
+    def _weights_of_start(self) -> str | None:
+        return None if self.start is None else identity_of_weights(str(self.start.folder / "model"))
 
     def train(self, num_threads: int) -> subprocess.Popen:
         """Start training in a new process, whose output is appended to `log`, and return the process."""
@@ -281,6 +292,13 @@ def write_configs(runs: list[Run], is_training: bool = False) -> None:
         run.is_finished  # noqa: B018 reading the property checks the settings
 
 
+def check_tokens(study: Study, runs: list[Run]) -> None:
+    """Raise a `ValueError` if the arms of a question are trained on different numbers of tokens."""
+    tokens = {run.arm: {run.num_tokens} for run in runs if run.seed == study.seeds[0]}
+    for question in study.questions.values():
+        check_same_tokens({arm: tokens[arm] for arm in question.arms})
+
+
 def train_all(runs: list[Run], jobs: int) -> list[Run]:
     """
     Train all runs that are not finished, `jobs` at the same time. Return the runs that failed.
@@ -288,8 +306,9 @@ def train_all(runs: list[Run], jobs: int) -> list[Run]:
     A run that continues another run starts after that run. If the earlier run failed, the later one is not trained, and
     counts as failed too.
     """
-    num_threads = max(num_cores() // jobs, 1)
     waiting = [run for run in runs if not run.is_finished]
+    jobs = min(jobs, len(waiting) or 1)
+    num_threads = max(num_cores() // jobs, 1)
     running: dict[Run, subprocess.Popen] = {}
     failed: list[Run] = []
     bar = progress_bar(total=len(runs), initial=len(runs) - len(waiting), unit="run")
@@ -404,6 +423,7 @@ def main(argv: list[str]) -> None:
                 raise
             is_training = True
         write_configs(runs, is_training)
+        check_tokens(study, runs)
         if not arguments.collect:
             try:
                 failed = train_all(runs, arguments.jobs or num_cores())

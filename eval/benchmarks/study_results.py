@@ -170,8 +170,7 @@ def compare(question: Question, models: dict[str, list[TrainedModel]]) -> dict[s
         each measure. `curves` contains the bits per byte during training, for each kind of order. If the question has
         `left_to_right`, `gap` is the bits per byte of the arm in random orders, minus those of the `left_to_right` arm
         in left-to-right order. `gap_closed` is 1 minus the gap divided by the baseline's gap. Scores, differences and
-        gaps are computed for each seed, and
-        summarized by `estimate`.
+        gaps are computed for each seed, and summarized by `estimate`.
 
     Raises:
         ValueError: If the arms were evaluated on different text, or trained on different numbers of tokens.
@@ -191,10 +190,7 @@ def compare(question: Question, models: dict[str, list[TrainedModel]]) -> dict[s
                 for kind in first.scores
                 if arm != question.baseline
             },
-            "curves": {
-                kind: {"tokens": tokens, "values": [model.curves[kind][1] for model in of_seeds]}
-                for kind, (tokens, _) in first.curves.items()
-            },
+            "curves": {kind: _align([model.curves[kind] for model in of_seeds]) for kind in first.curves},
         }
         if question.left_to_right not in (None, arm):
             references = [model.scores["left_to_right"] for model in models[question.left_to_right]]
@@ -213,13 +209,15 @@ def _subtract(kind: str, models: list[TrainedModel], baselines: list[TrainedMode
     return [one.scores[kind] - other.scores[kind] for one, other in zip(models, baselines, strict=True)]
 
 
+def _align(curves: list[tuple[list[int], list[float]]]) -> dict[str, list[Any]]:
+    """Return the values of the curves at the numbers of tokens at which all of them were evaluated."""
+    points = [dict(zip(tokens, values, strict=True)) for tokens, values in curves]
+    shared = sorted(set.intersection(*map(set, points)))  # never empty, because each run is evaluated at its end
+    return {"tokens": shared, "values": [[values[tokens] for tokens in shared] for values in points]}
+
+
 def _check_comparable(question: Question, models: dict[str, list[TrainedModel]]) -> None:
-    tokens = {arm: {model.tokens for model in of_seeds} for arm, of_seeds in models.items()}
-    if len(set.union(*tokens.values())) > 1:
-        numbers = ", ".join(f"{arm}: {' or '.join(map(str, sorted(tokens[arm])))}" for arm in tokens)
-        raise ValueError(
-            f"The arms must be trained on the same number of tokens, but are not ({numbers}). Change `max_steps`."
-        )
+    check_same_tokens({arm: {model.tokens for model in of_seeds} for arm, of_seeds in models.items()})
     expected = _evaluation_text(models[question.baseline][0])
     for arm, of_seeds in models.items():
         for model in of_seeds:
@@ -228,6 +226,16 @@ def _check_comparable(question: Question, models: dict[str, list[TrainedModel]])
                     f"All models must be evaluated on the same text, but one of {arm} was evaluated on {text}, and one "
                     f"of {question.baseline} on {expected}. Use the same corpus and `eval_sequences`."
                 )
+
+
+def check_same_tokens(tokens: dict[str, set[int]]) -> None:
+    """Raise a `ValueError` unless all arms, given with the tokens of their models, have the same number of tokens."""
+    if len(set.union(*tokens.values())) > 1:
+        numbers = ", ".join(f"{arm}: {' or '.join(map(str, sorted(tokens[arm])))}" for arm in tokens)
+        raise ValueError(
+            f"The arms of a question must be trained on the same number of tokens, but are not ({numbers}). Change "
+            "`max_steps`."
+        )
 
 
 def _evaluation_text(model: TrainedModel) -> tuple[Any, Any]:

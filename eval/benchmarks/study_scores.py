@@ -89,10 +89,11 @@ def draw_orders(rows: dict[str, list[Any]], seed: int, **settings: Any) -> torch
 
 def held_out_rows(folder: Path, count: int | None = None) -> dict[str, list[Any]]:
     """
-    Return evenly spaced held-out sequences of a run, in the columns `input_ids`, `num_bytes` and `order_seed`.
+    Return evenly spaced held-out sequences of a run.
 
-    By default, these are the sequences on which the run was evaluated. `order_seed` is the index of a sequence in the
-    held-out text, from which evaluations draw its order.
+    The columns are `input_ids`, `num_bytes`, `order_seed` and, with `context_marks`, `labels`. By default, these are
+    the sequences on which the run was evaluated. `order_seed` is the index of a sequence in the held-out text, from
+    which evaluations draw its order.
 
     Raises:
         ValueError: If the run is not finished, or if its corpus or tokenizer has changed.
@@ -121,7 +122,10 @@ def unigram_bits_per_byte(folder: Path) -> float | None:
 def _data_of(folder: Path) -> str:
     """Return the data options of a run as JSON, with the name of the tokenizer under which the text is cached."""
     results, data = read_finished_run(folder)
-    return json.dumps(asdict(data) | {"tokenizer": results["arguments"]["tokenizer"]})
+    name = results["arguments"]["tokenizer"]
+    if name is not None and name == results["arguments"]["init_from"] and not Path(name).exists():  # it was moved
+        name = data.tokenizer
+    return json.dumps(asdict(data) | {"tokenizer": name})
 
 
 @lru_cache(maxsize=1)

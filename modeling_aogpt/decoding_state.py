@@ -455,7 +455,7 @@ class CachedDecodingState(DecodingState):
         self.cache.set_slots(ranks if slots is None else slots, num_visible)
         with allow_many_graphs() if self._is_compiled else nullcontext():
             hidden_states = self.model.model(
-                **query_rows(self.ids, self.positions, ranks, num_context),
+                **query_rows(self.ids, self.positions, ranks, num_context, self.model.config.neighbor_embeddings),
                 attention_mask=None if sees_all_slots else query_mask(ranks, num_context, num_visible),
                 past_key_values=self.cache,
                 modulations=self.modulations,

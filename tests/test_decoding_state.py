@@ -13,7 +13,10 @@ ARCHITECTURES = [
     {"target_injection": injection, "position_encoding": encoding}
     for injection in ("adaln", "input", "shared", "per_layer")
     for encoding in ("learned", "rotary")
-] + [{"norm": "layernorm", "qk_norm": False, "tie_word_embeddings": True, "lm_head_bias": False}]
+] + [
+    {"norm": "layernorm", "qk_norm": False, "tie_word_embeddings": True, "lm_head_bias": False},
+    {"neighbor_embeddings": True},
+]
 
 
 def check_against_full_forwards(

@@ -40,14 +40,18 @@ def backend() -> Iterator[CountingBackend]:
         yield CountingBackend()
 
 
-@pytest.mark.parametrize("encoding", ["learned", "rotary"])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"position_encoding": "rotary"}, {"position_encoding": "rotary", "neighbor_embeddings": True}],
+    ids=["learned", "rotary", "neighbors"],
+)
 @pytest.mark.parametrize(
     "arguments",
     [{"num_steps": 5}, {"num_steps": 5, "order": "confidence"}, {"strategy": "speculative", "draft_length": 3}],
     ids=["parallel", "adaptive", "speculative"],
 )
-def test_extra_rows_and_slots_do_not_change_samples(backend: CountingBackend, encoding: str, arguments: dict) -> None:
-    model = random_model(position_encoding=encoding)
+def test_extra_rows_and_slots_do_not_change_samples(backend: CountingBackend, settings: dict, arguments: dict) -> None:
+    model = random_model(**settings)
     inputs = ragged_inputs()
     arguments |= {"return_dict_in_generate": True}
     plain = model.generate(inputs, generator=seeded(1), **arguments)

@@ -218,10 +218,10 @@ def test_report_on_likelihood_estimators(run: Path, tmp_path: Path) -> None:
     for length in ("4", "6"):
         command = [str(run), "--length", length, *options, str(tmp_path / "out")]
         estimate(command)
-        results = json.loads((tmp_path / "out" / f"run-{length}-2.json").read_text())
+        results = json.loads((tmp_path / "out" / f"{run.parent.name}-run-{length}-2.json").read_text())
         assert results["command"] == " ".join(["python", "eval/benchmarks/likelihood_estimators.py", *command])
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        *("run-4-2.json", "run-6-2.json"),
+        *(f"{run.parent.name}-run-{length}-2.json" for length in (4, 6)),
         "report.md",
     }
     table = (tmp_path / "out" / "report.md").read_text()

@@ -141,9 +141,10 @@ class Run:
         if results is None:
             return False
         saved = results["arguments"]
-        if self.start is not None and Path(saved["init_from"] or "").parts[-2:] == (self.start.arm, "model"):
+        source = saved.get("init_from")
+        if self.start is not None and Path(source or "").parts[-2:] == (self.start.arm, "model"):
             # The folder of the study may have been moved since the training.
-            saved |= {key: settings[key] for key in ("init_from", "tokenizer") if saved[key] == saved["init_from"]}
+            saved |= {key: settings[key] for key in ("init_from", "tokenizer") if saved.get(key) == source}
         check_same_run(saved, settings, self.folder)
         if results.get("initial_weights") not in (None, self._weights_of_start()):
             raise ValueError(

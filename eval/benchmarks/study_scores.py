@@ -122,8 +122,8 @@ def unigram_bits_per_byte(folder: Path) -> float | None:
 def _data_of(folder: Path) -> str:
     """Return the data options of a run as JSON, with the name of the tokenizer under which the text is cached."""
     results, data = read_finished_run(folder)
-    name = results["arguments"]["tokenizer"]
-    if name is not None and name == results["arguments"]["init_from"] and not Path(name).exists():  # it was moved
+    name, initial_model = (results["arguments"].get(key) for key in ("tokenizer", "init_from"))
+    if name is not None and name == initial_model and not Path(name).exists():  # the initial model was moved
         name = data.tokenizer
     return json.dumps(asdict(data) | {"tokenizer": name})
 

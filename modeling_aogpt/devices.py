@@ -165,6 +165,7 @@ def uses_onednn(hidden_states: torch.Tensor, weight: torch.Tensor, bias: torch.T
         type(weight) is nn.Parameter
         and hidden_states.dtype == weight.dtype
         and hidden_states.numel() > 0
+        and (bias is None or bias.is_contiguous())  # oneDNN ignores the strides of a bias
         and is_plain_inference(hidden_states, weight, bias)
     )
 

@@ -34,6 +34,14 @@ def test_linear_computes_a_linear_layer(shape: tuple[int, ...], bias: bool) -> N
             torch.testing.assert_close(layer(inputs).double(), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("bias", [torch.randn(40, 3)[:, 1], torch.tensor([3.0]).expand(40)], ids=["column", "scalar"])
+def test_weights_and_biases_may_have_strides(bias: torch.Tensor) -> None:
+    layer, inputs = Linear(24, 40), torch.randn(5, 24)
+    layer.weight, layer.bias = torch.nn.Parameter(torch.randn(24, 40).T), torch.nn.Parameter(bias)
+    with torch.no_grad():
+        torch.testing.assert_close(layer(inputs), inputs @ layer.weight.T + bias, rtol=0, atol=1e-4)
+
+
 def test_linear_has_gradients() -> None:
     layer, inputs = Linear(8, 4), torch.randn(3, 8, requires_grad=True)
     layer(inputs).square().sum().backward()

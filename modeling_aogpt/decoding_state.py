@@ -20,6 +20,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from .configuration_aogpt import AOGPTConfig
+from .cuda_graphs import Recordings, can_record
 from .devices import execution_device, gains_from_packing, is_compiled, pack_weights, product_dtype, to_device
 from .orders import group_orders, index_by_position, index_by_rank, token_positions
 from .rows import query_mask, query_rows
@@ -30,9 +31,13 @@ Indices = tuple[torch.LongTensor, torch.LongTensor]
 # Attributes of a decoding state that have shape (batch, n) and are indexed by rank.
 VALUES_BY_RANK = ("ids", "orders", "positions", "blocks", "unmasking_steps", "token_logprobs")
 
-# On a CPU, the weights are packed (see `pack_weights`) if a generation is expected to take at least this number of
-# passes. About 20 passes with several rows save as much time as packing takes.
-MIN_PASSES_TO_PACK = 32
+# If a generation is expected to take at least this number of passes, the weights are packed on a CPU (see
+# `pack_weights`), and passes are recorded on a GPU (see `cuda_graphs.py`). On a CPU, about 20 passes with several rows
+# save as much time as packing takes.
+MIN_PASSES_TO_PREPARE = 32
+
+# Largest number of rows, over all sequences, of a recorded pass. In larger passes, the GPU is slower than the CPU.
+MAX_RECORDED_ROWS = 8192
 
 # Largest number of rows of a sequence per pass. It limits the size of the attention mask for long prompts and many
 # queries.
@@ -128,6 +133,8 @@ class DecodingState:
         self.num_tokens = is_token.sum(dim=-1).cpu()
         self.ends = self.num_tokens.clone()
         self.num_forward_passes = self.num_rows = 0
+        self._recordings = Recordings() if can_record(model.model, ids.device) else None
+        self._is_recorded = False  # becomes True if many passes are expected
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
         columns = torch.arange(ids.shape[1], device=ids.device)
@@ -219,6 +226,22 @@ class DecodingState:
 
     def finish(self) -> None:
         """Keep buffers for the next generation. Called after the last step. The base class does nothing."""
+
+    def expects_many_passes(self, num_queries: torch.LongTensor) -> bool:
+        """
+        Return whether the generation is expected to take at least `MIN_PASSES_TO_PREPARE` passes.
+
+        Later passes are assumed to have as many queries as this one, `num_queries` (batch,).
+        """
+        num_remaining = int((self.num_masked / num_queries.clamp(min=1)).max())
+        return self.num_forward_passes + num_remaining >= MIN_PASSES_TO_PREPARE
+
+    def records(self, num_rows: int, num_queries: torch.LongTensor) -> bool:
+        """Return whether to record a pass with `num_rows` rows, over all sequences, and `num_queries` (batch,)."""
+        if self._recordings is None:
+            return False
+        self._is_recorded = self._is_recorded or self.expects_many_passes(num_queries)
+        return self._is_recorded and num_rows <= MAX_RECORDED_ROWS
 
     @property
     def num_masked(self) -> torch.LongTensor:
@@ -429,46 +452,82 @@ class CachedDecodingState(DecodingState):
         self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
     ) -> QueryResult:
         """Run rows as [`_run`] does, but in a single pass. The rows of all earlier ranks must be in the cache."""
-        length, device = self.ids.shape[1], self.ids.device
         sequences, rows = is_query.nonzero(as_tuple=True)
-        # All sequences run the same number of rows. Rows that a sequence does not need are computed, but not used.
-        # Ranks past the end are replaced by the last rank.
-        if self._is_compiled:  # for few shapes, round the number of rows up to a power of two and use all slots
-            num_rows = 1 << (ranks.shape[1] - 1).bit_length()
-            ranks = (ranks[:, :1] + torch.arange(num_rows, device=ranks.device)).clamp(max=length - 1)
-            slots, num_visible, num_skipped = None, length, 0
-        else:
-            self._pack_weights_in_time(is_query)
-            slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if (ranks == ranks[0]).all() else None
-            ranks = ranks.clamp(max=length - 1)
-            is_needed = is_query.any(dim=0)
-            num_skipped = int(is_needed.long().argmax()) if is_needed.any() else len(is_needed) - 1
-            num_visible = int(ranks.max()) + 1
-        # No mask is needed for a single row that follows all cached rows, as in generation of one token at a time.
-        sees_all_slots = ranks.shape[1] == 1 and slots is not None and bool((ranks[:, 0] <= num_context).all())
+        has_few_shapes = self._is_compiled or self.records(is_query.numel(), is_query.sum(dim=1))
+        run = self._run_padded if has_few_shapes else self._run_exact
+        hidden_states, ranks, num_skipped = run(ranks, num_context, is_query)
         self.num_forward_passes += 1
         self.num_rows += ranks.numel()
-
-        ranks, num_context, sequences, rows = (
-            to_device(values, device) for values in (ranks, num_context, sequences, rows)
-        )
-        self.cache.set_slots(ranks if slots is None else slots, num_visible)
-        with allow_many_graphs() if self._is_compiled else nullcontext():
-            hidden_states = self.model.model(
-                **query_rows(self.ids, self.positions, ranks, num_context, self.model.config.neighbor_embeddings),
-                attention_mask=None if sees_all_slots else query_mask(ranks, num_context, num_visible),
-                past_key_values=self.cache,
-                modulations=self.modulations,
-                num_kept=ranks.shape[1] - num_skipped,
-            ).last_hidden_state
+        sequences, rows = (to_device(values, ranks.device) for values in (sequences, rows))
         return QueryResult(hidden_states[sequences, rows - num_skipped], sequences, ranks[sequences, rows])
 
+    def _run_padded(
+        self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
+    ) -> tuple[torch.Tensor, torch.LongTensor, int]:
+        """
+        Run rows with one of few shapes. Return the results of [`_run_exact`].
+
+        The number of rows is increased to a power of two, and all slots of the cache are used.
+        """
+        num_rows = 1 << (ranks.shape[1] - 1).bit_length()
+        ranks = (ranks[:, :1] + torch.arange(num_rows, device=ranks.device)).clamp(max=self.ids.shape[1] - 1)
+        ranks, num_context = (to_device(values, self.ids.device) for values in (ranks, num_context))
+        arguments = self.ids, self.positions, ranks, num_context
+        if self._is_compiled:
+            return self._run_padded_rows(*arguments), ranks, 0
+        return self._recordings.call(self._run_padded_rows, *arguments), ranks, 0
+
+    def _run_padded_rows(
+        self,
+        ids: torch.LongTensor,
+        positions: torch.LongTensor,
+        ranks: torch.LongTensor,
+        num_context: torch.LongTensor,
+    ) -> torch.Tensor:
+        """Return the last hidden states (batch, rows, hidden_size). Contains only operations on the device."""
+        self.cache.set_slots(ranks, ids.shape[1])
+        with allow_many_graphs() if self._is_compiled else nullcontext():
+            return self.model.model(
+                **query_rows(ids, positions, ranks, num_context, self.model.config.neighbor_embeddings),
+                attention_mask=query_mask(ranks, num_context, ids.shape[1]),
+                past_key_values=self.cache,
+                modulations=self.modulations,
+            ).last_hidden_state
+
+    def _run_exact(
+        self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
+    ) -> tuple[torch.Tensor, torch.LongTensor, int]:
+        """
+        Run exactly the rows in `ranks` (batch, rows). Ranks past the end are replaced by the last rank.
+
+        Returns:
+            The last hidden states of all but the first rows, the ranks of all rows on the device, and the number of
+            rows without hidden states.
+        """
+        self._pack_weights_in_time(is_query)
+        slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if (ranks == ranks[0]).all() else None
+        ranks = ranks.clamp(max=self.ids.shape[1] - 1)
+        is_needed = is_query.any(dim=0)
+        num_skipped = int(is_needed.long().argmax()) if is_needed.any() else len(is_needed) - 1
+        num_visible = int(ranks.max()) + 1
+        # No mask is needed for a single row that follows all cached rows, as in generation of one token at a time.
+        sees_all_slots = ranks.shape[1] == 1 and slots is not None and bool((ranks[:, 0] <= num_context).all())
+        ranks, num_context = (to_device(values, self.ids.device) for values in (ranks, num_context))
+        self.cache.set_slots(ranks if slots is None else slots, num_visible)
+        hidden_states = self.model.model(
+            **query_rows(self.ids, self.positions, ranks, num_context, self.model.config.neighbor_embeddings),
+            attention_mask=None if sees_all_slots else query_mask(ranks, num_context, num_visible),
+            past_key_values=self.cache,
+            modulations=self.modulations,
+            num_kept=ranks.shape[1] - num_skipped,
+        ).last_hidden_state
+        return hidden_states, ranks, num_skipped
+
     def _pack_weights_in_time(self, is_query: torch.BoolTensor) -> None:
-        """Pack the weights if enough passes are expected. Assume that later passes have as many queries as this one."""
+        """Pack the weights if enough passes are expected."""
         if self._is_packed or not gains_from_packing(self.model.model.dtype, int(is_query.sum())):
             return
-        num_remaining = int((self.num_masked / is_query.sum(dim=1).clamp(min=1)).max())
-        if self.num_forward_passes + num_remaining >= MIN_PASSES_TO_PACK:
+        if self.expects_many_passes(is_query.sum(dim=1)):
             self.model, self._is_packed = pack_weights(self.model), True
 
 
@@ -546,9 +605,10 @@ class EncoderDecodingState(DecodingState):
             is_token = self.is_token[active]
             ids = ids.masked_fill(~is_token, 0)
         levels = None if sigma is None else torch.full(active.shape, sigma, dtype=torch.float64, device=device)
-        hidden_states = self.model.model(
-            ids, attention_mask=is_token, sigma=levels, modulations=self.modulations
-        ).last_hidden_state
+        if self.records(ids.numel(), num_queries):
+            hidden_states = self._recordings.call(self._run, ids, is_token, levels)
+        else:
+            hidden_states = self._run(ids, is_token, levels)
         self.num_forward_passes += 1
         self.num_rows += ids.numel()
 
@@ -556,3 +616,11 @@ class EncoderDecodingState(DecodingState):
         ranks = to_device(self.num_context, device)[sequences] + columns
         active_indices = to_device(is_active.cumsum(dim=0) - 1, device)  # index of a sequence in `active`
         return QueryResult(hidden_states[active_indices[sequences], self.orders[sequences, ranks]], sequences, ranks)
+
+    def _run(
+        self, ids: torch.LongTensor, is_token: torch.BoolTensor | None, levels: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Return the last hidden states (sequences, n, hidden_size). Contains only operations on the device."""
+        return self.model.model(
+            ids, attention_mask=is_token, sigma=levels, modulations=self.modulations
+        ).last_hidden_state

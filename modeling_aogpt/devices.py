@@ -251,6 +251,11 @@ def is_compiled(model: nn.Module) -> bool:
     return any(module._compiled_call_impl is not None for module in model.modules())
 
 
+def is_traced(values: torch.Tensor) -> bool:
+    """Return whether operations are being compiled or recorded as a CUDA graph, so that values cannot be read."""
+    return torch.compiler.is_compiling() or (values.is_cuda and torch.cuda.is_current_stream_capturing())
+
+
 def is_dispatched(model: nn.Module) -> bool:
     """Return whether Accelerate replaced the `forward` of a module. A copy would still run the original module."""
     return any("forward" in vars(module) for module in model.modules())

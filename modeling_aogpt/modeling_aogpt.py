@@ -30,7 +30,15 @@ from transformers.utils.output_capturing import capture_outputs
 
 from .configuration_aogpt import AOGPTConfig
 from .decoding_state import CachedDecodingState
-from .devices import Linear, avoid_single_query, prepare_mask, product_dtype, use_onednn, without_cudnn_attention
+from .devices import (
+    Linear,
+    avoid_single_query,
+    is_traced,
+    prepare_mask,
+    product_dtype,
+    use_onednn,
+    without_cudnn_attention,
+)
 from .generation import AnyOrderGenerationMixin, warn_if_started
 from .generation_config import AnyOrderGenerationConfig
 from .head_loss import head_loss
@@ -1070,8 +1078,8 @@ def split_attention_mask(
 
 
 def has_padding(mask: torch.Tensor | None) -> bool:
-    """Return whether a mask (batch, n) marks padding. While compiling, values cannot be read, so any mask counts."""
-    return mask is not None and (torch.compiler.is_compiling() or not mask.all())
+    """Return whether a mask (batch, n) marks padding. If values cannot be read (see `is_traced`), any mask counts."""
+    return mask is not None and (is_traced(mask) or not mask.all())
 
 
 __all__ = ["AOGPTForAnyOrderLM", "AOGPTForCausalLM", "AOGPTForMaskedLM", "AOGPTModel", "AOGPTPreTrainedModel"]

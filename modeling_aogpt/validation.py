@@ -12,6 +12,8 @@ import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils import TransformersKwargs
 
+from .devices import is_traced
+
 # Arguments that every `forward` must accept, because PEFT or the trainer, pipelines and tokenizers of Transformers may
 # pass them to any model.
 COMMON_FORWARD_ARGUMENTS = frozenset(
@@ -165,10 +167,10 @@ def should_validate(model: PreTrainedModel, values: torch.Tensor) -> bool:
     """
     Return whether to check the values of a tensor.
 
-    These checks are skipped while compiling, and for tensors on the meta device. They are also skipped in training on
-    accelerators, because the CPU would have to wait for the accelerator.
+    These checks are skipped while compiling, while recording a CUDA graph, and for tensors on the meta device. They are
+    also skipped in training on accelerators, because the CPU would have to wait for the accelerator.
     """
-    return not (torch.compiler.is_compiling() or values.is_meta or (model.training and not values.is_cpu))
+    return not (is_traced(values) or values.is_meta or (model.training and not values.is_cpu))
 
 
 def check_text_ids(model: PreTrainedModel, name: str, ids: torch.LongTensor, also_allowed: int | None = None) -> None:

@@ -166,10 +166,10 @@ def test_each_long_generation_packs_the_current_weights(monkeypatch: pytest.Monk
         change()
         plain = generate()
         with monkeypatch.context() as patch:
-            patch.setattr(decoding_state, "MIN_PASSES_TO_PACK", 4)
+            patch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 4)
             packed = generate()
             generate(order="confidence")  # queries all masked positions, so the number of passes is not known before
-            patch.setattr(decoding_state, "MIN_PASSES_TO_PACK", 5)
+            patch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 5)
             generate()
         assert is_packed == [False] * 4 + [True] * 4 + [False] * 3 + [True] + [False] * 4
         is_packed.clear()
@@ -181,7 +181,7 @@ def test_layers_with_parametrizations_are_not_packed(monkeypatch: pytest.MonkeyP
     model = random_model().float()
     torch.nn.utils.parametrizations.weight_norm(model.model.layers[1].mlp.up_proj)
     plain = model.generate(num_steps=4, generator=seeded())
-    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PACK", 1)
+    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
     assert torch.equal(model.generate(num_steps=4, generator=seeded()), plain)
     assert pack_weights(model).model.layers[1].mlp.down_proj.packed_weight is not None
 
@@ -193,7 +193,7 @@ def test_weights_are_packed_for_passes_of_one_row_only_in_bfloat16(
 ) -> None:
     """In float32, such passes gain nothing."""
     packed = []
-    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PACK", 1)
+    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
     monkeypatch.setattr(decoding_state, "pack_weights", lambda model: packed.append(model) or model)
     random_model().to(dtype).generate(max_length=8)
     assert len(packed) == (dtype == torch.bfloat16)
@@ -203,7 +203,7 @@ def test_weights_are_packed_for_passes_of_one_row_only_in_bfloat16(
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 def test_dispatched_models_are_not_packed(make: Callable, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     """The hooks of Accelerate call the modules they were attached to, so a copy would not use its packed weights."""
-    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PACK", 1)
+    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
     arguments = {"max_length": 8, "order": "confidence", "return_dict_in_generate": True}
     plain = make().to(dtype).generate(generator=seeded(), **arguments)
     device_map = {"model": "cpu", "lm_head": "cpu"}

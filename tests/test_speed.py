@@ -96,7 +96,7 @@ def test_rows_and_queries_of_each_pass(name: str, rows: list[int] | None, querie
 @pytest.mark.skipif(not HAS_ONEDNN, reason="PyTorch was built without oneDNN")
 @pytest.mark.parametrize("name", ["plain-products", "no-cache"])
 def test_plain_products_do_not_use_onednn(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PACK", 1)
+    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
     contender = DECODERS[name](random_model().float())
     with profile(activities=[ProfilerActivity.CPU]) as profiler:
         decode(contender)

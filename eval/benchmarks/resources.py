@@ -22,12 +22,12 @@ from tqdm import tqdm
 
 from eval.benchmarks.contenders import make_encoder
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
-from modeling_aogpt.decoding_state import MIN_PASSES_TO_PACK, CachedDecodingState
+from modeling_aogpt.decoding_state import MIN_PASSES_TO_PREPARE, CachedDecodingState
 from modeling_aogpt.devices import Linear, pack_weights
 
 # Number of steps of the generations whose memory is measured. It is the smallest number for which a CPU packs the
 # weights for oneDNN. The peak therefore includes the packed weights, unless there are fewer tokens than this number.
-NUM_STEPS = MIN_PASSES_TO_PACK
+NUM_STEPS = MIN_PASSES_TO_PREPARE
 
 
 # ------------------------------------------------------------------------------------------------------------- time

@@ -35,6 +35,7 @@ from common.reports import markdown_table
 from eval.benchmarks.resources import run_in_new_process
 from eval.benchmarks.speed import SIZES
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
+from modeling_aogpt.validation import check_choice
 from training.activation_checkpointing import ActivationCheckpointing, checkpoint_activations
 from training.arguments import TrainingArguments
 from training.draws import OrderDraws
@@ -73,7 +74,13 @@ class Arguments(Options):
         "Compile the whole model, as gpu.yaml and ddp.yaml of training/accelerate/ do. (With FSDP2, each layer is "
         "compiled separately.)",
     )
+    kinds: list[str] = option([*KINDS], f"Implementations to measure: some of {', '.join(map(repr, KINDS))}.")
     output_dir: Path = option(Path("runs/training_speed"), "Folder for results.json and README.md.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for kind in self.kinds:
+            check_choice("kinds", kind, KINDS)
 
 
 # ------------------------------------------------------------------------------------------ the plain implementation
@@ -327,7 +334,7 @@ def main(argv: list[str]) -> None:
     runs: list[dict[str, Any]] = []
     out_of_memory: list[str] = []
     with make_folder(arguments.output_dir):  # first, so that a wrong folder is an error before the long measurements
-        for kind in tqdm([*KINDS] * arguments.repeats, unit="process"):
+        for kind in tqdm(arguments.kinds * arguments.repeats, unit="process"):
             if kind in out_of_memory:
                 continue
             try:

@@ -1,0 +1,127 @@
+# Copyright 2026 The AO-GPT package authors.
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded passes, with recordings that work without a GPU. `test_cuda.py` tests CUDA graphs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from modeling_aogpt import cuda_graphs, decoding_state
+from modeling_aogpt.cuda_graphs import Arguments, Recordings
+from tests.references import random_encoder, random_model, seeded
+
+IDS = torch.randint(0, 11, (3, 12), generator=seeded(1)).masked_fill(torch.arange(12) % 2 == 0, 11)
+ATTENTION_MASK = torch.ones(3, 12, dtype=torch.long)
+ATTENTION_MASK[1, 8:] = ATTENTION_MASK[2, :3] = 0
+DECODING: dict[str, dict[str, Any]] = {
+    "one at a time": {},
+    "Bernoulli": {"num_steps": 4},
+    "confidence": {"order": "confidence", "num_steps": 4},
+    "refined": {"refine_rounds": 2, "refine_length": 2},
+}
+
+
+class SimulatedRecording:
+    """Recording without a GPU: a replay runs the function on the recorded arguments, and overwrites the result."""
+
+    num_replays = 0
+
+    def __init__(self, function: Callable[..., torch.Tensor], arguments: Arguments, pool: object) -> None:
+        self.function, self.result = function, None
+        self.arguments = tuple(None if values is None else values.clone() for values in arguments)
+
+    def replay(self, arguments: Arguments) -> torch.Tensor:
+        for place, values in zip(self.arguments, arguments, strict=True):
+            if place is not None:
+                place.copy_(values)
+        result = self.function(*self.arguments)
+        self.result = result if self.result is None else self.result.copy_(result)
+        SimulatedRecording.num_replays += 1
+        return self.result
+
+
+@pytest.fixture
+def recordings(monkeypatch: pytest.MonkeyPatch) -> type[SimulatedRecording]:
+    monkeypatch.setattr(cuda_graphs, "Recording", SimulatedRecording)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(SimulatedRecording, "num_replays", 0)
+    monkeypatch.setattr(decoding_state, "can_record", lambda model, device: True)
+    return SimulatedRecording
+
+
+@pytest.mark.parametrize("kind", DECODING)
+@pytest.mark.parametrize("name", ["decoder", "neighbors", "encoder", "sedd"])
+def test_recorded_passes_do_not_change_samples(
+    name: str, kind: str, recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {
+        "decoder": random_model,
+        "neighbors": lambda: random_model(neighbor_embeddings=True),
+        "encoder": random_encoder,
+        "sedd": lambda: random_encoder(target_injection="sigma", position_encoding="rotary"),
+    }[name]()
+
+    def generate() -> torch.LongTensor:
+        return model.generate(IDS, attention_mask=ATTENTION_MASK, generator=seeded(), **DECODING[kind])
+
+    expected = generate()
+    assert recordings.num_replays == 0  # too few passes
+    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
+    assert torch.equal(generate(), expected)
+    assert recordings.num_replays > 0
+
+
+def test_generations_with_many_passes_are_recorded(recordings: type[SimulatedRecording]) -> None:
+    model = random_model(max_position_embeddings=40)
+    model.generate(max_length=40, num_steps=20, unmasking="fixed_count")
+    assert recordings.num_replays == 0
+    output = model.generate(max_length=40, return_dict_in_generate=True)
+    assert (output.num_forward_passes, output.num_rows, recordings.num_replays) == (40, 40, 39)
+
+
+def test_large_passes_are_not_recorded(recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
+    monkeypatch.setattr(decoding_state, "MAX_RECORDED_ROWS", 5)
+    random_model().generate(num_return_sequences=6)
+    assert recordings.num_replays == 0
+    random_model().generate(num_return_sequences=5)
+    assert recordings.num_replays > 0
+
+
+def test_a_recording_is_made_in_the_second_call_with_the_same_shapes(recordings: type[SimulatedRecording]) -> None:
+    calls, calculator = [], Recordings()
+
+    def double(values: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
+        calls.append(values.shape)
+        return values * 2 if other is None else values * other
+
+    for number, length, other, num_replays in [
+        *((1.0, 2, None, 0), (2.0, 2, None, 1), (3.0, 3, None, 1), (4.0, 2, None, 2)),
+        *((5.0, 3, None, 3), (6.0, 2, 3.0, 3), (7.0, 2, 3.0, 4)),
+    ]:
+        values = torch.full((length,), number)
+        found = calculator.call(double, values, None if other is None else torch.full((length,), other))
+        assert torch.equal(found, values * (2 if other is None else other))
+        assert recordings.num_replays == num_replays
+
+
+def test_after_a_failed_recording_nothing_is_recorded(
+    recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing(SimulatedRecording):
+        def __init__(self, *arguments: Any) -> None:
+            raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(cuda_graphs, "Recording", Failing)
+    calculator, values = Recordings(), torch.ones(2)
+    assert all(torch.equal(calculator.call(torch.neg, values), -values) for _ in range(4))
+    monkeypatch.setattr(cuda_graphs, "Recording", recordings)
+    assert all(torch.equal(calculator.call(torch.neg, values), -values) for _ in range(4))
+    assert recordings.num_replays == 0
+
+
+def test_models_on_a_cpu_are_not_recorded() -> None:
+    model = random_model()
+    assert not cuda_graphs.can_record(model.model, model.device)

@@ -175,7 +175,7 @@ class DecodingState:
             raise_not_finite(self.model)
         self.ids[indices] = tokens
         self.token_logprobs[indices] = token_logprobs
-        self.unmasking_steps[indices] = step
+        self.unmasking_steps[indices] = torch.full_like(tokens, step)  # for an integer, the CPU would wait for a GPU
         self.num_context += num_unmasked
 
     def reorder(self, ranks: torch.LongTensor) -> None:

@@ -148,8 +148,12 @@ def waits_for_device(name: str, args: tuple, kwargs: dict[str, Any], tensors: li
         )  # numbers are passed as arguments
         is_blocking = not (kwargs.get("non_blocking") or (name == "aten::copy_" and len(args) > 2 and args[2]))
         return not goes_to_device or name == "aten::_local_scalar_dense" or (comes_from_cpu and is_blocking)
-    has_boolean_index = name in INDEXING and any(is_tensor(index) and index.dtype == torch.bool for index in args[1])
-    return has_boolean_index or name in ("aten::nonzero", "aten::masked_select", "aten::equal", "aten::unique_dim")
+    if name in INDEXING:
+        has_boolean_index = any(is_tensor(index) and index.dtype == torch.bool for index in args[1])
+        # On a GPU, a number that is assigned to several elements is copied from the CPU.
+        has_several = any(is_tensor(index) and index.numel() > 1 for index in args[1])
+        return has_boolean_index or (has_several and len(args) > 2 and args[2].dim() == 0)
+    return name in ("aten::nonzero", "aten::masked_select", "aten::equal", "aten::unique_dim")
 
 
 def is_tensor(value: object) -> bool:

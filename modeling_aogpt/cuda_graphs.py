@@ -7,7 +7,9 @@ A decoder's pass of few rows consists of hundreds of short operations. The CPU t
 than the GPU takes to run them. A CUDA graph is a recording of these operations, which the CPU launches all at once.
 """
 
+from collections import Counter
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -17,8 +19,10 @@ from .devices import is_compiled, is_dispatched
 
 logger = logging.get_logger(__name__)
 
-# Arguments of a recorded function.
+# Arguments of a recorded function, their shapes, and its result.
 Arguments = tuple[torch.Tensor | None, ...]
+Shapes = tuple[torch.Size | None, ...]
+Result = TypeVar("Result", torch.Tensor, tuple[torch.Tensor, ...])
 
 
 def can_record(model: nn.Module, device: torch.device) -> bool:
@@ -48,14 +52,14 @@ class Recording:
     `pool` share memory for intermediate results.
     """
 
-    def __init__(self, function: Callable[..., torch.Tensor], arguments: Arguments, pool: tuple[int, int]) -> None:
+    def __init__(self, function: Callable[..., Result], arguments: Arguments, pool: tuple[int, int]) -> None:
         self.arguments = tuple(None if values is None else values.clone() for values in arguments)
         self.graph = torch.cuda.CUDAGraph()
         # In the mode thread_local, other threads may use the GPU while this thread records.
         with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
             self.result = function(*self.arguments)
 
-    def replay(self, arguments: Arguments) -> torch.Tensor:
+    def replay(self, arguments: Arguments) -> Any:
         """Return the result for `arguments`, which have the shapes of the recording. The next replay overwrites it."""
         for place, values in zip(self.arguments, arguments, strict=True):
             if place is not None:
@@ -68,16 +72,19 @@ class Recordings:
     """
     Recordings of a function of tensors on a GPU, one for each combination of argument shapes.
 
-    The first call with new shapes only runs the function, because operations may prepare themselves in their first
-    call. The second call makes a recording, which this and all later calls replay.
+    The first `num_first_calls` calls with the same shapes only run the function. They must include one call, because
+    operations may prepare themselves in their first call. The next call makes a recording, which this and all later
+    calls replay.
     """
 
-    def __init__(self) -> None:
-        self._recordings: dict[tuple[torch.Size | None, ...], Recording | None] = {}  # None after the first call
+    def __init__(self, num_first_calls: int = 1) -> None:
+        self._num_first_calls = num_first_calls
+        self._num_calls: Counter[Shapes] = Counter()
+        self._recordings: dict[Shapes, Recording] = {}
         self._pool: tuple[int, int] | None = None
         self._has_failed = False
 
-    def call(self, function: Callable[..., torch.Tensor], *arguments: torch.Tensor | None) -> torch.Tensor:
+    def call(self, function: Callable[..., Result], *arguments: torch.Tensor | None) -> Result:
         """
         Return `function(*arguments)`. The next call, with any shapes, may overwrite the result.
 
@@ -85,17 +92,17 @@ class Recordings:
         the same memory in every call.
         """
         shapes = tuple(None if values is None else values.shape for values in arguments)
-        if self._has_failed or shapes not in self._recordings:
-            self._recordings[shapes] = None
+        if self._has_failed or self._num_calls[shapes] < self._num_first_calls:
+            self._num_calls[shapes] += 1
             return function(*arguments)
-        if self._recordings[shapes] is None:
+        if shapes not in self._recordings:
             self._pool = self._pool or torch.cuda.graph_pool_handle()
             try:
                 self._recordings[shapes] = Recording(function, arguments, self._pool)
             except RuntimeError as error:
                 self._has_failed = True
                 logger.warning_once(
-                    "Forward passes cannot be recorded as CUDA graphs, so they take longer. Results are the same. "
+                    "Operations cannot be recorded as CUDA graphs, so they take longer. Results are the same. "
                     f"(Cause: {error})"
                 )
                 return function(*arguments)

@@ -134,7 +134,7 @@ class DecodingState:
         self.ends = self.num_tokens.clone()
         self.num_forward_passes = self.num_rows = 0
         self._recordings = Recordings() if can_record(model.model, ids.device) else None
-        self._is_recorded = False  # becomes True if many passes are expected
+        self.is_recorded = False  # whether passes are recorded; becomes True if many passes are expected
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
         columns = torch.arange(ids.shape[1], device=ids.device)
@@ -240,8 +240,8 @@ class DecodingState:
         """Return whether to record a pass with `num_rows` rows, over all sequences, and `num_queries` (batch,)."""
         if self._recordings is None:
             return False
-        self._is_recorded = self._is_recorded or self.expects_many_passes(num_queries)
-        return self._is_recorded and num_rows <= MAX_RECORDED_ROWS
+        self.is_recorded = self.is_recorded or self.expects_many_passes(num_queries)
+        return self.is_recorded and num_rows <= MAX_RECORDED_ROWS
 
     @property
     def num_masked(self) -> torch.LongTensor:

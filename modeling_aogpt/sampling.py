@@ -20,6 +20,7 @@ from transformers.generation import (
     TopKLogitsWarper,
 )
 
+from .cuda_graphs import Recordings, can_record
 from .decoding_state import DecodingState, QueryResult
 from .devices import draw_uniform, rows_per_head_call, to_device
 
@@ -39,6 +40,10 @@ ROWS_ON_CPU = 16
 
 # Largest number of queries whose logits are in memory at once. With GPT-2's vocabulary, they take 103 MB in float64.
 ROWS_PER_HEAD_CALL = 256
+
+# Draws of tokens are recorded as CUDA graphs if the number of queries occurred this often before. With some unmasking
+# rules, it is different in nearly every step.
+NUM_CALLS_BEFORE_RECORDING = 8
 
 # Logits processors of Transformers that depend on the end or the length of `input_ids`. Their `input_ids` must be the
 # text before the token to predict.
@@ -190,10 +195,14 @@ def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None)
         >>> draw_tokens(weights)
         tensor([1, 2])
     """
+    return tokens_at(weights, draw_uniform(len(weights), 1, generator=generator, device=weights.device))
+
+
+def tokens_at(weights: torch.Tensor, uniform: torch.Tensor) -> torch.LongTensor:
+    """Return the tokens (queries,) to which [`draw_tokens`] maps the uniform numbers (queries, 1)."""
     num_missing = -weights.shape[1] % BLOCK_SIZE
     blocks = F.pad(weights, (0, num_missing)) if num_missing else weights  # F.pad with 0 columns would copy
     blocks = blocks.unflatten(1, (-1, BLOCK_SIZE))
-    uniform = draw_uniform(len(weights), 1, generator=generator, device=weights.device)
     block, uniform = _invert(blocks.sum(dim=-1).cumsum(dim=-1), uniform)
     within = blocks.gather(1, block[..., None].expand(-1, -1, BLOCK_SIZE)).squeeze(1).cumsum(dim=-1)
     tokens = block * BLOCK_SIZE + _invert(within, uniform)[0]
@@ -222,7 +231,12 @@ def choose_tokens(
 ) -> tuple[torch.LongTensor, torch.Tensor]:
     """Draw a token from each distribution, or take the likeliest; return the tokens and their log-probabilities."""
     tokens = draw_tokens(probabilities, generator) if do_sample else probabilities.argmax(dim=-1)
-    return tokens, probabilities.gather(1, tokens[:, None]).log().squeeze(1)
+    return tokens, log_probabilities(probabilities, tokens)
+
+
+def log_probabilities(probabilities: torch.Tensor, tokens: torch.LongTensor) -> torch.Tensor:
+    """Return the log-probability (queries,) of one token of each distribution (queries, vocab_size)."""
+    return probabilities.gather(1, tokens[:, None]).log().squeeze(1)
 
 
 @dataclass
@@ -259,9 +273,21 @@ class TokenSampler:
         self.do_sample, self.generator, self.eos_ban = do_sample, generator, eos_ban
         is_continuation = bool(state.continues_prompt.all())
         self.get_prefix = [is_left_to_right and (is_continuation or reads_prefix(item)) for item in processors]
+        # Logits processors and warpers may make the CPU wait for a GPU, so draws with them are not recorded.
+        is_plain = do_sample and not processors and not warpers and eos_ban is None
+        self._can_record = is_plain and can_record(state.model, state.ids.device)
+        self._recordings = Recordings(NUM_CALLS_BEFORE_RECORDING)
 
     def sample(self, result: QueryResult, measure: MeasureFunction | None = None) -> SampledTokens:
-        """Return one token for each entry of `result`, and the values of `measure`."""
+        """
+        Return one token for each entry of `result`, and the values of `measure`.
+
+        The next call may overwrite the returned tensors.
+        """
+        if self._can_record and self.state.is_recorded and measure is None and len(result.ranks) <= self._num_rows:
+            uniform = draw_uniform(len(result.ranks), 1, generator=self.generator, device=result.ranks.device)
+            tokens, logprobs = self._recordings.call(self._draw, result.hidden_states, uniform)
+            return SampledTokens(tokens, logprobs, {})
         parts = []
         for logits, processed in self._compute_logits(result):
             num_rows = ROWS_ON_CPU if logits.is_cpu else max(len(logits), 1)
@@ -273,6 +299,17 @@ class TokenSampler:
             torch.cat(logprobs),
             {name: torch.cat([values[name] for values in measures]) for name in measures[0]},
         )
+
+    def _draw(self, hidden_states: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.LongTensor, torch.Tensor]:
+        """Return tokens and their log-probabilities (queries,). Contains only operations on the device."""
+        probabilities = compute_probabilities(self.state.compute_logits(hidden_states), self.warpers)
+        tokens = tokens_at(probabilities, uniform)
+        return tokens, log_probabilities(probabilities, tokens)
+
+    @property
+    def _num_rows(self) -> int:
+        """Return how many rows of logits may be in memory at once."""
+        return rows_per_head_call(ROWS_PER_HEAD_CALL, self.state.model.config.vocab_size)
 
     def _sample_rows(
         self, raw: torch.Tensor, processed: torch.Tensor, measure: MeasureFunction | None
@@ -301,8 +338,7 @@ class TokenSampler:
         """Yield the logits of `result`, before and after processors, in chunks that limit the use of memory."""
         if num_visible is None:
             num_visible = to_device(self.state.num_context, result.ranks.device)[result.sequences]
-        num_rows = rows_per_head_call(ROWS_PER_HEAD_CALL, self.state.model.config.vocab_size)
-        for queries, visible in zip(result.split(num_rows), num_visible.split(num_rows), strict=True):
+        for queries, visible in zip(result.split(self._num_rows), num_visible.split(self._num_rows), strict=True):
             logits = self.state.compute_logits(queries.hidden_states)
             yield logits, self._process(logits, queries, visible)
 

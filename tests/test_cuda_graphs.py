@@ -2,13 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorded passes, with recordings that work without a GPU. `test_cuda.py` tests CUDA graphs."""
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from modeling_aogpt import cuda_graphs, decoding_state
+from modeling_aogpt import cuda_graphs, decoding_state, sampling
 from modeling_aogpt.cuda_graphs import Arguments, Recordings
 from tests.references import random_encoder, random_model, seeded
 
@@ -20,13 +21,14 @@ DECODING: dict[str, dict[str, Any]] = {
     "Bernoulli": {"num_steps": 4},
     "confidence": {"order": "confidence", "num_steps": 4},
     "refined": {"refine_rounds": 2, "refine_length": 2},
+    "speculative": {"strategy": "speculative"},
 }
 
 
 class SimulatedRecording:
     """Recording without a GPU: a replay runs the function on the recorded arguments, and overwrites the result."""
 
-    num_replays = 0
+    replays: Counter[str] = Counter()  # key: name of the function
 
     def __init__(self, function: Callable[..., torch.Tensor], arguments: Arguments, pool: object) -> None:
         self.function, self.result = function, None
@@ -37,8 +39,14 @@ class SimulatedRecording:
             if place is not None:
                 place.copy_(values)
         result = self.function(*self.arguments)
-        self.result = result if self.result is None else self.result.copy_(result)
-        SimulatedRecording.num_replays += 1
+        if self.result is None:
+            self.result = result
+        elif isinstance(result, tuple):
+            for place, values in zip(self.result, result, strict=True):
+                place.copy_(values)
+        else:
+            self.result.copy_(result)
+        SimulatedRecording.replays[self.function.__name__] += 1
         return self.result
 
 
@@ -46,13 +54,21 @@ class SimulatedRecording:
 def recordings(monkeypatch: pytest.MonkeyPatch) -> type[SimulatedRecording]:
     monkeypatch.setattr(cuda_graphs, "Recording", SimulatedRecording)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(SimulatedRecording, "num_replays", 0)
-    monkeypatch.setattr(decoding_state, "can_record", lambda model, device: True)
+    SimulatedRecording.replays.clear()
+    for module in (decoding_state, sampling):
+        monkeypatch.setattr(module, "can_record", lambda model, device: True)
     return SimulatedRecording
 
 
-@pytest.mark.parametrize("kind", DECODING)
-@pytest.mark.parametrize("name", ["decoder", "neighbors", "encoder", "sedd"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        (name, kind)
+        for name in ("decoder", "neighbors", "encoder", "sedd")
+        for kind in DECODING
+        if kind != "speculative" or name in ("decoder", "neighbors")
+    ],
+)
 def test_recorded_passes_do_not_change_samples(
     name: str, kind: str, recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -63,31 +79,36 @@ def test_recorded_passes_do_not_change_samples(
         "sedd": lambda: random_encoder(target_injection="sigma", position_encoding="rotary"),
     }[name]()
 
+    is_encoder = name in ("encoder", "sedd")
+
     def generate() -> torch.LongTensor:
         return model.generate(IDS, attention_mask=ATTENTION_MASK, generator=seeded(), **DECODING[kind])
 
     expected = generate()
-    assert recordings.num_replays == 0  # too few passes
+    assert not recordings.replays  # too few passes
     monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
+    monkeypatch.setattr(sampling, "NUM_CALLS_BEFORE_RECORDING", 1)
     assert torch.equal(generate(), expected)
-    assert recordings.num_replays > 0
+    assert recordings.replays["_run" if is_encoder else "_run_padded_rows"] > 0
+    assert kind != "one at a time" or recordings.replays["_draw"] > 0
 
 
 def test_generations_with_many_passes_are_recorded(recordings: type[SimulatedRecording]) -> None:
     model = random_model(max_position_embeddings=40)
     model.generate(max_length=40, num_steps=20, unmasking="fixed_count")
-    assert recordings.num_replays == 0
+    assert not recordings.replays
     output = model.generate(max_length=40, return_dict_in_generate=True)
-    assert (output.num_forward_passes, output.num_rows, recordings.num_replays) == (40, 40, 39)
+    assert (output.num_forward_passes, output.num_rows) == (40, 40)
+    assert recordings.replays == {"_run_padded_rows": 39, "_draw": 32}
 
 
 def test_large_passes_are_not_recorded(recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
     monkeypatch.setattr(decoding_state, "MAX_RECORDED_ROWS", 5)
     random_model().generate(num_return_sequences=6)
-    assert recordings.num_replays == 0
+    assert recordings.replays["_run_padded_rows"] == 0
     random_model().generate(num_return_sequences=5)
-    assert recordings.num_replays > 0
+    assert recordings.replays["_run_padded_rows"] > 0
 
 
 def test_a_recording_is_made_in_the_second_call_with_the_same_shapes(recordings: type[SimulatedRecording]) -> None:
@@ -104,7 +125,7 @@ def test_a_recording_is_made_in_the_second_call_with_the_same_shapes(recordings:
         values = torch.full((length,), number)
         found = calculator.call(double, values, None if other is None else torch.full((length,), other))
         assert torch.equal(found, values * (2 if other is None else other))
-        assert recordings.num_replays == num_replays
+        assert recordings.replays.total() == num_replays
 
 
 def test_after_a_failed_recording_nothing_is_recorded(
@@ -119,7 +140,7 @@ def test_after_a_failed_recording_nothing_is_recorded(
     assert all(torch.equal(calculator.call(torch.neg, values), -values) for _ in range(4))
     monkeypatch.setattr(cuda_graphs, "Recording", recordings)
     assert all(torch.equal(calculator.call(torch.neg, values), -values) for _ in range(4))
-    assert recordings.num_replays == 0
+    assert not recordings.replays
 
 
 def test_models_on_a_cpu_are_not_recorded() -> None:

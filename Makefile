@@ -43,24 +43,25 @@ SPEED = $(BIN)/python eval/benchmarks/speed.py --device cuda --dtype bfloat16 --
 # Folders of both sizes and all batch sizes for a suffix. For -exact, one of them is runs/gpu/medium-exact/8.
 folders = $(foreach size,medium small,$(addprefix $(GPU)/$(size)$(1)/,$(BATCHES)))
 
-gpu: $(addprefix $(GPU)/,tests training) $(call folders,) $(call folders,-exact) $(call folders,-eager)
+gpu: $(addprefix $(GPU)/,tests training) $(call folders,) $(call folders,-exact) $(call folders,-compiled)
 
 $(GPU)/tests: | $(INSTALLED)
 	$(BIN)/python -c "import torch; torch.cuda.init()"  # fail without a GPU, instead of skipping the tests
 	$(BIN)/python -m pytest tests/test_cuda.py tests/test_status.py
 	mkdir -p $@
 
+# Memory is that of one sequence, so it is measured once.
 $(call folders,): | $(INSTALLED)
-	$(SPEED) --contenders no-lemma no-cache encoder sedd --compile reduce-overhead
+	$(SPEED) --contenders no-graphs no-lemma no-cache encoder sedd \
+		$(if $(filter 1,$(@F)),--memory_lengths 1024 2048 4096 8192)
 	mv $@.part $@
 
 $(call folders,-exact): | $(INSTALLED)
-	$(SPEED) --contenders left-to-right speculative prompt-lookup gpt2 llama --compile reduce-overhead
+	$(SPEED) --contenders left-to-right speculative prompt-lookup gpt2 llama
 	mv $@.part $@
 
-# Memory is that of one sequence, so it is measured once.
-$(call folders,-eager): | $(INSTALLED)
-	$(SPEED) --contenders no-lemma no-cache encoder sedd $(if $(filter 1,$(@F)),--memory_lengths 1024 2048 4096 8192)
+$(call folders,-compiled): | $(INSTALLED)
+	$(SPEED) --contenders encoder sedd gpt2 llama --compile reduce-overhead
 	mv $@.part $@
 
 $(GPU)/training: | $(INSTALLED)

@@ -1,10 +1,11 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-CUDA graphs: forward passes on a GPU that need not wait for the CPU.
+CUDA graphs: generation on a GPU in which the GPU rarely waits for the CPU.
 
-A decoder's pass of few rows consists of hundreds of short operations. The CPU takes longer to launch them one by one
-than the GPU takes to run them. A CUDA graph is a recording of these operations, which the CPU launches all at once.
+A step of a generation consists of hundreds of short operations. The CPU takes longer to launch them one by one than the
+GPU takes to run them. A CUDA graph is a recording of operations, which the CPU launches all at once. A decoding state
+records its forward passes, and a sampler its draws of tokens.
 """
 
 from collections import Counter

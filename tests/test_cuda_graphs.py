@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from eval.benchmarks.contenders import DECODERS
 from modeling_aogpt import cuda_graphs, decoding_state, sampling
 from modeling_aogpt.cuda_graphs import Arguments, Recordings
 from tests.references import random_encoder, random_model, seeded
@@ -109,6 +110,14 @@ def test_large_passes_are_not_recorded(recordings: type[SimulatedRecording], mon
     assert recordings.replays["_run_padded_rows"] == 0
     random_model().generate(num_return_sequences=5)
     assert recordings.replays["_run_padded_rows"] > 0
+
+
+def test_the_contender_without_graphs_records_nothing(recordings: type[SimulatedRecording]) -> None:
+    model = random_model(max_position_embeddings=40)
+    ids = DECODERS["no-graphs"](model).sample(2, 40, 40)
+    assert not recordings.replays
+    assert ids.shape == DECODERS["decoder"](model).sample(2, 40, 40).shape
+    assert recordings.replays
 
 
 def test_a_recording_is_made_in_the_second_call_with_the_same_shapes(recordings: type[SimulatedRecording]) -> None:

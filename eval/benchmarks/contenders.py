@@ -8,6 +8,7 @@ causal language model, add its model type to `CAUSAL_LMS`.
 """
 
 import importlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -131,6 +132,9 @@ def sort_vocabulary(ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor
     return scores
 
 
+# Contenders that differ from `decoder` only on one type of device.
+DEVICE_TYPES = {"plain-products": "cpu", "no-graphs": "cuda"}
+
 # Functions that return a contender for a decoder. `patch.object` changes an attribute while the contender generates.
 DECODERS: dict[str, Callable[[AOGPTForAnyOrderLM], Contender]] = {
     "decoder": partial(sample_any_order, remark="cache; a step queries only the positions it unmasks (Lemma 4.1)"),
@@ -175,6 +179,11 @@ DECODERS: dict[str, Callable[[AOGPTForAnyOrderLM], Contender]] = {
         sample_any_order,
         remark="on a CPU: PyTorch's default matrix products, without packed weights",
         context=lambda model: torch.backends.mkldnn.flags(enabled=False),
+    ),
+    "no-graphs": partial(
+        sample_any_order,
+        remark="on a GPU: the CPU launches every operation of a pass by itself, without CUDA graphs",
+        context=lambda model: patch.object(decoding_state, "MIN_PASSES_TO_PREPARE", math.inf),
     ),
     "sorted-vocabulary": partial(
         sample_any_order,

@@ -28,7 +28,7 @@ from common.commands import Options, Parser, command_line, one_line_errors, opti
 from common.files import make_folder
 from common.hardware import device_name, num_cores, versions
 from common.models import find_model, load_pretrained
-from eval.benchmarks.contenders import CONTENDERS, Contender, make_compared, make_contenders
+from eval.benchmarks.contenders import CONTENDERS, DEVICE_TYPES, Contender, make_compared, make_contenders
 from eval.benchmarks.resources import count_work, measure_machine, measure_memory, synchronize
 from eval.benchmarks.speed_report import to_markdown, write_report
 from modeling_aogpt import AOGPTConfig, AOGPTForAnyOrderLM
@@ -91,7 +91,7 @@ class SpeedArguments(Options):
         super().__post_init__()
         if self.model is not None and self.size != SpeedArguments.size:
             raise ValueError(f"`size` ({self.size}) has no effect with `model` ({self.model}). Remove one of the two.")
-        usable = [name for name in CONTENDERS if name != "plain-products" or self.device.startswith("cpu")]
+        usable = [name for name in CONTENDERS if self.device.startswith(DEVICE_TYPES.get(name, ""))]
         chosen = {("all",): usable, ("none",): []}.get(tuple(self.contenders), self.contenders)
         for name in chosen:
             check_choice("contenders", name, CONTENDERS, " (or only all or none)")

@@ -10,7 +10,8 @@ records its forward passes, and a sampler its draws of tokens.
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, TypeVar
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -19,6 +20,8 @@ from transformers.utils import logging
 from .devices import is_compiled, is_dispatched
 
 logger = logging.get_logger(__name__)
+
+_LOCK = Lock()  # one thread records at a time
 
 # Arguments of a recorded function, their shapes, and its result.
 Arguments = tuple[torch.Tensor | None, ...]
@@ -45,35 +48,49 @@ def can_record(model: nn.Module, device: torch.device) -> bool:
     )
 
 
+class Place(NamedTuple):
+    """Memory pool of recordings, and the stream of operations on which they are made."""
+
+    pool: tuple[int, int]
+    stream: torch.cuda.Stream
+
+
 class Recording:
     """
     CUDA graph of `function(*arguments)`.
 
-    The graph reads its arguments from, and writes its result to, fixed places in memory. Recordings with the same
-    `pool` share memory for intermediate results.
+    The graph reads its arguments from, and writes its result to, fixed addresses. Recordings with the same `place`
+    share memory for intermediate results.
     """
 
-    def __init__(self, function: Callable[..., Result], arguments: Arguments, pool: tuple[int, int]) -> None:
+    def __init__(self, function: Callable[..., Result], arguments: Arguments, place: Place) -> None:
         self.arguments = tuple(None if values is None else values.clone() for values in arguments)
         self.graph = torch.cuda.CUDAGraph()
         # In the mode thread_local, other threads may use the GPU while this thread records.
-        with torch.cuda.graph(self.graph, pool=pool, capture_error_mode="thread_local"):
+        options = {"pool": place.pool, "stream": place.stream, "capture_error_mode": "thread_local"}
+        with _LOCK, torch.cuda.device(place.stream.device), torch.cuda.graph(self.graph, **options):
             self.result = function(*self.arguments)
 
     def replay(self, arguments: Arguments) -> Any:
         """Return the result for `arguments`, which have the shapes of the recording. The next replay overwrites it."""
-        for place, values in zip(self.arguments, arguments, strict=True):
-            if place is not None:
-                place.copy_(values)
+        for recorded, values in zip(self.arguments, arguments, strict=True):
+            if recorded is not None:
+                recorded.copy_(values)
         self.graph.replay()
         return self.result
+
+
+def make_place(arguments: Arguments) -> Place:
+    """Return a new place on the device of the arguments."""
+    device = next(values.device for values in arguments if values is not None)
+    return Place(torch.cuda.graph_pool_handle(), torch.cuda.Stream(device))
 
 
 class Recordings:
     """
     Recordings of a function of tensors on a GPU, one for each combination of argument shapes.
 
-    The first `num_first_calls` calls with the same shapes only run the function. They must include one call, because
+    The first `num_first_calls` calls with the same shapes only run the function. There must be at least one, because
     operations may prepare themselves in their first call. The next call makes a recording, which this and all later
     calls replay.
     """
@@ -82,7 +99,7 @@ class Recordings:
         self._num_first_calls = num_first_calls
         self._num_calls: Counter[Shapes] = Counter()
         self._recordings: dict[Shapes, Recording] = {}
-        self._pool: tuple[int, int] | None = None
+        self._place: Place | None = None
         self._has_failed = False
 
     def call(self, function: Callable[..., Result], *arguments: torch.Tensor | None) -> Result:
@@ -97,9 +114,9 @@ class Recordings:
             self._num_calls[shapes] += 1
             return function(*arguments)
         if shapes not in self._recordings:
-            self._pool = self._pool or torch.cuda.graph_pool_handle()
             try:
-                self._recordings[shapes] = Recording(function, arguments, self._pool)
+                self._place = self._place or make_place(arguments)
+                self._recordings[shapes] = Recording(function, arguments, self._place)
             except RuntimeError as error:
                 self._has_failed = True
                 logger.warning_once(

@@ -31,20 +31,20 @@ class SimulatedRecording:
 
     replays: Counter[str] = Counter()  # key: name of the function
 
-    def __init__(self, function: Callable[..., torch.Tensor], arguments: Arguments, pool: object) -> None:
+    def __init__(self, function: Callable[..., torch.Tensor], arguments: Arguments, place: None) -> None:
         self.function, self.result = function, None
         self.arguments = tuple(None if values is None else values.clone() for values in arguments)
 
     def replay(self, arguments: Arguments) -> torch.Tensor:
-        for place, values in zip(self.arguments, arguments, strict=True):
-            if place is not None:
-                place.copy_(values)
+        for recorded, values in zip(self.arguments, arguments, strict=True):
+            if recorded is not None:
+                recorded.copy_(values)
         result = self.function(*self.arguments)
         if self.result is None:
             self.result = result
         elif isinstance(result, tuple):
-            for place, values in zip(self.result, result, strict=True):
-                place.copy_(values)
+            for recorded, values in zip(self.result, result, strict=True):
+                recorded.copy_(values)
         else:
             self.result.copy_(result)
         SimulatedRecording.replays[self.function.__name__] += 1
@@ -54,7 +54,7 @@ class SimulatedRecording:
 @pytest.fixture
 def recordings(monkeypatch: pytest.MonkeyPatch) -> type[SimulatedRecording]:
     monkeypatch.setattr(cuda_graphs, "Recording", SimulatedRecording)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    monkeypatch.setattr(cuda_graphs, "make_place", lambda arguments: None)
     SimulatedRecording.replays.clear()
     for module in (decoding_state, sampling):
         monkeypatch.setattr(module, "can_record", lambda model, device: True)

@@ -188,6 +188,8 @@ class AOGPTConfig(PreTrainedConfig):
                     f"`{name}` has no effect without `position_encoding='rotary'`. Set `position_encoding`, or remove "
                     f"`{name}`."
                 )
+        if not isinstance(self.rope_parameters, dict | None):
+            raise ValueError(f"`rope_parameters` must be a dictionary, but is {self.rope_parameters!r}.")
         self.rope_parameters = deepcopy(self.rope_parameters)  # Transformers adds missing values to it
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads

@@ -227,7 +227,7 @@ class AnyOrderInfillingMixin:
                 f"`lengths` must be a list of numbers of tokens, or one such list for each gap (here {num_gaps}), but "
                 f"is {lengths!r}."
             )
-        for length in {length for values in per_gap for length in values}:
+        for length in chain.from_iterable(per_gap):
             check_integer("lengths[...]", length)
         if padded_length is None and not segments[-1] and len(set(per_gap[-1])) > 1:
             raise ValueError(

@@ -990,8 +990,13 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
             position_ids = token_positions(is_token)[:, -length:]
         elif position_ids is None:
             position_ids = num_cached + torch.arange(length, device=input_ids.device)[None]
+        else:
+            check_positions(position_ids, input_ids)
         if should_validate(self, position_ids):
-            self._check_position(int(position_ids.max()))
+            first, last = torch.stack(position_ids.aminmax()).tolist()  # waits for an accelerator only once
+            self._check_position(last)
+            if first < -1:
+                raise ValueError(f"`position_ids` must be at least -1 (for padding), but contain {first}.")
         return position_ids
 
     def _check_position(self, last: int) -> None:
@@ -1024,13 +1029,33 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         num_cached: int | torch.Tensor,
     ) -> torch.BoolTensor | None:
         """Return the attention mask (batch or 1, 1, rows, slots) with start row, or None if attention is causal."""
+        length = input_ids.shape[1]
+        num_slots = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
+        if is_visible is not None and is_visible.shape[-1] != num_slots:
+            raise ValueError(
+                f"A 4-D `attention_mask` must have {num_slots} keys (the last dimension), one for each cached or new "
+                f"token, but has {is_visible.shape[-1]}."
+            )
         if is_visible is None:
-            length = input_ids.shape[1]
-            num_slots = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
             if num_slots == length and not has_padding(is_token):
                 return None
             is_visible = causal_mask(length, num_slots, num_cached, is_token, input_ids.device)
         return add_start_row(is_visible)
+
+
+def check_positions(position_ids: torch.LongTensor, input_ids: torch.LongTensor) -> None:
+    """Raise a `ValueError` unless `position_ids` are integers with the shape of `input_ids`, or for all sequences."""
+    check_tensor("position_ids", position_ids)
+    batch_size, length = input_ids.shape
+    if tuple(position_ids.shape) not in ((length,), (1, length), (batch_size, length)):
+        raise ValueError(
+            f"`position_ids` must have shape ({batch_size}, {length}), or (1, {length}) for all sequences, but have "
+            f"shape {tuple(position_ids.shape)}."
+        )
+    if position_ids.dtype not in (torch.int64, torch.int32):
+        raise ValueError(
+            f"`position_ids` must be integers, but have dtype {position_ids.dtype}. Use position_ids.long()."
+        )
 
 
 def check_not_packed(position_ids: torch.LongTensor) -> None:
@@ -1073,6 +1098,11 @@ def split_attention_mask(
             "`attention_mask` must have shape (batch, cached + n), or shape (batch, 1, n, keys) and a boolean or "
             f"floating-point dtype, but has shape {tuple(attention_mask.shape)} and dtype {attention_mask.dtype}. Use "
             "attention_mask.bool() if it is 1 where a token attends to a key."
+        )
+    if attention_mask.shape[1:3] != (1, length):
+        raise ValueError(
+            f"A 4-D `attention_mask` must have shape (batch or 1, 1, {length}, keys), with one row for each new token, "
+            f"but has shape {tuple(attention_mask.shape)}."
         )
     return None, attention_mask if is_boolean else attention_mask == 0
 

@@ -167,6 +167,21 @@ def test_inputs_that_are_not_allowed_are_errors(causal: AOGPTForCausalLM) -> Non
         ValueError, match=r"`position_ids` must increase by one.* packed into one sequence would attend to each other"
     ):
         causal(torch.zeros(1, 6, dtype=torch.long), position_ids=torch.tensor([[0, 1, 2, 0, 1, 2]]))
+    ids, mask = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3)
+    for position_ids, message in [
+        (torch.arange(2)[None], r"must have shape \(2, 3\), or \(1, 3\) for all sequences, but have shape \(1, 2\)"),
+        (torch.arange(3).expand(3, 3), r"but have shape \(3, 3\)"),
+        (torch.arange(3.0)[None], "must be integers, but have dtype torch.float32"),
+        (torch.arange(3)[None] - 2, r"must be at least -1 \(for padding\), but contain -2"),
+    ]:
+        with pytest.raises(ValueError, match=f"`position_ids` .*{message}"):
+            causal(ids, attention_mask=mask, position_ids=position_ids)
+    for shape, message in [
+        ((2, 1, 2, 3), r"must have shape \(batch or 1, 1, 3, keys\), with one row for each new token"),
+        ((2, 1, 3, 4), r"must have 3 keys \(the last dimension\), .* but has 4"),
+    ]:
+        with pytest.raises(ValueError, match=f"A 4-D `attention_mask` {message}"):
+            causal(ids, attention_mask=torch.ones(shape))
     with pytest.raises(ValueError, match="`labels` need the logits of all positions, but `logits_to_keep` is 1"):
         causal(torch.tensor([[1, 2]]), labels=torch.tensor([[1, 2]]), logits_to_keep=1)
     with pytest.raises(ValueError, match=r"AOGPTForCausalLM\.forward got the unknown argument `orders`"):

@@ -92,6 +92,10 @@ def test_a_configuration_is_unchanged_by_saving_and_loading() -> None:
             for layers in ([12], [True], 3)
         ),
         (
+            {"position_encoding": "rotary", "rope_parameters": 100.0},
+            "`rope_parameters` must be a dictionary, but is 100.0",
+        ),
+        (
             {"position_encoding": "rotary", "rope_parameters": {"rope_type": "linear"}},
             r"`rope_parameters\['factor'\]` must be a positive",
         ),

@@ -184,6 +184,7 @@ def test_candidates_that_do_not_fit_are_left_out(model: AOGPTForAnyOrderLM) -> N
         ([MASK], {}, "`input_ids` has no text around the gap"),
         ([[3, MASK], [3, MASK]], {}, r"must be a string, a tensor .* of one text, or .*, but has shape \(2, 2\)"),
         ([3, MASK], {"lengths": [0, 1]}, r"`lengths\[...\]` must be an integer of at least 1, but is 0"),
+        ([3, MASK], {"lengths": [[[1]]]}, r"`lengths\[...\]` must be an integer of at least 1, but is \[1\]"),
         ([3, MASK], {"lengths": []}, r"`lengths` must be a list of numbers of tokens, or .* for each gap \(here 1\)"),
         ([3, MASK], {"lengths": [[1], [2]]}, r"for each gap \(here 1\)"),
         (

@@ -137,6 +137,8 @@ class DecodingState:
         self.is_recorded = False  # whether passes are recorded; becomes True if many passes are expected
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
+        # A compiled model computes the rotary frequencies itself. Otherwise, CUDA graphs would copy them in every pass.
+        self.frequencies = None if is_compiled(model.model) else model.model.tabulate_frequencies(ids.device)
         columns = torch.arange(ids.shape[1], device=ids.device)
         first_masked = torch.where(is_masked & is_token, columns, ids.shape[1]).amin(dim=1)
         last_given = torch.where(is_given, columns, -1).amax(dim=1)
@@ -492,6 +494,7 @@ class CachedDecodingState(DecodingState):
                 attention_mask=query_mask(ranks, num_context, ids.shape[1]),
                 past_key_values=self.cache,
                 modulations=self.modulations,
+                frequencies=self.frequencies,
             ).last_hidden_state
 
     def _run_exact(
@@ -519,6 +522,7 @@ class CachedDecodingState(DecodingState):
             attention_mask=None if sees_all_slots else query_mask(ranks, num_context, num_visible),
             past_key_values=self.cache,
             modulations=self.modulations,
+            frequencies=self.frequencies,
             num_kept=ranks.shape[1] - num_skipped,
         ).last_hidden_state
         return hidden_states, ranks, num_skipped
@@ -622,5 +626,9 @@ class EncoderDecodingState(DecodingState):
     ) -> torch.Tensor:
         """Return the last hidden states (sequences, n, hidden_size). Contains only operations on the device."""
         return self.model.model(
-            ids, attention_mask=is_token, sigma=levels, modulations=self.modulations
+            ids,
+            attention_mask=is_token,
+            sigma=levels,
+            modulations=self.modulations,
+            frequencies=self.frequencies,
         ).last_hidden_state

@@ -56,6 +56,7 @@ from .validation import (
     should_validate,
 )
 
+Frequencies = tuple[torch.Tensor, float]  # rotary frequencies (head_dim / 2,), and the factor of cosines and sines
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, rows, head_dim)
 
 # Methods of AOGPTForAnyOrderLM. If another decoder class lacks a method that the user calls, the error recommends
@@ -74,7 +75,7 @@ def make_norm(config: AOGPTConfig) -> nn.Module:
     return nn.LayerNorm(config.hidden_size, eps=config.norm_eps, elementwise_affine=config.norm_weight, bias=has_bias)
 
 
-def compute_frequencies(config: AOGPTConfig, device: torch.device) -> tuple[torch.Tensor, float]:
+def compute_frequencies(config: AOGPTConfig, device: torch.device) -> Frequencies:
     """Return the rotary frequencies (head_dim / 2,) in float32, and the factor that scales cosines and sines."""
     rope_type = config.rope_parameters["rope_type"]
     if rope_type != "default":
@@ -407,6 +408,15 @@ class AOGPTStack(AOGPTPreTrainedModel):
         modules = (*(layer.modulation for layer in self.layers), self.modulation)
         return tuple(module.proj(conditions) for module in modules)
 
+    def tabulate_frequencies(self, device: torch.device) -> Frequencies | None:
+        """
+        Return the rotary frequencies and the factor of cosines and sines, to be used in many passes.
+
+        The result is None without rotary positions. For some types of frequencies, Transformers' functions make the CPU
+        wait for an accelerator.
+        """
+        return compute_frequencies(self.config, device) if self.config.position_encoding == "rotary" else None
+
     def run_layers(
         self,
         hidden_states: torch.Tensor,
@@ -414,6 +424,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
         rotary_indices: tuple[torch.LongTensor, torch.LongTensor],
         conditions: torch.Tensor | None = None,
         modulations: tuple[torch.Tensor, ...] | None = None,
+        frequencies: Frequencies | None = None,
         kept: slice = slice(None),
         attention_mask: torch.BoolTensor | None = None,
         **kwargs: Any,
@@ -431,14 +442,15 @@ class AOGPTStack(AOGPTPreTrainedModel):
                 [`TargetModulation`]. By default, they are computed from the target embeddings.
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`], used instead of
                 `conditions`.
+            frequencies (`tuple`, *optional*): Result of [`tabulate_frequencies`]. By default, it is computed.
             kept (`slice`): Rows to return. For all other rows, the last layer computes only keys and values.
             attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows or 1, slots)`, *optional*): True where a
                 row attends to a slot.
             kwargs: Other arguments of [`AOGPTAttention`].
         """
         rotations, added = None, None
-        if self.config.position_encoding == "rotary":
-            frequencies = compute_frequencies(self.config, targets.device)
+        frequencies = frequencies or self.tabulate_frequencies(targets.device)
+        if frequencies is not None:
             rotations = tuple(compute_rotation(indices, *frequencies) for indices in rotary_indices)
         if self.modulation is None and self.target_embeddings is not None:
             added = self.target_embeddings(targets)
@@ -530,6 +542,7 @@ class AOGPTModel(AOGPTStack):
         attention_mask: torch.BoolTensor | None = None,
         past_key_values: Cache | None = None,
         modulations: tuple[torch.Tensor, ...] | None = None,
+        frequencies: Frequencies | None = None,
         num_kept: int | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutputWithPast:
@@ -551,6 +564,7 @@ class AOGPTModel(AOGPTStack):
             past_key_values (`Cache`, *optional*): Any object with an `update` method like that of Transformers' caches.
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`]. It must cover all
                 target positions.
+            frequencies (`tuple`, *optional*): Result of [`tabulate_frequencies`]. By default, it is computed.
             num_kept (`int`, *optional*): Number of rows to return, counted from the last row. For the other rows, the
                 last layer computes only keys and values. Defaults to all rows.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
@@ -575,6 +589,7 @@ class AOGPTModel(AOGPTStack):
             # that the start row (position -1) has index 0, like the start token of a Llama.
             rotary_indices=(target_positions, positions + 1),
             modulations=modulations,
+            frequencies=frequencies,
             kept=slice(None) if num_kept is None else slice(-num_kept, None),
             attention_mask=attention_mask,
             past_key_values=past_key_values,

@@ -34,6 +34,7 @@ from .modeling_aogpt import (
     AOGPTPreTrainedModel,
     AOGPTStack,
     AOGPTWithHead,
+    Frequencies,
     TargetModulation,
     has_padding,
     make_norm,
@@ -114,6 +115,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
         attention_mask: torch.Tensor | None = None,
         sigma: torch.Tensor | None = None,
         modulations: tuple[torch.Tensor, ...] | None = None,
+        frequencies: Frequencies | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> BaseModelOutput:
         """
@@ -127,6 +129,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
                 [`MDMEncoderForMaskedLM.forward`]).
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`]. It must cover all
                 positions.
+            frequencies (`tuple`, *optional*): Result of [`tabulate_frequencies`]. By default, it is computed.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:
@@ -148,7 +151,14 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
             targets = torch.arange(len(sigma), device=sigma.device)[:, None].expand_as(input_ids)
         mask = self._prepare_mask(input_ids, attention_mask)
         hidden_states = self.run_layers(
-            hidden_states, targets, (positions, positions), conditions, modulations, attention_mask=mask, **kwargs
+            hidden_states,
+            targets,
+            (positions, positions),
+            conditions,
+            modulations,
+            frequencies,
+            attention_mask=mask,
+            **kwargs,
         )
         return BaseModelOutput(last_hidden_state=hidden_states)
 

@@ -328,6 +328,11 @@ def scenarios() -> dict[str, Scenario]:
             model.infill(torch.tensor([3, 1, MASK, 4, 5]), lengths=[1, 2, 4], generator=seeded()).sequences
         ),
     )
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    llama3 |= {"rope_theta": 1e4, "original_max_position_embeddings": 8}
+    for name, make in (("decoder", random_model), ("encoder", random_encoder)):
+        model = make(position_encoding="rotary", rope_parameters=llama3)
+        found[f"{name}: frequencies of Llama 3"] = model, generate["Bernoulli"]
     found["learned positions"] = random_model(), generate["Bernoulli"]
     found["masked language model"] = (
         with_class(random_model(), AOGPTForMaskedLM),

@@ -29,7 +29,7 @@ def outcomes() -> dict[str, dict[str, Any]]:
 
 
 def test_no_operation_mixes_devices_and_results_equal_the_cpu(outcomes: dict[str, dict[str, Any]]) -> None:
-    assert len(outcomes) == 61
+    assert len(outcomes) == 63
     assert {name: outcome["error"] for name, outcome in outcomes.items() if "error" in outcome} == {}
     assert [name for name, outcome in outcomes.items() if not outcome["is_equal"]] == []
 
@@ -48,6 +48,7 @@ def test_no_operation_mixes_devices_and_results_equal_the_cpu(outcomes: dict[str
         ("left to right", 1),  # for whether the sequence has ended
         ("given order", 0),
         ("blocks", 1),
+        ("frequencies of Llama 3", 0),
     ],
 )
 def test_steps_wait_for_the_device_only_for_what_the_next_step_needs(
@@ -79,7 +80,9 @@ def test_training_steps_do_not_wait_for_the_device(kind: str, outcomes: dict[str
     assert outcomes[kind]["waits"] == []
 
 
-@pytest.mark.parametrize(("kind", "num_waits"), [("Bernoulli", 0), ("padding", 1), ("confidence", 0)])
+@pytest.mark.parametrize(
+    ("kind", "num_waits"), [("Bernoulli", 0), ("padding", 1), ("confidence", 0), ("frequencies of Llama 3", 0)]
+)
 def test_encoders_wait_in_every_step_only_for_padding(
     kind: str, num_waits: int, outcomes: dict[str, dict[str, Any]]
 ) -> None:

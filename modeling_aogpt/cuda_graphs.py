@@ -8,10 +8,12 @@ GPU takes to run them. A CUDA graph is a recording of operations, which the CPU 
 records its forward passes, and a sampler its draws of tokens.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Callable
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -21,7 +23,15 @@ from .devices import is_compiled, is_dispatched
 
 logger = logging.get_logger(__name__)
 
+# Making a recording takes time. Functions whose shapes vary are therefore recorded only if the same shapes occurred at
+# least this often before.
+NUM_CALLS_BEFORE_RECORDING = 8
+
+# Hooks of this module of Transformers do nothing during a generation. They stay after `output_hidden_states=True`.
+IDLE_HOOKS = "transformers.utils.output_capturing"
+
 _LOCK = Lock()  # one thread records at a time
+_FAILED: WeakSet[nn.Module] = WeakSet()  # models that cannot be recorded
 
 # Arguments of a recorded function, their shapes, and its result.
 Arguments = tuple[torch.Tensor | None, ...]
@@ -38,37 +48,53 @@ def can_record(model: nn.Module, device: torch.device) -> bool:
     """
     return (
         device.type == "cuda"
+        and torch.version.cuda is not None  # on AMD GPUs, nothing was tested
+        and model not in _FAILED
         and not torch.is_autocast_enabled("cuda")
         and not torch.cuda.is_current_stream_capturing()
         and not torch._C._len_torch_dispatch_stack()  # dispatch modes, such as FLOP counters
         and not is_compiled(model)
         and not is_dispatched(model)
-        and not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+        and not has_hooks(model)
+        and getattr(model.config, "quantization_config", None) is None
         and all(type(weight) is nn.Parameter and weight.device == device for weight in model.parameters())
     )
 
 
-class Place(NamedTuple):
-    """Memory pool of recordings, and the stream of operations on which they are made."""
+def has_hooks(model: nn.Module) -> bool:
+    """Return whether a module of `model` has hooks that could do something during a forward pass."""
+    hooks = (
+        hook
+        for module in model.modules()
+        for hook in (*module._forward_hooks.values(), *module._forward_pre_hooks.values())
+    )
+    return nn.modules.module._has_any_global_hook() or any(
+        getattr(hook, "__module__", None) != IDLE_HOOKS for hook in hooks
+    )
 
-    pool: tuple[int, int]
-    stream: torch.cuda.Stream
+
+@functools.cache
+def recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """Return the stream of all recordings on a device. Each further stream would need memory for matrix products."""
+    return torch.cuda.Stream(device)
 
 
 class Recording:
     """
     CUDA graph of `function(*arguments)`.
 
-    The graph reads its arguments from, and writes its result to, fixed addresses. Recordings with the same `place`
-    share memory for intermediate results.
+    The graph reads its arguments from, and writes its result to, fixed addresses. Recordings with the same memory
+    `pool` share memory for intermediate results.
     """
 
-    def __init__(self, function: Callable[..., Result], arguments: Arguments, place: Place) -> None:
+    def __init__(self, function: Callable[..., Result], arguments: Arguments, pool: tuple[int, int]) -> None:
         self.arguments = tuple(None if values is None else values.clone() for values in arguments)
         self.graph = torch.cuda.CUDAGraph()
-        # In the mode thread_local, other threads may use the GPU while this thread records.
-        options = {"pool": place.pool, "stream": place.stream, "capture_error_mode": "thread_local"}
-        with _LOCK, torch.cuda.device(place.stream.device), torch.cuda.graph(self.graph, **options):
+        stream = recording_stream(next(values.device for values in arguments if values is not None))
+        # In the mode thread_local, other threads may use the GPU while this thread records. If recording fails,
+        # `torch.cuda.graph` does not restore the stream, but `torch.cuda.stream` does.
+        options = {"pool": pool, "stream": stream, "capture_error_mode": "thread_local"}
+        with _LOCK, torch.cuda.stream(stream), torch.cuda.graph(self.graph, **options):
             self.result = function(*self.arguments)
 
     def replay(self, arguments: Arguments) -> Any:
@@ -80,12 +106,6 @@ class Recording:
         return self.result
 
 
-def make_place(arguments: Arguments) -> Place:
-    """Return a new place on the device of the arguments."""
-    device = next(values.device for values in arguments if values is not None)
-    return Place(torch.cuda.graph_pool_handle(), torch.cuda.Stream(device))
-
-
 class Recordings:
     """
     Recordings of a function of tensors on a GPU, one for each combination of argument shapes.
@@ -93,14 +113,17 @@ class Recordings:
     The first `num_first_calls` calls with the same shapes only run the function. There must be at least one, because
     operations may prepare themselves in their first call. The next call makes a recording, which this and all later
     calls replay.
+
+    If a recording fails, `has_failed` becomes True, and no further recordings are made. Unless the memory was not
+    sufficient, `model` is then never recorded again.
     """
 
-    def __init__(self, num_first_calls: int = 1) -> None:
-        self._num_first_calls = num_first_calls
+    def __init__(self, model: nn.Module, num_first_calls: int = 1) -> None:
+        self.has_failed = False
+        self._model, self._num_first_calls = model, num_first_calls
         self._num_calls: Counter[Shapes] = Counter()
         self._recordings: dict[Shapes, Recording] = {}
-        self._place: Place | None = None
-        self._has_failed = False
+        self._pool: tuple[int, int] | None = None
 
     def call(self, function: Callable[..., Result], *arguments: torch.Tensor | None) -> Result:
         """
@@ -110,18 +133,23 @@ class Recordings:
         the same memory in every call.
         """
         shapes = tuple(None if values is None else values.shape for values in arguments)
-        if self._has_failed or self._num_calls[shapes] < self._num_first_calls:
-            self._num_calls[shapes] += 1
-            return function(*arguments)
-        if shapes not in self._recordings:
-            try:
-                self._place = self._place or make_place(arguments)
-                self._recordings[shapes] = Recording(function, arguments, self._place)
-            except RuntimeError as error:
-                self._has_failed = True
-                logger.warning_once(
-                    "Operations cannot be recorded as CUDA graphs, so they take longer. Results are the same. "
-                    f"(Cause: {error})"
-                )
-                return function(*arguments)
-        return self._recordings[shapes].replay(arguments)
+        if shapes not in self._recordings and not self.has_failed and self._num_calls[shapes] >= self._num_first_calls:
+            self._record(shapes, function, arguments)
+        if shapes in self._recordings:
+            return self._recordings[shapes].replay(arguments)
+        self._num_calls[shapes] += 1
+        return function(*arguments)
+
+    def _record(self, shapes: Shapes, function: Callable[..., Result], arguments: Arguments) -> None:
+        try:
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
+            self._recordings[shapes] = Recording(function, arguments, self._pool)
+        except torch.OutOfMemoryError:
+            self.has_failed = True
+        except RuntimeError as error:
+            self.has_failed = True
+            _FAILED.add(self._model)
+            logger.warning_once(
+                f"{type(self._model).__name__} cannot be recorded as a CUDA graph, so generation takes longer. Samples "
+                f"have the same distribution. (Cause: {error})"
+            )

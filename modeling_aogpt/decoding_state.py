@@ -20,7 +20,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from .configuration_aogpt import AOGPTConfig
-from .cuda_graphs import Recordings, can_record
+from .cuda_graphs import NUM_CALLS_BEFORE_RECORDING, Recordings, can_record
 from .devices import execution_device, gains_from_packing, is_compiled, pack_weights, product_dtype, to_device
 from .orders import group_orders, index_by_position, index_by_rank, token_positions
 from .rows import query_mask, query_rows
@@ -36,8 +36,10 @@ VALUES_BY_RANK = ("ids", "orders", "positions", "blocks", "unmasking_steps", "to
 # save as much time as packing takes.
 MIN_PASSES_TO_PREPARE = 32
 
-# Largest number of rows, over all sequences, of a recorded pass. In larger passes, the GPU is slower than the CPU.
-MAX_RECORDED_ROWS = 8192
+# Largest number of rows of a recorded pass, and of slots of the cache, over all sequences. In larger passes, the GPU
+# takes longer to run the operations than the CPU takes to launch them.
+MAX_RECORDED_ROWS = 4096
+MAX_RECORDED_SLOTS = 2**17
 
 # Largest number of rows of a sequence per pass. It limits the size of the attention mask for long prompts and many
 # queries.
@@ -133,8 +135,9 @@ class DecodingState:
         self.num_tokens = is_token.sum(dim=-1).cpu()
         self.ends = self.num_tokens.clone()
         self.num_forward_passes = self.num_rows = 0
-        self._recordings = Recordings() if can_record(model.model, ids.device) else None
-        self.is_recorded = False  # whether passes are recorded; becomes True if many passes are expected
+        can_be_recorded = ids.numel() <= MAX_RECORDED_SLOTS and can_record(model.model, ids.device)
+        self._recordings = self.make_recordings() if can_be_recorded else None
+        self.expects_recordings = False  # becomes True if many passes are expected and can be recorded
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
         # A compiled model computes the rotary frequencies itself. Otherwise, CUDA graphs would copy them in every pass.
@@ -233,17 +236,26 @@ class DecodingState:
         """
         Return whether the generation is expected to take at least `MIN_PASSES_TO_PREPARE` passes.
 
-        Later passes are assumed to have as many queries as this one, `num_queries` (batch,).
+        Later passes are assumed to have as many queries as this one, `num_queries` (batch,). Sequences without queries
+        are ignored.
         """
-        num_remaining = int((self.num_masked / num_queries.clamp(min=1)).max())
+        num_remaining = int(torch.where(num_queries > 0, self.num_masked / num_queries.clamp(min=1), 0).max())
         return self.num_forward_passes + num_remaining >= MIN_PASSES_TO_PREPARE
 
-    def records(self, num_rows: int, num_queries: torch.LongTensor) -> bool:
-        """Return whether to record a pass with `num_rows` rows, over all sequences, and `num_queries` (batch,)."""
-        if self._recordings is None:
+    def make_recordings(self) -> Recordings:
+        """Return an object that records passes."""
+        return Recordings(self.model.model)
+
+    def should_record(self, num_rows: int, num_queries: torch.LongTensor) -> bool:
+        """
+        Return whether to record a pass with `num_rows` rows, over all sequences, and `num_queries` (batch,).
+
+        The first pass is never recorded, because it may contain a prompt.
+        """
+        if self._recordings is None or self._recordings.has_failed or not self.num_forward_passes:
             return False
-        self.is_recorded = self.is_recorded or self.expects_many_passes(num_queries)
-        return self.is_recorded and num_rows <= MAX_RECORDED_ROWS
+        self.expects_recordings = self.expects_recordings or self.expects_many_passes(num_queries)
+        return self.expects_recordings and num_rows <= MAX_RECORDED_ROWS
 
     @property
     def num_masked(self) -> torch.LongTensor:
@@ -455,7 +467,8 @@ class CachedDecodingState(DecodingState):
     ) -> QueryResult:
         """Run rows as [`_run`] does, but in a single pass. The rows of all earlier ranks must be in the cache."""
         sequences, rows = is_query.nonzero(as_tuple=True)
-        has_few_shapes = self._is_compiled or self.records(is_query.numel(), is_query.sum(dim=1))
+        num_rows = len(ranks) * padded_rows(ranks.shape[1])
+        has_few_shapes = self._is_compiled or self.should_record(num_rows, is_query.sum(dim=1))
         run = self._run_padded if has_few_shapes else self._run_exact
         hidden_states, ranks, num_skipped = run(ranks, num_context, is_query)
         self.num_forward_passes += 1
@@ -471,8 +484,8 @@ class CachedDecodingState(DecodingState):
 
         The number of rows is increased to a power of two, and all slots of the cache are used.
         """
-        num_rows = 1 << (ranks.shape[1] - 1).bit_length()
-        ranks = (ranks[:, :1] + torch.arange(num_rows, device=ranks.device)).clamp(max=self.ids.shape[1] - 1)
+        rows = torch.arange(padded_rows(ranks.shape[1]), device=ranks.device)
+        ranks = (ranks[:, :1] + rows).clamp(max=self.ids.shape[1] - 1)
         ranks, num_context = (to_device(values, self.ids.device) for values in (ranks, num_context))
         arguments = self.ids, self.positions, ranks, num_context
         if self._is_compiled:
@@ -535,6 +548,11 @@ class CachedDecodingState(DecodingState):
             self.model, self._is_packed = pack_weights(self.model), True
 
 
+def padded_rows(num_rows: int) -> int:
+    """Return the lowest power of two that is at least `num_rows`."""
+    return 1 << (num_rows - 1).bit_length()
+
+
 def cache_layout(model: PreTrainedModel, device: torch.device) -> tuple[torch.dtype, list[torch.device]]:
     """Return the dtype of the cache, and the device of the cache of each layer, for inputs on `device`."""
     dtype = product_dtype(device, model.model.dtype)
@@ -594,6 +612,10 @@ def allow_many_graphs() -> AbstractContextManager:
 class EncoderDecodingState(DecodingState):
     """Decoding state of an encoder, which recomputes whole sequences for every query and has no cache."""
 
+    def make_recordings(self) -> Recordings:
+        """Return an object that records passes. The number of unfinished sequences, and so the shape, may change."""
+        return Recordings(self.model.model, NUM_CALLS_BEFORE_RECORDING)
+
     def query(self, num_queries: torch.LongTensor, sigma: float | None = None) -> QueryResult:
         """
         Predict masked ranks (see [`DecodingState.query`]).
@@ -609,7 +631,7 @@ class EncoderDecodingState(DecodingState):
             is_token = self.is_token[active]
             ids = ids.masked_fill(~is_token, 0)
         levels = None if sigma is None else torch.full(active.shape, sigma, dtype=torch.float64, device=device)
-        if self.records(ids.numel(), num_queries):
+        if self.should_record(ids.numel(), num_queries):
             hidden_states = self._recordings.call(self._run, ids, is_token, levels)
         else:
             hidden_states = self._run(ids, is_token, levels)

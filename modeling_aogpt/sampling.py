@@ -20,7 +20,7 @@ from transformers.generation import (
     TopKLogitsWarper,
 )
 
-from .cuda_graphs import Recordings, can_record
+from .cuda_graphs import NUM_CALLS_BEFORE_RECORDING, Recordings, can_record
 from .decoding_state import DecodingState, QueryResult
 from .devices import draw_uniform, rows_per_head_call, to_device
 
@@ -40,10 +40,6 @@ ROWS_ON_CPU = 16
 
 # Largest number of queries whose logits are in memory at once. With GPT-2's vocabulary, they take 103 MB in float64.
 ROWS_PER_HEAD_CALL = 256
-
-# Draws of tokens are recorded as CUDA graphs if the number of queries occurred this often before. With some unmasking
-# rules, it is different in nearly every step.
-NUM_CALLS_BEFORE_RECORDING = 8
 
 # Logits processors of Transformers that depend on the end or the length of `input_ids`. Their `input_ids` must be the
 # text before the token to predict.
@@ -276,7 +272,7 @@ class TokenSampler:
         # Logits processors and warpers may make the CPU wait for a GPU, so draws with them are not recorded.
         is_plain = do_sample and not processors and not warpers and eos_ban is None
         self._can_record = is_plain and can_record(state.model, state.ids.device)
-        self._recordings = Recordings(NUM_CALLS_BEFORE_RECORDING)
+        self._recordings = Recordings(state.model, NUM_CALLS_BEFORE_RECORDING)
 
     def sample(self, result: QueryResult, measure: MeasureFunction | None = None) -> SampledTokens:
         """
@@ -284,7 +280,8 @@ class TokenSampler:
 
         The next call may overwrite the returned tensors.
         """
-        if self._can_record and self.state.is_recorded and measure is None and len(result.ranks) <= self._num_rows:
+        is_plain = measure is None and len(result.ranks) <= self._num_rows
+        if is_plain and self._can_record and self.state.expects_recordings:
             uniform = draw_uniform(len(result.ranks), 1, generator=self.generator, device=result.ranks.device)
             tokens, logprobs = self._recordings.call(self._draw, result.hidden_states, uniform)
             return SampledTokens(tokens, logprobs, {})

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from transformers import PreTrainedModel
 
 from eval.benchmarks import speed, training_speed
 from eval.benchmarks.contenders import CONTENDERS
-from modeling_aogpt import decoding_state
+from modeling_aogpt import decoding_state, sampling
 from modeling_aogpt.cuda_graphs import Recording
 from modeling_aogpt.generation import AnyOrderGenerationOutput
 from tests.references import random_encoder, random_model, seeded
@@ -87,15 +88,22 @@ def test_likelihoods_equal_those_of_the_cpu(name: str, dtype: torch.dtype) -> No
 
 
 @pytest.fixture
-def replays(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
-    """Record passes of all generations, however short, and return a list with one entry for each replay."""
-    replays, replay = [], Recording.replay
+def replays(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Record all generations, however short, and return the number of replays of each function."""
+    replays, names, make, replay = Counter(), {}, Recording.__init__, Recording.replay
 
-    def count(self: Recording, *arguments: Any) -> torch.Tensor:
-        replays.append(self)
+    def note_name(self: Recording, function: Callable[..., Any], *arguments: Any) -> None:
+        make(self, function, *arguments)
+        names[self] = function.__name__
+
+    def count(self: Recording, *arguments: Any) -> Any:
+        replays[names[self]] += 1
         return replay(self, *arguments)
 
     monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
+    for module in (decoding_state, sampling):
+        monkeypatch.setattr(module, "NUM_CALLS_BEFORE_RECORDING", 1)
+    monkeypatch.setattr(Recording, "__init__", note_name)
     monkeypatch.setattr(Recording, "replay", count)
     return replays
 
@@ -110,7 +118,7 @@ def replays(monkeypatch: pytest.MonkeyPatch) -> list[Recording]:
 def test_samples_equal_those_of_the_cpu(
     name: str, kind: str, is_recorded: bool, dtype: torch.dtype, request: pytest.FixtureRequest
 ) -> None:
-    replays = request.getfixturevalue("replays") if is_recorded else []
+    replays = request.getfixturevalue("replays") if is_recorded else Counter()
     arguments = (DECODING | SPECULATION)[kind]
     expected, found = (
         generate(
@@ -124,12 +132,21 @@ def test_samples_equal_those_of_the_cpu(
     assert bool(replays) == is_recorded
 
 
-def test_passes_that_wait_for_the_gpu_are_not_recorded(replays: list[Recording]) -> None:
+def test_recorded_draws_equal_those_of_the_cpu(replays: Counter[str]) -> None:
+    """Without inputs, all steps draw the same number of tokens."""
+    for name in ("decoder", "encoder"):
+        model, moved = pair(name, torch.float32)
+        arguments = {"num_return_sequences": 3, "num_steps": 4, "unmasking": "fixed_count"}
+        assert torch.equal(generate(moved, **arguments).sequences.cpu(), generate(model, **arguments).sequences)
+    assert set(replays) == {"_draw", "_run", "_run_padded_rows"}
+
+
+def test_passes_that_wait_for_the_gpu_are_not_recorded(replays: Counter[str]) -> None:
     model, moved = pair("decoder", torch.float32)
-    forward = moved.model.norm.forward
+    forward, stream = moved.model.norm.forward, torch.cuda.current_stream()
     expected, recorded = generate(model), generate(moved)
     assert torch.equal(recorded.sequences.cpu(), expected.sequences)
-    num_replays = len(replays)
+    num_replays = replays["_run_padded_rows"]
     assert num_replays > 0
 
     class Waiting(torch.nn.Module):
@@ -140,15 +157,17 @@ def test_passes_that_wait_for_the_gpu_are_not_recorded(replays: list[Recording])
     moved.model.norm = Waiting()
     found = generate(moved)
     assert torch.equal(found.sequences.cpu(), expected.sequences)
-    assert len(replays) == num_replays
-    moved.model.norm.register_forward_hook(lambda *_: None)
-    assert torch.equal(generate(moved).sequences.cpu(), expected.sequences)
+    assert replays["_run_padded_rows"] == num_replays
+    assert torch.cuda.current_stream() == stream
+    found = generate(moved)
+    assert torch.equal(found.sequences.cpu(), expected.sequences)
+    assert found.num_rows == expected.num_rows
 
 
 @pytest.mark.parametrize("name", ["decoder", "rotary"])
 @pytest.mark.parametrize("kind", ["one at a time", "left to right", "speculative"])
 def test_bfloat16_samples_have_the_log_probabilities_of_a_full_pass(
-    name: str, kind: str, replays: list[Recording]
+    name: str, kind: str, replays: Counter[str]
 ) -> None:
     model, moved = pair(name, torch.bfloat16)
     output = generate(moved, num_return_sequences=3, **(DECODING | SPECULATION)[kind])
@@ -178,8 +197,12 @@ def test_cuda_graphs_do_not_change_samples(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"order": "confidence"}, {"order": "left_to_right"}])
 @pytest.mark.parametrize("name", ["decoder", "encoder"])
-def test_steps_do_not_wait_for_the_gpu(name: str, arguments: dict[str, Any]) -> None:
+@pytest.mark.parametrize("is_recorded", [False, True])
+def test_steps_do_not_wait_for_the_gpu(
+    name: str, arguments: dict[str, Any], is_recorded: bool, request: pytest.FixtureRequest
+) -> None:
     _, model = pair(name, torch.float32)
+    replays = request.getfixturevalue("replays") if is_recorded else Counter()
 
     def count_waits(length: int) -> int:
         with warnings.catch_warnings(record=True) as caught:
@@ -193,6 +216,7 @@ def test_steps_do_not_wait_for_the_gpu(name: str, arguments: dict[str, Any]) -> 
         return sum("called a synchronizing" in str(warning.message) for warning in caught)
 
     assert count_waits(12) == count_waits(6) > 0
+    assert bool(replays) == is_recorded
 
 
 def test_generators_of_the_gpu_are_reproducible() -> None:

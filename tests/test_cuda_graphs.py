@@ -2,16 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recorded passes, with recordings that work without a GPU. `test_cuda.py` tests CUDA graphs."""
 
+import math
 from collections import Counter
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 import torch
+from torch import nn
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 
 from eval.benchmarks.contenders import DECODERS
-from modeling_aogpt import cuda_graphs, decoding_state, sampling
-from modeling_aogpt.cuda_graphs import Arguments, Recordings
+from modeling_aogpt import cuda_graphs, decoding_state, modeling_aogpt, sampling, validation
+from modeling_aogpt.cuda_graphs import Arguments, Recordings, can_record
 from tests.references import random_encoder, random_model, seeded
 
 IDS = torch.randint(0, 11, (3, 12), generator=seeded(1)).masked_fill(torch.arange(12) % 2 == 0, 11)
@@ -20,77 +25,93 @@ ATTENTION_MASK[1, 8:] = ATTENTION_MASK[2, :3] = 0
 DECODING: dict[str, dict[str, Any]] = {
     "one at a time": {},
     "Bernoulli": {"num_steps": 4},
-    "confidence": {"order": "confidence", "num_steps": 4},
+    "confidence": {"order": "confidence"},
+    "entropy bound": {"unmasking": "entropy_bound", "entropy_bound": 0.0},
     "refined": {"refine_rounds": 2, "refine_length": 2},
+    "truncated": {"top_k": 5, "top_p": 0.9, "temperature": 0.7},
+    "end of text": {"order": "left_to_right", "stop_at_eos": True, "eos_token_id": 5},
+}
+ROWS = ("input_ids", "positions", "target_positions")
+SPECULATION: dict[str, dict[str, Any]] = {
     "speculative": {"strategy": "speculative"},
+    "prompt lookup": {"strategy": "speculative", "draft": "prompt_lookup"},
+}
+MODELS: dict[str, Callable[[], Any]] = {
+    "decoder": random_model,
+    "neighbors": lambda: random_model(neighbor_embeddings=True),
+    "rotary": lambda: random_model(position_encoding="rotary"),
+    "encoder": random_encoder,
+    "sedd": lambda: random_encoder(target_injection="sigma", position_encoding="rotary"),
 }
 
 
 class SimulatedRecording:
-    """Recording without a GPU: a replay runs the function on the recorded arguments, and overwrites the result."""
+    """
+    Recording without a GPU: a list of operations, traced from one call. A replay runs no other Python code.
+
+    As with CUDA graphs in shared memory, a replay makes all earlier results unusable.
+    """
 
     replays: Counter[str] = Counter()  # key: name of the function
+    results: list[torch.Tensor] = []  # of the last replay
 
-    def __init__(self, function: Callable[..., torch.Tensor], arguments: Arguments, place: None) -> None:
-        self.function, self.result = function, None
+    def __init__(self, function: Callable[..., Any], arguments: Arguments, pool: tuple[int, int]) -> None:
+        self.name = function.__name__
         self.arguments = tuple(None if values is None else values.clone() for values in arguments)
+        cache = getattr(getattr(function, "__self__", None), "cache", None)
+        tensors = [] if cache is None else list(cache.tensors())
+        before = [values.clone() for values in tensors]
+        self.graph = make_fx(lambda *values: function(*values))(*self.arguments)  # also runs the function
+        for values, saved in zip(tensors, before, strict=True):
+            values.copy_(saved)
 
-    def replay(self, arguments: Arguments) -> torch.Tensor:
+    def replay(self, arguments: Arguments) -> Any:
         for recorded, values in zip(self.arguments, arguments, strict=True):
             if recorded is not None:
                 recorded.copy_(values)
-        result = self.function(*self.arguments)
-        if self.result is None:
-            self.result = result
-        elif isinstance(result, tuple):
-            for recorded, values in zip(self.result, result, strict=True):
-                recorded.copy_(values)
-        else:
-            self.result.copy_(result)
-        SimulatedRecording.replays[self.function.__name__] += 1
-        return self.result
+        for values in self.results:
+            values.fill_(math.nan if values.is_floating_point() else -1)
+        result = self.graph(*self.arguments)
+        self.results[:] = result if isinstance(result, tuple) else [result]
+        self.replays[self.name] += 1
+        return result
 
 
 @pytest.fixture
 def recordings(monkeypatch: pytest.MonkeyPatch) -> type[SimulatedRecording]:
     monkeypatch.setattr(cuda_graphs, "Recording", SimulatedRecording)
-    monkeypatch.setattr(cuda_graphs, "make_place", lambda arguments: None)
-    SimulatedRecording.replays.clear()
+    monkeypatch.setattr(cuda_graphs, "_FAILED", WeakSet())
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
+    for module in (modeling_aogpt, validation):  # values cannot be read while operations are traced
+        monkeypatch.setattr(module, "is_traced", lambda values: get_proxy_mode() is not None)
     for module in (decoding_state, sampling):
-        monkeypatch.setattr(module, "can_record", lambda model, device: True)
+        monkeypatch.setattr(module, "can_record", lambda model, device: model not in cuda_graphs._FAILED)
+    SimulatedRecording.replays.clear()
+    SimulatedRecording.results.clear()
     return SimulatedRecording
 
 
 @pytest.mark.parametrize(
     ("name", "kind"),
-    [
-        (name, kind)
-        for name in ("decoder", "neighbors", "encoder", "sedd")
-        for kind in DECODING
-        if kind != "speculative" or name in ("decoder", "neighbors")
-    ],
+    [(name, kind) for name in MODELS for kind in DECODING]
+    + [(name, kind) for name in ("decoder", "neighbors") for kind in SPECULATION],
 )
 def test_recorded_passes_do_not_change_samples(
     name: str, kind: str, recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = {
-        "decoder": random_model,
-        "neighbors": lambda: random_model(neighbor_embeddings=True),
-        "encoder": random_encoder,
-        "sedd": lambda: random_encoder(target_injection="sigma", position_encoding="rotary"),
-    }[name]()
-
-    is_encoder = name in ("encoder", "sedd")
+    model = MODELS[name]()
 
     def generate() -> torch.LongTensor:
-        return model.generate(IDS, attention_mask=ATTENTION_MASK, generator=seeded(), **DECODING[kind])
+        return model.generate(IDS, attention_mask=ATTENTION_MASK, generator=seeded(), **(DECODING | SPECULATION)[kind])
 
     expected = generate()
     assert not recordings.replays  # too few passes
     monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
-    monkeypatch.setattr(sampling, "NUM_CALLS_BEFORE_RECORDING", 1)
+    for module in (decoding_state, sampling):
+        monkeypatch.setattr(module, "NUM_CALLS_BEFORE_RECORDING", 1)
     assert torch.equal(generate(), expected)
-    assert recordings.replays["_run" if is_encoder else "_run_padded_rows"] > 0
+    num_passes = recordings.replays["_run"] + recordings.replays["_run_padded_rows"]
+    assert num_passes > 0 or kind == "prompt lookup"  # which takes few passes
     assert kind != "one at a time" or recordings.replays["_draw"] > 0
 
 
@@ -100,16 +121,23 @@ def test_generations_with_many_passes_are_recorded(recordings: type[SimulatedRec
     assert not recordings.replays
     output = model.generate(max_length=40, return_dict_in_generate=True)
     assert (output.num_forward_passes, output.num_rows) == (40, 40)
-    assert recordings.replays == {"_run_padded_rows": 39, "_draw": 32}
+    assert recordings.replays == {"_run_padded_rows": 38, "_draw": 31}
 
 
 def test_large_passes_are_not_recorded(recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 4 sequences and 3 tokens per step, a pass has 5 rows for each sequence, which are padded to 8."""
     monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
-    monkeypatch.setattr(decoding_state, "MAX_RECORDED_ROWS", 5)
-    random_model().generate(num_return_sequences=6)
-    assert recordings.replays["_run_padded_rows"] == 0
-    random_model().generate(num_return_sequences=5)
-    assert recordings.replays["_run_padded_rows"] > 0
+    model, arguments = random_model(), {"num_return_sequences": 4, "num_steps": 4, "unmasking": "fixed_count"}
+    for most, num_rows in ((31, 4 * (3 + 5 + 5 + 5)), (32, 4 * (3 + 8 + 8 + 8))):
+        monkeypatch.setattr(decoding_state, "MAX_RECORDED_ROWS", most)
+        recordings.replays.clear()
+        output = model.generate(return_dict_in_generate=True, **arguments)
+        assert output.num_rows == num_rows
+        assert recordings.replays["_run_padded_rows"] == (2 if most == 32 else 0)
+    monkeypatch.setattr(decoding_state, "MAX_RECORDED_SLOTS", 47)
+    recordings.replays.clear()
+    model.generate(**arguments)
+    assert not recordings.replays
 
 
 def test_the_contender_without_graphs_records_nothing(recordings: type[SimulatedRecording]) -> None:
@@ -120,11 +148,12 @@ def test_the_contender_without_graphs_records_nothing(recordings: type[Simulated
     assert recordings.replays
 
 
-def test_a_recording_is_made_in_the_second_call_with_the_same_shapes(recordings: type[SimulatedRecording]) -> None:
-    calls, calculator = [], Recordings()
+def test_a_recording_is_made_after_the_first_calls_with_the_same_shapes(
+    recordings: type[SimulatedRecording],
+) -> None:
+    made = Recordings(nn.Identity())
 
-    def double(values: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
-        calls.append(values.shape)
+    def multiply(values: torch.Tensor, other: torch.Tensor | None) -> torch.Tensor:
         return values * 2 if other is None else values * other
 
     for number, length, other, num_replays in [
@@ -132,26 +161,64 @@ def test_a_recording_is_made_in_the_second_call_with_the_same_shapes(recordings:
         *((5.0, 3, None, 3), (6.0, 2, 3.0, 3), (7.0, 2, 3.0, 4)),
     ]:
         values = torch.full((length,), number)
-        found = calculator.call(double, values, None if other is None else torch.full((length,), other))
+        found = made.call(multiply, values, None if other is None else torch.full((length,), other))
         assert torch.equal(found, values * (2 if other is None else other))
         assert recordings.replays.total() == num_replays
+    later = Recordings(nn.Identity(), 3)
+    for num_calls in range(1, 6):
+        later.call(multiply, torch.ones(1), None)
+        assert recordings.replays.total() == 4 + max(num_calls - 3, 0)
 
 
-def test_after_a_failed_recording_nothing_is_recorded(
-    recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("error", [RuntimeError("operation not permitted"), torch.OutOfMemoryError()])
+def test_after_a_failed_recording_passes_are_not_padded(
+    error: RuntimeError, recordings: type[SimulatedRecording], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Failing(SimulatedRecording):
-        def __init__(self, *arguments: Any) -> None:
-            raise RuntimeError("operation not permitted when stream is capturing")
+    """
+    Two passes are padded: the first with its shape, and the one that could not be recorded.
 
-    monkeypatch.setattr(cuda_graphs, "Recording", Failing)
-    calculator, values = Recordings(), torch.ones(2)
-    assert all(torch.equal(calculator.call(torch.neg, values), -values) for _ in range(4))
-    monkeypatch.setattr(cuda_graphs, "Recording", recordings)
-    assert all(torch.equal(calculator.call(torch.neg, values), -values) for _ in range(4))
+    Later generations try again only if the memory was not sufficient.
+    """
+    attempts = []
+
+    def fail(*arguments: Any) -> None:
+        attempts.append(arguments)
+        raise error
+
+    model, arguments = random_model(), {"order": "confidence", "return_dict_in_generate": True}
+    expected = model.generate(generator=seeded(), **arguments)
+    monkeypatch.setattr(decoding_state, "MIN_PASSES_TO_PREPARE", 1)
+    monkeypatch.setattr(cuda_graphs, "Recording", fail)
+    found = model.generate(generator=seeded(), **arguments)
+    assert torch.equal(found.sequences, expected.sequences)
+    assert (len(attempts), found.num_rows, expected.num_rows) == (1, 98, 89)
+    model.generate(**arguments)
+    is_out_of_memory = isinstance(error, torch.OutOfMemoryError)
+    assert len(attempts) == 1 + is_out_of_memory
+    if not is_out_of_memory:
+        assert model.generate(generator=seeded(), **arguments).num_rows == expected.num_rows
     assert not recordings.replays
 
 
-def test_models_on_a_cpu_are_not_recorded() -> None:
-    model = random_model()
-    assert not cuda_graphs.can_record(model.model, model.device)
+def test_only_plain_models_on_a_gpu_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, gpu = random_model().model, SimpleNamespace(type="cuda")
+    assert not can_record(model, torch.device("cpu"))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(model, "parameters", lambda: [])  # the others are on the CPU
+    assert can_record(model, gpu)
+    model(**{name: torch.zeros(1, 1, dtype=torch.long) for name in ROWS}, output_hidden_states=True)
+    assert any(layer._forward_hooks for layer in model.layers)  # Transformers' own
+    assert can_record(model, gpu)
+    hook = model.layers[0].register_forward_hook(lambda *_: None)
+    assert not can_record(model, gpu)
+    hook.remove()
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    assert not can_record(model, gpu)
+    hook.remove()
+    monkeypatch.setattr(model.config, "quantization_config", {"quant_method": "gptq"}, raising=False)
+    assert not can_record(model, gpu)
+    monkeypatch.setattr(model.config, "quantization_config", None)
+    monkeypatch.setattr(model, "parameters", lambda: [SimpleNamespace(device=gpu)])
+    assert not can_record(model, gpu)

@@ -337,7 +337,7 @@ def test_extrapolated_rows_are_within_a_percent(monkeypatch: pytest.MonkeyPatch)
         DECODERS["no-lemma"](model).sample(1, 64, steps)
         counted["no-lemma", steps] = [sum(rows)]
     exact = counted.pop(("no-lemma", 64))[0]
-    (found,), fastest, is_computed = speed._times(counted, "no-lemma", 64)
+    (found,), fastest, is_computed = speed._times(counted, "no-lemma", 64, speed.FEW_STEPS)
     assert is_computed
     assert fastest == found
     assert exact <= found < 1.01 * exact
@@ -346,11 +346,13 @@ def test_extrapolated_rows_are_within_a_percent(monkeypatch: pytest.MonkeyPatch)
         speed._choose_steps(DECODERS["no-lemma"](model), steps, 100.0, 1, 64, CPU) for steps in ([16, 32], [16, 64])
     ]
     assert chosen == [[16, 32], [8, 16, 32]]  # no more steps than needed
+    on_gpu = speed._choose_steps(DECODERS["no-lemma"](model), [16, 256], 100.0, 1, 1024, torch.device("cuda"))
+    assert on_gpu == [16, 64, 128]  # all of at least 32 passes, which are recorded
 
 
 def test_a_disturbance_never_makes_a_computed_time_shorter() -> None:
     """A step takes 0.1 s. The first round was slow with few steps, and the second with more steps."""
-    times, fastest, is_computed = speed._times({("a", 8): [2.0, 0.8], ("a", 32): [3.2, 9.0]}, "a", 128)
+    times, fastest, is_computed = speed._times({("a", 8): [2.0, 0.8], ("a", 32): [3.2, 9.0]}, "a", 128, (8, 32))
     assert is_computed
     assert min(times) == pytest.approx(8.0)
     assert fastest == pytest.approx(12.8)

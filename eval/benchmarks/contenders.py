@@ -112,7 +112,11 @@ def sample_any_order(
 
 @contextmanager
 def packed_and_patched(target: object, attribute: str, value: object) -> Iterator[None]:
-    """Change an attribute temporarily. During this time, generation on a CPU packs the weights as early as possible."""
+    """
+    Change an attribute temporarily.
+
+    During this time, generation packs the weights (on a CPU) or records passes (on a GPU) as early as possible.
+    """
     with patch.object(decoding_state, "MIN_PASSES_TO_PREPARE", 1), patch.object(target, attribute, value):
         yield
 

@@ -46,8 +46,9 @@ SIZES["tiny"]["max_position_embeddings"] = 64
 # tokens and T steps, it computes n T / 2 - n / T rows, plus a number of rows that is linear in T. Extrapolation from 8
 # and 32 steps overestimates the number of rows by at most 1 % (from 1 and 4 steps, it would be up to 50 %). On a CPU,
 # these contenders pack the weights in their first pass (see `packed_and_patched`). If they packed them later, the time
-# would not be linear.
+# would not be linear. A GPU records the passes of longer generations only, so there, both numbers are larger.
 FEW_STEPS = (8, 32)
+FEW_STEPS_ON_GPU = (64, 128)
 
 Seconds = dict[tuple[str, int], list[float]]  # key: contender and number of steps; value: seconds by round
 
@@ -74,8 +75,8 @@ class SpeedArguments(Options):
     limit_seconds: float = option(
         30.0,
         "Limit for contenders whose time is linear in the number of steps (such as no-cache). With more than "
-        f"{FEW_STEPS[-1]} steps, their generations are not run if they would take longer. Their time is extrapolated "
-        "from fewer steps.",
+        f"{FEW_STEPS[-1]} steps (on a GPU: {FEW_STEPS_ON_GPU[-1]}), their generations are not run if they would take "
+        "longer. Their time is extrapolated from fewer steps.",
     )
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
     device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")
@@ -225,20 +226,25 @@ def time_contenders(
         for name, count in tqdm(jobs, desc=f"batch {batch_size}", unit="generation"):
             timed = attempt(name, time_generation, included[name], batch_size, length, count, device)
             seconds[name, count] += [timed[0]] if timed else []
-        yield _make_points(included, seconds, steps, batch_size, failed)
+        yield _make_points(included, seconds, steps, batch_size, failed, device)
+
+
+def few_steps(device: torch.device) -> tuple[int, int]:
+    """Return the numbers of steps from which the times of longer generations are extrapolated."""
+    return FEW_STEPS if device.type == "cpu" else FEW_STEPS_ON_GPU
 
 
 def _choose_steps(
     contender: Contender, steps: list[int], limit: float, batch_size: int, length: int, device: torch.device
 ) -> list[int]:
-    """Return the numbers of steps to time. `FEW_STEPS` replace the long generations of a linear contender."""
+    """Return the numbers of steps to time. `few_steps` replace the long generations of a linear contender."""
     if not contender.takes_steps:
         return [length]
     if not contender.is_linear:
         return steps
     estimate, _ = time_generation(contender, batch_size, length, 1, device)
-    short = [count for count in steps if count * estimate <= limit or count <= FEW_STEPS[-1]]
-    return short if short == steps else sorted({*short, *(min(count, length) for count in FEW_STEPS)})
+    short = [count for count in steps if count * estimate <= limit or count <= few_steps(device)[-1]]
+    return short if short == steps else sorted({*short, *(min(count, length) for count in few_steps(device))})
 
 
 def time_generation(
@@ -253,21 +259,26 @@ def time_generation(
 
 
 def _make_points(
-    contenders: dict[str, Contender], seconds: Seconds, steps: list[int], batch_size: int, failed: set[str]
+    contenders: dict[str, Contender],
+    seconds: Seconds,
+    steps: list[int],
+    batch_size: int,
+    failed: set[str],
+    device: torch.device,
 ) -> list[dict[str, Any]]:
     """
     Return the times of all contenders at one batch size, and their ratios to those of decoder or one-by-one.
 
     The times of contenders in `failed` are None, and so are ratios to them.
     """
-    points = []
+    points, few = [], few_steps(device)
     for num_steps in (*steps, None):
         for name, contender in contenders.items():
             if contender.takes_steps == (num_steps is None):
                 continue
             reference = "one-by-one" if num_steps is None else "decoder"
-            times, fastest, is_computed = ([], None, False) if name in failed else _times(seconds, name, num_steps)
-            others = _times(seconds, reference, num_steps)[0] if times and reference not in failed else []
+            times, fastest, is_computed = ([], None, False) if name in failed else _times(seconds, name, num_steps, few)
+            others = _times(seconds, reference, num_steps, few)[0] if times and reference not in failed else []
             ratios = [one / other for one, other in zip(times, others, strict=False)]
             points.append(
                 {
@@ -283,18 +294,21 @@ def _make_points(
     return points
 
 
-def _times(seconds: Seconds, name: str, num_steps: int | None) -> tuple[list[float], float, bool]:
+def _times(
+    seconds: Seconds, name: str, num_steps: int | None, few_steps: tuple[int, int]
+) -> tuple[list[float], float, bool]:
     """
     Return the seconds of a contender in each round, those of the fastest round, and whether they are extrapolated.
 
-    Seconds are extrapolated from the `FEW_STEPS`. If a round was slow only with the lower of these numbers, its
-    extrapolated time is too short. The fastest time is therefore extrapolated from the fastest round of each number.
+    Seconds are extrapolated from two numbers of steps, `few_steps`. If a round was slow only with the lower of these
+    numbers, its extrapolated time is too short. The fastest time is therefore extrapolated from the fastest round of
+    each number.
     """
     measured = {count: times for (other, count), times in seconds.items() if other == name}
     if num_steps is None or num_steps in measured:
         times = measured[num_steps] if num_steps in measured else next(iter(measured.values()))
         return times, min(times), False
-    few, more = FEW_STEPS
+    few, more = few_steps
     factor = (num_steps - few) / (more - few)
     pairs = [*zip(measured[few], measured[more], strict=True), (min(measured[few]), min(measured[more]))]
     *times, fastest = (short + (long - short) * factor for short, long in pairs)

@@ -206,5 +206,15 @@ def test_a_sequence_without_targets_has_no_context() -> None:
 
 @pytest.mark.parametrize(("training", "is_cpu"), [(False, False), (False, True), (True, False), (True, True)])
 def test_values_on_accelerators_are_checked_except_in_training(training: bool, is_cpu: bool) -> None:
-    values = SimpleNamespace(is_meta=False, is_cpu=is_cpu)
+    values = SimpleNamespace(is_meta=False, is_cpu=is_cpu, is_cuda=False)
     assert should_validate(SimpleNamespace(training=training), values) == (is_cpu or not training)
+
+
+@pytest.mark.parametrize("is_recording", [False, True])
+def test_values_are_not_read_while_a_cuda_graph_is_recorded(
+    is_recording: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: is_recording)
+    values = SimpleNamespace(is_meta=False, is_cpu=False, is_cuda=True)
+    assert should_validate(SimpleNamespace(training=False), values) != is_recording
+    assert should_validate(SimpleNamespace(training=False), torch.zeros(1))

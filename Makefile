@@ -50,7 +50,7 @@ $(GPU)/tests: | $(INSTALLED)
 	$(BIN)/python -m pytest tests/test_cuda.py tests/test_status.py
 	mkdir -p $@
 
-# Memory is that of one sequence, so it is measured once.
+# Memory is always measured with one sequence, so only the run with batch size 1 measures it.
 $(call folders,): | $(INSTALLED)
 	$(SPEED) --contenders no-graphs no-lemma no-cache encoder sedd \
 		$(if $(filter 1,$(@F)),--memory_lengths 1024 2048 4096 8192)

@@ -189,7 +189,7 @@ class AOGPTConfig(PreTrainedConfig):
                     f"`{name}`."
                 )
         if not isinstance(self.rope_parameters, dict | None):
-            raise ValueError(f"`rope_parameters` must be a dictionary, but is {self.rope_parameters!r}.")
+            raise ValueError(f"`rope_parameters` must be a dictionary or None, but is {self.rope_parameters!r}.")
         self.rope_parameters = deepcopy(self.rope_parameters)  # Transformers adds missing values to it
         if self.num_key_value_heads is None:
             self.num_key_value_heads = self.num_attention_heads

@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-CUDA graphs: generation on a GPU in which the GPU rarely waits for the CPU.
+Recordings of forward passes and draws of tokens as CUDA graphs, which make generation on a GPU faster.
 
 A step of a generation consists of hundreds of short operations. The CPU takes longer to launch them one by one than the
 GPU takes to run them. A CUDA graph is a recording of operations, which the CPU launches all at once. A decoding state
@@ -41,10 +41,10 @@ Result = TypeVar("Result", torch.Tensor, tuple[torch.Tensor, ...])
 
 def can_record(model: nn.Module, device: torch.device) -> bool:
     """
-    Return whether forward passes of `model` on `device` can be recorded.
+    Return whether functions of `model` on `device` can be recorded.
 
-    A recording does not run Python code, such as hooks. It needs weights that are plain tensors on one device, because
-    operations of quantized weights may wait for the GPU. Autocast may free its copies of the weights.
+    A replay runs no Python code, such as hooks. It reads weights at fixed addresses, which autocast does not guarantee
+    for its copies. Operations of quantized weights may wait for the GPU, which a recording does not allow.
     """
     return (
         device.type == "cuda"
@@ -75,7 +75,7 @@ def has_hooks(model: nn.Module) -> bool:
 
 @functools.cache
 def recording_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream of all recordings on a device. Each further stream would need memory for matrix products."""
+    """Return the stream of all recordings on a device. It is shared, because cuBLAS needs memory for each stream."""
     return torch.cuda.Stream(device)
 
 
@@ -114,8 +114,8 @@ class Recordings:
     operations may prepare themselves in their first call. The next call makes a recording, which this and all later
     calls replay.
 
-    If a recording fails, `has_failed` becomes True, and no further recordings are made. Unless the memory was not
-    sufficient, `model` is then never recorded again.
+    If a recording fails, `has_failed` becomes True, and no further recordings are made. If the cause is not a lack of
+    memory, [`can_record`] returns False for `model` from then on.
     """
 
     def __init__(self, model: nn.Module, num_first_calls: int = 1) -> None:
@@ -150,6 +150,6 @@ class Recordings:
             self.has_failed = True
             _FAILED.add(self._model)
             logger.warning_once(
-                f"{type(self._model).__name__} cannot be recorded as a CUDA graph, so generation takes longer. Samples "
-                f"have the same distribution. (Cause: {error})"
+                f"Recording {type(self._model).__name__} as a CUDA graph failed, so generation is slower. Up to "
+                f"rounding, samples stay the same. (Cause: {error})"
             )

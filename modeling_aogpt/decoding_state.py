@@ -36,8 +36,8 @@ VALUES_BY_RANK = ("ids", "orders", "positions", "blocks", "unmasking_steps", "to
 # save as much time as packing takes.
 MIN_PASSES_TO_PREPARE = 32
 
-# Largest number of rows of a recorded pass, and of slots of the cache, over all sequences. In larger passes, the GPU
-# takes longer to run the operations than the CPU takes to launch them.
+# Limits of a recorded pass, over all sequences: its rows, and the slots of the cache. Beyond them, the GPU takes longer
+# to run the operations than the CPU takes to launch them.
 MAX_RECORDED_ROWS = 4096
 MAX_RECORDED_SLOTS = 2**17
 
@@ -140,8 +140,8 @@ class DecodingState:
         self.expects_recordings = False  # becomes True if many passes are expected and can be recorded
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
-        # A compiled model computes the rotary frequencies itself. Otherwise, CUDA graphs would copy them in every pass.
-        self.frequencies = None if is_compiled(model.model) else model.model.tabulate_frequencies(ids.device)
+        # A compiled model computes the rotary frequencies itself. Its CUDA graphs would copy arguments in every pass.
+        self.frequencies = None if is_compiled(model.model) else model.model.prepare_frequencies(ids.device)
         columns = torch.arange(ids.shape[1], device=ids.device)
         first_masked = torch.where(is_masked & is_token, columns, ids.shape[1]).amin(dim=1)
         last_given = torch.where(is_given, columns, -1).amax(dim=1)
@@ -248,9 +248,10 @@ class DecodingState:
 
     def should_record(self, num_rows: int, num_queries: torch.LongTensor) -> bool:
         """
-        Return whether to record a pass with `num_rows` rows, over all sequences, and `num_queries` (batch,).
+        Return whether to run a pass through the recordings. Once many passes are expected, set `expects_recordings`.
 
-        The first pass is never recorded, because it may contain a prompt.
+        `num_rows` is the number of rows over all sequences, and `num_queries` (batch,) are those of queries. The first
+        pass is excluded, because it may contain a prompt.
         """
         if self._recordings is None or self._recordings.has_failed or not self.num_forward_passes:
             return False
@@ -468,8 +469,8 @@ class CachedDecodingState(DecodingState):
         """Run rows as [`_run`] does, but in a single pass. The rows of all earlier ranks must be in the cache."""
         sequences, rows = is_query.nonzero(as_tuple=True)
         num_rows = len(ranks) * padded_rows(ranks.shape[1])
-        has_few_shapes = self._is_compiled or self.should_record(num_rows, is_query.sum(dim=1))
-        run = self._run_padded if has_few_shapes else self._run_exact
+        should_pad = self._is_compiled or self.should_record(num_rows, is_query.sum(dim=1))
+        run = self._run_padded if should_pad else self._run_exact
         hidden_states, ranks, num_skipped = run(ranks, num_context, is_query)
         self.num_forward_passes += 1
         self.num_rows += ranks.numel()
@@ -480,7 +481,7 @@ class CachedDecodingState(DecodingState):
         self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
     ) -> tuple[torch.Tensor, torch.LongTensor, int]:
         """
-        Run rows with one of few shapes. Return the results of [`_run_exact`].
+        Run rows, padded so that passes have few different shapes. See [`_run_exact`] for the results.
 
         The number of rows is increased to a power of two, and all slots of the cache are used.
         """
@@ -517,8 +518,8 @@ class CachedDecodingState(DecodingState):
         Run exactly the rows in `ranks` (batch, rows). Ranks past the end are replaced by the last rank.
 
         Returns:
-            The last hidden states of all but the first rows, the ranks of all rows on the device, and the number of
-            rows without hidden states.
+            The last hidden states of all rows after the first `num_skipped`, the ranks of all rows on the device, and
+            `num_skipped`.
         """
         self._pack_weights_in_time(is_query)
         slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if (ranks == ranks[0]).all() else None

@@ -408,12 +408,12 @@ class AOGPTStack(AOGPTPreTrainedModel):
         modules = (*(layer.modulation for layer in self.layers), self.modulation)
         return tuple(module.proj(conditions) for module in modules)
 
-    def tabulate_frequencies(self, device: torch.device) -> Frequencies | None:
+    def prepare_frequencies(self, device: torch.device) -> Frequencies | None:
         """
-        Return the rotary frequencies and the factor of cosines and sines, to be used in many passes.
+        Return the rotary frequencies and the factor of cosines and sines, or None without rotary positions.
 
-        The result is None without rotary positions. For some types of frequencies, Transformers' functions make the CPU
-        wait for an accelerator.
+        They should be computed once for many passes, because some of Transformers' functions make the CPU wait for an
+        accelerator.
         """
         return compute_frequencies(self.config, device) if self.config.position_encoding == "rotary" else None
 
@@ -442,14 +442,14 @@ class AOGPTStack(AOGPTPreTrainedModel):
                 [`TargetModulation`]. By default, they are computed from the target embeddings.
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`], used instead of
                 `conditions`.
-            frequencies (`tuple`, *optional*): Result of [`tabulate_frequencies`]. By default, it is computed.
+            frequencies (`tuple`, *optional*): Result of [`prepare_frequencies`]. By default, it is computed.
             kept (`slice`): Rows to return. For all other rows, the last layer computes only keys and values.
             attention_mask (`torch.BoolTensor` of shape `(batch or 1, 1, rows or 1, slots)`, *optional*): True where a
                 row attends to a slot.
             kwargs: Other arguments of [`AOGPTAttention`].
         """
         rotations, added = None, None
-        frequencies = frequencies or self.tabulate_frequencies(targets.device)
+        frequencies = frequencies or self.prepare_frequencies(targets.device)
         if frequencies is not None:
             rotations = tuple(compute_rotation(indices, *frequencies) for indices in rotary_indices)
         if self.modulation is None and self.target_embeddings is not None:
@@ -564,7 +564,7 @@ class AOGPTModel(AOGPTStack):
             past_key_values (`Cache`, *optional*): Any object with an `update` method like that of Transformers' caches.
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`]. It must cover all
                 target positions.
-            frequencies (`tuple`, *optional*): Result of [`tabulate_frequencies`]. By default, it is computed.
+            frequencies (`tuple`, *optional*): Result of [`prepare_frequencies`]. By default, it is computed.
             num_kept (`int`, *optional*): Number of rows to return, counted from the last row. For the other rows, the
                 last layer computes only keys and values. Defaults to all rows.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
@@ -1059,13 +1059,13 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
 
 
 def check_positions(position_ids: torch.LongTensor, input_ids: torch.LongTensor) -> None:
-    """Raise a `ValueError` unless `position_ids` are integers with the shape of `input_ids`, or for all sequences."""
+    """Raise a `ValueError` unless `position_ids` are integers of shape (batch, n), (1, n) or (n,)."""
     check_tensor("position_ids", position_ids)
     batch_size, length = input_ids.shape
     if tuple(position_ids.shape) not in ((length,), (1, length), (batch_size, length)):
         raise ValueError(
-            f"`position_ids` must have shape ({batch_size}, {length}), or (1, {length}) for all sequences, but have "
-            f"shape {tuple(position_ids.shape)}."
+            f"`position_ids` must have shape ({batch_size}, {length}), or (1, {length}) or ({length},) for all "
+            f"sequences, but have shape {tuple(position_ids.shape)}."
         )
     if position_ids.dtype not in (torch.int64, torch.int32):
         raise ValueError(

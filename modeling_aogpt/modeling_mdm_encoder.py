@@ -129,7 +129,7 @@ class MDMEncoderModel(MDMEncoderPreTrainedModel, AOGPTStack):
                 [`MDMEncoderForMaskedLM.forward`]).
             modulations (`tuple` of `torch.Tensor`, *optional*): Result of [`tabulate_modulations`]. It must cover all
                 positions.
-            frequencies (`tuple`, *optional*): Result of [`tabulate_frequencies`]. By default, it is computed.
+            frequencies (`tuple`, *optional*): Result of [`prepare_frequencies`]. By default, it is computed.
             kwargs: Other arguments that Transformers may pass to any model, such as `output_hidden_states`.
 
         Returns:

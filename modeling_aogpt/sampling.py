@@ -191,11 +191,11 @@ def draw_tokens(weights: torch.Tensor, generator: torch.Generator | None = None)
         >>> draw_tokens(weights)
         tensor([1, 2])
     """
-    return tokens_at(weights, draw_uniform(len(weights), 1, generator=generator, device=weights.device))
+    return invert_weights(weights, draw_uniform(len(weights), 1, generator=generator, device=weights.device))
 
 
-def tokens_at(weights: torch.Tensor, uniform: torch.Tensor) -> torch.LongTensor:
-    """Return the tokens (queries,) to which [`draw_tokens`] maps the uniform numbers (queries, 1)."""
+def invert_weights(weights: torch.Tensor, uniform: torch.Tensor) -> torch.LongTensor:
+    """Return the tokens (queries,) at which cumulative weights reach fractions `uniform` (queries, 1) of the sum."""
     num_missing = -weights.shape[1] % BLOCK_SIZE
     blocks = F.pad(weights, (0, num_missing)) if num_missing else weights  # F.pad with 0 columns would copy
     blocks = blocks.unflatten(1, (-1, BLOCK_SIZE))
@@ -270,8 +270,8 @@ class TokenSampler:
         is_continuation = bool(state.continues_prompt.all())
         self.get_prefix = [is_left_to_right and (is_continuation or reads_prefix(item)) for item in processors]
         # Logits processors and warpers may make the CPU wait for a GPU, so draws with them are not recorded.
-        is_plain = do_sample and not processors and not warpers and eos_ban is None
-        self._can_record = is_plain and can_record(state.model, state.ids.device)
+        needs_only_logits = do_sample and not processors and not warpers and eos_ban is None
+        self._can_record = needs_only_logits and can_record(state.model, state.ids.device)
         self._recordings = Recordings(state.model, NUM_CALLS_BEFORE_RECORDING)
 
     def sample(self, result: QueryResult, measure: MeasureFunction | None = None) -> SampledTokens:
@@ -280,8 +280,8 @@ class TokenSampler:
 
         The next call may overwrite the returned tensors.
         """
-        is_plain = measure is None and len(result.ranks) <= self._num_rows
-        if is_plain and self._can_record and self.state.expects_recordings:
+        fits_one_call = len(result.ranks) <= self._num_rows
+        if measure is None and fits_one_call and self._can_record and self.state.expects_recordings:
             uniform = draw_uniform(len(result.ranks), 1, generator=self.generator, device=result.ranks.device)
             tokens, logprobs = self._recordings.call(self._draw, result.hidden_states, uniform)
             return SampledTokens(tokens, logprobs, {})
@@ -300,7 +300,7 @@ class TokenSampler:
     def _draw(self, hidden_states: torch.Tensor, uniform: torch.Tensor) -> tuple[torch.LongTensor, torch.Tensor]:
         """Return tokens and their log-probabilities (queries,). Contains only operations on the device."""
         probabilities = compute_probabilities(self.state.compute_logits(hidden_states), self.warpers)
-        tokens = tokens_at(probabilities, uniform)
+        tokens = invert_weights(probabilities, uniform)
         return tokens, log_probabilities(probabilities, tokens)
 
     @property

@@ -93,7 +93,7 @@ def test_a_configuration_is_unchanged_by_saving_and_loading() -> None:
         ),
         (
             {"position_encoding": "rotary", "rope_parameters": 100.0},
-            "`rope_parameters` must be a dictionary, but is 100.0",
+            "`rope_parameters` must be a dictionary or None, but is 100.0",
         ),
         (
             {"position_encoding": "rotary", "rope_parameters": {"rope_type": "linear"}},

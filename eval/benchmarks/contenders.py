@@ -136,7 +136,7 @@ def sort_vocabulary(ids: torch.LongTensor, scores: torch.Tensor) -> torch.Tensor
     return scores
 
 
-# Contenders that differ from `decoder` only on one type of device.
+# Type of device on which a contender differs from `decoder`. On others, `--contenders all` omits it.
 DEVICE_TYPES = {"plain-products": "cpu", "no-graphs": "cuda"}
 
 # Functions that return a contender for a decoder. `patch.object` changes an attribute while the contender generates.
@@ -186,7 +186,7 @@ DECODERS: dict[str, Callable[[AOGPTForAnyOrderLM], Contender]] = {
     ),
     "no-graphs": partial(
         sample_any_order,
-        remark="on a GPU: the CPU launches every operation of a pass by itself, without CUDA graphs",
+        remark="on a GPU: without CUDA graphs, so the CPU launches operations one by one",
         context=lambda model: patch.object(decoding_state, "MIN_PASSES_TO_PREPARE", math.inf),
     ),
     "sorted-vocabulary": partial(

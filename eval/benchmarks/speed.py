@@ -46,7 +46,7 @@ SIZES["tiny"]["max_position_embeddings"] = 64
 # tokens and T steps, it computes n T / 2 - n / T rows, plus a number of rows that is linear in T. Extrapolation from 8
 # and 32 steps overestimates the number of rows by at most 1 % (from 1 and 4 steps, it would be up to 50 %). On a CPU,
 # these contenders pack the weights in their first pass (see `packed_and_patched`). If they packed them later, the time
-# would not be linear. A GPU records the passes of longer generations only, so there, both numbers are larger.
+# would not be linear. On a GPU, only generations of at least 32 passes are recorded, so both numbers are larger there.
 FEW_STEPS = (8, 32)
 FEW_STEPS_ON_GPU = (64, 128)
 
@@ -237,7 +237,7 @@ def few_steps(device: torch.device) -> tuple[int, int]:
 def _choose_steps(
     contender: Contender, steps: list[int], limit: float, batch_size: int, length: int, device: torch.device
 ) -> list[int]:
-    """Return the numbers of steps to time. `few_steps` replace the long generations of a linear contender."""
+    """Return the numbers of steps to time. For a linear contender, [`few_steps`] replace numbers that take too long."""
     if not contender.takes_steps:
         return [length]
     if not contender.is_linear:
@@ -271,14 +271,16 @@ def _make_points(
 
     The times of contenders in `failed` are None, and so are ratios to them.
     """
-    points, few = [], few_steps(device)
+    points, counts = [], few_steps(device)
     for num_steps in (*steps, None):
         for name, contender in contenders.items():
             if contender.takes_steps == (num_steps is None):
                 continue
             reference = "one-by-one" if num_steps is None else "decoder"
-            times, fastest, is_computed = ([], None, False) if name in failed else _times(seconds, name, num_steps, few)
-            others = _times(seconds, reference, num_steps, few)[0] if times and reference not in failed else []
+            times, fastest, is_computed = (
+                ([], None, False) if name in failed else _times(seconds, name, num_steps, counts)
+            )
+            others = _times(seconds, reference, num_steps, counts)[0] if times and reference not in failed else []
             ratios = [one / other for one, other in zip(times, others, strict=False)]
             points.append(
                 {
@@ -295,12 +297,12 @@ def _make_points(
 
 
 def _times(
-    seconds: Seconds, name: str, num_steps: int | None, few_steps: tuple[int, int]
+    seconds: Seconds, name: str, num_steps: int | None, counts: tuple[int, int]
 ) -> tuple[list[float], float, bool]:
     """
     Return the seconds of a contender in each round, those of the fastest round, and whether they are extrapolated.
 
-    Seconds are extrapolated from two numbers of steps, `few_steps`. If a round was slow only with the lower of these
+    Seconds are extrapolated from two numbers of steps, `counts`. If a round was slow only with the lower of these
     numbers, its extrapolated time is too short. The fastest time is therefore extrapolated from the fastest round of
     each number.
     """
@@ -308,7 +310,7 @@ def _times(
     if num_steps is None or num_steps in measured:
         times = measured[num_steps] if num_steps in measured else next(iter(measured.values()))
         return times, min(times), False
-    few, more = few_steps
+    few, more = counts
     factor = (num_steps - few) / (more - few)
     pairs = [*zip(measured[few], measured[more], strict=True), (min(measured[few]), min(measured[more]))]
     *times, fastest = (short + (long - short) * factor for short, long in pairs)

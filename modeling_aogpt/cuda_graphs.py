@@ -75,7 +75,7 @@ def has_hooks(model: nn.Module) -> bool:
 
 @functools.cache
 def recording_stream(device: torch.device) -> torch.cuda.Stream:
-    """Return the stream of all recordings on a device. It is shared, because cuBLAS needs memory for each stream."""
+    """Return the stream on which all functions of a device are recorded. More streams would need more memory."""
     return torch.cuda.Stream(device)
 
 

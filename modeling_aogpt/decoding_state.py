@@ -31,9 +31,9 @@ Indices = tuple[torch.LongTensor, torch.LongTensor]
 # Attributes of a decoding state that have shape (batch, n) and are indexed by rank.
 VALUES_BY_RANK = ("ids", "orders", "positions", "blocks", "unmasking_steps", "token_logprobs")
 
-# If a generation is expected to take at least this number of passes, the weights are packed on a CPU (see
-# `pack_weights`), and passes are recorded on a GPU (see `cuda_graphs.py`). On a CPU, about 20 passes with several rows
-# save as much time as packing takes.
+# A generation that is expected to take at least this number of passes packs the weights on a CPU (see `pack_weights`),
+# and records passes on a GPU (see `cuda_graphs.py`). On a CPU, about 20 passes with several rows save as much time as
+# packing takes.
 MIN_PASSES_TO_PREPARE = 32
 
 # Limits of a recorded pass, over all sequences: its rows, and the slots of the cache. Beyond them, the GPU takes longer
@@ -135,13 +135,14 @@ class DecodingState:
         self.num_tokens = is_token.sum(dim=-1).cpu()
         self.ends = self.num_tokens.clone()
         self.num_forward_passes = self.num_rows = 0
+        self._is_compiled = is_compiled(model.model)
         can_be_recorded = ids.numel() <= MAX_RECORDED_SLOTS and can_record(model.model, ids.device)
         self._recordings = self.make_recordings() if can_be_recorded else None
         self.expects_recordings = False  # becomes True if many passes are expected and can be recorded
         # Tables of the adaLN modulations of all positions. Computing them takes at most as long as one full pass.
         self.modulations = model.model.tabulate_modulations(ids.shape[1], ids.device)
         # A compiled model computes the rotary frequencies itself. Its CUDA graphs would copy arguments in every pass.
-        self.frequencies = None if is_compiled(model.model) else model.model.prepare_frequencies(ids.device)
+        self.frequencies = None if self._is_compiled else model.model.prepare_frequencies(ids.device)
         columns = torch.arange(ids.shape[1], device=ids.device)
         first_masked = torch.where(is_masked & is_token, columns, ids.shape[1]).amin(dim=1)
         last_given = torch.where(is_given, columns, -1).amax(dim=1)
@@ -180,7 +181,7 @@ class DecodingState:
             raise_not_finite(self.model)
         self.ids[indices] = tokens
         self.token_logprobs[indices] = token_logprobs
-        self.unmasking_steps[indices] = torch.full_like(tokens, step)  # for an integer, the CPU would wait for a GPU
+        self.unmasking_steps[indices] = torch.full_like(tokens, step)  # assigning an integer makes the CPU wait
         self.num_context += num_unmasked
 
     def reorder(self, ranks: torch.LongTensor) -> None:
@@ -250,8 +251,8 @@ class DecodingState:
         """
         Return whether to run a pass through the recordings. Once many passes are expected, set `expects_recordings`.
 
-        `num_rows` is the number of rows over all sequences, and `num_queries` (batch,) are those of queries. The first
-        pass is excluded, because it may contain a prompt.
+        `num_rows` is the number of rows over all sequences. `num_queries` (batch,) is the number of queries of each
+        sequence. The first pass is excluded, because it may contain a prompt.
         """
         if self._recordings is None or self._recordings.has_failed or not self.num_forward_passes:
             return False
@@ -381,7 +382,6 @@ class CachedDecodingState(DecodingState):
     def __init__(self, model: PreTrainedModel, ids: torch.LongTensor, *arguments: torch.Tensor) -> None:
         super().__init__(model, ids, *arguments)
         self.num_cached = torch.zeros_like(self.num_context)
-        self._is_compiled = is_compiled(model.model)
         self._is_packed = ids.device.type != "cpu"  # only CPUs need packing
         if self._is_compiled:
             self._compiled = CompiledBuffers.take(model, ids, self.modulations)
@@ -468,20 +468,23 @@ class CachedDecodingState(DecodingState):
     ) -> QueryResult:
         """Run rows as [`_run`] does, but in a single pass. The rows of all earlier ranks must be in the cache."""
         sequences, rows = is_query.nonzero(as_tuple=True)
-        num_rows = len(ranks) * padded_rows(ranks.shape[1])
-        should_pad = self._is_compiled or self.should_record(num_rows, is_query.sum(dim=1))
-        run = self._run_padded if should_pad else self._run_exact
-        hidden_states, ranks, num_skipped = run(ranks, num_context, is_query)
+        num_queries = is_query.sum(dim=1)
+        if self._is_compiled or self.should_record(len(ranks) * padded_rows(ranks.shape[1]), num_queries):
+            hidden_states, ranks = self._run_padded(ranks, num_context)
+            num_skipped = 0
+        else:
+            self._pack_weights_in_time(num_queries)
+            hidden_states, ranks, num_skipped = self._run_exact(ranks, num_context, is_query)
         self.num_forward_passes += 1
         self.num_rows += ranks.numel()
         sequences, rows = (to_device(values, ranks.device) for values in (sequences, rows))
         return QueryResult(hidden_states[sequences, rows - num_skipped], sequences, ranks[sequences, rows])
 
     def _run_padded(
-        self, ranks: torch.LongTensor, num_context: torch.LongTensor, is_query: torch.BoolTensor
-    ) -> tuple[torch.Tensor, torch.LongTensor, int]:
+        self, ranks: torch.LongTensor, num_context: torch.LongTensor
+    ) -> tuple[torch.Tensor, torch.LongTensor]:
         """
-        Run rows, padded so that passes have few different shapes. See [`_run_exact`] for the results.
+        Run rows, padded so that passes have few different shapes. Return their last hidden states and their ranks.
 
         The number of rows is increased to a power of two, and all slots of the cache are used.
         """
@@ -490,8 +493,8 @@ class CachedDecodingState(DecodingState):
         ranks, num_context = (to_device(values, self.ids.device) for values in (ranks, num_context))
         arguments = self.ids, self.positions, ranks, num_context
         if self._is_compiled:
-            return self._run_padded_rows(*arguments), ranks, 0
-        return self._recordings.call(self._run_padded_rows, *arguments), ranks, 0
+            return self._run_padded_rows(*arguments), ranks
+        return self._recordings.call(self._run_padded_rows, *arguments), ranks
 
     def _run_padded_rows(
         self,
@@ -521,7 +524,6 @@ class CachedDecodingState(DecodingState):
             The last hidden states of all rows after the first `num_skipped`, the ranks of all rows on the device, and
             `num_skipped`.
         """
-        self._pack_weights_in_time(is_query)
         slots = slice(int(ranks[0, 0]), int(ranks[0, -1]) + 1) if (ranks == ranks[0]).all() else None
         ranks = ranks.clamp(max=self.ids.shape[1] - 1)
         is_needed = is_query.any(dim=0)
@@ -541,11 +543,11 @@ class CachedDecodingState(DecodingState):
         ).last_hidden_state
         return hidden_states, ranks, num_skipped
 
-    def _pack_weights_in_time(self, is_query: torch.BoolTensor) -> None:
-        """Pack the weights if enough passes are expected."""
-        if self._is_packed or not gains_from_packing(self.model.model.dtype, int(is_query.sum())):
+    def _pack_weights_in_time(self, num_queries: torch.LongTensor) -> None:
+        """Pack the weights if enough passes are expected. `num_queries` has shape (batch,)."""
+        if self._is_packed or not gains_from_packing(self.model.model.dtype, int(num_queries.sum())):
             return
-        if self.expects_many_passes(is_query.sum(dim=1)):
+        if self.expects_many_passes(num_queries):
             self.model, self._is_packed = pack_weights(self.model), True
 
 

@@ -49,6 +49,7 @@ from .rows import START, UNKNOWN, add_start_row, branch_rows, causal_mask, query
 from .validation import (
     check_batch,
     check_forward_arguments,
+    check_integer_dtype,
     check_orders,
     check_tensor,
     prepare_input_ids,
@@ -56,7 +57,7 @@ from .validation import (
     should_validate,
 )
 
-Frequencies = tuple[torch.Tensor, float]  # rotary frequencies (head_dim / 2,), and the factor of cosines and sines
+Frequencies = tuple[torch.Tensor, float]  # rotary frequencies (head_dim / 2,), factor that scales cosines and sines
 Rotation = tuple[torch.Tensor, torch.Tensor]  # cosines and sines (batch, 1, rows, head_dim)
 
 # Methods of AOGPTForAnyOrderLM. If another decoder class lacks a method that the user calls, the error recommends
@@ -410,7 +411,7 @@ class AOGPTStack(AOGPTPreTrainedModel):
 
     def prepare_frequencies(self, device: torch.device) -> Frequencies | None:
         """
-        Return the rotary frequencies and the factor of cosines and sines, or None without rotary positions.
+        Return the rotary frequencies, and the factor that scales cosines and sines, or None without rotary positions.
 
         They should be computed once for many passes, because some of Transformers' functions make the CPU wait for an
         accelerator.
@@ -951,8 +952,10 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         length = input_ids.shape[1]
         is_token, is_visible = split_attention_mask(attention_mask, length, num_cached)
         input_ids = prepare_input_ids(self, input_ids, None if is_token is None else is_token[:, -length:])
-        if attention_mask is None and position_ids is not None:
-            check_not_packed(position_ids)
+        if position_ids is not None:
+            check_positions(position_ids, input_ids)
+            if attention_mask is None:
+                check_not_packed(position_ids)
         position_ids = self._prepare_position_ids(input_ids, is_token, position_ids, num_cached)
         output = self.model(
             **self._make_rows(input_ids, position_ids),
@@ -1005,8 +1008,6 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
             position_ids = token_positions(is_token)[:, -length:]
         elif position_ids is None:
             position_ids = num_cached + torch.arange(length, device=input_ids.device)[None]
-        else:
-            check_positions(position_ids, input_ids)
         if should_validate(self, position_ids):
             first, last = torch.stack(position_ids.aminmax()).tolist()  # waits for an accelerator only once
             self._check_position(last)
@@ -1046,15 +1047,15 @@ class AOGPTForCausalLM(AOGPTWithHead, GenerationMixin):
         """Return the attention mask (batch or 1, 1, rows, slots) with start row, or None if attention is causal."""
         length = input_ids.shape[1]
         num_slots = length if past_key_values is None else past_key_values.get_mask_sizes(length, 0)[0]
-        if is_visible is not None and is_visible.shape[-1] != num_slots:
-            raise ValueError(
-                f"A 4-D `attention_mask` must have {num_slots} keys (the last dimension), one for each cached or new "
-                f"token, but has {is_visible.shape[-1]}."
-            )
         if is_visible is None:
             if num_slots == length and not has_padding(is_token):
                 return None
             is_visible = causal_mask(length, num_slots, num_cached, is_token, input_ids.device)
+        elif is_visible.shape[-1] != num_slots:
+            raise ValueError(
+                f"A 4-D `attention_mask` must have {num_slots} keys (the last dimension), one for each cached or new "
+                f"token, but has {is_visible.shape[-1]}."
+            )
         return add_start_row(is_visible)
 
 
@@ -1067,10 +1068,7 @@ def check_positions(position_ids: torch.LongTensor, input_ids: torch.LongTensor)
             f"`position_ids` must have shape ({batch_size}, {length}), or (1, {length}) or ({length},) for all "
             f"sequences, but have shape {tuple(position_ids.shape)}."
         )
-    if position_ids.dtype not in (torch.int64, torch.int32):
-        raise ValueError(
-            f"`position_ids` must be integers, but have dtype {position_ids.dtype}. Use position_ids.long()."
-        )
+    check_integer_dtype("position_ids", position_ids)
 
 
 def check_not_packed(position_ids: torch.LongTensor) -> None:

@@ -18,7 +18,7 @@ import torch
 from .decoding_state import CachedDecodingState, QueryResult, leading_indices
 from .devices import draw_uniform, to_device
 from .orders import index_by_position
-from .sampling import TokenSampler, draw_tokens
+from .sampling import TokenSampler, draw_tokens, log_probabilities
 
 # Largest number of neighbours on each side of a position that prompt lookup compares.
 LOOKUP_REACH = 3
@@ -192,7 +192,7 @@ class SpeculativeSampler:
         num_unmasked = num_accepted + has_more
         sequences, offsets = leading_indices(num_unmasked, device)
         tokens = tokens[sequences, offsets]
-        logprobs = verified[sequences, offsets].gather(1, tokens[:, None]).log().squeeze(1)
+        logprobs = log_probabilities(verified[sequences, offsets], tokens)
         state.commit(tokens, (sequences, ranks[sequences, offsets]), num_unmasked, logprobs, step)
         state.keep_verified()
         num_always_accepted = self.drafter.num_always_accepted

@@ -127,6 +127,12 @@ def check_aligned(name: str, values: torch.Tensor, input_ids: torch.Tensor) -> N
         )
 
 
+def check_integer_dtype(name: str, values: torch.Tensor) -> None:
+    """Raise a `ValueError` unless the dtype of `values` is int64 or int32."""
+    if values.dtype not in (torch.int64, torch.int32):
+        raise ValueError(f"`{name}` must hold integers, but has dtype {values.dtype}. Use {name}.long().")
+
+
 def check_orders(name: str, orders: torch.Tensor, batch_size: int, length: int, expected: str = "") -> None:
     """
     Raise a `ValueError` unless `orders` are `batch_size` permutations of 0 ... length - 1.
@@ -138,8 +144,7 @@ def check_orders(name: str, orders: torch.Tensor, batch_size: int, length: int, 
         raise ValueError(
             f"`{name}` must have shape ({batch_size}, {length}){expected}, but has shape {tuple(orders.shape)}."
         )
-    if orders.dtype not in (torch.int64, torch.int32):
-        raise ValueError(f"`{name}` must hold integers, but has dtype {orders.dtype}. Use {name}.long().")
+    check_integer_dtype(name, orders)
     is_wrong = (orders.sort(dim=-1).values != torch.arange(length, device=orders.device)).any(dim=-1)
     if is_wrong.any():
         index = int(is_wrong.nonzero()[0])

@@ -171,7 +171,7 @@ def test_inputs_that_are_not_allowed_are_errors(causal: AOGPTForCausalLM) -> Non
     for position_ids, message in [
         (torch.arange(2)[None], r"must have shape \(2, 3\), or \(1, 3\) or \(3,\) for all .* have shape \(1, 2\)"),
         (torch.arange(3).expand(3, 3), r"but have shape \(3, 3\)"),
-        (torch.arange(3.0)[None], "must be integers, but have dtype torch.float32"),
+        (torch.arange(3.0)[None], r"must hold integers, but has dtype torch.float32\. Use position_ids.long\(\)"),
         (torch.arange(3)[None] - 2, r"must be at least -1 \(for padding\), but contain -2"),
     ]:
         with pytest.raises(ValueError, match=f"`position_ids` .*{message}"):

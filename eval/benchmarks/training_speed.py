@@ -273,10 +273,11 @@ Written by `{results["command"]}`.
   {results["device"]}.
 * The size is {config.num_hidden_layers} layers of width {config.hidden_size}, {config.max_position_embeddings}
   positions and {config.vocab_size} ids.
-* The implementations took turns in {results["repeats"]} rounds. Each measurement was a new process, and is the mean
-  over the second half of its steps ({results["counted_steps"]} of {results["steps"]}). Lines show the fastest round.
-* Peak memory is that of the whole process, or of the tensors on a GPU. Weights, averages, gradients and AdamW's moments
-  take {results["state_bytes"] / 1e9:.2f} GB of it.
+* The implementations took turns in {results["repeats"]} rounds. Each line shows the fastest round.
+* Each measurement ran in a new process. Its time is the mean
+  over the second half of its steps ({results["counted_steps"]} of {results["steps"]}).
+* Peak memory is that of the whole process on a CPU, and that of all tensors on a GPU. It includes the weights, their
+  averages, the gradients and AdamW's moments, which take {results["state_bytes"] / 1e9:.2f} GB.
 * *plain* (`PlainAOGPT`) has the design of the released code: it computes n + 1 rows, stores all logits in float32,
   and computes the modulations of every row. Its AdamW is fused on a GPU, and updates one tensor at a time on a CPU.
   *ours* is the training step of `training/pretrain.py`. *selective* and *full* are values of

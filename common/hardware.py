@@ -54,6 +54,11 @@ def device_name(device: torch.device) -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def default_device() -> torch.device:
+    """Return the GPU, or the CPU if PyTorch has no CUDA device."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
 def hardware(accelerator: Accelerator) -> dict[str, Any]:
     """Return the device, number of processes and precision of a run."""
     device = accelerator.device

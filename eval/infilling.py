@@ -31,7 +31,7 @@ from transformers import PreTrainedTokenizerBase
 from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
 from common.data import evenly_spaced, load_data_of_run
 from common.files import make_folder, write_json, write_text
-from common.hardware import versions
+from common.hardware import default_device, versions
 from common.models import Model, load_model
 from common.reports import markdown_table, with_error
 from common.results import read_finished_run
@@ -208,14 +208,14 @@ class Filler:
 
     def from_text_before(self, gap: Gap) -> list[int]:
         """Fill in as many tokens as were removed, from left to right, without the text after the gap."""
-        ids = torch.tensor([gap.ids[: gap.start] + [self.model.config.mask_token_id] * gap.length])
+        ids = self._to_tensor(gap.ids[: gap.start] + [self.model.config.mask_token_id] * gap.length)[None]
         # Packed text continues after end-of-text, so generation must not stop there.
         filled = self.model.generate(ids, order="left_to_right", stop_at_eos=False, **self.settings)
         return filled[0, gap.start :].tolist()
 
     def by_whole_text(self, gap: Gap) -> list[int]:
         """Choose the length with the likeliest whole text, as `infill` does. Return the tokens filled in."""
-        ids = torch.tensor(gap.with_tokens([self.model.config.mask_token_id]))
+        ids = self._to_tensor(gap.with_tokens([self.model.config.mask_token_id]))
         lengths = range(1, self.max_length + 1)
         output = self.model.infill(ids, lengths, self.padded_length, order="confidence", do_sample=False)
         return output.sequences[0, gap.start : gap.start + int(output.lengths)].tolist()
@@ -259,12 +259,16 @@ class Filler:
 
     def pad(self, ids: list[int]) -> torch.LongTensor:
         """Return the ids of a document, padded to `padded_length`."""
-        return torch.tensor(ids + [self.model.config.eos_token_id] * ((self.padded_length or 0) - len(ids)))
+        return self._to_tensor(ids + [self.model.config.eos_token_id] * ((self.padded_length or 0) - len(ids)))
+
+    def _to_tensor(self, ids: list[int]) -> torch.LongTensor:
+        """Return token ids as a tensor on the device of the model."""
+        return torch.tensor(ids).to(self.model.device)
 
     def nats(self, gap: Gap, only_before: bool) -> float:
         """Return the negative log-likelihood of the original tokens, given the text around or only before the gap."""
         ids = self.pad(gap.ids)[None]
-        positions = torch.arange(ids.shape[1])[None]
+        positions = torch.arange(ids.shape[1], device=ids.device)[None]
         is_target = (positions >= gap.start) & (positions < gap.start + gap.length)
         context = positions < gap.start if only_before else ~is_target
         scores = self.model.conditional_log_likelihood(ids, is_target, context, orders="left_to_right")
@@ -389,7 +393,8 @@ def held_out_gaps(folder: Path, options: InfillingArguments) -> list[Gap]:
 def evaluate_run(folder: Path, gaps: list[Gap], options: InfillingArguments) -> dict[str, dict[str, Any]]:
     """Return the scores of each method, by name, for the model of a finished run."""
     results, data = read_finished_run(folder)
-    model, tokenizer = load_model(folder / "model", dtype=torch.float32), load_tokenizer(folder / "model")
+    model = load_model(folder / "model", dtype=torch.float32).to(default_device())
+    tokenizer = load_tokenizer(folder / "model")
     padded_length = data.sequence_length if data.packing == "documents" else None
     return evaluate(Filler(model, padded_length, options.max_length), gaps, tokenizer, results["arguments"]["orders"])
 

@@ -34,7 +34,7 @@ from common import sudoku
 from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.corpora import TEST_PUZZLES
 from common.files import make_folder, read_json, write_json, write_text
-from common.hardware import versions
+from common.hardware import default_device, device_name, versions
 from common.models import Model, load_model
 from common.reports import markdown_table, save_animation, save_figure, style_axes
 from eval.recipes import (
@@ -102,7 +102,7 @@ On average, {missing:.1f} {unit} are missing. A puzzle is solved if all of them 
 is computed as if all of them had been solved by a single run.
 
 A step fills in one position with its likeliest token, unless said otherwise below.
-Times are those of one run with {num_threads} CPU thread(s). They are longer if other programs use the same cores.
+Times are those of one run {device}. They are longer if other programs use the same cores.
 
 {explanations}
 
@@ -169,10 +169,11 @@ def solve(run: dict[str, Any], options: PuzzleArguments) -> dict[str, Any]:
     """Solve the held-out puzzles with each decoding method. Return the results, and a solved puzzle for the picture."""
     settings, folder = run["arguments"], Path(run["run"]) / "model"
     texts = make_puzzles(settings["corpus"][0], options.num_puzzles, options.num_clues)
-    model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
+    model, tokenizer = load_model(folder, dtype=torch.float32).to(default_device()), load_tokenizer(folder)
     has_prompt = "=" in texts[0][0]  # PROMPT=SOLUTION
     check_characters(texts, tokenizer)
-    inputs, solutions = encode_problems(texts, tokenizer, None if has_prompt else settings["sequence_length"])
+    problems = encode_problems(texts, tokenizer, None if has_prompt else settings["sequence_length"])
+    inputs, solutions = (ids.to(model.device) for ids in problems)
     moves_start = texts[0][0].index("=") + 1 if settings["corpus"][0].endswith("-moves") else None
     measured, shown = {}, None
     for name in decodings_of(settings, options.decodings):
@@ -189,15 +190,16 @@ def read_included(options: PuzzleArguments) -> tuple[str, list[dict[str, Any]]]:
     Return the command and the runs of the results `options.include`.
 
     Raises:
-        ValueError: If these are the results of other puzzles or threads, so they cannot be compared.
+        ValueError: If these are the results of other puzzles, threads or GPUs, so they cannot be compared.
     """
     results = read_json(options.include, ("command", *SAME, "num_threads", "runs"), "eval/puzzles.py")
-    current = {name: getattr(options, name) for name in SAME} | {"num_threads": torch.get_num_threads()}
+    current = {name: getattr(options, name) for name in SAME}
+    current |= {"num_threads": torch.get_num_threads(), "gpu": name_of_gpu()}
     for name, here in current.items():
-        if results[name] != here:
+        if (earlier := results.get(name)) != here:
             raise ValueError(
-                f"`{name}` must be {results[name]}, as in {options.include}, but is {here}."
-                + (f" Set the environment variable OMP_NUM_THREADS={results[name]}." if name == "num_threads" else "")
+                f"`{name}` must be {earlier}, as in {options.include}, but is {here}."
+                + (f" Set the environment variable OMP_NUM_THREADS={earlier}." if name == "num_threads" else "")
             )
     return results["command"], [run for runs in results["runs"].values() for run in runs]
 
@@ -222,6 +224,12 @@ def check_decodings(included: list[dict[str, Any]], runs: list[dict[str, Any]], 
                 f"{', '.join(expected)} would be measured for {other['run']}. Set `decodings` to those of the included "
                 "results."
             )
+
+
+def name_of_gpu() -> str | None:
+    """Return the name of the GPU on which puzzles are solved, or None for the CPU."""
+    device = default_device()
+    return None if device.type == "cpu" else device_name(device)
 
 
 @cache  # all runs solve the same puzzles
@@ -287,6 +295,7 @@ def decode(
     with nullcontext() if has_cache else patch.object(model, "decoding_state_class", LeftToRightContext):
         outputs = [model.generate(inputs, generator=generator, **settings) for _ in range(best_of)]
     chosen = likeliest(model, outputs, is_masked, settings["order"], generator) if best_of > 1 else outputs[0].sequences
+    chosen, solutions = chosen.cpu(), solutions.cpu()  # waits for a GPU, so the time is that of the whole computation
     seconds = time.perf_counter() - started
     if moves_start is not None:
         chosen, solutions = (_sort_moves(ids, moves_start) for ids in (chosen, solutions))
@@ -335,7 +344,7 @@ def likeliest(
         model.conditional_log_likelihood(sequences, is_masked, orders=orders, generator=generator).log_likelihood
         for sequences in candidates
     ]
-    return candidates[torch.stack(scores).argmax(dim=0), torch.arange(len(is_masked))]
+    return candidates[torch.stack(scores).argmax(dim=0), torch.arange(len(is_masked), device=is_masked.device)]
 
 
 def passes_per_puzzle(output: AnyOrderGenerationOutput) -> float:
@@ -383,7 +392,7 @@ def make_report(results: dict[str, Any]) -> str:
         ),
         missing=results["mean_missing"],
         unit="cells" if results["task"] == "sudoku" else "tokens",
-        num_threads=results["num_threads"],
+        device=f"on one {gpu}" if (gpu := results["gpu"]) else f"with {results['num_threads']} CPU thread(s)",
         decodings=markdown_table(
             ["recipe", "order", "solved", "seeds", "interval", "passes per puzzle", "ms per puzzle"],
             decodings,
@@ -483,6 +492,7 @@ def main(argv: list[str]) -> None:
         "seed": options.seed,
         "mean_missing": fmean(text.count("_") for text, _ in texts),
         "num_threads": torch.get_num_threads(),
+        "gpu": name_of_gpu(),
         "summary": {name: summarize(group, options.num_puzzles) for name, group in recipes.items()},
         "runs": recipes,
         "versions": versions(),

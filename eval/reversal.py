@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from common import facts
 from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.files import make_folder, write_json, write_text
-from common.hardware import versions
+from common.hardware import default_device, versions
 from common.models import load_model
 from common.reports import markdown_table, save_figure, style_axes
 from eval.recipes import (
@@ -81,7 +81,7 @@ class ReversalArguments(Options):
 def answer(run: dict[str, Any]) -> dict[str, float]:
     """Return, for each kind of question, the fraction that the model of a run answers correctly."""
     folder, settings = Path(run["run"]) / "model", run["arguments"]
-    model, tokenizer = load_model(folder, dtype=torch.float32), load_tokenizer(folder)
+    model, tokenizer = load_model(folder, dtype=torch.float32).to(default_device()), load_tokenizer(folder)
     is_left_to_right = settings["orders"] == "left_to_right"
     right = {}
     for kind in KINDS:
@@ -92,8 +92,8 @@ def answer(run: dict[str, Any]) -> dict[str, float]:
                 order, is_missing = "left_to_right", inputs == tokenizer.mask_token_id
                 inputs[is_missing.cummax(dim=1).values] = tokenizer.mask_token_id
             end = tokenizer.eos_token_id
-            sequences = model.generate(inputs, order=order, do_sample=False, pad_token_id=end)
-            right[kind] = (sequences == solutions).all(dim=1).double().mean().item()
+            sequences = model.generate(inputs.to(model.device), order=order, do_sample=False, pad_token_id=end)
+            right[kind] = (sequences.cpu() == solutions).all(dim=1).double().mean().item()
     return right
 
 

@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from transformers import PreTrainedTokenizerBase
 
 from common.commands import Options, Parser, one_line_errors, option
+from common.hardware import default_device
 from common.models import find_model, load_model
 from common.reports import make_printable, save_animation
 from common.results import default_length
@@ -56,7 +57,8 @@ class WatchArguments(Options):
 
 def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> str:
     """Generate text, write the steps to samples.gif, and return a line with the numbers of tokens, passes and rows."""
-    model, tokenizer = load_model(model_name, dtype=torch.float32), load_tokenizer(model_name)
+    model = load_model(model_name, dtype=torch.float32).to(default_device())
+    tokenizer = load_tokenizer(model_name)
     tokenizer.pad_token = tokenizer.eos_token
     longest = max(map(len, tokenizer(texts, add_special_tokens=False).input_ids)) if texts else 0
     if arguments.length is not None and arguments.length < longest:
@@ -68,7 +70,7 @@ def watch(model_name: str, texts: list[str], arguments: WatchArguments) -> str:
     options = {"add_special_tokens": False, "padding_side": "right", "max_length": arguments.length}
     options["padding"] = "max_length" if arguments.length else True
     output = model.generate(
-        tokenizer(texts, **options, return_tensors="pt").input_ids if texts else None,
+        tokenizer(texts, **options, return_tensors="pt").input_ids.to(model.device) if texts else None,
         max_length=arguments.length or (None if texts else default_length(model_name, model.config)),
         num_return_sequences=arguments.num_samples,
         **{name: getattr(arguments, name) for name in SETTINGS},

@@ -24,6 +24,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _DummyBackendModule, _setup_privateuseone_for_python_backend
 from transformers import PreTrainedModel
 
+from eval.benchmarks.context_orders import score_context_orders
+from eval.benchmarks.study_scores import infilling_nats
+from eval.infilling import Filler, Gap
+from eval.puzzles import decode
 from modeling_aogpt import AOGPTForAnyOrderLM, AOGPTForCausalLM, AOGPTForMaskedLM, MDMEncoderForMaskedLM
 from tests.references import random_encoder, random_model, seeded, with_class
 from training.objectives import AnyOrderObjective, MaskedDiffusionObjective, ScoreEntropyObjective
@@ -307,6 +311,29 @@ def make_generation(arguments: dict[str, Any]) -> Callable[[Any, Callable], torc
     return generate
 
 
+def fill_gap(model: PreTrainedModel, put: Callable) -> torch.Tensor:
+    filler, gap = Filler(model, padded_length=None, max_length=3), Gap(IDS[0].tolist(), start=4, length=2)
+    tokens = [token for fill in filler.methods("random").values() for token in fill(gap)]
+    return put(torch.tensor([*tokens, filler.nats(gap, only_before=True)], dtype=torch.float64))
+
+
+def make_decoding(name: str) -> Callable[[Any, Callable], torch.Tensor]:
+    return lambda model, put: put(decode(model, put(PARTLY_MASKED), put(IDS), name, seed=0)[2].cpu())
+
+
+def evaluations() -> dict[str, Callable[[Any, Callable], torch.Tensor]]:
+    """Return computations of the scripts in `eval`, which start and end on the CPU."""
+    targets, context = IDS.amax(dim=1, keepdim=True) == IDS, IDS % 2 == 0
+    names = ("confidence, refined", "confidence, no cache", "confidence, best of 16", "random, speculative")
+    return {
+        "infilling": fill_gap,
+        "context orders": lambda model, put: put(
+            score_context_orders(model, IDS, targets & ~context, context & ~targets, 2, seeded())
+        ),
+        "random halves": lambda model, put: put(torch.tensor(infilling_nats(model, put(IDS)))),
+    } | {name: make_decoding(name) for name in names}
+
+
 Scenario = tuple[PreTrainedModel, Callable[[Any, Callable], torch.Tensor]]
 
 
@@ -317,6 +344,7 @@ def scenarios() -> dict[str, Scenario]:
     speculate = {name: make_generation(arguments) for name, arguments in SPECULATE.items()}
     found = {f"decoder: {name}": (decoder, run) for name, run in (generate | speculate | SCORE | SCORE_ORDERS).items()}
     found |= {f"encoder: {name}": (encoder, run) for name, run in (encoder_runs | SCORE).items()}
+    found |= {f"evaluation: {name}": (decoder, run) for name, run in evaluations().items()}
     found["encoder: conditional"] = encoder, SCORE_ORDERS["conditional"]
     score_network = random_encoder(target_injection="sigma")
     found["encoder: training"] = score_network, gradient_of_score

@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -193,12 +194,14 @@ def test_seeds_of_a_recipe_are_one_row() -> None:
     assert summary["any"]["margin"]["seeds"] == [0.5, 0.75]
     assert summary["any"]["margin"]["interval"] == wilson_interval(0.625, 10)
     facts = {"task": "sudoku", "puzzles": "sudoku-4", "num_puzzles": 10, "num_clues": None, "mean_missing": 5.0}
-    facts["num_threads"] = 3
+    facts |= {"num_threads": 3, "gpu": None}
     report = make_report({"summary": summary, "runs": recipes, **facts})
     assert "| any | margin | 62.5% | 50.0% to 75.0% |" in report
     assert "| any-1 | margin | 0.0% |  |" in report
     assert all(len(line) <= 120 for line in report.splitlines() if not line.startswith("|"))
     assert "Times are those of one run with 3 CPU thread(s)." in report
+    on_gpu = make_report({"summary": summary, "runs": recipes, **facts, "gpu": "NVIDIA H200"})
+    assert "Times are those of one run on one NVIDIA H200." in on_gpu
     assert [line.split("*")[2] for line in report.splitlines() if line.startswith("* ")] == ["Confidence"]
     assert "| any | sudoku-4 | decoder | random | 0, 1 | 1,000 | 5 | 100 | 2 |" in report
 
@@ -254,6 +257,11 @@ def test_runs_are_compared(tmp_path: Path) -> None:
     assert together["command"].count("python eval/puzzles.py") == 2
     with pytest.raises(SystemExit, match=r"`num_puzzles` must be 4, as in .*, but is 5"):
         main([runs[0], "--num_puzzles=5", include])
+    with (
+        patch("eval.puzzles.name_of_gpu", return_value="NVIDIA H200"),
+        pytest.raises(SystemExit, match=r"`gpu` must be None, as in .*, but is NVIDIA H200"),
+    ):
+        main([runs[0], "--num_puzzles=4", include])
     with pytest.raises(SystemExit, match=r"have the decodings .* of .*any-1, but margin would be measured for .*any-0"):
         main([runs[0], "--num_puzzles=4", "--decodings=margin", f"--include={with_other / 'results.json'}"])
     with pytest.raises(SystemExit, match="several have the same seed"):

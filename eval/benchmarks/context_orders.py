@@ -27,6 +27,7 @@ from matplotlib.figure import Figure
 
 from common.commands import Options, Parser, command_line, one_line_errors, option, progress_bar
 from common.files import make_folder, write_json, write_text
+from common.hardware import default_device
 from common.models import Model, load_model
 from common.reports import markdown_table, save_figure, style_axes
 from common.results import read_finished_run
@@ -101,15 +102,17 @@ def score_context_orders(
     """
     Return the log-probabilities (predictions, num_orders) of the targets, with `num_orders` random orders per context.
 
-    The context of an encoder has no order, so its values are the same for all orders.
+    The tensors can be on another device than the model. The result is on the CPU. The context of an encoder has no
+    order, so its values are the same for all orders.
     """
+    input_ids, targets, context = (tensor.to(model.device) for tensor in (input_ids, targets, context))
     if not isinstance(model, AOGPTForAnyOrderLM):
         output = model.conditional_log_likelihood(input_ids, targets, context, orders="left_to_right")
-        return output.log_likelihood.double()[:, None].expand(-1, num_orders)
+        return output.log_likelihood.cpu().double()[:, None].expand(-1, num_orders)
     scores = [
         model.conditional_log_likelihood(
             input_ids, targets, context, context_orders=random_orders(*input_ids.shape, generator=generator)
-        ).log_likelihood
+        ).log_likelihood.cpu()
         for _ in progress_bar(range(num_orders), leave=False)
     ]
     return torch.stack(scores, dim=-1).double()
@@ -144,7 +147,7 @@ def measure_run(folder: Path, rows: dict[str, list[Any]], arguments: Arguments) 
     num_sequences, length = input_ids.shape
     targets, context = draw_predictions(num_sequences, arguments.num_contexts, length, generator)
     input_ids = input_ids.repeat_interleave(arguments.num_contexts, dim=0)
-    model = load_model(folder / "model")
+    model = load_model(folder / "model").to(default_device())
     is_decoder = isinstance(model, AOGPTForAnyOrderLM)
     of_encoder, of_decoder = count_predictions(length)
     scores = score_context_orders(model, input_ids, targets, context, arguments.max_ensemble, generator)

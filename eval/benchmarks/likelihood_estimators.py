@@ -27,7 +27,7 @@ from tqdm import tqdm
 from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.data import load_data_of_run
 from common.files import make_folder, read_json, write_json, write_text
-from common.hardware import versions
+from common.hardware import default_device, versions
 from common.models import load_pretrained
 from common.reports import markdown_table, with_error
 from common.results import read_finished_run
@@ -133,8 +133,8 @@ def measure_run(run_dir: Path, arguments: EstimatorArguments) -> dict[str, Any]:
     if len(rows) < arguments.num_sequences:
         raise ValueError(f"`num_sequences` must be at most {len(rows)} for this run, but is {arguments.num_sequences}.")
     indices = torch.linspace(0, len(rows) - 1, arguments.num_sequences).long()
-    sequences = torch.tensor(rows["input_ids"][:])[indices, :length]
-    model = load_pretrained(AOGPTForAnyOrderLM, run_dir / "model").eval()
+    model = load_pretrained(AOGPTForAnyOrderLM, run_dir / "model").to(default_device()).eval()
+    sequences = torch.tensor(rows["input_ids"][:])[indices, :length].to(model.device)
     return {
         "run": {key: results["arguments"][key] for key in TRAINING} | {"num_parameters": results["num_parameters"]},
         "versions": versions(),

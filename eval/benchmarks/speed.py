@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.files import make_folder
-from common.hardware import device_name, num_cores, versions
+from common.hardware import default_device, device_name, num_cores, versions
 from common.models import find_model, load_pretrained
 from eval.benchmarks.contenders import CONTENDERS, DEVICE_TYPES, Contender, make_compared, make_contenders
 from eval.benchmarks.resources import count_work, measure_machine, measure_memory, synchronize
@@ -79,7 +79,7 @@ class SpeedArguments(Options):
         "longer. Their time is extrapolated from fewer steps.",
     )
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of weights and cache.")
-    device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")
+    device: str = option(default_device().type, "Device to run on.")
     compile: str | None = option(
         None, "Mode of torch.compile, such as default, for the decoder, encoders, and causal LMs with a static cache."
     )

@@ -26,7 +26,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.files import make_folder, write_json
-from common.hardware import versions
+from common.hardware import default_device, versions
 from common.models import find_model, load_model, load_pretrained, longest_sequence, read_any_config
 from common.reports import GREY, MARKERS, label_log_axis, markdown_table, save_figure, style_axes, with_error
 from common.results import default_length
@@ -60,7 +60,7 @@ class SpeedQualityArguments(Options):
     batch_size: int = option(1, "Number of sequences that are generated at once.", least=1)
     seed: int = option(0, "Seed of the samples.")
     dtype: Literal["float32", "bfloat16"] = option("float32", "Data type of the weights.")
-    device: str = option("cuda" if torch.cuda.is_available() else "cpu", "Device to run on.")
+    device: str = option(default_device().type, "Device to run on.")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,6 +16,7 @@ from datasets import IterableDataset
 from common.data import Data, check_data_of_run, evenly_spaced, load_data
 from common.data_arguments import DataArguments
 from common.files import read_json, write_json
+from common.hardware import default_device
 from common.models import Model, load_model
 from common.results import ORDER_NAMES, ORDER_SEED, read_finished_run
 from eval.scoring import split_batches
@@ -57,8 +58,7 @@ def measure_scores(folder: Path) -> dict[str, float | None]:
     """
     results, _ = read_finished_run(folder)
     training = TrainingArguments.from_settings(results["arguments"])
-    rows, model = held_out_rows(folder), load_model(folder / "model")
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    rows, model = held_out_rows(folder), load_model(folder / "model").to(default_device())
     input_ids = torch.tensor(rows["input_ids"], device=model.device)
 
     def score(orders: torch.LongTensor | str) -> float:

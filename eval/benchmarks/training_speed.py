@@ -30,7 +30,7 @@ from tqdm import tqdm
 
 from common.commands import Options, Parser, command_line, one_line_errors, option
 from common.files import make_folder, write_json, write_text
-from common.hardware import check_precision, device_name, peak_flops, peak_memory, versions
+from common.hardware import check_precision, default_device, device_name, peak_flops, peak_memory, versions
 from common.reports import markdown_table
 from eval.benchmarks.resources import run_in_new_process
 from eval.benchmarks.speed import SIZES
@@ -43,7 +43,7 @@ from training.objectives import AnyOrderObjective, compile_head_loss
 from training.optimization import ExponentialMovingAverage, create_optimizer
 from training.tracking import flops_per_token
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DEVICE = default_device()
 PARTS = ("data", "forward", "backward", "optimizer")  # parts of a step
 Batch = list[dict[str, Any]]
 Mark = float | torch.cuda.Event

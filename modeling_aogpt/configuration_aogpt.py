@@ -307,7 +307,8 @@ class MDMEncoderConfig(AOGPTConfig):
 
     * RADD (arXiv 2406.03736): `target_injection="none", position_encoding="rotary", norm="layernorm", qk_norm=False,
       attention_bias=False, attention_output_bias=False, hidden_act="gelu_pytorch_tanh"`;
-    * SEDD (arXiv 2310.16834): the settings of RADD, but with `target_injection="sigma"` and `norm_bias=False`.
+    * SEDD (arXiv 2310.16834): the settings of RADD, but with `target_injection="sigma"` and `norm_bias=False`;
+    * MDLM (arXiv 2406.07524), after conversion: the settings of RADD.
 
     Args:
         target_injection (`str`, defaults to `"adaln"`): How the model uses the target of a row, which is the position

@@ -6,8 +6,8 @@ Command that converts a released model into a folder that `AutoModel.from_pretra
     python -m modeling_aogpt.convert_reference_checkpoint SOURCE OUTPUT_DIR [--weights ema|live] [--tokenizer gpt2]
 
 SOURCE is a `.pt` file of AO-GPT or sigma-GPT (Hub repository `Cauthyyy/AO-GPT-MDM`), or a folder of SEDD
-(`louaaron/sedd-*`) or RADD (`JingyangOu/radd-*`) that contains `config.json` and `model.safetensors`. To load
-OUTPUT_DIR, pass `trust_remote_code=True` to `AutoModel.from_pretrained`.
+(`louaaron/sedd-*`), RADD (`JingyangOu/radd-*`) or MDLM (`kuleshov-group/mdlm-owt`) that contains `config.json` and
+`model.safetensors`. To load OUTPUT_DIR, pass `trust_remote_code=True` to `AutoModel.from_pretrained`.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
+from torch import nn
 
 from .configuration_aogpt import GPT2_PADDED_VOCAB_SIZE, GPT2_VOCAB_SIZE, AOGPTConfig, MDMEncoderConfig
 from .modeling_aogpt import AOGPTForAnyOrderLM, AOGPTWithHead, compute_frequencies
@@ -128,6 +129,7 @@ RADD = ReleasedArchitecture(
     },
 )
 SEDD = replace(RADD, name="SEDD", settings=RADD.settings | {"target_injection": "sigma", "norm_bias": False})
+MDLM = replace(SEDD, name="MDLM")  # as released; a converted model is a RADD (see `remove_noise_level`)
 
 # Map from the name of each setting in released `.pt` files to its name in this package. The files also have `dropout`,
 # which inference does not use.
@@ -147,6 +149,14 @@ ENCODER_SETTINGS = {
     "length": "max_position_embeddings",
     "cond_dim": "target_embedding_size",
 }
+MDLM_SETTINGS = {
+    "n_blocks": "num_hidden_layers",
+    "n_heads": "num_attention_heads",
+    "hidden_dim": "hidden_size",
+    "model_length": "max_position_embeddings",
+    "cond_dim": "target_embedding_size",
+    "vocab_size": "vocab_size",
+}
 TIED = ("lm_head.weight", "transformer.wte.weight")
 
 
@@ -159,12 +169,12 @@ def convert(
     `config.json` is written last, so a folder that was not written completely cannot be loaded.
 
     Args:
-        source (`Path`): A released `.pt` file of AO-GPT or sigma-GPT, or a folder of SEDD or RADD. The architecture is
-            recognized by the names of the tensors.
+        source (`Path`): A released `.pt` file of AO-GPT or sigma-GPT, or a folder of SEDD, RADD or MDLM. The
+            architecture is recognized by config.json and the names of the tensors.
         output_dir (`Path`): The folder to write. It must be empty or not exist.
         weights (`str`, *optional*): `"ema"` (moving averages of the weights) or `"live"` (weights of the last training
             step). Defaults to the weights with which the published numbers were computed: `"ema"` for AO-GPT, `"live"`
-            for sigma-GPT. A folder of SEDD or RADD has only one set of weights.
+            for sigma-GPT. A folder has only one set of weights.
         tokenizer (`str`, *optional*): Folder or Hub name of the model's tokenizer, such as `"gpt2"`. Released files do
             not contain it. The tokenizer gets a mask token, and is saved with the model.
 
@@ -219,14 +229,18 @@ def load_decoder(source: Path, weights: str | None) -> AOGPTForAnyOrderLM:
 
 
 def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
-    """Load a SEDD or RADD model from its released folder (see [`convert`] for the arguments)."""
+    """Load a SEDD, RADD or MDLM model from its released folder (see [`convert`] for the arguments)."""
     if weights == "live":
         raise ValueError(
             f"{source} is the folder of an encoder, which has only one set of weights. Remove `weights` (--weights)."
         )
     settings, tensors = read_folder(source)
-    architecture = SEDD if "sigma_map.mlp.0.weight" in tensors else RADD
-    config = read_encoder_config(settings, architecture, source)
+    if isinstance(settings, dict) and settings.get("model_type") == "mdlm":
+        architecture, config = MDLM, read_mdlm_config(settings, MDLM, source)
+        tensors = {name.removeprefix("backbone."): tensor for name, tensor in tensors.items()}
+    else:
+        architecture = SEDD if "sigma_map.mlp.0.weight" in tensors else RADD
+        config = read_encoder_config(settings, architecture, source)
     model, names, shapes = make_empty_model(MDMEncoderForMaskedLM, config, architecture)
     # The file also contains the rotary frequencies. They are compared with those of the configuration, because no other
     # tensor shows whether the number of heads and the base are right.
@@ -241,7 +255,47 @@ def load_encoder(source: Path, weights: str | None) -> MDMEncoderForMaskedLM:
         )
     check_tensors(tensors, shapes, problem)
     model.load_state_dict(split_tensors(names, tensors), assign=True)
+    if architecture is MDLM:
+        model = remove_noise_level(model, read_mdlm_config(settings, RADD, source))
     return model.eval()
+
+
+@torch.no_grad()
+def remove_noise_level(model: MDMEncoderForMaskedLM, config: MDMEncoderConfig) -> MDMEncoderForMaskedLM:
+    """
+    Return a RADD with the outputs that `model`, an encoder with `target_injection="sigma"`, has at noise level 0.
+
+    At a fixed noise level, the shifts, scales and gates of adaLN are constants. Shifts and scales become part of the
+    norms, and gates become part of the last projections of attention and MLP. `config` is the configuration of the
+    result.
+    """
+    dtype = model.dtype
+    weights = {name: tensor.double() for name, tensor in model.state_dict().items()}
+    embedding = model.model.sigma_embedding.double()
+    condition = nn.functional.silu(embedding(torch.zeros(1, dtype=torch.float64), torch.float64))[0]
+
+    def modulation(prefix: str, num_vectors: int) -> tuple[torch.Tensor, ...]:
+        weight, bias = (weights.pop(f"{prefix}modulation.proj.{kind}") for kind in ("weight", "bias"))
+        return (weight @ condition + bias).chunk(num_vectors)
+
+    def modulate_norm(name: str, shift: torch.Tensor, scale: torch.Tensor) -> None:
+        weights[f"{name}.weight"] *= 1 + scale
+        weights[f"{name}.bias"] = shift
+
+    for layer in range(model.config.num_hidden_layers):
+        prefix = f"model.layers.{layer}."
+        shift, scale, gate, mlp_shift, mlp_scale, mlp_gate = modulation(prefix, 6)
+        modulate_norm(f"{prefix}input_layernorm", shift, scale)
+        modulate_norm(f"{prefix}post_attention_layernorm", mlp_shift, mlp_scale)
+        weights[f"{prefix}self_attn.o_proj.weight"] *= gate[:, None]
+        weights[f"{prefix}mlp.down_proj.weight"] *= mlp_gate[:, None]
+        weights[f"{prefix}mlp.down_proj.bias"] *= mlp_gate
+    modulate_norm("model.norm", *modulation("model.", 2))
+
+    with torch.device("meta"):
+        converted = MDMEncoderForMaskedLM(config)
+    converted.load_state_dict({name: weights[name].to(dtype) for name in converted.state_dict()}, assign=True)
+    return converted
 
 
 def read_folder(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
@@ -251,7 +305,7 @@ def read_folder(source: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         if not path.is_file():
             raise ValueError(
                 f"{source} is a folder without {path.name}. Pass a released .pt file of AO-GPT or sigma-GPT, or a "
-                "folder of SEDD or RADD. To convert a Llama, Qwen or GPT-2, use training/convert_causal_lm.py."
+                "folder of SEDD, RADD or MDLM. To convert a Llama, Qwen or GPT-2, use training/convert_causal_lm.py."
             )
     try:
         return json.loads(config.read_text(encoding="utf-8")), load_file(weights)
@@ -264,9 +318,9 @@ def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitectur
     sizes, graph = (given.get(part) if isinstance(given, dict) else None for part in ("model", "graph"))
     if not isinstance(sizes, dict) or not isinstance(graph, dict) or not ENCODER_SETTINGS.keys() <= sizes.keys():
         raise ValueError(
-            f"{source}/config.json is not the configuration of a SEDD or RADD model. It must have an entry `graph` "
-            f"and an entry `model` with {', '.join(ENCODER_SETTINGS)}. To convert a Llama, Qwen or GPT-2, use "
-            "training/convert_causal_lm.py."
+            f"{source}/config.json is not the configuration of a SEDD, RADD or MDLM model. It must have the "
+            f"`model_type` 'mdlm', or an entry `graph` and an entry `model` with {', '.join(ENCODER_SETTINGS)}. To "
+            "convert a Llama, Qwen or GPT-2, use training/convert_causal_lm.py."
         )
     if graph.get("type") != "absorb":
         raise ValueError(
@@ -278,20 +332,41 @@ def read_encoder_config(given: dict[str, Any], architecture: ReleasedArchitectur
             f"{source}/config.json has model.scale_by_sigma {sizes.get('scale_by_sigma')!r}, but only True is "
             "supported for SEDD. Pass the folder of another model."
         )
+    if not isinstance(given.get("tokens"), int):
+        raise ValueError(
+            f"{source}/config.json has tokens {given.get('tokens')!r}, but must have the number of ids of text. "
+            "Download the folder again."
+        )
+    settings = {new: sizes[old] for old, new in ENCODER_SETTINGS.items()}
+    return make_encoder_config(settings | {"vocab_size": given["tokens"] + 1}, architecture, source)
+
+
+def read_mdlm_config(given: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
+    """Return the configuration for `given`, the contents of config.json in the folder `source` of an MDLM."""
+    if missing := [name for name in MDLM_SETTINGS if name not in given]:
+        raise ValueError(f"{source}/config.json has no {', '.join(missing)}. Download the folder again.")
+    if given.get("time_conditioning") is not False:
+        raise ValueError(
+            f"{source}/config.json has time_conditioning {given.get('time_conditioning')!r}, but only False is "
+            "supported for MDLM. Pass the folder of another model."
+        )
+    return make_encoder_config({new: given[old] for old, new in MDLM_SETTINGS.items()}, architecture, source)
+
+
+def make_encoder_config(settings: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
+    """Return the configuration with `settings` of the released folder `source`. The mask follows the ids of text."""
+    if settings["vocab_size"] == GPT2_VOCAB_SIZE + 1:
+        settings["bos_token_id"] = settings["eos_token_id"] = GPT2_VOCAB_SIZE - 1
     try:
-        settings = {new: sizes[old] for old, new in ENCODER_SETTINGS.items()} | architecture.settings
-        settings["vocab_size"] = given["tokens"] + 1  # the mask id follows the ids of text
-        if given["tokens"] == GPT2_VOCAB_SIZE:
-            settings["bos_token_id"] = settings["eos_token_id"] = GPT2_VOCAB_SIZE - 1
-        return MDMEncoderConfig(**settings)
-    except (KeyError, TypeError, ValueError) as error:
+        return MDMEncoderConfig(**settings, **architecture.settings)
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{source}/config.json has settings that are not allowed: {error}") from error
 
 
 def read_checkpoint(source: Path) -> dict[str, Any]:
     """Return the dictionary of a released `.pt` file. Its tensors are memory-mapped, that is, read when used."""
     if not source.is_file():
-        raise ValueError(f"{source} does not exist. Pass a released .pt file, or a folder of SEDD or RADD.")
+        raise ValueError(f"{source} does not exist. Pass a released .pt file, or a folder of SEDD, RADD or MDLM.")
     try:
         with zipfile.ZipFile(source) as archive:
             damaged = archive.testzip()  # torch.load does not compare checksums
@@ -428,9 +503,11 @@ def main() -> None:
     """Parse the command line, convert the model, and print its size."""
     parser = argparse.ArgumentParser(
         prog="python -m modeling_aogpt.convert_reference_checkpoint",
-        description="Convert a released AO-GPT, sigma-GPT, SEDD or RADD into a folder that AutoModel loads.",
+        description="Convert a released AO-GPT, sigma-GPT, SEDD, RADD or MDLM into a folder that AutoModel loads.",
     )
-    parser.add_argument("source", type=Path, metavar="SOURCE", help="a released .pt file, or a folder of SEDD or RADD")
+    parser.add_argument(
+        "source", type=Path, metavar="SOURCE", help="a released .pt file, or a folder of SEDD, RADD or MDLM"
+    )
     parser.add_argument("output_dir", type=Path, metavar="OUTPUT_DIR", help="the folder to write, new or empty")
     parser.add_argument(
         "--weights",

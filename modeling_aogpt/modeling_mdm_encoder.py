@@ -1,7 +1,7 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Encoder-only masked diffusion models with the layers of the decoder: RADD, SEDD, and AO-GPT with full attention.
+Encoder-only masked diffusion models with the layers of the decoder: RADD, SEDD, MDLM, and AO-GPT with full attention.
 
 Each row of an encoder contains the token, or the mask, at one position, and predicts this position. Every row attends
 to all rows. The prediction at a masked position depends on the set of unmasked tokens, but not on an order. Keys and

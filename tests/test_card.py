@@ -18,18 +18,19 @@ from modeling_aogpt.convert_reference_checkpoint import AOGPT, SIGMA_GPT
 from tests.test_tables import make_results
 
 ROOT = Path(__file__).parents[1]
-RELEASED = [name for name in find_cards() if name not in ("default", "converted", "quickstart")]
+RELEASED = [name for name in find_cards() if name not in ("default", "converted", "quickstart", "mdlm")]
+ENCODERS = ("sedd", "radd", "mdlm")
 SOURCE = {"model_type": "qwen3", "_name_or_path": "someone/causal", "license": "mit"}
 
 
 def make_card(name: str, measurements: list[Measurement] = (), **settings: Any) -> ModelCard:
     if name == "converted":
         settings = {"source_config": SOURCE} | settings
-    config = MDMEncoderConfig(**settings) if name.startswith(("sedd", "radd")) else AOGPTConfig(**settings)
+    config = MDMEncoderConfig(**settings) if name.startswith(ENCODERS) else AOGPTConfig(**settings)
     return render_card("somebody/model", read_facts(name), config, 170_600_000, "float32", "<|mask|>", measurements)
 
 
-def test_every_released_model_has_a_card() -> None:
+def test_every_released_model_of_the_paper_has_a_card() -> None:
     families = ("ao-gpt", "sigma-gpt", "sedd", "radd")
     names = {f"{family}-{size}" for family in families for size in ("small", "medium")}
     assert set(RELEASED) == names | {"radd-small-t-dce"}
@@ -38,9 +39,10 @@ def test_every_released_model_has_a_card() -> None:
 @pytest.mark.parametrize("name", find_cards())
 def test_every_card_is_complete(name: str) -> None:
     card = make_card(name)
-    assert card.data.license == {"quickstart": "apache-2.0", "converted": "mit"}.get(name, "unknown")
+    licences = {"quickstart": "apache-2.0", "converted": "mit", "mdlm": "apache-2.0"}
+    assert card.data.license == licences.get(name, "unknown")
     assert card.data.tags == ["custom_code", *read_facts(name).get("tags", [])]
-    is_encoder = name.startswith(("sedd", "radd"))
+    is_encoder = name.startswith(ENCODERS)
     assert card.data.pipeline_tag == ("fill-mask" if is_encoder else "text-generation")
     assert f"| architecture | {'encoder, full attention' if is_encoder else 'decoder, any order'} |" in card.text
     assert "| parameters | 170,600,000 |" in card.text

@@ -319,7 +319,7 @@ def test_a_file_that_is_cut_off_is_an_error(released: Checkpoint, tmp_path: Path
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("missing.pt", r"missing\.pt does not exist. Pass a released \.pt file, or a folder of SEDD or RADD"),
+        ("missing.pt", r"missing\.pt does not exist. Pass a released \.pt file, or a folder of SEDD, RADD or MDLM"),
         ("", r"is a folder without config\.json. Pass a released \.pt file of AO-GPT or sigma-GPT, or a folder"),
     ],
 )

@@ -1,9 +1,10 @@
 # Copyright 2026 The AO-GPT package authors.
 # SPDX-License-Identifier: Apache-2.0
 """
-Conversion of released RADD and SEDD models, and parity with the authors' code.
+Conversion of released RADD, SEDD and MDLM models, and parity with the authors' code.
 
-The golden values are float32 outputs of the authors' code at some positions of three sequences.
+The golden values are float32 outputs of the authors' code at some positions of three sequences. (In the code of MDLM,
+the two functions of flash-attn, which need a GPU, were replaced by the same functions in PyTorch.)
 """
 
 import json
@@ -17,14 +18,21 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM
 
-from modeling_aogpt import MDMEncoderForMaskedLM
-from modeling_aogpt.convert_reference_checkpoint import SEDD, convert, load_released, read_encoder_config
+from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
+from modeling_aogpt.convert_reference_checkpoint import (
+    MDLM,
+    SEDD,
+    convert,
+    load_released,
+    read_encoder_config,
+    read_mdlm_config,
+)
 from tests.references import log_score, network_output
 
 FIXTURES = Path(__file__).parent / "fixtures"
 
 
-@pytest.fixture(params=["radd", "sedd"])
+@pytest.fixture(params=["radd", "sedd", "mdlm"])
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -51,7 +59,7 @@ def check_golden(model: MDMEncoderForMaskedLM, name: str, tolerance: float = 1e-
     ids, positions = golden["input_ids"], golden["positions"]
     assert (ids[:, positions] == model.config.mask_token_id).any()
     assert (ids[:, positions] != model.config.mask_token_id).any()
-    if name == "radd":
+    if name != "sedd":
         output = network_output(model, ids)[:, positions]
         torch.testing.assert_close(output, golden["logits"], rtol=0, atol=tolerance, check_dtype=False)
         return
@@ -75,20 +83,23 @@ def test_a_converted_folder_loads_with_all_released_weights(source: Path, name: 
     assert isinstance(model, MDMEncoderForMaskedLM)
     check_golden(model, name)
     with safe_open(FIXTURES / f"{name}_model.safetensors", framework="pt") as file:
-        released = {key: file.get_tensor(key).numel() for key in file.keys() if key != "rotary_emb.inv_freq"}
+        released = {key: file.get_tensor(key).numel() for key in file.keys() if not key.endswith("inv_freq")}
+    if name == "mdlm":  # constant shifts are biases of the five norms; the other modulations are parts of weights
+        released = {key: size for key, size in released.items() if "sigma_map" not in key and "adaLN" not in key}
+        released["shifts"] = 5 * 32
     assert model.num_parameters() == sum(released.values())
 
 
 @torch.no_grad()
 def test_logits_are_those_of_the_denoiser(name: str, source: Path) -> None:
     """
-    RADD: log q is the log-softmax of the output over the first V ids.
+    RADD and MDLM: log q is the log-softmax of the output over the first V ids.
 
     SEDD: log q is log score + log(e^sigma - 1), up to normalization.
     """
     model = load_released(source).double()
     ids = load_file(FIXTURES / f"{name}_golden.safetensors")["input_ids"]
-    if name == "radd":
+    if name != "sedd":
         sigma, expected = None, network_output(model, ids)[..., :96].log_softmax(-1)
     else:
         sigma = torch.tensor([0.1, 1.0, 5.0])
@@ -99,11 +110,16 @@ def test_logits_are_those_of_the_denoiser(name: str, source: Path) -> None:
     torch.testing.assert_close(logits.log_softmax(-1)[is_masked][:, :96], expected[is_masked], rtol=0, atol=1e-6)
 
 
-def test_a_gpt2_vocabulary_has_its_end_of_text_token(settings: dict[str, Any]) -> None:
-    config = read_encoder_config(settings | {"tokens": 50257}, SEDD, Path("source"))
+def test_a_gpt2_vocabulary_has_its_end_of_text_token(name: str, settings: dict[str, Any]) -> None:
+    def read(changes: dict[str, Any]) -> MDMEncoderConfig:
+        if name == "mdlm":
+            return read_mdlm_config(settings | changes, MDLM, Path("source"))
+        return read_encoder_config(settings | changes, SEDD, Path("source"))
+
+    config = read({"tokens": 50257, "vocab_size": 50258})
     assert (config.vocab_size, config.mask_token_id) == (50258, 50257)
     assert config.bos_token_id == config.eos_token_id == 50256
-    assert read_encoder_config(settings, SEDD, Path("source")).eos_token_id is None
+    assert read({}).eos_token_id is None
 
 
 def conversion_error(source: Path, tmp_path: Path, **arguments: Any) -> str:
@@ -114,6 +130,7 @@ def conversion_error(source: Path, tmp_path: Path, **arguments: Any) -> str:
     return str(error.value)
 
 
+@pytest.mark.parametrize("name", ["radd", "sedd"], indirect=True)
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
@@ -130,8 +147,8 @@ def conversion_error(source: Path, tmp_path: Path, **arguments: Any) -> str:
             "To convert a Llama, Qwen or GPT-2, use training/convert_causal_lm.py",
         ),
         (lambda given: given.update(tokens=95), "vocab_embed.embedding has shape (97, 32) instead of (96, 32)"),
-        (lambda given: given.pop("tokens"), "tokens"),
-        (lambda given: given.pop("model"), "is not the configuration of a SEDD or RADD model"),
+        (lambda given: given.pop("tokens"), "has tokens None, but must have the number of ids of text"),
+        (lambda given: given.pop("model"), "is not the configuration of a SEDD, RADD or MDLM model"),
     ],
 )
 def test_settings_that_do_not_fit_are_errors(
@@ -140,6 +157,27 @@ def test_settings_that_do_not_fit_are_errors(
     change(settings)
     (source / "config.json").write_text(json.dumps(settings))
     assert problem in conversion_error(source, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["mdlm"], indirect=True)
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"time_conditioning": True}, "has time_conditioning True, but only False is supported for MDLM"),
+        ({"n_blocks": 3}, "blocks.2.norm1.weight is missing"),
+        ({"n_heads": 8}, "inv_freq does not have the frequencies of base 10000 and n_heads=8"),
+        ({"cond_dim": 17}, "sigma_map.mlp.0.weight has shape (16, 256) instead of (17, 256)"),
+        ({"vocab_size": 96}, "vocab_embed.embedding has shape (97, 32) instead of (96, 32)"),
+        ({"vocab_size": "97"}, "has settings that are not allowed"),
+    ],
+)
+def test_settings_that_do_not_fit_an_mdlm_are_errors(
+    source: Path, settings: dict[str, Any], tmp_path: Path, changes: dict[str, Any], problem: str
+) -> None:
+    (source / "config.json").write_text(json.dumps(settings | changes))
+    assert problem in conversion_error(source, tmp_path)
+    (source / "config.json").write_text(json.dumps({"model_type": "mdlm", "n_heads": 4}))
+    assert "has no n_blocks, hidden_dim, model_length, cond_dim, vocab_size" in conversion_error(source, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["sedd"], indirect=True)
@@ -151,10 +189,11 @@ def test_a_score_that_is_not_scaled_by_sigma_is_an_error(
     assert "scale_by_sigma" in conversion_error(source, tmp_path)
 
 
-def test_missing_and_unknown_tensors_are_errors(source: Path, tmp_path: Path) -> None:
+def test_missing_and_unknown_tensors_are_errors(name: str, source: Path, tmp_path: Path) -> None:
     tensors = load_file(source / "model.safetensors")
-    del tensors["blocks.1.attn_out.weight"]
-    tensors["blocks.1.attn_out.bias"] = torch.zeros(32)
+    prefix = "backbone." if name == "mdlm" else ""
+    del tensors[f"{prefix}blocks.1.attn_out.weight"]
+    tensors[f"{prefix}blocks.1.attn_out.bias"] = torch.zeros(32)
     save_file(tensors, source / "model.safetensors")
     message = conversion_error(source, tmp_path)
     assert "blocks.1.attn_out.weight is missing" in message
@@ -163,7 +202,7 @@ def test_missing_and_unknown_tensors_are_errors(source: Path, tmp_path: Path) ->
 
 def test_other_rotary_frequencies_are_an_error(source: Path, tmp_path: Path) -> None:
     tensors = load_file(source / "model.safetensors")
-    tensors["rotary_emb.inv_freq"] = tensors["rotary_emb.inv_freq"] ** 2
+    tensors = {key: tensor**2 if key.endswith("inv_freq") else tensor for key, tensor in tensors.items()}
     save_file(tensors, source / "model.safetensors")
     assert "rotary_emb.inv_freq" in conversion_error(source, tmp_path)
 

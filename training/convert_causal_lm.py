@@ -124,6 +124,24 @@ def convert_config(
     Raises:
         ValueError: If a setting or a weight of the source is not supported.
     """
+    settings = convert_settings(source, names, max_length)
+    is_gpt2 = isinstance(source, GPT2Config)
+    target_injection = target_injection or ("adaln" if is_gpt2 else "none")
+    allowed = INJECTIONS[1:] if is_gpt2 else INJECTIONS[:2]
+    if target_injection not in allowed:
+        raise ValueError(
+            f"For this model, `target_injection` must be one of {', '.join(allowed)}, but is {target_injection!r}."
+        )
+    return AOGPTConfig(
+        **settings,
+        target_injection=target_injection,
+        start_token_id=start_token_id,
+        source_config=json.loads(source.to_json_string()),
+    )
+
+
+def convert_settings(source: PreTrainedConfig, names: set[str], max_length: int | None) -> dict[str, Any]:
+    """Return the settings that a decoder and an encoder with the layers of the source have (see [`convert_config`])."""
     for name, value in UNSUPPORTED.items():
         if getattr(source, name, value) != value:
             raise ValueError(
@@ -133,12 +151,6 @@ def convert_config(
     is_gpt2 = isinstance(source, GPT2Config)
     if not is_gpt2:
         _check_layers(source, names)
-    target_injection = target_injection or ("adaln" if is_gpt2 else "none")
-    allowed = INJECTIONS[1:] if is_gpt2 else INJECTIONS[:2]
-    if target_injection not in allowed:
-        raise ValueError(
-            f"For this model, `target_injection` must be one of {', '.join(allowed)}, but is {target_injection!r}."
-        )
     longest = source.max_position_embeddings
     max_length = longest if max_length is None else max_length
     if not 1 <= max_length <= longest:
@@ -146,13 +158,10 @@ def convert_config(
     settings = {name: getattr(source, name) for name in COMMON_SETTINGS if hasattr(source, name)}
     settings |= {
         "max_position_embeddings": max_length,
-        "target_injection": target_injection,
         "lm_head_bias": "lm_head.bias" in names,
-        "start_token_id": start_token_id,
         "bos_token_id": source.bos_token_id,
         "eos_token_id": source.eos_token_id,
         "pad_token_id": source.pad_token_id,
-        "source_config": json.loads(source.to_json_string()),
     }
     if is_gpt2:
         settings |= {
@@ -164,7 +173,7 @@ def convert_config(
         }
     else:
         settings |= _rotary_settings(source, names, max_length)
-    return AOGPTConfig(**settings)
+    return settings
 
 
 def _check_layers(source: PreTrainedConfig, names: set[str]) -> None:

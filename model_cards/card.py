@@ -126,7 +126,7 @@ def render_card(
 
 
 def _fill_in_source(facts: dict[str, Any], config: AOGPTConfig) -> dict[str, Any]:
-    """Return the facts with the name and the licence of the causal language model that a model was converted from."""
+    """Return the facts with the name and the licence of the model from which a model was converted."""
     source = getattr(config, "source_config", None)
     if source is None:
         return facts

@@ -40,6 +40,7 @@ from model_cards.measurements import (
     read_zero_shot_measurements,
     select_hyperparameters,
 )
+from modeling_aogpt import AOGPTConfig, MDMEncoderConfig
 from modeling_aogpt.tokenization import load_matching_tokenizer
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +55,8 @@ class PublishArguments:
     card: str | None = option(
         None,
         "Name of a card in model_cards/, such as quickstart, or a YAML file. Defaults to `converted` for models that "
-        "were converted from a causal language model, and to `default` for others.",
+        "were converted from a causal language model, to `converted_masked` for encoders that were converted from a "
+        "masked diffusion model, and to `default` for others.",
     )
     tokenizer: str | None = option(None, "Folder or Hub name of the tokenizer. Defaults to the model folder.")
     results: list[Path] = option([], "Results of this model, as written by eval/zero_shot.py, for the card.")
@@ -68,6 +70,13 @@ class PublishArguments:
 
 
 # -------------------------------------------------------------------------------------------------------- preparation
+
+
+def default_card(config: AOGPTConfig) -> str:
+    """Return the name of the card for a model, if the user chooses none."""
+    if getattr(config, "source_config", None) is None:
+        return "default"
+    return "converted_masked" if isinstance(config, MDMEncoderConfig) else "converted"
 
 
 def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments) -> None:
@@ -90,8 +99,7 @@ def stage(source: Path, repo_id: str, folder: Path, arguments: PublishArguments)
     run_results = read_finished_run(run)[0] if run else None
     model = load_local(model_folder)
     tokenizer = load_matching_tokenizer(model.config, arguments.tokenizer or str(model_folder))
-    is_converted = getattr(model.config, "source_config", None) is not None
-    card_name = arguments.card or ("converted" if is_converted else "default")
+    card_name = arguments.card or default_card(model.config)
     facts = read_facts(card_name)
     num_parameters = model.num_parameters()
     weights = identity_of_weights(str(model_folder)) if arguments.results else None

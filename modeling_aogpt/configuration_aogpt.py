@@ -115,7 +115,8 @@ class AOGPTConfig(PreTrainedConfig):
             By default, the first row has a learned embedding of its own.
         source_config (`dict`, *optional*): Configuration of the causal language model from which this model was
             converted. It is used to convert this model back. It includes the Hub name (`_name_or_path`) and the
-            `license` of the causal language model, if they are known.
+            `license` of the causal language model, if they are known. For a converted encoder, it contains only the
+            `model_type` of the source and these two facts.
 
     Raises:
         ValueError: If a value is not allowed, or values contradict each other.

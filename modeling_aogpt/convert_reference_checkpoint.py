@@ -129,7 +129,7 @@ RADD = ReleasedArchitecture(
     },
 )
 SEDD = replace(RADD, name="SEDD", settings=RADD.settings | {"target_injection": "sigma", "norm_bias": False})
-MDLM = replace(SEDD, name="MDLM")  # as released; a converted model is a RADD (see `remove_noise_level`)
+MDLM = replace(SEDD, name="MDLM")  # layout of the released file; `remove_noise_level` then converts it to a RADD
 
 # Map from the name of each setting in released `.pt` files to its name in this package. The files also have `dropout`,
 # which inference does not use.
@@ -354,7 +354,7 @@ def read_mdlm_config(given: dict[str, Any], architecture: ReleasedArchitecture, 
 
 
 def make_encoder_config(settings: dict[str, Any], architecture: ReleasedArchitecture, source: Path) -> MDMEncoderConfig:
-    """Return the configuration with `settings` of the released folder `source`. The mask follows the ids of text."""
+    """Return the configuration with `settings` of the released folder `source`. The last id is the mask."""
     if settings["vocab_size"] == GPT2_VOCAB_SIZE + 1:
         settings["bos_token_id"] = settings["eos_token_id"] = GPT2_VOCAB_SIZE - 1
     try:

@@ -17,11 +17,12 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
+from model_cards.publish import default_card
 from modeling_aogpt import MDMEncoderForMaskedLM
 from tests.references import network_output, seeded
 from tests.test_convert_causal_lm import LENGTH, make_causal
 from training import convert_masked_lm
-from training.convert_masked_lm import as_causal_lm, convert, convert_model
+from training.convert_masked_lm import as_causal_lm, convert, convert_model, llama_name
 
 FIXTURES = Path(__file__).parent / "fixtures"
 OLD_MASK, NUM_TOKENS = 96, 100  # of the LLaDA
@@ -49,18 +50,24 @@ def llada(tmp_path: Path, llada_settings: dict[str, Any]) -> Path:
     make_tokenizer(NUM_TOKENS, eos_token=81).save_pretrained(folder)
     (folder / "config.json").write_text(json.dumps(llada_settings))
     tensors = load_file(FIXTURES / "llada_model.safetensors")
-    names = sorted(tensors)
-    for number, part in enumerate((names[:9], names[9:])):
-        save_file({name: tensors[name] for name in part}, folder / f"model-{number}.safetensors")
+    files = {name: f"model-{number % 2}.safetensors" for number, name in enumerate(sorted(tensors))}
+    for file in set(files.values()):
+        save_file({name: tensors[name] for name in tensors if files[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": files}))
+    save_file({name: 0 * tensor for name, tensor in tensors.items()}, folder / "pytorch_model.safetensors")  # not used
     return folder
+
+
+def change_settings(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def save_dllm(causal: PreTrainedModel, folder: Path, **changes: Any) -> None:
     """Save a causal language model as dLLM does, with a tokenizer of 16 tokens, of which the last is the mask."""
     causal.save_pretrained(folder)
-    settings = json.loads((folder / "config.json").read_text())
-    settings |= {"model_type": f"a2d-{causal.config.model_type}", "architectures": ["A2DModel"]} | changes
-    (folder / "config.json").write_text(json.dumps(settings))
+    kind = causal.config.model_type
+    change_settings(folder, **{"model_type": f"a2d-{kind}", "architectures": ["A2DModel"]} | changes)
     make_tokenizer(16, eos_token=13, mask_token=15).save_pretrained(folder)
 
 
@@ -73,11 +80,11 @@ def full_attention_logits(causal: PreTrainedModel, ids: torch.LongTensor) -> tor
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @torch.no_grad()
 def test_outputs_of_a_llada_equal_those_of_the_authors_code(llada_settings: dict[str, Any], dtype: torch.dtype) -> None:
-    config, tensors = as_causal_lm(llada_settings, load_file(FIXTURES / "llada_model.safetensors"))
-    model = convert_model(config, tensors, OLD_MASK).to(dtype)
+    tensors = {llama_name(name): tensor for name, tensor in load_file(FIXTURES / "llada_model.safetensors").items()}
+    model = convert_model(as_causal_lm(llada_settings), tensors, OLD_MASK).to(dtype)
     golden = load_file(FIXTURES / "llada_golden.safetensors")
     logits = network_output(model, golden["input_ids"])[:, golden["positions"]]
-    torch.testing.assert_close(logits, golden["logits"], rtol=0, atol=1e-4, check_dtype=False)
+    torch.testing.assert_close(logits, golden["logits"], rtol=0, atol=1e-5, check_dtype=False)
 
 
 @torch.no_grad()
@@ -91,7 +98,7 @@ def test_a_llada_gets_a_mask_with_the_highest_id(llada: Path, tmp_path: Path) ->
     golden = load_file(FIXTURES / "llada_golden.safetensors")
     ids = golden["input_ids"].masked_fill(golden["input_ids"] == OLD_MASK, NUM_TOKENS)
     logits = network_output(model, ids)[:, golden["positions"]]
-    torch.testing.assert_close(logits, golden["logits"], rtol=0, atol=1e-4)
+    torch.testing.assert_close(logits, golden["logits"], rtol=0, atol=1e-5)
 
     model.lm_head.weight[OLD_MASK] = 100 * model.lm_head.weight.abs().amax(dim=0)  # would often be the likeliest
     filled = model.generate(ids, num_steps=4, generator=seeded())
@@ -99,6 +106,37 @@ def test_a_llada_gets_a_mask_with_the_highest_id(llada: Path, tmp_path: Path) ->
     assert not (filled == OLD_MASK).any()
     assert (model.generate(ids, num_steps=4, generator=seeded(), suppress_tokens=None) == OLD_MASK).any()
     assert model.generation_config.eos_token_id == 81
+    assert default_card(model.config) == "converted_masked"
+
+
+@torch.no_grad()
+def generate_as_llada(
+    model: MDMEncoderForMaskedLM, prompt: torch.LongTensor, gen_length: int, block_length: int, steps: int
+) -> torch.LongTensor:
+    """Return what LLaDA's `generate` returns at temperature 0, with `remasking="low_confidence"`."""
+    ids = torch.cat((prompt, prompt.new_full((len(prompt), gen_length), NUM_TOKENS)), dim=1)
+    tokens_per_step = gen_length // steps
+    for block_end in range(prompt.shape[1] + block_length, ids.shape[1] + 1, block_length):
+        for _ in range(block_length // tokens_per_step):
+            logits = network_output(model, ids)[..., :NUM_TOKENS]
+            logits[..., OLD_MASK] = -torch.inf
+            confidence, tokens = logits.double().softmax(dim=-1).max(dim=-1)
+            confidence[ids != NUM_TOKENS] = -torch.inf
+            confidence[:, block_end:] = -torch.inf
+            chosen = confidence.topk(tokens_per_step).indices
+            ids.scatter_(1, chosen, tokens.gather(1, chosen))
+    return ids
+
+
+@pytest.mark.parametrize("steps", [16, 8])
+def test_a_llada_generates_as_with_its_own_function(steps: int, llada: Path, tmp_path: Path) -> None:
+    model = convert(str(llada), tmp_path / "model")
+    prompt = torch.randint(96, (6, 8), generator=seeded())
+    ids = model.generate(
+        prompt, max_new_tokens=16, block_length=8, num_steps=steps, unmasking="fixed_count", order="confidence",
+        do_sample=False, stop_at_eos=False,
+    )  # fmt: skip
+    assert torch.equal(ids, generate_as_llada(model, prompt, 16, 8, steps))
 
 
 @pytest.mark.parametrize("max_length", [None, LENGTH - 2])
@@ -131,14 +169,52 @@ def test_tables_without_room_for_the_mask_grow(tmp_path: Path) -> None:
     assert model.generation_config.suppress_tokens == [4]
 
 
+@pytest.mark.parametrize("has_head", [False, True])
+def test_a_llada_can_have_tied_weights_and_defaults(has_head: bool, llada: Path, tmp_path: Path) -> None:
+    tensors = load_file(FIXTURES / "llada_model.safetensors")
+    tensors["model.transformer.ff_out.weight"] = tensors["model.transformer.wte.weight"].clone()
+    if not has_head:
+        del tensors["model.transformer.ff_out.weight"]
+    (llada / "model.safetensors.index.json").unlink()
+    save_file(tensors, llada / "model.safetensors")
+    change_settings(llada, weight_tying=True, embedding_size=None, vocab_size=128)
+    model = convert(str(llada), tmp_path / "model")
+    assert model.lm_head.weight is model.get_input_embeddings().weight
+    tensors["model.transformer.ff_out.weight"] = 2 * tensors["model.transformer.wte.weight"]
+    save_file(tensors, llada / "model.safetensors")
+    with pytest.raises(ValueError, match="the head differs from the token table"):
+        convert(str(llada), tmp_path / "other")
+
+
+def test_all_ends_of_text_are_known(tmp_path: Path) -> None:
+    save_dllm(make_causal("qwen3"), tmp_path / "source", eos_token_id=[13, 12])
+    (tmp_path / "source" / "generation_config.json").unlink()
+    assert convert(str(tmp_path / "source"), tmp_path / "one").generation_config.eos_token_id == [13, 12]
+    (tmp_path / "source" / "generation_config.json").write_text(json.dumps({"eos_token_id": [13, 11]}))
+    assert convert(str(tmp_path / "source"), tmp_path / "two").generation_config.eos_token_id == [13, 11]
+
+
+def test_windows_are_ignored(tmp_path: Path) -> None:
+    """In the code of dLLM, layers with a sliding window have full attention, too."""
+    causal, layers = make_causal("qwen2"), ["sliding_attention"] * 2
+    save_dllm(causal, tmp_path / "source", use_sliding_window=True, sliding_window=2, layer_types=layers)
+    model = convert(str(tmp_path / "source"), tmp_path / "model")
+    ids = torch.randint(16, (3, LENGTH), generator=seeded())
+    torch.testing.assert_close(network_output(model, ids), full_attention_logits(causal, ids), rtol=0, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
+        ({"mask_token_id": -1}, "`mask_token_id` is -1 in config.json, and None in the tokenizer"),
+        ({"mask_token_id": 101}, "`mask_token_id` is 101 in config.json"),
+        ({"mask_token_id": "96"}, "`mask_token_id` is '96' in config.json"),
+        ({"max_sequence_length": "long"}, "config.json has settings that are not allowed"),
         ({"model_type": "Dream"}, "A model of type 'Dream' cannot be converted. .* 'llada' or one of 'a2d-llama'"),
         ({"alibi": True}, "A LLaDA with `alibi=True` cannot be converted"),
-        ({"n_layers": 3}, "These weights do not fit config.json: model.layers.2"),
-        ({"n_layers": 1}, "These weights do not fit config.json: model.layers.1"),
-        ({"d_model": 64}, "These weights do not fit config.json: lm_head.weight, model.embed_tokens.weight"),
+        ({"n_layers": 3}, "9 weights are missing, such as model.layers.2.input_layernorm.weight"),
+        ({"n_layers": 1}, "9 weights are unknown, such as model.layers.1.input_layernorm.weight"),
+        ({"d_model": 64}, "weights are of another shape, such as lm_head.weight"),
     ],
 )
 def test_other_models_are_refused(changes: dict[str, Any], message: str, llada: Path, tmp_path: Path) -> None:
@@ -150,21 +226,47 @@ def test_other_models_are_refused(changes: dict[str, Any], message: str, llada: 
 
 
 def test_incomplete_folders_are_errors(llada: Path, tmp_path: Path) -> None:
+    def check(message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            convert(str(llada), tmp_path / "model")
+
+    change_settings(llada, mask_token_id=None)
+    check("`mask_token_id` is None in config.json, and None in the tokenizer")
+    settings = json.loads((llada / "tokenizer_config.json").read_text())
+    (llada / "tokenizer_config.json").write_text(
+        json.dumps(settings | {"mask_token": {"__type": "AddedToken", "content": "t50"}})
+    )
+    change_settings(llada, mask_token_id=OLD_MASK)
+    check("`mask_token_id` is 96 in config.json, and 50 in the tokenizer")
+    (llada / "tokenizer_config.json").write_text(json.dumps(settings | {"mask_token": f"t{OLD_MASK}"}))
+    tensors = load_file(llada / "model-0.safetensors")
+    name = min(tensors)
+    save_file(tensors | {name: tensors[name] / 0}, llada / "model-0.safetensors")
+    check("has values that are not finite, in ")
+    del tensors[name]
+    save_file(tensors, llada / "model-0.safetensors")
+    check(f"lacks 1 tensors, such as {name}")
+    (llada / "model-0.safetensors").unlink()
+    check("model-0.safetensors is missing or damaged")
     settings = json.loads((llada / "config.json").read_text())
-    del settings["mask_token_id"]
-    (llada / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match=r"Neither config\.json nor the tokenizer has a mask"):
-        convert(str(llada), tmp_path / "model")
     del settings["n_heads"]
     (llada / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match="has no n_heads"):
-        convert(str(llada), tmp_path / "model")
+    check("has no n_heads. A LLaDA with a mixture of experts cannot be converted")
+    (llada / "config.json").write_text("[]")
+    check("is not a JSON object")
     (llada / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="is damaged"):
-        convert(str(llada), tmp_path / "model")
+    check("is damaged")
     (llada / "config.json").unlink()
-    with pytest.raises(ValueError, match=r"must contain config\.json and"):
-        convert(str(llada), tmp_path / "model")
+    check("A model of type None cannot be converted")
+    with pytest.raises(ValueError, match="There is no model 'nobody/nothing'"):
+        convert("nobody/nothing", tmp_path / "model")
+
+
+def test_tokens_without_embeddings_are_an_error(tmp_path: Path) -> None:
+    save_dllm(make_causal("llama"), tmp_path / "source")
+    make_tokenizer(18, eos_token=13, mask_token=4).save_pretrained(tmp_path / "source")
+    with pytest.raises(ValueError, match="has ids up to 17, but the embedding table has only 16 entries"):
+        convert(str(tmp_path / "source"), tmp_path / "model")
 
 
 def test_predictions_are_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -377,13 +377,12 @@ def find_start_token(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBas
     )
 
 
-def find_end_tokens(causal: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int | list[int]:
+def find_end_tokens(ids: int | list[int] | None, tokenizer: PreTrainedTokenizerBase) -> int | list[int]:
     """
-    Return the ids at which generation stops: those of the tokenizer and of the causal language model.
+    Return the ids at which generation stops: that of the tokenizer, and `ids`, those of the source.
 
     The id of the tokenizer is the first. It separates and pads the documents in training.
     """
-    ids = causal.generation_config.eos_token_id
     ids = ids if isinstance(ids, list) else [ids]
     first, *others = dict.fromkeys([tokenizer.eos_token_id, *(token for token in ids if token is not None)])
     return [first, *others] if others else first
@@ -454,7 +453,8 @@ def convert(
     causal = load_pretrained(AutoModelForCausalLM, source, dtype="auto").eval()
     model = convert_model(causal, start_token_id, target_injection, max_length)
     model.config.num_valid_tokens = model.config.mask_token_id = tokenizer.mask_token_id
-    model.config.eos_token_id = model.generation_config.eos_token_id = find_end_tokens(causal, tokenizer)
+    ends = find_end_tokens(causal.generation_config.eos_token_id, tokenizer)
+    model.config.eos_token_id = model.generation_config.eos_token_id = ends
     model.config.source_config |= read_source_facts(source) | read_generation_settings(causal)
     model.config.validate()
     save_model(model, tokenizer, output_dir)

@@ -9,12 +9,13 @@ SOURCE is a folder or Hub name of a LLaDA (`GSAI-ML/LLaDA-8B-Base`) or of a Llam
 masked diffusion model (`dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1`). No code of SOURCE runs. The converted model makes
 the same predictions.
 
-In this package, the mask has the highest id. If the mask of SOURCE has another id, the tokenizer gets the new token
-`<|mask|>`, with the embedding of SOURCE's mask. The old mask remains in the vocabulary, but it is never generated.
+In this package, the mask must have the highest id. If the mask of SOURCE has a lower id, the tokenizer gets the new
+token `<|mask|>`, with the embedding of SOURCE's mask. The old mask remains in the vocabulary, but it is never
+generated.
 
 These models cannot be converted: Dream, which predicts the token after each position; LLaDA with a mixture of experts;
-and block diffusion models, whose attention is not full. The config.json of a block diffusion model of dLLM is that of a
-masked diffusion model, so the command does not recognize it.
+and block diffusion models, whose attention is not full. Block diffusion models of dLLM have the same config.json as
+masked diffusion models. The command converts them without an error, but their predictions are wrong.
 """
 
 import copy
@@ -26,31 +27,25 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    LlamaConfig,
-    PreTrainedConfig,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedTokenizerBase
 
 from common.commands import Parser, one_line_errors
 from common.files import check_empty_folder
 from common.models import save_model
 from modeling_aogpt import MDMEncoderConfig, MDMEncoderForMaskedLM
 from modeling_aogpt.tokenization import load_tokenizer
-from training.convert_causal_lm import NUM_CHECKED_TOKENS, convert_settings
+from modeling_aogpt.validation import is_integer
+from training.convert_causal_lm import NUM_CHECKED_TOKENS, convert_settings, find_end_tokens, read_source_facts
 
-# Settings of LLaDA's config.json, and their names in a LlamaConfig.
+# Settings of LLaDA's config.json, and their names in the configuration of a Llama.
 LLADA_SETTINGS = {
     "d_model": "hidden_size",
     "n_layers": "num_hidden_layers",
     "n_heads": "num_attention_heads",
     "n_kv_heads": "num_key_value_heads",
-    "mlp_hidden_size": "intermediate_size",
-    "embedding_size": "vocab_size",
     "max_sequence_length": "max_position_embeddings",
     "rms_norm_eps": "rms_norm_eps",
     "weight_tying": "tie_word_embeddings",
@@ -84,104 +79,171 @@ LLADA_MODULES = {
     "blocks.N.ff_out": "model.layers.N.mlp.down_proj",
 }
 DLLM_TYPES = ("a2d-llama", "a2d-qwen2", "a2d-qwen3")
+TABLE, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 NUM_CHECKED_LAYERS = 2
 
+Weights = dict[str, torch.Tensor]
 
-def read_source(folder: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+
+# ------------------------------------------------------------------------------------------------------------- source
+
+
+def download(source: str, patterns: list[str]) -> Path:
+    """Return the folder `source`, or a folder with files of the Hub repository `source` that match `patterns`."""
+    if Path(source).is_dir():
+        return Path(source)
+    try:
+        return Path(snapshot_download(source, allow_patterns=patterns, ignore_patterns="*/*"))
+    except (OSError, ValueError, HfHubHTTPError) as error:
+        raise ValueError(
+            f"There is no model {source!r}, neither as a folder nor on the Hub. Check the name. (Cause: {error})"
+        ) from error
+
+
+def read_json_file(path: Path) -> dict[str, Any]:
+    """Return the content of a JSON file, which must be an object. If there is no such file, it is empty."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}. Download the model again.") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} is damaged: it is not a JSON object. Download the model again.")
+    return content
+
+
+def read_weights(folder: Path) -> Weights:
+    """Return the tensors of model.safetensors, or of the files that model.safetensors.index.json lists."""
+    listed = read_json_file(folder / "model.safetensors.index.json").get("weight_map", {})
+    weights = {}
+    for name in sorted({*listed.values()} or {"model.safetensors"}):
+        try:
+            weights |= load_file(folder / name)
+        except (OSError, SafetensorError) as error:
+            raise ValueError(f"{folder / name} is missing or damaged: {error}. Download the model again.") from error
+    if missing := sorted(listed.keys() - weights.keys()):
+        raise ValueError(f"{folder} lacks {len(missing)} tensors, such as {missing[0]}. Download the model again.")
+    if wrong := [name for name, tensor in weights.items() if not tensor.isfinite().all()]:
+        raise ValueError(f"{folder} has values that are not finite, in {wrong[0]}. Download the model again.")
+    return weights
+
+
+def find_mask(given: dict[str, Any], folder: Path, tokenizer: PreTrainedTokenizerBase) -> int:
     """
-    Return the content of config.json, and the tensors of the safetensors files in a folder.
+    Return the id of the source's mask: the `mask_token_id` of config.json, or the mask token of the source's tokenizer.
 
     Raises:
-        ValueError: If files are missing or damaged.
+        ValueError: If there is no mask, if it is not a token, or if config.json and the tokenizer have different masks.
     """
-    files = sorted(folder.glob("*.safetensors"))
-    if not files or not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} must contain config.json and *.safetensors. Pass the folder or name of a model.")
-    try:
-        given = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return given, {name: tensor for file in files for name, tensor in load_file(file).items()}
-    except (ValueError, SafetensorError) as error:
-        raise ValueError(f"{folder} is damaged: {error}. Download the model again.") from error
+    token = read_json_file(folder / "tokenizer_config.json").get("mask_token")
+    token = token["content"] if isinstance(token, dict) else token
+    mask, of_tokenizer = given.get("mask_token_id"), None if token is None else tokenizer.get_vocab().get(token)
+    if mask is None:
+        mask = of_tokenizer
+    if not is_integer(mask) or not 0 <= mask < len(tokenizer) or of_tokenizer not in (None, mask):
+        raise ValueError(
+            f"`mask_token_id` is {given.get('mask_token_id')!r} in config.json, and {of_tokenizer!r} in the tokenizer. "
+            "One of them must be the id of a token, and the other one the same or None. Correct config.json."
+        )
+    return mask
 
 
-def as_causal_lm(
-    given: dict[str, Any], tensors: dict[str, torch.Tensor]
-) -> tuple[PreTrainedConfig, dict[str, torch.Tensor]]:
+# --------------------------------------------------------------------------------------------------------- conversion
+
+
+def as_causal_lm(given: dict[str, Any]) -> PreTrainedConfig:
     """
-    Return the configuration and the tensors of the Llama or Qwen that has the layers of the source.
+    Return the configuration of the Llama or Qwen that has the layers of the source.
 
     Args:
         given: The content of the source's config.json.
-        tensors: The tensors of the source.
 
     Raises:
         ValueError: If the source has other layers, or is of an unknown kind.
     """
-    kind = given.get("model_type") if isinstance(given, dict) else None
+    kind = given.get("model_type")
     if kind in DLLM_TYPES:
-        settings = {name: value for name, value in given.items() if name not in ("model_type", "auto_map")}
-        return AutoConfig.for_model(kind.removeprefix("a2d-"), **settings), tensors
-    if kind != "llada":
+        # All layers have full attention, also in a Qwen whose config.json has a sliding window.
+        ignored = ("model_type", "auto_map", "sliding_window", "use_sliding_window", "layer_types")
+        settings = {name: value for name, value in given.items() if name not in ignored}
+        kind = kind.removeprefix("a2d-")
+    elif kind == "llada":
+        kind, settings = "llama", _llada_settings(given)
+    else:
         raise ValueError(
             f"A model of type {kind!r} cannot be converted. `model_type` in config.json must be 'llada' or one of "
             f"{', '.join(map(repr, DLLM_TYPES))}. Convert causal language models with training/convert_causal_lm.py."
+        )
+    try:
+        return AutoConfig.for_model(kind, **settings)
+    except (StrictDataclassError, TypeError, ValueError) as error:
+        raise ValueError(f"config.json has settings that are not allowed: {error}") from error
+
+
+def _llada_settings(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a Llama with the layers of a LLaDA."""
+    if missing := [name for name in (*LLADA_SETTINGS, "rope_theta", "vocab_size") if name not in given]:
+        raise ValueError(
+            f"The config.json of this LLaDA has no {', '.join(missing)}. A LLaDA with a mixture of experts cannot be "
+            "converted. Otherwise, download the model again."
         )
     for name, value in LLADA_LAYERS.items():
         if given.get(name, value) != value:
             raise ValueError(
                 f"A LLaDA with `{name}={given[name]!r}` cannot be converted. Convert a model with `{name}={value!r}`."
             )
-    if missing := [name for name in (*LLADA_SETTINGS, "rope_theta") if name not in given]:
-        raise ValueError(f"The config.json of the LLaDA has no {', '.join(missing)}. Download the model again.")
-    settings = {new: given[old] for old, new in LLADA_SETTINGS.items()}
-    rope = {"rope_type": "default", "rope_theta": given["rope_theta"]}
-    config = LlamaConfig(**settings, rope_parameters=rope, bos_token_id=None, pad_token_id=None)
-    return config, {_llama_name(name): tensor for name, tensor in tensors.items()}
+    return {new: given[old] for old, new in LLADA_SETTINGS.items()} | {
+        "vocab_size": given.get("embedding_size") or given["vocab_size"],
+        "intermediate_size": given.get("mlp_hidden_size") or given.get("mlp_ratio", 4) * given["d_model"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": given["rope_theta"]},
+        "bos_token_id": None,
+        "pad_token_id": None,
+    }
 
 
-def _llama_name(name: str) -> str:
-    """Return the name in a Llama of a tensor of a LLaDA, or an unknown name unchanged."""
+def llama_name(name: str) -> str:
+    """Return the name in a Llama of a tensor of a LLaDA, or any other name unchanged."""
     module, _, kind = name.removeprefix("model.transformer.").rpartition(".")
     layer = re.search(r"\d+", module)
     new = LLADA_MODULES.get(re.sub(r"\d+", "N", module, count=1))
     return name if new is None else f"{new.replace('N', layer[0] if layer else '')}.{kind}"
 
 
-def find_mask(given: dict[str, Any], folder: Path) -> int:
+def untie(weights: Weights) -> None:
+    """Remove the head of a model with tied weights, in place. Raise a `ValueError` if it differs from the table."""
+    head = weights.pop(HEAD, None)
+    if head is not None and not torch.equal(head, weights[TABLE]):
+        raise ValueError("The weights are tied, but the head differs from the token table. Download the model again.")
+
+
+def move_mask(weights: Weights, old: int, new: int) -> None:
     """
-    Return the id of the source's mask: the `mask_token_id` of config.json or, if this is not set, of the tokenizer.
+    Give the token with the id `new` the embedding of `old`, in place. The tables get one more row if necessary.
 
     Raises:
-        ValueError: If neither of them has a mask.
+        ValueError: If tokens of the tokenizer have no embedding.
     """
-    mask = given.get("mask_token_id")
-    mask = AutoTokenizer.from_pretrained(folder, trust_remote_code=False).mask_token_id if mask is None else mask
-    if mask is None:
-        raise ValueError("Neither config.json nor the tokenizer has a mask. Set `mask_token_id` in config.json.")
-    return mask
-
-
-def move_mask(tensors: dict[str, torch.Tensor], old: int, new: int) -> None:
-    """Give the token with the id `new` the embedding of `old`. If necessary, append rows to the tables, in place."""
-    for name in ("model.embed_tokens.weight", "lm_head.weight", "lm_head.bias"):
-        if name in tensors and new >= len(tensors[name]):
-            rows = tensors[name].new_zeros(new + 1 - len(tensors[name]), *tensors[name].shape[1:])
-            tensors[name] = torch.cat((tensors[name], rows))
+    if new > len(weights[TABLE]):
+        raise ValueError(
+            f"The tokenizer has ids up to {new - 1}, but the embedding table has only {len(weights[TABLE])} entries. "
+            "Remove the added tokens from the tokenizer, or add entries for them."
+        )
+    for name in (TABLE, HEAD, "lm_head.bias"):
+        if name in weights and new == len(weights[name]):
+            weights[name] = torch.cat((weights[name], torch.zeros_like(weights[name][:1])))
     if old != new:
-        table = tensors["model.embed_tokens.weight"].clone()
-        table[new] = table[old]
-        tensors["model.embed_tokens.weight"] = table
+        weights[TABLE] = weights[TABLE].clone()
+        weights[TABLE][new] = weights[TABLE][old]
 
 
 def convert_model(
-    source: PreTrainedConfig, tensors: dict[str, torch.Tensor], mask_token_id: int, max_length: int | None = None
+    source: PreTrainedConfig, weights: Weights, mask_token_id: int, max_length: int | None = None
 ) -> MDMEncoderForMaskedLM:
     """
     Return an encoder with the weights of a masked diffusion model.
 
     Args:
         source (`PreTrainedConfig`): Configuration of the causal language model with the same layers.
-        tensors (`dict` of `torch.Tensor`): The weights, with the names of this causal language model.
+        weights (`dict` of `torch.Tensor`): The weights, with the names of this causal language model.
         mask_token_id (`int`): Id of the mask. Lower ids stand for text.
         max_length (`int`, *optional*): Length of the longest sequence; defaults to that of the source.
 
@@ -189,34 +251,42 @@ def convert_model(
         ValueError: If a setting or a weight is not supported, or if the predictions differ from those of the causal
             language model with full attention.
     """
-    settings = convert_settings(source, set(tensors), max_length)
-    settings["vocab_size"] = source.vocab_size = len(tensors["model.embed_tokens.weight"])
+    settings = convert_settings(source, set(weights), max_length)
+    settings["vocab_size"] = source.vocab_size = len(weights[TABLE])
     config = MDMEncoderConfig(
         **settings, target_injection="none", num_valid_tokens=mask_token_id, mask_token_id=mask_token_id
     )
-    check_predictions(source, config, tensors)
-    return _load_weights(config, tensors)
+    check_predictions(source, config, weights)
+    return _load_weights(config, weights)
 
 
-def _load_weights(config: MDMEncoderConfig, tensors: dict[str, torch.Tensor]) -> MDMEncoderForMaskedLM:
+def _load_weights(config: MDMEncoderConfig, weights: Weights) -> MDMEncoderForMaskedLM:
     """Return an encoder with these weights. Raise a `ValueError` if weights are missing, unknown or of other shapes."""
     model, report = MDMEncoderForMaskedLM.from_pretrained(
         None,
         config=config,
-        state_dict=dict(tensors),
-        dtype=tensors["model.embed_tokens.weight"].dtype,
+        state_dict=dict(weights),
+        dtype=weights[TABLE].dtype,
         output_loading_info=True,
         ignore_mismatched_sizes=True,
     )
-    other_shapes = {name for name, *_ in report["mismatched_keys"]}
-    if wrong := sorted({*report["missing_keys"], *report["unexpected_keys"], *other_shapes}):
-        raise ValueError(f"These weights do not fit config.json: {', '.join(wrong[:3])}. Download the model again.")
+    problems = {
+        "missing": report["missing_keys"],
+        "unknown": report["unexpected_keys"],
+        "of another shape": {name for name, *_ in report["mismatched_keys"]},
+    }
+    for problem, names in problems.items():
+        if names:
+            raise ValueError(
+                f"{len(names)} weights are {problem}, such as {min(names)}. Check that config.json belongs to these "
+                "weights, or convert a model with the layers of a Llama, Qwen2 or Qwen3."
+            )
     model.config._name_or_path = ""  # Transformers sets "None"
     return model.eval()
 
 
 @torch.no_grad()
-def check_predictions(source: PreTrainedConfig, config: MDMEncoderConfig, tensors: dict[str, torch.Tensor]) -> None:
+def check_predictions(source: PreTrainedConfig, config: MDMEncoderConfig, weights: Weights) -> None:
     """
     Raise a `ValueError` unless the encoder predicts what the causal language model predicts with full attention.
 
@@ -224,7 +294,7 @@ def check_predictions(source: PreTrainedConfig, config: MDMEncoderConfig, tensor
     """
     kept = {
         name: tensor.float()
-        for name, tensor in tensors.items()
+        for name, tensor in weights.items()
         if not (layer := re.match(r"model\.layers\.(\d+)", name)) or int(layer[1]) < NUM_CHECKED_LAYERS
     }
     source, config = copy.deepcopy(source), copy.deepcopy(config)
@@ -234,7 +304,7 @@ def check_predictions(source: PreTrainedConfig, config: MDMEncoderConfig, tensor
         source.layer_types = source.layer_types[: source.num_hidden_layers]
     encoder = _load_weights(config, kept)
     causal = AutoModelForCausalLM.from_config(source, dtype=torch.float32, attn_implementation="eager").eval()
-    causal.load_state_dict(kept, strict=False)  # tied weights may be missing
+    causal.load_state_dict(kept, strict=False)  # a tied head is missing
     length = min(NUM_CHECKED_TOKENS, config.max_position_embeddings)
     ids = torch.randint(config.mask_token_id + 1, (1, length), generator=torch.Generator().manual_seed(0))
     all_rows = torch.zeros(1, 1, length, length)
@@ -260,21 +330,28 @@ def convert(source: str, output_dir: Path, max_length: int | None = None) -> MDM
         `MDMEncoderForMaskedLM`: The converted model.
 
     Raises:
-        ValueError: If the folder is not empty, if the source has no mask, or if [`read_source`], [`as_causal_lm`],
-            [`convert_model`] or `load_tokenizer` fails.
+        ValueError: If the folder is not empty, if the source is missing, damaged or of an unknown kind, if it has no
+            mask, or if [`convert_model`] or `load_tokenizer` fails.
     """
     check_empty_folder(output_dir)
-    files = ["*.json", "*.jinja", "*.safetensors", "*.txt", "*.model"]
-    folder = Path(source) if Path(source).is_dir() else Path(snapshot_download(source, allow_patterns=files))
-    given, tensors = read_source(folder)
-    config, tensors = as_causal_lm(given, tensors)
+    # Models that cannot be converted are refused before their weights are downloaded.
+    folder = download(source, ["*.json", "*.jinja", "*.txt", "*.model", "README.md"])
+    given = read_json_file(folder / "config.json")
+    config = as_causal_lm(given)
     tokenizer = load_tokenizer(str(folder))
-    old_mask, mask = find_mask(given, folder), tokenizer.mask_token_id
-    move_mask(tensors, old_mask, mask)
-    model = convert_model(config, tensors, mask, max_length)
-    model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
+    old_mask, mask = find_mask(given, folder, tokenizer), tokenizer.mask_token_id
+    weights = {llama_name(name): tensor for name, tensor in read_weights(download(source, ["*.safetensors"])).items()}
+    if TABLE not in weights:
+        raise ValueError(f"{folder} has no token table ({TABLE}). Download the model again.")
+    if config.tie_word_embeddings:
+        untie(weights)
+    move_mask(weights, old_mask, mask)
+    model = convert_model(config, weights, mask, max_length)
+    ends = read_json_file(folder / "generation_config.json").get("eos_token_id", config.eos_token_id)
+    model.config.eos_token_id = model.generation_config.eos_token_id = find_end_tokens(ends, tokenizer)
     if old_mask != mask:
         model.generation_config.suppress_tokens = [old_mask]
+    model.config.source_config = {"model_type": given["model_type"]} | read_source_facts(source)
     model.config.validate()
     save_model(model, tokenizer, output_dir)
     return model
